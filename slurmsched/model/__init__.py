@@ -1,0 +1,54 @@
+"""The plain data everything else speaks in. Frozen; no behaviour that needs a cluster or a clock."""
+
+from slurmsched.model.decision import Decision, Ranked, Target
+from slurmsched.model.encoding import EncodingError, decode, encode, plain
+from slurmsched.model.errors import SynschedError
+from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
+from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
+from slurmsched.model.memory import Memory
+from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
+from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
+from slurmsched.model.reasons import SENTENCES, Code, Reason
+from slurmsched.model.resources import Resources
+from slurmsched.model.snapshot import Snapshot
+
+__all__ = [
+    "MILLI",
+    "NO_HINTS",
+    "SENTENCES",
+    "CheckpointSignal",
+    "Code",
+    "Decision",
+    "EncodingError",
+    "Gpu",
+    "Hints",
+    "Hold",
+    "Job",
+    "JobId",
+    "JobState",
+    "Memory",
+    "Node",
+    "NodeState",
+    "Operation",
+    "Outcome",
+    "Partition",
+    "Plan",
+    "Ranked",
+    "Reason",
+    "Request",
+    "Reservation",
+    "Resources",
+    "Result",
+    "Shape",
+    "Share",
+    "Snapshot",
+    "SynschedError",
+    "Target",
+    "Value",
+    "Verb",
+    "decode",
+    "encode",
+    "parse_hints",
+    "plain",
+    "render_hints",
+]

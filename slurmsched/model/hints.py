@@ -1,0 +1,168 @@
+"""The words a user may write into `--comment`, and nothing else.
+
+    sbatch --comment="synsched:model=resnet50,ckpt=usr1@60 my own words" job.sh
+
+A closed grammar over untrusted text: `synsched:KEY=VALUE[,KEY=VALUE]...`, at most `LONGEST` characters in the comment's
+first `synsched:` word. What does not parse is named in `Hints.problems` and counts as not given; nothing is evaluated.
+`hooks/job_submit.lua` knows the same grammar; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["LONGEST", "NO_HINTS", "CheckpointSignal", "Hints", "parse_hints", "render_hints"]
+
+PREFIX: Final = "synsched:"
+LONGEST: Final = 256
+_SHOWN: Final = 24
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
+_TIME = re.compile(r"([0-9]{1,7})([smhd]?)\Z")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class CheckpointSignal(StrEnum):
+    """The signal that makes a job write its checkpoint; NONE for a job that has none."""
+
+    NONE = "none"
+    USR1 = "usr1"
+    USR2 = "usr2"
+    TERM = "term"
+    INT = "int"
+    HUP = "hup"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a job's owner told us. Times in seconds; None means not said."""
+
+    given: bool = False
+    """There was a `synsched:` word at all: the job opts in."""
+    model: str | None = None
+    task: str | None = None
+    checkpoint: CheckpointSignal | None = None
+    lead: int | None = None
+    """Seconds the job needs between the signal and a safe requeue."""
+    duration: int | None = None
+    """Expected run time at the GPU-proportional share."""
+    move: bool | None = None
+    memory_tunable: bool = False
+    """`mem=tune`: the memory asked for is a cache, not a need, and may shrink."""
+    held_by_hook: bool = False
+    """`held=hook`: job_submit held the job for us, not its owner."""
+    problems: tuple[str, ...] = ()
+
+
+NO_HINTS: Final = Hints()
+
+
+def seconds(text: str) -> int | None:
+    """`90`, `90s`, `5m`, `2h` or `1d` in seconds; None when it is none of these."""
+    match = _TIME.match(text)
+    return int(match[1]) * _SECONDS[match[2]] if match else None
+
+
+def parse_hints(comment: str) -> Hints:
+    """The hints in a job's comment. Never raises: what is wrong stands in `problems`, one short sentence each."""
+    word = next((word for word in comment.split() if word.startswith(PREFIX)), None)
+    if word is None:
+        return NO_HINTS
+    if len(word) > LONGEST:
+        return Hints(given=True, problems=(f"hint longer than {LONGEST} characters: ignored",))
+    hints, seen, problems = Hints(given=True), set[str](), list[str]()
+    for item in word.removeprefix(PREFIX).split(","):
+        key, separator, value = item.partition("=")
+        if not item:
+            continue
+        if key not in _KEYS:
+            problems.append(f"unknown hint {_shown(key)}: known are {', '.join(_KEYS)}")
+        elif not separator or not value:
+            problems.append(f"hint {key} has no value: write {key}={_KEYS[key].form}")
+        elif key in seen:
+            problems.append(f"hint {key} given twice: the first counts")
+        else:
+            seen.add(key)
+            changed = _KEYS[key].read(hints, value)
+            if changed is None:
+                problems.append(f"hint {key}={_shown(value)}: expected {_KEYS[key].form}")
+            else:
+                hints = changed
+    return replace(hints, problems=tuple(problems))
+
+
+def render_hints(hints: Hints) -> str:
+    """The comment word that parses to these hints; empty when none were given."""
+    if not hints.given:
+        return ""
+    ckpt = hints.checkpoint and f"{hints.checkpoint}" + ("" if hints.lead is None else f"@{hints.lead}")
+    said = {
+        "model": hints.model,
+        "task": hints.task,
+        "ckpt": ckpt,
+        "duration": None if hints.duration is None else str(hints.duration),
+        "move": None if hints.move is None else ("yes" if hints.move else "no"),
+        "mem": "tune" if hints.memory_tunable else None,
+        "held": "hook" if hints.held_by_hook else None,
+    }
+    return PREFIX + ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
+
+
+def _shown(text: str) -> str:
+    """Untrusted text, safe to print in one line."""
+    clean = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:_SHOWN])
+    return f"'{clean}'" + ("..." if len(text) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    form: str
+    read: Callable[[Hints, str], Hints | None]
+
+
+def _model(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, model=value) if _NAME.match(value) else None
+
+
+def _task(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, task=value) if _NAME.match(value) else None
+
+
+def _checkpoint(hints: Hints, value: str) -> Hints | None:
+    name, at, lead_text = value.partition("@")
+    lead = seconds(lead_text) if at else None
+    if name not in CheckpointSignal.__members__.values() or (at and lead is None):
+        return None
+    return replace(hints, checkpoint=CheckpointSignal(name), lead=lead)
+
+
+def _duration(hints: Hints, value: str) -> Hints | None:
+    duration = seconds(value)
+    return replace(hints, duration=duration) if duration else None
+
+
+def _move(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, move=value == "yes") if value in ("yes", "no") else None
+
+
+def _mem(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
+
+
+def _held(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, held_by_hook=True) if value == "hook" else None
+
+
+_KEYS: Final[dict[str, _Key]] = {
+    "model": _Key("a name such as resnet50", _model),
+    "task": _Key("image, language, speech or another profiled task", _task),
+    "ckpt": _Key("usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", _checkpoint),
+    "duration": _Key("a time such as 90m or 2h", _duration),
+    "move": _Key("yes or no", _move),
+    "mem": _Key("tune or keep", _mem),
+    "held": _Key("hook", _held),
+}

@@ -1,0 +1,28 @@
+"""What earlier rounds leave for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurmsched.model.job import JobId, Request
+
+__all__ = ["Memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the store knows that Slurm does not.
+
+    `originals`: what a job asked for before a round reshaped it.
+    `held`: pending jobs whose hold is ours (the daemon's own, or set by the hook for it).
+    `service`: GPU-seconds attained over all runs of a job, up to the snapshot's time.
+    `moves`: unix times at which a job was displaced.
+    `policy_state`: what the policy remembered, JSON-safe.
+    """
+
+    originals: Mapping[JobId, Request] = field(default_factory=dict)
+    held: frozenset[JobId] = frozenset()
+    service: Mapping[JobId, float] = field(default_factory=dict)
+    moves: Mapping[JobId, tuple[float, ...]] = field(default_factory=dict)
+    policy_state: Mapping[str, object] = field(default_factory=dict)

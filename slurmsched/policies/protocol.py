@@ -1,0 +1,58 @@
+"""What a policy is given and what its stages promise. Everything here is pure: no I/O, no clock, no global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Decision, Job, JobId, Ranked, Reason, Snapshot
+
+__all__ = ["Ordering", "Situation", "System"]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """One round's question.
+
+    `jobs` are the managed ones that run, or could start now as far as holds, dependencies and begin times go.
+    `fixed` are running ones among them that must not be displaced, and why. All other jobs in the snapshot are facts:
+    what they hold on the nodes is taken. `usable` are the nodes each partition's managed jobs may start on now (up, not
+    reserved).
+    `state` is what this system remembered from the last round.
+    """
+
+    snapshot: Snapshot
+    jobs: tuple[Job, ...]
+    knowledge: Knowledge
+    fixed: Mapping[JobId, Reason] = field(default_factory=dict)
+    usable: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    moves: int = 8
+    """Most running jobs this round may displace."""
+    restart_cost: float = 120.0
+    """Seconds of lost work a restart costs."""
+    period: float = 300.0
+    """Seconds until the next round."""
+    state: Mapping[str, object] = field(default_factory=dict)
+
+
+class Ordering(Protocol):
+    """Who comes first."""
+
+    @property
+    def name(self) -> str:
+        """As people choose it: `las`."""
+
+    def rank(self, situation: Situation) -> tuple[Ranked, ...]:
+        """Every job of the situation, first comes first; a total order (ties by submission, then id)."""
+
+
+class System(Protocol):
+    """A whole composition of stages: a row of `systems.SYSTEMS`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, situation: Situation) -> Decision:
+        """Targets for the coming round. Every job of the situation ends in `targets` or `waiting`."""

@@ -1,0 +1,188 @@
+"""Every setting, once: type, default, meaning, example.
+
+Validation, the shipped configuration file, `synsched config show` and the reference page all derive from these classes.
+Times are seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = [
+    "Checkpoint",
+    "Cluster",
+    "Guards",
+    "Hook",
+    "Manage",
+    "Mode",
+    "Nodes",
+    "Policy",
+    "Rounds",
+    "Settings",
+    "Storage",
+]
+
+
+class Mode(StrEnum):
+    """How much a round may change."""
+
+    OBSERVE = "observe"
+    """Decide and record, change nothing."""
+    ADVISE = "advise"
+    """Also write our notes and print what would be done."""
+    PRIORITIZE = "prioritize"
+    """Only order waiting jobs; Slurm places them."""
+    ENFORCE = "enforce"
+    """Place, size, requeue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which Slurm, and how it is reached."""
+
+    backend: str = field(
+        default="auto",
+        metadata={"doc": "how Slurm is reached", "choices": ("auto", "commands", "pyslurm")},
+    )
+    slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; empty leaves SLURM_CONF as it is"})
+    timeout: float = field(default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manage:
+    """Which jobs are managed; all others are never touched."""
+
+    partitions: tuple[str, ...] = field(default=(), metadata={"doc": "partitions whose GPU batch jobs are managed"})
+    qos: tuple[str, ...] = field(default=(), metadata={"doc": "QOS whose GPU batch jobs are managed"})
+    opt_in: bool = field(default=True, metadata={"doc": "manage any GPU batch job that carries a synsched: hint"})
+    never_partitions: tuple[str, ...] = field(
+        default=(), metadata={"doc": "partitions where nothing is managed, hint or not"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The loop in time."""
+
+    mode: Mode = field(default=Mode.OBSERVE, metadata={"doc": "how much a round may change"})
+    period: float = field(default=300.0, metadata={"doc": "from the start of one round to the next", "unit": "time"})
+    settle_interval: float = field(
+        default=2.0, metadata={"doc": "between two looks while a round settles", "unit": "time"}
+    )
+    settle_timeout: float = field(
+        default=120.0,
+        metadata={"doc": "a start that has not happened by then is undone", "unit": "time"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How a round decides."""
+
+    system: str = field(default="synergy", metadata={"doc": "a row of the table of systems"})
+    order: str = field(
+        default="las",
+        metadata={"doc": "who comes first", "choices": ("fifo", "srtf", "las", "ftf")},
+    )
+    las_queues: tuple[float, ...] = field(
+        default=(3600.0, 14400.0, 86400.0),
+        metadata={
+            "doc": "bounds of the discretised queues of las, in GPU-seconds attained (Tiresias); empty for plain las"
+        },
+    )
+    profiles: str = field(
+        default="", metadata={"doc": "file of measured sensitivity profiles; empty uses the shipped ones"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What no round may do."""
+
+    min_run_time: float = field(
+        default=1200.0,
+        metadata={"doc": "a job runs at least this long before it is displaced", "unit": "time"},
+    )
+    moves_per_round: int = field(default=8, metadata={"doc": "most jobs displaced in one round", "at_least": 0})
+    moves_per_job_day: int = field(
+        default=6, metadata={"doc": "most times one job is displaced in 24 hours", "at_least": 0}
+    )
+    restart_cost: float = field(
+        default=120.0,
+        metadata={"doc": "what a restart costs a job beside its checkpoint lead", "unit": "time"},
+    )
+    require_checkpoint: bool = field(
+        default=True, metadata={"doc": "displace only jobs that named a checkpoint signal"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a job that said less than all is taken to mean."""
+
+    lead: float = field(
+        default=60.0,
+        metadata={"doc": "between the checkpoint signal and the requeue", "unit": "time"},
+    )
+    longest_lead: float = field(
+        default=900.0, metadata={"doc": "a longer lead in a hint counts as this", "unit": "time"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """The dead-man's switch that job_submit.lua and the watchdog read."""
+
+    heartbeat: str = field(
+        default="/var/lib/synsched/heartbeat",
+        metadata={"doc": "file whose first line is `unix-time mode period` of the last sign of life"},
+    )
+    stale_after: float = field(
+        default=900.0,
+        metadata={"doc": "a heartbeat older than this means that nobody schedules", "unit": "time"},
+    )
+    disable_file: str = field(
+        default="/etc/synsched/disable", metadata={"doc": "while this file exists nothing is changed"}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What is done to Slurm's own configuration, where we are SlurmUser or root."""
+
+    weights: bool = field(default=False, metadata={"doc": "weight nodes so that Slurm packs in the same direction"})
+    fragments: tuple[str, ...] = field(
+        default=(),
+        metadata={"doc": "rendered files, each `TEMPLATE=PATH`, e.g. gres.conf.j2=/etc/slurm/gres.conf"},
+    )
+    admin_comment: bool = field(
+        default=False,
+        metadata={"doc": "write a note into AdminComment where it is empty or ours"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The database."""
+
+    path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "the SQLite database"})
+    keep_days: int = field(default=90, metadata={"doc": "history older than this is dropped", "at_least": 1})
+    keep_snapshots: int = field(
+        default=200, metadata={"doc": "rounds whose whole snapshot is kept for replay", "at_least": 0}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of them. A default-constructed one is what an empty file means."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    manage: Manage = field(default_factory=Manage)
+    rounds: Rounds = field(default_factory=Rounds)
+    policy: Policy = field(default_factory=Policy)
+    guards: Guards = field(default_factory=Guards)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    hook: Hook = field(default_factory=Hook)
+    nodes: Nodes = field(default_factory=Nodes)
+    storage: Storage = field(default_factory=Storage)
