@@ -7,6 +7,7 @@ from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hint
 from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
 from slurmsched.model.memory import Memory
 from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
+from slurmsched.model.overview import GpuUse, NodeUse, Overview, survey
 from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
 from slurmsched.model.reasons import SENTENCES, Code, Reason
 from slurmsched.model.resources import Resources
@@ -21,6 +22,7 @@ __all__ = [
     "Decision",
     "EncodingError",
     "Gpu",
+    "GpuUse",
     "Hints",
     "Hold",
     "Job",
@@ -29,8 +31,10 @@ __all__ = [
     "Memory",
     "Node",
     "NodeState",
+    "NodeUse",
     "Operation",
     "Outcome",
+    "Overview",
     "Partition",
     "Plan",
     "Ranked",
@@ -51,4 +55,5 @@ __all__ = [
     "parse_hints",
     "plain",
     "render_hints",
+    "survey",
 ]

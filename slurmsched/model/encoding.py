@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from types import UnionType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, get_origin
 
 from cattrs.preconf.json import make_converter
 
@@ -40,6 +40,16 @@ _detail = str | int | float
 _converter.register_structure_hook_func(
     lambda form: isinstance(form, UnionType) and form == _detail, lambda data, _: data
 )
+
+_SETS: Final[tuple[object, ...]] = (set, frozenset)
+# The order of a set of strings changes from process to process.
+_converter.register_unstructure_hook_func(
+    lambda form: (get_origin(form) or form) in _SETS,
+    lambda value: sorted(_converter.unstructure(item) for item in value),
+)
+
+# What a policy remembers is JSON already and has no form of its own.
+_converter.register_structure_hook_func(lambda form: form is object, lambda data, _: data)
 
 
 def plain(value: object) -> Any:

@@ -112,6 +112,8 @@ class Job:
     comment: str = ""
     admin_comment: str = ""
     hints: Hints = NO_HINTS
+    unmanageable: str = ""
+    """Why nobody but Slurm can place it (`it asks for GPUs per socket`), said behind the job's name; empty otherwise."""
 
     @property
     def gpus(self) -> int:

@@ -18,6 +18,8 @@ class Memory:
     `held`: pending jobs whose hold is ours (the daemon's own, or set by the hook for it).
     `service`: GPU-seconds attained over all runs of a job, up to the snapshot's time.
     `moves`: unix times at which a job was displaced.
+    `nices`: the nice its owner gave a job, of those whose nice is ours now.
+    `stalled`: what Slurm said of a start it did not make, of jobs not to be tried again yet.
     `policy_state`: what the policy remembered, JSON-safe.
     """
 
@@ -25,4 +27,6 @@ class Memory:
     held: frozenset[JobId] = frozenset()
     service: Mapping[JobId, float] = field(default_factory=dict)
     moves: Mapping[JobId, tuple[float, ...]] = field(default_factory=dict)
+    nices: Mapping[JobId, int] = field(default_factory=dict)
+    stalled: Mapping[JobId, str] = field(default_factory=dict)
     policy_state: Mapping[str, object] = field(default_factory=dict)

@@ -51,6 +51,8 @@ class Shape:
     cpus: int
     memory: int
     tasks: int
+    max_nodes: int | None = None
+    """Most nodes, where that is more than `node_count`."""
 
 
 Value = str | int | Shape | None

@@ -19,6 +19,7 @@ class Code(StrEnum):
     TUNED_UP = "tuned_up"
     TUNED_DOWN = "tuned_down"
     PROPORTIONAL = "proportional"
+    AS_REQUESTED = "as_requested"
     FILLS_IN = "fills_in"
     PAYS_FOR_RESTART = "pays_for_restart"
     # a job waits
@@ -42,6 +43,7 @@ class Code(StrEnum):
     NOT_BATCH = "not_batch"
     ASKED_TO_STAY = "asked_to_stay"
     JOB_MOVES_SPENT = "job_moves_spent"
+    NO_CHECKPOINT = "no_checkpoint"
     ENDS_SOON = "ends_soon"
     # a job is not ours
     UNMANAGED = "unmanaged"
@@ -55,6 +57,9 @@ class Code(StrEnum):
     GIVE_BACK = "give_back"
     RANK = "rank"
     LEAN = "lean"
+    NOT_STARTED = "not_started"
+    RETURNS = "returns"
+    MENDED = "mended"
     RENDER = "render"
 
 
@@ -64,6 +69,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.TUNED_UP: "gets {cpus} CPUs instead of its GPU share of {share}: {model} runs {gain} faster with them",
     Code.TUNED_DOWN: "gets {cpus} CPUs instead of its GPU share of {share}: {model} is no slower with fewer",
     Code.PROPORTIONAL: "gets its GPU share: {cpus} CPUs",
+    Code.AS_REQUESTED: "gets the {cpus} CPUs it asked for",
     Code.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
     Code.PAYS_FOR_RESTART: "is restarted with other resources: saves {saving}, costs {cost}",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
@@ -76,7 +82,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.ARRAY_LIMIT: "its array runs {limit} tasks at a time",
     Code.PARTITION_DOWN: "its partition {partition} is down",
     Code.MOVES_SPENT: "would displace others, and this round's {limit} moves are spent",
-    Code.FREED_SOON: "is placed; waits until {jobs} have left {nodes}",
+    Code.FREED_SOON: "is placed on {nodes}, and waits for {jobs} to leave",
     Code.RESERVED: "the nodes it could use are reserved: {reservation}",
     Code.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
     Code.MIN_RUN_TIME: "has run {run} of the {minimum} every job may run before it is displaced",
@@ -85,6 +91,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.NOT_BATCH: "is not a batch job: requeueing would end it",
     Code.ASKED_TO_STAY: "its owner asked for move=no",
     Code.JOB_MOVES_SPENT: "has been moved {count} times in a day, the most that is allowed",
+    Code.NO_CHECKPOINT: "named no checkpoint signal: submit with ckpt=usr1, or whichever signal makes it save",
     Code.ENDS_SOON: "ends in {left}, sooner than a restart pays",
     Code.UNMANAGED: "is not managed: {why}",
     Code.SHARDS: "uses GPU shards, which Slurm places",
@@ -96,6 +103,9 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.GIVE_BACK: "is given back to Slurm as it was submitted",
     Code.RANK: "is number {rank} in {order} order",
     Code.LEAN: "is weighted so that Slurm fills nodes in the same order",
+    Code.NOT_STARTED: "could not start: it waits again as it stood before",
+    Code.RETURNS: "returns to {nodes}: the job it gave way to did not start",
+    Code.MENDED: "was left half changed by an interrupted round: it is as it stood before",
     Code.RENDER: "is rendered anew from the settings",
 }
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, Ranked, Reason, Snapshot
 
-__all__ = ["Ordering", "Situation", "System"]
+__all__ = ["Ordering", "Outranks", "Situation", "System"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,10 @@ class Situation:
     state: Mapping[str, object] = field(default_factory=dict)
 
 
+Outranks = Callable[[Job, Job], bool]
+"""Whether a newcomer, the first, may displace a running job, the second."""
+
+
 class Ordering(Protocol):
     """Who comes first."""
 
@@ -46,6 +50,10 @@ class Ordering(Protocol):
 
     def rank(self, situation: Situation) -> tuple[Ranked, ...]:
         """Every job of the situation, first comes first; a total order (ties by submission, then id)."""
+
+    def outranks(self, situation: Situation) -> Outranks:
+        """Who may displace whom, for this round: the newcomer comes first by enough that they do not swap back next
+        round. Never true of a job that ranks before the newcomer; true of all jobs behind one of which it is true."""
 
 
 class System(Protocol):

@@ -1,1 +1,37 @@
+"""What an installation may choose. One definition drives validation, the shipped file and the reference page."""
 
+from slurmsched.settings.definition import (
+    Checkpoint,
+    Cluster,
+    Guards,
+    Hook,
+    Manage,
+    Mode,
+    Nodes,
+    Policy,
+    Rounds,
+    Settings,
+    Storage,
+)
+from slurmsched.settings.loading import DEFAULT_FILE, VARIABLE, Loaded, SettingsError, load, load_file, settings_file
+
+__all__ = [
+    "DEFAULT_FILE",
+    "VARIABLE",
+    "Checkpoint",
+    "Cluster",
+    "Guards",
+    "Hook",
+    "Loaded",
+    "Manage",
+    "Mode",
+    "Nodes",
+    "Policy",
+    "Rounds",
+    "Settings",
+    "SettingsError",
+    "Storage",
+    "load",
+    "load_file",
+    "settings_file",
+]

@@ -46,7 +46,9 @@ class Cluster:
         metadata={"doc": "how Slurm is reached", "choices": ("auto", "commands", "pyslurm")},
     )
     slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; empty leaves SLURM_CONF as it is"})
-    timeout: float = field(default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time"})
+    timeout: float = field(
+        default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time", "at_least": 1}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,11 @@ class Rounds:
     """The loop in time."""
 
     mode: Mode = field(default=Mode.OBSERVE, metadata={"doc": "how much a round may change"})
-    period: float = field(default=300.0, metadata={"doc": "from the start of one round to the next", "unit": "time"})
+    period: float = field(
+        default=300.0, metadata={"doc": "from the start of one round to the next", "unit": "time", "at_least": 1}
+    )
     settle_interval: float = field(
-        default=2.0, metadata={"doc": "between two looks while a round settles", "unit": "time"}
+        default=2.0, metadata={"doc": "between two looks while a round settles", "unit": "time", "at_least": 0.1}
     )
     settle_timeout: float = field(
         default=120.0,

@@ -1,0 +1,65 @@
+# Every developer command. Each one does its own set-up on a bare Debian or Ubuntu machine, once.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
+READY := $(VENV)/.ready
+
+# Installs Debian packages where we may: $(call install,PACKAGES,WHAT FOR)
+install = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo "installing $(1)"; export DEBIAN_FRONTEND=noninteractive; \
+	apt-get -q -q update && apt-get -q -q install -y --no-install-recommends $(1) >/dev/null; \
+	else echo "please install $(1): $(2)" >&2; false; fi
+
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | expand -t 16
+
+setup: $(READY) ## make .venv with everything that development needs
+
+demo: $(RUNS) ## race two schedulers on a simulated cluster, live
+	@$(BIN)/synsched demo
+
+test: setup lint types unit cluster-tests ## everything that must pass before a merge
+
+lint: $(READY) ## style
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run '$(BIN)/ruff format .'"; false; }
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy
+
+unit: $(READY) ## tests that need no Slurm
+	@$(BIN)/pytest tests/unit tests/properties -n auto
+
+cluster-tests: $(READY) ## stories on real Slurm daemons in docker
+	@$(BIN)/pytest tests/slurm
+
+docs: $(READY) ## write the generated pages anew
+	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
+	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
+
+clean: ## remove what set-up and tests left
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup demo test lint types unit cluster-tests docs clean
+
+# The package and what it needs to run, installed from this checkout.
+$(RUNS): setup.cfg pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11" >&2; false; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call install,python3-venv,it makes .venv); }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing slurmsched into $(VENV)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly.
+$(READY): $(RUNS)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
+	@touch $@

@@ -1,0 +1,8 @@
+"""Build, start and stop a small real Slurm cluster in docker."""
+
+from __future__ import annotations
+
+from .cluster import Cluster, Options
+from .commands import ClusterError, Commands
+
+__all__ = ["Cluster", "ClusterError", "Commands", "Options"]

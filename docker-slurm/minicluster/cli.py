@@ -1,0 +1,171 @@
+"""The command line: `cluster VERB ...`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .cluster import Cluster, Options, cluster_names
+from .commands import ClusterError, Commands
+from .engine import ensure_docker
+from .images import RELEASES, ensure_image
+from .nodes import DEFAULT_SPEC, parse_nodes
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+MOST_CONTAINERS = 200  # a cluster's network has 254 addresses
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; errors are one line on standard error."""
+    args = _parser().parse_args(argv)
+    commands = Commands(args.verbose)
+    try:
+        return int(args.verb(commands, args) or 0)
+    except ClusterError as error:
+        commands.say(f"cluster: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _show(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _up(commands: Commands, args: argparse.Namespace) -> None:
+    overrides = dict(setting.split("=", 1) for setting in args.set)
+    source = Path(args.source).resolve()
+    if not source.is_dir():
+        raise ClusterError(f"--source {source} is not a folder")
+    options = Options(args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides)
+    if len(options.gpus_of) > MOST_CONTAINERS:
+        raise ClusterError(f"at most {MOST_CONTAINERS} nodes with a container each: use --virtual for more")
+    ensure_docker(commands)
+    Cluster(commands, args.name).up(options)
+    nodes = ",".join(group.hostlist for group in options.groups)
+    _show(f"{args.name}: Slurm {RELEASES[args.release]} ({args.release}) is up: {nodes}")
+
+
+def _down(commands: Commands, args: argparse.Namespace) -> None:
+    for name in cluster_names(commands) if args.all else [args.name]:
+        Cluster(commands, name).down()
+
+
+def _exec(commands: Commands, args: argparse.Namespace) -> None:
+    if not args.command:
+        raise ClusterError("exec needs a command: cluster exec [--user USER] [--on HOST] -- CMD...")
+    cluster = Cluster(commands, args.name)
+    cluster.check(args.on)
+    home = "/root" if args.user == "root" else f"/home/{args.user}"
+    docker = ["docker", "exec", "--interactive", "--user", args.user, "--workdir", home]
+    docker += ["--env", f"HOME={home}", "--env", f"USER={args.user}", "--env", f"LOGNAME={args.user}"]
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        docker.append("--tty")
+    sys.stdout.flush()
+    os.execvp("docker", [*docker, cluster.container(args.on), *args.command])  # noqa: S606
+
+
+def _logs(commands: Commands, args: argparse.Namespace) -> None:
+    cluster = Cluster(commands, args.name)
+    if args.container:
+        cluster.check(args.container)
+    chosen = [args.container] if args.container else sorted(cluster.hosts())
+    for host in chosen:
+        result = commands.attempt("docker", "logs", cluster.container(host))
+        for line in (result.stdout + result.stderr).splitlines():
+            _show(line if args.container else f"{host}: {line}")
+
+
+def _status(commands: Commands, _args: argparse.Namespace) -> None:
+    names = cluster_names(commands)
+    if not names:
+        _show("no cluster is up")
+    for name in names:
+        cluster = Cluster(commands, name)
+        hosts = cluster.hosts()
+        _show(f"{name}: " + " ".join(f"{host}={state}" for host, state in sorted(hosts.items())))
+        if hosts.get("login") == "running":
+            sinfo = commands.attempt("docker", "exec", cluster.container("login"), "sinfo", "-p", "gpu", timeout=15)
+            _show((sinfo.stdout or sinfo.stderr).rstrip())
+
+
+def _images(commands: Commands, args: argparse.Namespace) -> None:
+    ensure_docker(commands)
+    for release in [args.release] if args.release else RELEASES:
+        _show(ensure_image(commands, release))
+
+
+def _stop(commands: Commands, args: argparse.Namespace) -> None:
+    Cluster(commands, args.name).stop(args.container, kill=args.kill)
+
+
+def _start(commands: Commands, args: argparse.Namespace) -> None:
+    Cluster(commands, args.name).start(args.container)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,39}", text):
+        raise argparse.ArgumentTypeError("a name is small letters, digits, '-', '_' and '.'")
+    return text
+
+
+def _setting(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]+=.*", text):
+        raise argparse.ArgumentTypeError("a setting is KEY=VALUE, as in slurm.conf")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster", description="A real Slurm cluster in unprivileged containers.")
+    general = argparse.ArgumentParser(add_help=False)
+    general.add_argument("--verbose", action="store_true", help="show the commands that are run")
+    named = argparse.ArgumentParser(add_help=False, parents=[general])
+    named.add_argument("--name", type=_name, default="mini", help="which cluster (default: %(default)s)")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    up = verbs.add_parser("up", parents=[named], help="start a cluster and wait until it is ready")
+    option = up.add_argument
+    option("--release", choices=RELEASES, default="trixie", help="Debian release (default: %(default)s)")
+    spec_help = "TYPE:COUNTxGPUS[/CPUSc][/MEMORYg],... (default: %(default)s)"
+    option("--nodes", default=DEFAULT_SPEC, metavar="SPEC", help=spec_help)
+    option("--virtual", action="store_true", help="no slurmd: jobs get their allocation and stay CONFIGURING")
+    source_help = "checkout to mount at /opt/slurmsched (default: this one)"
+    option("--source", default=str(CHECKOUT), metavar="DIR", help=source_help)
+    option("--kill-wait", type=int, default=30, metavar="SECONDS", help="KillWait (default: %(default)s)")
+    set_help = "another line for slurm.conf; may be repeated"
+    option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
+    up.set_defaults(verb=_up)
+
+    down = verbs.add_parser("down", parents=[named], help="remove a cluster and all it left in docker")
+    down.add_argument("--all", action="store_true", help="every cluster of this kind")
+    down.set_defaults(verb=_down)
+
+    run = verbs.add_parser("exec", parents=[named], help="run a command in a container")
+    run.add_argument("--user", default="root", help="alice, bob, carol, synsched or root (default: %(default)s)")
+    run.add_argument("--on", default="login", metavar="HOST", help="login, ctl, dbd, db or a node")
+    run.add_argument("command", nargs="*", metavar="CMD", help="the command, after --")
+    run.set_defaults(verb=_exec)
+
+    logs = verbs.add_parser("logs", parents=[named], help="show what the daemons wrote")
+    logs.add_argument("container", nargs="?", help="one host (default: all)")
+    logs.set_defaults(verb=_logs)
+
+    verbs.add_parser("status", parents=[general], help="show every cluster").set_defaults(verb=_status)
+
+    images = verbs.add_parser("images", parents=[general], help="build images only")
+    images.add_argument("--release", choices=RELEASES, help="one release (default: all)")
+    images.set_defaults(verb=_images)
+
+    stop = verbs.add_parser("stop", parents=[named], help="stop one container: a crashed daemon or node")
+    stop.add_argument("container", help="login, ctl, dbd, db or a node")
+    stop.add_argument("--kill", action="store_true", help="kill -9, without warning")
+    stop.set_defaults(verb=_stop)
+
+    start = verbs.add_parser("start", parents=[named], help="start a stopped container again")
+    start.add_argument("container", help="login, ctl, dbd, db or a node")
+    start.set_defaults(verb=_start)
+    return parser

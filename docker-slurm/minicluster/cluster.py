@@ -1,0 +1,194 @@
+"""One cluster: its network, volumes and containers, from up to down."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .commands import ClusterError, Commands, last_line
+from .images import ensure_image
+from .nodes import NodeGroup
+from .slurmconf import config_archive, gres_conf, slurm_conf
+
+LABEL = "slurmsched.cluster"
+SETTINGS_LABEL = "slurmsched.settings"
+VOLUMES = {"home": "/home", "slurm": "/etc/slurm", "config": "/etc/synsched", "state": "/var/lib/synsched"}
+SERVICES = ("db", "dbd", "ctl", "login")
+READY_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a cluster looks like."""
+
+    release: str
+    groups: tuple[NodeGroup, ...]
+    source: Path
+    virtual: bool = False
+    kill_wait: int = 30
+    overrides: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpus_of(self) -> dict[str, int]:
+        """The containers for nodes, and how many fake GPUs each has; none for virtual nodes."""
+        return {} if self.virtual else {name: group.gpus for group in self.groups for name in group.names}
+
+    @property
+    def most_gpus(self) -> int:
+        """The largest node's number of GPUs."""
+        return max(group.gpus for group in self.groups)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster by name; everything of it in docker carries a label with that name."""
+
+    commands: Commands
+    name: str
+
+    def container(self, host: str) -> str:
+        """The docker name of a host's container."""
+        return f"slurmsched-{self.name}-{host}"
+
+    def up(self, options: Options) -> None:
+        """Make the cluster, or finish making it, and return when all of it is ready."""
+        image = ensure_image(self.commands, options.release)
+        settings = hashlib.sha256(f"{options!r} {image}".encode()).hexdigest()[:16]
+        hosts = [*SERVICES, *options.gpus_of]
+        present = self._labelled("ps", "-a", "--format", f'{{{{.Names}}}} {{{{.Label "{SETTINGS_LABEL}"}}}}')
+        if any(line.split()[-1] != settings for line in present):
+            hint = f"run `cluster down --name {self.name}` first"
+            raise ClusterError(f"cluster {self.name} is there with other settings: {hint}")
+        if len(present) == len(hosts):
+            _at_once(self.start, hosts)
+        else:
+            self.down()
+            self._create(options, image, settings)
+        self._await_ready(sum(group.count for group in options.groups))
+
+    def down(self) -> None:
+        """Remove everything that carries this cluster's label."""
+        containers = self._labelled("ps", "-aq")
+        if containers:
+            self.commands.attempt("docker", "rm", "--force", "--volumes", *containers)
+        left = [self._labelled("network", "ls", "-q"), self._labelled("volume", "ls", "-q")]
+        for kind, names in zip(("network", "volume"), left, strict=True):
+            if names:
+                self.commands.run("docker", kind, "rm", *names)
+
+    def start(self, host: str) -> None:
+        """Start a stopped container."""
+        self.commands.run("docker", "start", self._known(host))
+
+    def stop(self, host: str, *, kill: bool = False) -> None:
+        """Stop a container, at once and without warning if `kill`."""
+        self.commands.run("docker", *(("kill",) if kill else ("stop", "-t", "5")), self._known(host))
+
+    def _known(self, host: str) -> str:
+        self.check(host)
+        return self.container(host)
+
+    def check(self, host: str) -> None:
+        """Raise if the cluster has no such host."""
+        hosts = self.hosts()
+        if host not in hosts:
+            have = f"it has: {' '.join(sorted(hosts))}" if hosts else "it is not up"
+            raise ClusterError(f"no container '{host}' in cluster {self.name}; {have}")
+
+    def hosts(self) -> dict[str, str]:
+        """Each host of the cluster with its container's state."""
+        lines = self._labelled("ps", "-a", "--format", "{{.Names}} {{.State}}")
+        prefix = self.container("")
+        return {name.removeprefix(prefix): state for name, state in (line.split() for line in lines)}
+
+    def _labelled(self, *listing: str) -> list[str]:
+        """The lines of a docker listing, for this cluster only."""
+        return self.commands.run("docker", *listing, "--filter", f"label={LABEL}={self.name}").splitlines()
+
+    def _create(self, options: Options, image: str, settings: str) -> None:
+        """Make network, volumes and containers; as much as possible at the same time."""
+        subnet = self._make_network()
+        addresses = {host: f"{subnet}.{index}" for index, host in enumerate((*SERVICES, *options.gpus_of), start=2)}
+        common = ["--label", f"{LABEL}={self.name}", "--label", f"{SETTINGS_LABEL}={settings}"]
+        common += ["--network", self.container("net")]
+        for host, address in addresses.items():
+            common += ["--add-host", f"{host}:{address}"]
+        for volume, path in VOLUMES.items():
+            common += ["--volume", f"{self.container(volume)}:{path}"]
+
+        def create(host: str) -> None:
+            own = ["--name", self.container(host), "--hostname", host, "--ip", addresses[host]]
+            if host in ("ctl", "login"):
+                own += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
+            if host not in SERVICES or options.virtual:
+                own += ["--env", f"GPUS={options.gpus_of.get(host, options.most_gpus)}"]
+            role = host if host in SERVICES else "node"
+            self.commands.run("docker", "create", *common, *own, image, role)
+
+        def create_and_start(host: str) -> None:
+            if host != "ctl":
+                create(host)
+            self.commands.run("docker", "start", self.container(host))
+
+        _at_once(self._make_volume, list(VOLUMES))
+        create("ctl")  # the first container fills the volumes from the image
+        archive = self._configuration(options)
+        self.commands.run("docker", "cp", "-", f"{self.container('ctl')}:/etc/slurm", stdin=archive)
+        _at_once(create_and_start, list(addresses))
+
+    def _configuration(self, options: Options) -> bytes:
+        slurm = slurm_conf(
+            options.groups, virtual=options.virtual, kill_wait=options.kill_wait, overrides=options.overrides
+        )
+        return config_archive(options.release, options.source, slurm, gres_conf(options.groups))
+
+    def _make_network(self) -> str:
+        """Make a network with fixed addresses, which hosts keep over stop and start; return its first three bytes."""
+        first = int(hashlib.sha256(self.name.encode()).hexdigest(), 16)
+        problem = ""
+        for attempt in range(20):
+            subnet = f"10.213.{(first + attempt) % 256}"
+            label = f"{LABEL}={self.name}"
+            result = self.commands.attempt(
+                "docker", "network", "create", "--label", label, "--subnet", f"{subnet}.0/24", self.container("net")
+            )
+            if not result.returncode:
+                return subnet
+            problem = last_line(result.stderr)
+            if "overlaps" not in problem:
+                break
+        raise ClusterError(f"docker network create failed: {problem}")
+
+    def _make_volume(self, volume: str) -> None:
+        self.commands.run("docker", "volume", "create", "--label", f"{LABEL}={self.name}", self.container(volume))
+
+    def _await_ready(self, nodes: int) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        said = ""
+        while time.monotonic() < deadline:
+            dead = [host for host, state in self.hosts().items() if state != "running"]
+            if dead:
+                raise ClusterError(f"container {dead[0]} has stopped: see `cluster logs --name {self.name} {dead[0]}`")
+            result = self.commands.attempt("docker", "exec", self.container("login"), "wait-ready", str(nodes), "5")
+            if not result.returncode:
+                return
+            said = last_line(result.stderr)
+        raise ClusterError(f"cluster {self.name} is not ready after {READY_SECONDS} s ({said}): see `cluster logs`")
+
+
+def _at_once(action: Callable[[str], None], items: Sequence[str]) -> None:
+    """Do the same with every item, several at a time; raise the first error."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for _ in pool.map(action, items):
+            pass
+
+
+def cluster_names(commands: Commands) -> list[str]:
+    """Every cluster that has something in docker, by name."""
+    shown = ("--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}')
+    listings = (("ps", "-a"), ("network", "ls"), ("volume", "ls"))
+    return sorted({name for listing in listings for name in commands.run("docker", *listing, *shown).split()})

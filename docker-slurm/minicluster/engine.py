@@ -1,0 +1,96 @@
+"""Make sure that docker answers: install and start it where we may."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .commands import ClusterError, Commands
+
+DOCKERD_LOG = Path("/var/log/dockerd.log")
+LOCK = Path(tempfile.gettempdir(), f"slurmsched-docker-{os.getuid()}.lock")
+
+# If dockerd's log has the word, the option may let it start.
+FALL_BACKS = {
+    "iptables": "--iptables=false",
+    "overlay": "--storage-driver=vfs",
+    "storage-driver": "--storage-driver=vfs",
+}
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let only one process on this machine install, start or build at a time."""
+    handle = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def ensure_docker(commands: Commands) -> None:
+    """Return once `docker info` succeeds; install and start docker when root on Debian or Ubuntu."""
+    if _answers(commands):
+        return
+    with one_at_a_time():
+        if not _answers(commands):
+            _provide(commands)
+
+
+def _provide(commands: Commands) -> None:
+    if os.geteuid() != 0:
+        raise ClusterError("docker does not answer: start it, and add yourself to group docker (or run this as root)")
+    if not commands.succeeds("sh", "-c", "command -v dockerd"):
+        install_packages(commands, "docker.io", "iptables")
+    if Path("/run/systemd/system").is_dir():
+        commands.run("systemctl", "start", "docker")
+    else:
+        _start_dockerd(commands)
+    if not _answers(commands):
+        raise ClusterError("docker was started but does not answer: see `docker info`")
+
+
+def install_packages(commands: Commands, *packages: str) -> None:
+    """Install Debian packages on this machine."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        wanted = " and ".join(packages)
+        raise ClusterError(f"please install {wanted} first (only root on Debian or Ubuntu has it done for them)")
+    commands.say(f"installing {' '.join(packages)}")
+    apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-o", "Acquire::Check-Valid-Until=false")
+    commands.attempt(*apt, "update")
+    commands.run(*apt, "install", "-y", "--no-install-recommends", *packages)
+
+
+def _answers(commands: Commands) -> bool:
+    return commands.succeeds("docker", "info", "--format", "{{.ServerVersion}}", timeout=20)
+
+
+def _start_dockerd(commands: Commands) -> None:
+    """Start dockerd by hand, in a session of its own so that it outlives us; fall back on what its log complains of."""
+    options: list[str] = []
+    for _ in range(3):
+        argv = ["dockerd", *options]
+        commands.say(f"starting {' '.join(argv)}, log in {DOCKERD_LOG}")
+        with DOCKERD_LOG.open("wb") as log:
+            daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        for _ in range(60):
+            if _answers(commands):
+                return
+            if daemon.poll() is not None:
+                break
+            time.sleep(0.5)
+        else:
+            break
+        complaint = DOCKERD_LOG.read_text(errors="replace")[-2000:]
+        more = [option for word, option in FALL_BACKS.items() if word in complaint and option not in options]
+        if not more:
+            break
+        options.append(more[0])
+    raise ClusterError(f"dockerd does not start: see {DOCKERD_LOG}")

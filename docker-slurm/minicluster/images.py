@@ -1,0 +1,74 @@
+"""The image of a release: found by its hash, or built."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from .commands import ClusterError, Commands, last_line
+from .engine import install_packages, one_at_a_time
+
+RELEASES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
+CONTEXT = Path(__file__).resolve().parent.parent / "image"
+REPOSITORY = "slurmsched-cluster"
+MIRROR = "http://deb.debian.org/debian"
+
+
+def ensure_image(commands: Commands, release: str) -> str:
+    """The name of the image for a Debian release, built now if the context has changed since."""
+    name = f"{REPOSITORY}:{release}-{_context_hash()}"
+    if _exists(commands, name):
+        return name
+    with one_at_a_time():
+        if not _exists(commands, name):
+            _ensure_base(commands, release)
+            _build(commands, release, name)
+            _remove_superseded(commands, release, name)
+    return name
+
+
+def _context_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(CONTEXT.iterdir()):
+        digest.update(f"{path.name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _exists(commands: Commands, image: str) -> bool:
+    return commands.succeeds("docker", "image", "inspect", image)
+
+
+def _build(commands: Commands, release: str, name: str) -> None:
+    commands.say(f"building {name} (about a minute, once)")
+    build = ("docker", "build", "--build-arg", f"RELEASE={release}", "--tag", name)
+    result = commands.attempt(*build, str(CONTEXT))
+    if result.returncode:  # where the bridge has no way out, the host's network may have one
+        result = commands.attempt(*build, "--network=host", str(CONTEXT))
+    if result.returncode:
+        raise ClusterError(f"docker build for {release} failed: {last_line(result.stderr or result.stdout)}")
+
+
+def _remove_superseded(commands: Commands, release: str, current: str) -> None:
+    """Remove this release's older images that no container uses."""
+    for name in commands.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split():
+        if name.startswith(f"{REPOSITORY}:{release}-") and name != current:
+            commands.attempt("docker", "rmi", name)
+
+
+def _ensure_base(commands: Commands, release: str) -> None:
+    """A plain Debian: ours from before, else from a registry, else by debootstrap."""
+    base = f"slurmsched-base:{release}"
+    if _exists(commands, base):
+        return
+    official = f"debian:{release}-slim"
+    if _exists(commands, official) or commands.succeeds("docker", "pull", "-q", official, timeout=10):
+        commands.run("docker", "tag", official, base)
+        return
+    if not shutil.which("debootstrap"):
+        install_packages(commands, "debootstrap", "debian-archive-keyring")
+    commands.say(f"no registry answers: making {base} by debootstrap (about a minute, once)")
+    with tempfile.TemporaryDirectory(prefix=f"slurmsched-{release}-", dir="/var/tmp") as folder:
+        commands.run("debootstrap", "--variant=minbase", release, folder, MIRROR)
+        commands.run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", folder, base)

@@ -1,0 +1,45 @@
+"""What hooks/job_submit.lua does at submission, for the virtual cluster: hold managed jobs while somebody schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from slurmsched.backends.simulated.job import Submission
+from slurmsched.model import parse_hints
+from slurmsched.settings.definition import Manage
+
+__all__ = ["JobSubmit"]
+
+_MARK = "held=hook"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmit:
+    """The hook. `fresh(now)` says whether the heartbeat is: with a stale one nothing is held."""
+
+    manage: Manage
+    fresh: Callable[[float], bool]
+
+    def __call__(self, submission: Submission, now: float) -> Submission:
+        """The submission as Slurm takes it: unchanged, or held with our mark in the hint word."""
+        if submission.held or not self.fresh(now) or not self._manages(submission):
+            return submission
+        words = submission.comment.split()
+        hinted = next((place for place, word in enumerate(words) if word.startswith("synsched:")), None)
+        if hinted is None:
+            words.insert(0, f"synsched:{_MARK}")
+        elif _MARK not in words[hinted]:
+            words[hinted] += f",{_MARK}"
+        return replace(submission, held=True, comment=" ".join(words))
+
+    def _manages(self, submission: Submission) -> bool:
+        if not submission.batch or not submission.request.gpus or submission.request.shards:
+            return False
+        if set(submission.partitions) & set(self.manage.never_partitions):
+            return False
+        return (
+            bool(set(submission.partitions) & set(self.manage.partitions))
+            or submission.qos in self.manage.qos
+            or (self.manage.opt_in and parse_hints(submission.comment).given)
+        )

@@ -1,0 +1,89 @@
+"""GRES strings: what a node has, what is taken of it, what a job asks for and has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.hostlist import numbers
+from slurmsched.backends.slurm.values import said
+
+__all__ = ["Gres", "gpus_in", "parse", "shards_in"]
+
+_PART = re.compile(
+    r"(?:gres[/:])?([a-z_]+)"
+    r"(?:[:/]([^:=(),]*[^:=(),\d][^:=(),]*))?"  # a type is whatever is not all digits
+    r"(?:[:=](\d{1,9}))?(?:\(([^()]*)\))?\Z"
+)
+_SOCKETS: Final = "S:"
+_INDICES: Final = "IDX:"
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """One entry. `indices` are the devices it names; `parts` are (taken, there) per device, for shards."""
+
+    name: str
+    type: str
+    count: int
+    indices: tuple[int, ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
+
+
+@lru_cache(maxsize=4096)  # a cluster has few different ones, and thousands of jobs
+def parse(text: str | None) -> tuple[Gres, ...]:
+    """Every entry of a list such as `gpu:v100:3(IDX:0,2-3),shard:v100:5(3/10,2/10)`.
+
+    The releases' spellings are `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of another
+    TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
+    """
+    return tuple(_entry(part) for part in _parts(said(text)) if not _is_other(part))
+
+
+def gpus_in(text: str | None) -> tuple[Gres, ...]:
+    """The GPUs of the list, one entry per type."""
+    return tuple(entry for entry in parse(text) if entry.name == "gpu" and entry.count)
+
+
+def shards_in(text: str | None) -> int:
+    """How many shards the list holds."""
+    return sum(entry.count for entry in parse(text) if entry.name == "shard")
+
+
+def _is_other(part: str) -> bool:
+    return not part or part.split("=", 1)[0] in ("cpu", "mem", "node", "billing") or part.startswith("license/")
+
+
+def _parts(text: str) -> Iterator[str]:
+    depth = start = 0
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            yield text[start:place]
+            start = place + 1
+    yield text[start:]
+
+
+def _entry(part: str) -> Gres:
+    match = _PART.match(part)
+    if match is None:
+        raise NotUnderstoodError(f"not a GRES: {part[:60]!r}")
+    name, kind, count, detail = match.groups()
+    number = 1 if count is None else int(count)
+    if not detail or detail.startswith(_SOCKETS):
+        return Gres(name, kind or "", number)
+    if detail.startswith(_INDICES):
+        return Gres(name, kind or "", number, indices=numbers(detail.removeprefix(_INDICES)))
+    return Gres(name, kind or "", number, parts=tuple(_share(piece) for piece in detail.split(",")))
+
+
+def _share(piece: str) -> tuple[int, int]:
+    taken, _, there = piece.partition("/")
+    taken = "0" if taken == "-" else taken  # 26.05, where the GPU is taken as a whole
+    if not (taken.isdecimal() and there.isdecimal()):
+        raise NotUnderstoodError(f"not a part of a GRES: {piece[:40]!r}")
+    return int(taken), int(there)

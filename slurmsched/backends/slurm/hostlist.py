@@ -1,0 +1,120 @@
+"""Slurm's hostlists: `v100-[1-2,5],k80-1` and the names it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, islice
+from typing import Final
+
+from slurmsched.backends.slurm.errors import NotUnderstoodError
+
+__all__ = ["MOST", "expand", "fold", "numbers", "ranges"]
+
+MOST: Final = 100_000
+"""No list stands for more than this: one that does is a mistake or an attack."""
+
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\Z")
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})(\D*)\Z", re.DOTALL)
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """The names in order; none for an empty list, `(null)` or `None`. Raises NotUnderstoodError."""
+    if text in ("", "(null)", "None"):
+        return ()
+    names: list[str] = []
+    for part in _outside_brackets(text):
+        names += _names(part, MOST - len(names))
+    return tuple(names)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`0-3,12,20-30:5` as numbers; none for `N/A`. Raises NotUnderstoodError, also for more than `MOST`."""
+    found = tuple(islice(chain.from_iterable(ranges(text)), MOST + 1))
+    if len(found) > MOST:
+        raise NotUnderstoodError(f"more than {MOST} numbers: {text[:60]!r}")
+    return found
+
+
+def ranges(text: str) -> Iterator[range]:
+    """`0-3,12` as ranges, however long they are. Raises NotUnderstoodError."""
+    if text not in ("", "N/A", "(null)"):
+        for piece in text.split(","):
+            yield _range(piece)[0]
+
+
+def fold(names: Iterable[str]) -> str:
+    """The shortest usual hostlist for these names: sorted, each once, numbers at the end of a name folded."""
+    groups: dict[tuple[str, int, str], set[int]] = {}
+    plain: set[str] = set()
+    split = {name: _LAST_NUMBER.match(name) for name in names}
+    padded = {(m[1], len(m[2]), m[3]) for m in split.values() if m and _is_padded(m[2])}
+    for name, match in split.items():
+        if match is None:
+            plain.add(name)
+            continue
+        prefix, digits, suffix = match.groups()
+        width = len(digits) if (prefix, len(digits), suffix) in padded else 0
+        groups.setdefault((prefix, width, suffix), set()).add(int(digits))
+    folded = [_folded(*key, sorted(found)) for key, found in groups.items()]
+    return ",".join(sorted(folded + list(plain)))
+
+
+def _is_padded(digits: str) -> bool:
+    return len(digits) > 1 and digits.startswith("0")
+
+
+def _folded(prefix: str, width: int, suffix: str, found: list[int]) -> str:
+    runs = []
+    for _, run in groupby(enumerate(found), lambda place: place[1] - place[0]):
+        members = [number for _, number in run]
+        ends = [members[0]] if len(members) == 1 else [members[0], members[-1]]
+        runs.append("-".join(f"{end:0{width}d}" for end in ends))
+    inner = ",".join(runs)
+    return f"{prefix}{inner}{suffix}" if len(found) == 1 else f"{prefix}[{inner}]{suffix}"
+
+
+def _outside_brackets(text: str) -> Iterator[str]:
+    depth = start = 0
+    for place, sign in enumerate(text):
+        depth += (sign == "[") - (sign == "]")
+        if depth not in (0, 1):
+            raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
+        if sign == "," and depth == 0:
+            yield text[start:place]
+            start = place + 1
+    if depth:
+        raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
+    yield text[start:]
+
+
+def _names(part: str, room: int) -> list[str]:
+    match = _BRACKETS.search(part)
+    if match is None:
+        if not part or room < 1:
+            raise NotUnderstoodError(f"an empty name, or too many, in a hostlist near {part[:60]!r}")
+        return [part]
+    middles = [digits for piece in match[1].split(",") for digits in _span(piece, room)]
+    ends = _names(part[match.end() :], room) if match.end() < len(part) else [""]
+    if len(middles) * len(ends) > room:
+        raise NotUnderstoodError(f"the hostlist {part[:60]!r} stands for more than {MOST} names")
+    return [part[: match.start()] + middle + end for middle in middles for end in ends]
+
+
+def _span(piece: str, room: int) -> list[str]:
+    found, width = _range(piece)
+    if len(found) > room:
+        raise NotUnderstoodError(f"a hostlist with {piece[:60]!r} stands for more than {MOST} names")
+    return [f"{number:0{width}d}" for number in found]
+
+
+def _range(piece: str) -> tuple[range, int]:
+    """The numbers, and how many digits they are padded to."""
+    match = _RANGE.match(piece)
+    if match is None:
+        raise NotUnderstoodError(f"not a number or a range: {piece[:60]!r}")
+    first, last, step = match[1], match[2] or match[1], int(match[3] or 1)
+    if int(last) < int(first) or step < 1:
+        raise NotUnderstoodError(f"a range that holds nothing: {piece[:60]!r}")
+    return range(int(first), int(last) + 1, step), len(first) if _is_padded(first) else 0

@@ -1,0 +1,1 @@
+"""How fast a decision and a round are."""

@@ -1,0 +1,113 @@
+"""`synsched bench`."""
+
+from __future__ import annotations
+
+import click
+
+from slurmsched.bench.deciding import time_decision
+from slurmsched.cli.cluster import knowledge, site
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.policy import MODE, with_mode, with_policy
+from slurmsched.cli.progress import progress
+from slurmsched.daemon.running import once
+from slurmsched.model import SynschedError
+from slurmsched.report.listing import Column, Listing
+from slurmsched.report.quantities import duration
+
+__all__ = ["bench"]
+
+
+class NotMeasuredError(SynschedError):
+    """There was no round of our own to measure."""
+
+
+@click.group()
+def bench() -> None:
+    """Measure a round on the cluster, or a decision.
+
+    \b
+    Example:
+      synsched bench decide --policy synergy --gpus 256 --jobs 1000
+      synsched bench round --json
+    """
+
+
+@bench.command("round")
+@click.option("--mode", type=MODE, help="Another mode than the settings name.")
+@json_option
+@click.pass_obj
+def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
+    """Measure one round on the cluster that the settings name.
+
+    It is a round like any other: in mode enforce it changes what a round changes.
+
+    \b
+    Example:
+      synsched bench round --mode observe --json
+    """
+    report = once(lambda: site(with_mode(invocation.settings, mode)), invocation.clock, _say)
+    if report is None:
+        raise NotMeasuredError("another 'synsched run' is at work: stop it, then measure")
+    tally = report.tally
+    figures = {
+        "observe_s": tally.observe_s,
+        "decide_s": tally.decide_s,
+        "plan_s": tally.plan_s,
+        "apply_s": tally.apply_s,
+        "commands": tally.reads,
+        "updates": tally.writes,
+        "jobs": tally.jobs,
+        "nodes": tally.nodes,
+    }
+    if as_json:
+        print_json(figures)
+        return
+    columns = (Column("FIGURE"), Column("VALUE", right=True))
+    console().print(Listing(columns, [(name, f"{value or 0:.6g}") for name, value in figures.items()]))
+
+
+@bench.command()
+@click.option("--policy", metavar="NAME", help="The system to measure; the settings' own without it.")
+@click.option("--order", metavar="NAME", help="The order to measure; the settings' own without it.")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="GPUs of the made-up cluster.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="M", help="Jobs in its queue.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes; 8 GPUs on each without it.")
+@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="How often to measure.")
+@json_option
+@click.pass_obj
+def decide(
+    invocation: Invocation,
+    *,
+    policy: str | None,
+    order: str | None,
+    gpus: int,
+    jobs: int,
+    nodes: int | None,
+    repeat: int,
+    as_json: bool,
+) -> None:
+    """Measure one whole decision on a made-up cluster.
+
+    All nodes are equal; the cluster is full before the clock starts.
+
+    \b
+    Example:
+      synsched bench decide --policy synergy --gpus 256 --jobs 1000 --json
+    """
+    hosts = nodes or max(gpus // 8, 1)
+    if gpus % hosts:
+        raise click.UsageError(f"{gpus} GPUs do not divide over {hosts} nodes: choose a multiple")
+    settings = with_policy(invocation.settings, policy, order)
+    times = progress(range(repeat), "deciding")
+    measured = time_decision(settings, knowledge(settings), gpus=gpus, jobs=jobs, nodes=hosts, times=times)
+    if as_json:
+        print_json(measured)
+        return
+    columns = (Column("POLICY"), Column("MEDIAN", right=True), Column("P95", right=True), Column("PEAK MB", right=True))
+    row = (measured.policy, duration(measured.median_s), duration(measured.p95_s), f"{measured.peak_rss_mb:.0f}")
+    console().print(Listing(columns, [row]))
+
+
+def _say(message: str) -> None:
+    click.echo(f"synsched: {message}", err=True)

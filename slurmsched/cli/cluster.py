@@ -1,0 +1,49 @@
+"""What commands need that look at the cluster itself: the backend, the profiles, what earlier rounds remember."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from slurmsched.backends.protocol import Backend
+from slurmsched.backends.slurm import connect
+from slurmsched.daemon.scheduling import Site
+from slurmsched.knowledge import Knowledge, load_profiles, shipped_profiles
+from slurmsched.model import Memory, Snapshot
+from slurmsched.settings.definition import Settings
+from slurmsched.store.database import Database
+from slurmsched.store.errors import told_apart
+from slurmsched.store.remembering import Remembering
+
+__all__ = ["backend", "knowledge", "remembered", "site"]
+
+
+def backend(settings: Settings) -> Backend:
+    """The cluster that the settings name. Raises BackendError."""
+    return connect(settings.cluster)
+
+
+def knowledge(settings: Settings) -> Knowledge:
+    """The profiles that the settings name, or the shipped ones. Raises ProfileError."""
+    return load_profiles(settings.policy.profiles) if settings.policy.profiles else shipped_profiles()
+
+
+def site(settings: Settings) -> Site:
+    """What rounds are run with. Raises BackendError, ProfileError."""
+    return Site(settings, backend(settings), knowledge(settings))
+
+
+def remembered(path: Path, snapshot: Snapshot, system: str) -> Memory:
+    """What earlier rounds left for this one, read without changing anything; nothing where there was none.
+
+    Raises StoreError.
+    """
+    if not path.exists():
+        return Memory()
+    with told_apart(path):
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    database = Database(connection, path)
+    try:
+        return Remembering(database).memory(snapshot, system)
+    finally:
+        database.close()

@@ -1,0 +1,69 @@
+"""`synsched config`."""
+
+from __future__ import annotations
+
+import click
+
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.installation import installation
+from slurmsched.rendering import render
+from slurmsched.report.listing import Column, Listing
+from slurmsched.settings.showing import rows
+
+__all__ = ["config"]
+
+
+@click.group()
+def config() -> None:
+    """Show and check the settings.
+
+    \b
+    Example:
+      synsched config init > /etc/synsched/synsched.toml
+      synsched config check
+      synsched config show
+    """
+
+
+@config.command()
+@json_option
+@click.pass_obj
+def show(invocation: Invocation, *, as_json: bool) -> None:
+    """Show every setting in force and where it comes from.
+
+    \b
+    Example:
+      synsched config show
+    """
+    found = rows(invocation.loaded)
+    if as_json:
+        print_json({"file": str(invocation.loaded.file or ""), "settings": found})
+        return
+    columns = (Column("SETTING"), Column("FROM"), Column("VALUE"))
+    console().print(Listing(columns, [(row.name, row.origin, row.value) for row in found]))
+
+
+@config.command()
+@click.pass_obj
+def check(invocation: Invocation) -> None:
+    """Read the settings file as the daemon would; exit 2 if it is wrong.
+
+    \b
+    Example:
+      synsched --config new.toml config check
+    """
+    loaded = invocation.loaded
+    where = f"{loaded.file} is" if loaded.file else "no file: the defaults are"
+    click.echo(f"{where} in order")
+
+
+@config.command()
+def init() -> None:
+    """Print the shipped settings file, every setting with its default and its meaning.
+
+    \b
+    Example:
+      synsched config init > /etc/synsched/synsched.toml
+    """
+    click.echo(render("synsched.toml", **installation()), nl=False)

@@ -1,0 +1,83 @@
+"""`synsched demo`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+
+from slurmsched.cli.cluster import knowledge
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.policy import policy_options, with_policy
+from slurmsched.demo.race import Frame, run
+from slurmsched.demo.world import arrivals, cluster_nodes
+from slurmsched.model import Outcome, Result
+from slurmsched.report.race_view import comparison_view, frame_line, frame_view
+
+__all__ = ["demo"]
+
+_EVERY = 50
+"""Rounds for one line, where there is no screen to draw on."""
+
+_REMEMBERED = 20
+
+
+@click.command()
+@click.option("--cluster", default="v100:2x8,p100:1x8,k80:2x8", show_default=True, help="TYPE:NODESxGPUS,...")
+@click.option("--jobs", type=click.IntRange(min=1), default=120, show_default=True, help="Jobs that arrive.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another number, another queue.")
+@policy_options
+@json_option
+@click.pass_obj
+def demo(
+    invocation: Invocation,
+    *,
+    cluster: str,
+    jobs: int,
+    seed: int,
+    system: str | None,
+    order: str | None,
+    as_json: bool,
+) -> None:
+    """Watch a simulated cluster beside plain Slurm.
+
+    The same jobs run on two equal clusters, one left to Slurm's priority and backfill, one with rounds. No Slurm is
+    needed, nothing real is touched, and the rounds run the same code as on a real cluster.
+
+    \b
+    Example:
+      synsched demo
+      synsched demo --cluster v100:4x8 --jobs 300 --order srtf
+    """
+    settings = with_policy(invocation.settings, system, order)
+    nodes = cluster_nodes(cluster)
+    queue = arrivals(np.random.default_rng(seed), nodes, jobs)
+    screen = console(to_errors=as_json)
+    with _audience(screen) as on_round:
+        comparison = run(nodes, queue, settings, knowledge(settings), on_round=on_round)
+    if as_json:
+        print_json(comparison)
+    else:
+        screen.print(comparison_view(comparison))
+
+
+@contextmanager
+def _audience(screen: Console) -> Iterator[Callable[[Frame], None]]:
+    """Who is told of each round: a live picture, or a line now and then where there is no screen to draw on."""
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield lambda frame: screen.print(frame_line(frame)) if frame.report.id % _EVERY == 0 else None
+        return
+    latest: deque[Outcome] = deque(maxlen=_REMEMBERED)
+    with Live(console=screen, transient=True, refresh_per_second=10) as live:
+
+        def draw(frame: Frame) -> None:
+            latest.extend(outcome for outcome in frame.report.outcomes if outcome.result is Result.DONE)
+            live.update(frame_view(frame, tuple(latest)))
+
+        yield draw

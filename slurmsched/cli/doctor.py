@@ -1,0 +1,51 @@
+"""`synsched doctor`."""
+
+from __future__ import annotations
+
+import click
+
+from slurmsched.backends.slurm import submitting
+from slurmsched.backends.slurm.commands import Commands
+from slurmsched.cli.cluster import backend
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.doctor.examining import Instruments, examine
+from slurmsched.doctor.finding import Finding, Verdict
+from slurmsched.report.doctor_view import finding_view
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def doctor(invocation: Invocation, *, as_json: bool) -> None:
+    """Check the installation and say how to mend it.
+
+    Slurm's settings, releases, GPUs, our rights, the clock, the hook, the database and the daemon. Exits 1 if
+    something has to be mended. Nothing is changed; one job submission is rehearsed with 'sbatch --test-only'.
+
+    \b
+    Example:
+      synsched doctor
+    """
+    settings = invocation.settings
+    cluster = settings.cluster
+    commands = Commands(cluster.timeout, cluster.slurm_conf)
+    instruments = Instruments(
+        connect=lambda: backend(settings),
+        configuration=lambda: commands.read("scontrol", "show", "config"),
+        rehearse=lambda comment: submitting.rehearse(comment, cluster.slurm_conf, cluster.timeout),
+        status=invocation.status,
+        now=invocation.now,
+    )
+    found: list[Finding] = []
+    screen = console()
+    for finding in examine(invocation.loaded, instruments):
+        found.append(finding)
+        if not as_json:
+            screen.print(finding_view(finding))
+    ill = any(finding.verdict is Verdict.MEND for finding in found)
+    if as_json:
+        print_json({"well": not ill, "findings": found})
+    click.get_current_context().exit(1 if ill else 0)

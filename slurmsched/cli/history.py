@@ -1,0 +1,39 @@
+"""`synsched history`."""
+
+from __future__ import annotations
+
+import click
+
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import job_ids
+from slurmsched.model import JobId
+from slurmsched.report.history import history as history_of
+from slurmsched.report.history import known_jobs
+from slurmsched.report.history_view import history_view
+
+__all__ = ["history"]
+
+
+@click.command()
+@click.argument("jobs", type=job_ids, metavar="JOBID[,JOBID...]")
+@click.option("--commands", is_flag=True, help="Also the exact Slurm commands that were run.")
+@json_option
+@click.pass_obj
+def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, as_json: bool) -> None:
+    """Show what happened to a job.
+
+    Kept for storage.keep_days, so also long after squeue has forgotten the job.
+
+    \b
+    Example:
+      synsched history 1234 --commands
+    """
+    with invocation.reading() as reading:
+        found = [history_of(reading, task) for job in jobs for task in known_jobs(reading, job)]
+    if as_json:
+        print_json({"jobs": found})
+        return
+    screen = console()
+    for position, one in enumerate(found):
+        screen.print(*[""] * bool(position), history_view(one, commands), sep="\n")

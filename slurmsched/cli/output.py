@@ -1,0 +1,35 @@
+"""What commands print on: a console that fits the screen, and JSON with a schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Final
+
+import click
+from rich.console import Console
+
+from slurmsched.model import plain
+from slurmsched.report.status import SCHEMA
+
+__all__ = ["console", "json_option", "print_json"]
+
+_ENDLESS: Final = 10_000
+"""Columns in a pipe, where nothing has to be cut."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a versioned schema.")
+
+
+def console(to_errors: bool = False) -> Console:
+    """As wide as the screen; in a pipe as wide as the text, unless COLUMNS says otherwise. It reads no markup."""
+    stream = sys.stderr if to_errors else sys.stdout
+    endless = not stream.isatty() and "COLUMNS" not in os.environ
+    return Console(
+        file=stream, width=_ENDLESS if endless else None, markup=False, emoji=False, highlight=False, soft_wrap=endless
+    )
+
+
+def print_json(data: object) -> None:
+    """A mapping or a dataclass as one JSON object on standard output, its schema first."""
+    click.echo(json.dumps({"schema": SCHEMA, **plain(data)}, indent=2))

@@ -1,0 +1,114 @@
+"""The root of the click tree: finds commands, and turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from slurmsched import __version__
+from slurmsched.cli.commands import COMMANDS, Entry
+from slurmsched.cli.invocation import Invocation
+from slurmsched.model import SynschedError
+
+__all__ = ["main"]
+
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells count it."""
+
+_ENTRIES: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
+
+
+class Program(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        entry = _ENTRIES.get(cmd_name)
+        return None if entry is None else _imported(entry, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _ENTRIES and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _ENTRIES, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else "'synsched --help' lists the commands"
+            ctx.fail(f"no command '{args[0]}': {advice}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        for section, entries in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As click's, but an error is one line that says what to do."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "synsched"
+            _end(f"{path}: {_lowered(error.format_message())}; see '{path} --help'", error.exit_code)
+        except click.ClickException as error:
+            _end(f"synsched: {error.format_message()}", error.exit_code)
+        except SynschedError as error:
+            _end(f"synsched: {error}", error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        sys.exit(result if isinstance(result, int) else 0)
+
+
+def _imported(entry: Entry, name: str) -> click.Command:
+    found = getattr(import_module(f"slurmsched.cli.{entry.module}"), name)
+    if not isinstance(found, click.Command):
+        raise TypeError(f"slurmsched.cli.{entry.module}.{name} is not a command")
+    return found
+
+
+def _end(message: str, code: int) -> NoReturn:
+    click.echo(" ".join(message.split()), err=True)
+    sys.exit(code)
+
+
+def _lowered(message: str) -> str:
+    return (message[:1].lower() + message[1:]).rstrip(".")
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings file, instead of SYNSCHED_CONF or /etc/synsched/synsched.toml.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="synsched", message="%(prog)s %(version)s")
+@click.pass_context
+def main(ctx: click.Context, config: Path | None) -> None:
+    """Scheduling rounds for deep-learning jobs on a Slurm cluster.
+
+    \b
+    Example:
+      synsched status            who runs, who waits and why
+      synsched explain 1234      one job in full
+      synsched run --once        one round, for cron
+
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing rights.
+    """
+    if ctx.obj is None:
+        ctx.obj = Invocation(config)

@@ -1,0 +1,86 @@
+"""`synsched dump` and `synsched replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+import click
+
+from slurmsched.backends.recorded import RecordedBackend, RecordingError, load, unpack
+from slurmsched.backends.recorded import dump as written
+from slurmsched.cli.cluster import backend, knowledge, remembered
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.policy import policy_options, with_policy
+from slurmsched.cli.progress import progress
+from slurmsched.knowledge import Knowledge
+from slurmsched.report.planned import planned
+from slurmsched.report.replayed import Replayed, replayed_view
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import Settings
+
+__all__ = ["dump", "replay"]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE.round")
+@click.option("--round", "number", type=int, metavar="N", help="Round N of the database, instead of the cluster now.")
+@click.pass_obj
+def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
+    """Write a round to a file.
+
+    The file holds all jobs and nodes as Slurm shows them, so names too: enough to decide the round again elsewhere.
+
+    \b
+    Example:
+      synsched dump now.round
+      synsched dump --round 1234 odd.round
+    """
+    if number is None:
+        snapshot = backend(invocation.settings).observe()
+        memory = remembered(invocation.database, snapshot, invocation.settings.policy.system)
+    else:
+        with invocation.reading() as reading:
+            stored = reading.recording(number)
+        if stored is None:
+            raise RecordingError(f"round {number} is not kept: storage.keep_snapshots says how many are")
+        recording = unpack(stored[1])
+        snapshot, memory = recording.snapshot, recording.memory
+    written(file, snapshot, memory)
+    click.echo(f"{file}: {len(snapshot.jobs)} jobs on {len(snapshot.nodes)} nodes")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.round...")
+@policy_options
+@json_option
+@click.pass_obj
+def replay(
+    invocation: Invocation, *, files: tuple[Path, ...], system: str | None, order: str | None, as_json: bool
+) -> None:
+    """Decide recorded rounds again.
+
+    One line for each recording; 'synsched plan --from FILE.round' shows one in full.
+
+    \b
+    Example:
+      synsched replay --order srtf monday/*.round
+    """
+    settings = with_policy(invocation.settings, system, order)
+    rounds = list(_replayed(files, settings, knowledge(settings)))
+    if as_json:
+        print_json({"rounds": rounds})
+    else:
+        console().print(replayed_view(rounds))
+
+
+def _replayed(files: tuple[Path, ...], settings: Settings, known: Knowledge) -> Iterator[Replayed]:
+    for file in progress(files, "deciding again"):
+        recording = load(file)
+        cluster = RecordedBackend([recording])
+        began = perf_counter()
+        result = run_round(recording.snapshot, recording.memory, settings, known, cluster.identity())
+        took = perf_counter() - began
+        yield Replayed(file.name, planned(result, settings, cluster.commands), took)

@@ -1,0 +1,50 @@
+"""`synsched render`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from slurmsched.cli.cluster import backend
+from slurmsched.cli.invocation import Invocation
+from slurmsched.installation import installation
+from slurmsched.rendering import render as rendered
+from slurmsched.rendering import templates
+
+__all__ = ["render"]
+
+_ABOUT_NODES: Final = frozenset({"gres.conf", "slurm.conf"})
+"""Templates of Slurm's own files: what they say comes from the nodes."""
+
+
+def _value(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name.isidentifier():
+        raise click.BadParameter(f"'{text}' is no value: write NAME=VALUE")
+    return name, value
+
+
+@click.command()
+@click.argument("template", required=False)
+@click.option("--set", "given", type=_value, multiple=True, metavar="NAME=VALUE", help="A value for the template.")
+@click.option("--user", default="synsched", show_default=True, help="The user that the daemon runs as.")
+@click.pass_obj
+def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[str, str], ...], user: str) -> None:
+    """Print a file to install.
+
+    Made from the settings in force; without a name, the files there are.
+
+    \b
+    Example:
+      synsched render synsched.service > /etc/systemd/system/synsched.service
+      synsched render synsched.cron > /etc/cron.d/synsched
+      synsched render sbatch.sh --set model=bert --set gpus=4
+    """
+    if template is None:
+        click.echo("\n".join(name.removesuffix(".j2") for name in templates()))
+        return
+    about_nodes = template.removesuffix(".j2") in _ABOUT_NODES
+    snapshot = backend(invocation.settings).observe() if about_nodes else None
+    values = installation(invocation.loaded, snapshot=snapshot, user=user)
+    click.echo(rendered(template, **{**values, **dict(given)}), nl=False)

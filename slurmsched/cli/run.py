@@ -1,0 +1,67 @@
+"""`synsched run`."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import click
+
+from slurmsched.cli.cluster import site
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.policy import MODE, with_mode
+from slurmsched.daemon.running import once as one_round_alone
+from slurmsched.daemon.running import serve
+from slurmsched.daemon.scheduling import Site
+from slurmsched.report.round_view import blocked, done_view, worth_telling
+from slurmsched.settings.definition import Mode
+
+__all__ = ["run"]
+
+BLOCKED: Final = 3
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="One round, then end; for cron. Quiet unless something changed.")
+@click.option("--mode", type=MODE, help="Another mode than the settings name.")
+@click.option("--keep-holds", is_flag=True, help="At the end keep held what is held, for a quick restart.")
+@json_option
+@click.pass_obj
+def run(invocation: Invocation, *, once: bool, mode: str | None, keep_holds: bool, as_json: bool) -> None:
+    """Run scheduling rounds.
+
+    As a daemon until SIGTERM, which gives everything held back to Slurm first; SIGHUP reads the settings again. With
+    --once a single round, which ends at once while another 'run' is at work. It exits 3 if the mode, a pause, the
+    disable file or missing rights kept it from a change it wanted; in mode observe nothing is wanted.
+
+    \b
+    Example:
+      synsched run --mode observe
+      synsched run --once
+    """
+
+    def assemble() -> Site:
+        settings = with_mode(invocation.reload().settings, mode)
+        return site(settings)
+
+    if as_json and not once:
+        raise click.UsageError("--json goes with --once")
+    if not once:
+        serve(assemble, invocation.clock, os.environ, _say, keep_holds=keep_holds)
+        return
+    report = one_round_alone(assemble, invocation.clock, _say)
+    if report is None:
+        return
+    in_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
+    if as_json:
+        print_json({"round": report.id, "tally": report.tally, "outcomes": report.outcomes})
+    elif screen.is_terminal or worth_telling(report, in_mode):
+        screen.print(done_view(report))
+    if in_mode is not Mode.OBSERVE and blocked(report):
+        click.get_current_context().exit(BLOCKED)
+
+
+def _say(message: str) -> None:
+    """Standard error is the journal under systemd, and mail under cron."""
+    click.echo(f"synsched: {message}", err=True)

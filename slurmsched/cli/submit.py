@@ -1,0 +1,70 @@
+"""`synsched submit`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from slurmsched.backends.slurm import submitting
+from slurmsched.cli.invocation import Invocation
+from slurmsched.model import parse_hints
+
+__all__ = ["submit"]
+
+_SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command(context_settings=_SBATCH_OPTIONS)
+@click.option("--model", metavar="NAME", help="The model it trains, such as resnet50.")
+@click.option("--task", metavar="NAME", help="Its kind where the model is not known: image, speech, language.")
+@click.option("--ckpt", metavar="SIGNAL[@TIME]", help="The signal that makes it checkpoint, and how long that takes.")
+@click.option("--duration", metavar="TIME", help="How long it will run with its GPU share, such as 2h.")
+@click.option("--move", type=click.Choice(["yes", "no"]), help="Whether it may be restarted elsewhere.")
+@click.option("--tune-memory", is_flag=True, help="Its memory is a cache, not a need, and may shrink.")
+@click.option("--comment", default="", metavar="TEXT", help="Your own words beside the hints.")
+@click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
+@click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
+@click.pass_obj
+def submit(
+    invocation: Invocation,
+    /,
+    *,
+    tune_memory: bool,
+    comment: str,
+    only_print: bool,
+    sbatch: tuple[str, ...],
+    **hints: str | None,
+) -> None:
+    """Submit a job with checked hints.
+
+    A wrong hint is refused here, before the job is in the queue. All other options are sbatch's own, and so is the exit
+    status once sbatch has run.
+
+    \b
+    Example:
+      synsched submit --model resnet50 --ckpt usr1@60 -- --gres=gpu:4 job.sh
+    """
+    given = {**hints, "mem": "tune" if tune_memory else None}
+    command = ("sbatch", f"--comment={_commented(given, comment)}", *sbatch)
+    if only_print:
+        click.echo(shlex.join(command))
+        return
+    click.get_current_context().exit(submitting.run(command, invocation.settings.cluster.slurm_conf))
+
+
+def _commented(hints: Mapping[str, str | None], comment: str) -> str:
+    """The comment with the hints in front. Raises click.UsageError for hints that would not count."""
+    said = ",".join(f"{key}={value}" for key, value in hints.items() if value is not None)
+    word = f"synsched:{said}"
+    if any(sign.isspace() for sign in said):
+        raise click.UsageError("a hint holds no blanks: write resnet50, not 'resnet 50'")
+    if any("," in value for value in hints.values() if value is not None):
+        raise click.UsageError("a hint holds no commas: give each hint by its own option")
+    if "synsched:" in comment:
+        raise click.UsageError("hints belong into options such as --model, not into --comment")
+    if problems := parse_hints(word).problems:
+        raise click.UsageError("; ".join(problems))
+    return f"{word} {comment}".rstrip()

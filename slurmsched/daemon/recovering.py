@@ -1,0 +1,36 @@
+"""After an interruption: what the journal left open is read back, and what is no longer ours to hold is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from slurmsched.model import JobId, Memory, Operation, Outcome, Plan, Snapshot, Verb
+from slurmsched.rounds.giving_back import release_plan
+from slurmsched.rounds.recovery import recover
+from slurmsched.settings.definition import Mode
+from slurmsched.store.journal import Journal
+
+__all__ = ["no_longer_ours", "read_back"]
+
+
+def read_back(journal: Journal, snapshot: Snapshot, memory: Memory, at: float) -> Plan:
+    """Give every open intent the outcome that the cluster shows; what has to be mended. Raises StoreError."""
+    entries = journal.open_intents()
+    recovery = recover([entry.operation for entry in entries], snapshot, memory)
+    became = [Outcome(operation, result, detail="read back later") for operation, result in recovery.results]
+    if entries:
+        journal.record(tuple(zip(entries, became, strict=True)), at)
+    return recovery.repairs
+
+
+def no_longer_ours(snapshot: Snapshot, memory: Memory, managed: Collection[JobId], mode: Mode) -> Plan:
+    """Gives back what this mode has no use for: everything of jobs that are not managed any more, holds and shapes
+    where Slurm places, nices where it ranks.
+    """
+    kept = frozenset(managed)
+
+    def stays(operation: Operation) -> bool:
+        using = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE
+        return mode is using and operation.subject in kept
+
+    return Plan(tuple(operation for operation in release_plan(snapshot, memory).operations if not stays(operation)))

@@ -1,0 +1,146 @@
+"""Everything of ours given back to Slurm, with a database or without one: a clean stop, `release`, the watchdog."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from slurmsched.backends.protocol import Backend
+from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.heartbeat import Heartbeat
+from slurmsched.model import JobId, JobState, Memory, Operation, Outcome, Result, Snapshot, Verb
+from slurmsched.rounds.giving_back import release_plan
+from slurmsched.settings.definition import Hook
+from slurmsched.store.errors import StoreError
+from slurmsched.store.journal import Entry, Tally
+from slurmsched.store.store import Store
+
+__all__ = ["Released", "nobody_schedules", "release_all", "what_is_known"]
+
+_LOOK: Final = 5.0
+"""Seconds between looks at jobs that are on their way back into the queue."""
+
+_MODE: Final = "release"
+_NO_ROUND: Final = "no round: what was ours was given back"
+_UNKNOWN: Final = "only jobs that the hook held are given back, as Slurm itself shows no other holds of ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What was given back; `warnings` are sentences on what could not be known or written down."""
+
+    outcomes: tuple[Outcome, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def jobs(self) -> tuple[JobId, ...]:
+        """Those that were released, in order."""
+        done = (outcome.operation for outcome in self.outcomes if outcome.result is Result.DONE)
+        return tuple(dict.fromkeys(operation.subject for operation in done if operation.verb is Verb.RELEASE))
+
+
+def nobody_schedules(hook: Hook, now: float) -> bool:
+    """Whether the last sign of life is too old, says that the daemon stopped, or is missing."""
+    beat = Heartbeat(Path(hook.heartbeat)).last()
+    return beat is None or beat.stale(now, hook.stale_after)
+
+
+def what_is_known(path: Path, at: float) -> tuple[Store | None, str]:
+    """The database, or None and a sentence on what follows from its not being usable."""
+    if not path.exists():
+        return None, f"there is no database {path}: {_UNKNOWN}"
+    try:
+        return Store.open(path, at), ""
+    except StoreError as error:
+        return None, f"{error}; {_UNKNOWN}"
+
+
+def release_all(
+    backend: Backend, store: Store | None, clock: Clock, patience: float, only: Collection[JobId] | None = None
+) -> Released:
+    """Give back every shape, nice and hold of ours, or those of the jobs in `only`. Raises BackendError.
+
+    Jobs that we requeued and that are still completing are waited for, `patience` seconds at most: they would come back
+    held. The database is not needed for it: without one only what Slurm shows of us is given back.
+    """
+    giving = _Giving(backend, store, clock)
+    end = clock.monotonic() + patience
+    while True:
+        snapshot = backend.observe()
+        memory = giving.memory(snapshot)
+        wanted = [op for op in release_plan(snapshot, memory).operations if only is None or op.subject in only]
+        giving.give_back([operation for operation in wanted if operation not in giving.tried])
+        awaited = [job for job in snapshot.in_state(JobState.COMPLETING) if job.id in memory.held]
+        if not awaited or clock.monotonic() >= end:
+            return giving.end()
+        clock.sleep(_LOOK)
+
+
+@dataclass(slots=True)
+class _Giving:
+    backend: Backend
+    store: Store | None
+    clock: Clock
+    round_id: int | None = None
+    tried: list[Operation] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def memory(self, snapshot: Snapshot) -> Memory:
+        """What is ours of the jobs in the snapshot, as far as it can be known."""
+        if self.store is None:
+            return Memory()
+        try:
+            self.store.remembering.sight(None, snapshot, ())
+        except StoreError as error:
+            self._warn(error)  # a full disk can still be read
+        try:
+            return self.store.remembering.memory(snapshot, "")
+        except StoreError as error:
+            self._warn(error, _UNKNOWN)
+            return Memory()
+
+    def give_back(self, operations: Sequence[Operation]) -> None:
+        """All in one batch, in order. A job whose shape is refused is let go all the same: better pinned than held."""
+        if not operations:
+            return
+        self.tried.extend(operations)
+        entries = self._intended(operations)
+        outcomes = self.backend.execute(operations)
+        self.outcomes.extend(outcomes)
+        self._record(entries, outcomes)
+
+    def end(self) -> Released:
+        """All that was done. The round that stands for it in the database is no round of scheduling, and says so."""
+        if self.store is not None and self.round_id is not None:
+            try:
+                self.store.journal.finish_round(self.round_id, self.clock.now(), Tally(), _NO_ROUND)
+            except StoreError as error:
+                self._warn(error)
+        return Released(tuple(self.outcomes), tuple(dict.fromkeys(self.warnings)))
+
+    def _intended(self, operations: Sequence[Operation]) -> tuple[Entry, ...]:
+        """Giving back needs no journal to be safe: what is not written down is tried again, to no harm."""
+        if self.store is None:
+            return ()
+        journal, now = self.store.journal, self.clock.now()
+        try:
+            if self.round_id is None:
+                self.round_id = journal.begin_round(now, _MODE, "", "")
+            return journal.intend(self.round_id, enumerate(operations), now)
+        except StoreError as error:
+            self._warn(error)
+            return ()
+
+    def _record(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+        if self.store is None or not entries:
+            return
+        try:
+            self.store.journal.record(tuple(zip(entries, outcomes, strict=True)), self.clock.now())
+        except StoreError as error:
+            self._warn(error)
+
+    def _warn(self, error: StoreError, *more: str) -> None:
+        self.warnings.append("; ".join((str(error), *more)))

@@ -1,0 +1,175 @@
+"""One round in time: observe, decide, plan, apply, record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from slurmsched.backends.protocol import Backend, Calls
+from slurmsched.backends.recorded import pack
+from slurmsched.daemon.applying import Applied, Applier
+from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.fragments import fragments
+from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.recovering import no_longer_ours, read_back
+from slurmsched.daemon.stopwatch import Timed
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
+from slurmsched.policies.systems import system
+from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.round import RoundResult, run_round
+from slurmsched.rounds.scope import unmanaged
+from slurmsched.settings.definition import Mode, Settings
+from slurmsched.store.errors import StoreError
+from slurmsched.store.journal import Tally
+from slurmsched.store.store import Store
+
+__all__ = ["RoundReport", "Site", "one_round"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What rounds are run with: the settings in force, the cluster they name, what is known of its jobs."""
+
+    settings: Settings
+    backend: Backend
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """A round that is over. `snapshot` is the cluster as it was seen last."""
+
+    id: int
+    result: RoundResult
+    outcomes: tuple[Outcome, ...]
+    snapshot: Snapshot
+    tally: Tally
+
+
+def one_round(
+    site: Site,
+    store: Store,
+    clock: Clock,
+    *,
+    tick: Callable[[], None] = lambda: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> RoundReport:
+    """Run one. Raises BackendError, StoreError and what else keeps a round from being decided.
+
+    The round is in the database before the cluster is asked: with no space for it nothing is changed. What was under
+    way when an error is raised is read back by the next round.
+    """
+    rounds, policy = site.settings.rounds, site.settings.policy
+    store.journal.close_interrupted(clock.now())
+    round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
+    gate = Gate(site.settings, store.switches)
+    applier = Applier(site.backend, store.journal, gate, clock, rounds, tick=tick, stopping=stopping)
+    try:
+        report = _Round(round_id, site, store, clock, applier).run()
+        store.journal.finish_round(round_id, clock.now(), report.tally)
+    except SynschedError as error:
+        with suppress(StoreError):  # the first error is the one to tell
+            store.journal.finish_round(round_id, clock.now(), Tally(), str(error))
+        raise
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The cluster as this round found it, with nothing of ours where it should not be."""
+
+    snapshot: Snapshot
+    memory: Memory
+    managed: frozenset[JobId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    id: int
+    site: Site
+    store: Store
+    clock: Clock
+    applier: Applier
+
+    def run(self) -> RoundReport:
+        calls, began = replace(self.site.backend.calls), self.clock.monotonic()
+        seen, returned = self._observe()
+        observed = self.clock.monotonic()
+        result, decide_s = self._decide(seen)
+        planned = self.clock.monotonic()
+        self._record(seen, result)
+        applied = self._apply(seen, result)
+        tally = replace(
+            _count(seen, calls, self.site.backend.calls),
+            observe_s=observed - began,
+            decide_s=decide_s,
+            plan_s=planned - observed - decide_s,
+            apply_s=self.clock.monotonic() - planned,
+        )
+        return RoundReport(self.id, result, (*returned, *applied.outcomes), applied.snapshot, tally)
+
+    def _observe(self) -> tuple[_Seen, tuple[Outcome, ...]]:
+        """Look; where an interrupted round or other settings left something behind, mend that and look again."""
+        seen = self._look()
+        mode, at = self.site.settings.rounds.mode, self.clock.now()
+        repairs = read_back(self.store.journal, seen.snapshot, seen.memory, at).operations
+        strays = no_longer_ours(seen.snapshot, seen.memory, seen.managed, mode).operations
+        if not repairs and not strays:
+            return seen, ()
+        mended = self.applier.apply_at_once(self.id, Plan((*repairs, *strays)), seen.snapshot)
+        return self._look() if mended.changed else seen, mended.outcomes
+
+    def _look(self) -> _Seen:
+        settings = self.site.settings
+        snapshot = self.site.backend.observe()
+        managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings.manage) is None)
+        self.store.remembering.sight(self.id, snapshot, managed)
+        return _Seen(snapshot, self.store.remembering.memory(snapshot, settings.policy.system), managed)
+
+    def _decide(self, seen: _Seen) -> tuple[RoundResult, float]:
+        settings = self.site.settings
+        timed = Timed(
+            system(settings.policy.system, settings.policy.order, settings.policy.las_queues),
+            self.clock,
+        )
+        result = run_round(
+            seen.snapshot,
+            seen.memory,
+            settings,
+            self.site.knowledge,
+            self.site.backend.identity(),
+            deciding=timed,
+            fragments=fragments(settings, seen.snapshot),
+        )
+        return result, timed.seconds
+
+    def _record(self, seen: _Seen, result: RoundResult) -> None:
+        storage = self.site.settings.storage
+        recording = pack(seen.snapshot, seen.memory) if storage.keep_snapshots else None
+        self.store.remembering.remember(self.id, result, explain, recording)
+        self.store.remembering.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
+
+    def _apply(self, seen: _Seen, result: RoundResult) -> Applied:
+        settles = self.site.settings.rounds.mode is Mode.ENFORCE
+        apply = self.applier.apply if settles else self.applier.apply_at_once
+        applied = apply(self.id, result.plan, seen.snapshot)
+        if applied.changed:
+            last = applied.snapshot
+            self.store.remembering.happened(self.id, applied.outcomes, result.decision.targets, last.time)
+            self.store.remembering.sight(self.id, last, seen.managed)
+        return applied
+
+
+def _count(seen: _Seen, before: Calls, after: Calls) -> Tally:
+    managed = [job for job in seen.snapshot.jobs if job.id in seen.managed]
+    return Tally(
+        nodes=len(seen.snapshot.nodes),
+        jobs=len(seen.snapshot.jobs),
+        managed=len(managed),
+        running=sum(job.state is JobState.RUNNING for job in managed),
+        waiting=sum(job.state is JobState.PENDING for job in managed),
+        reads=after.reads - before.reads,
+        writes=after.writes - before.writes,
+    )

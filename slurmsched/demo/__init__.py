@@ -1,0 +1,1 @@
+"""The embedded demo: a simulated cluster, with rounds and without."""

@@ -1,0 +1,76 @@
+"""Everything looked at, one thing after the other; what cannot be looked at is a finding too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmsched.backends.protocol import Backend
+from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
+from slurmsched.doctor.configuration import about_configuration, parsed
+from slurmsched.doctor.finding import Finding, fine, hint, mend
+from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.model import SynschedError
+from slurmsched.report.status import Status
+from slurmsched.settings.loading import Loaded
+
+__all__ = ["Instruments", "examine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """How things are looked at; each may raise a SynschedError.
+
+    `configuration` gives what `scontrol show config` prints, `rehearse` what sbatch says of a job with this comment.
+    """
+
+    connect: Callable[[], Backend]
+    configuration: Callable[[], str]
+    rehearse: Callable[[str], str]
+    status: Callable[[], Status]
+    now: Callable[[], float]
+
+
+def examine(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
+    """Findings as they are made: the settings, Slurm, the hook, our own files."""
+    where = str(loaded.file) if loaded.file else "no file, so the defaults"
+    yield fine("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
+    yield from _guarded("Slurm", lambda: _slurm(loaded, instruments))
+    yield from _guarded("slurm.conf", lambda: _configuration(loaded, instruments))
+    yield from about_database(Path(loaded.settings.storage.path))
+    yield from _guarded("rounds", lambda: _rounds(loaded, instruments))
+
+
+def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except SynschedError as error:
+        what, _, remedy = str(error).partition(": ")
+        yield mend(topic, what, remedy or "see the message")
+
+
+def _slurm(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
+    backend = instruments.connect()
+    snapshot = backend.observe()
+    yield about_release(snapshot)
+    yield fine("backend", backend.name)
+    yield from about_nodes(snapshot, loaded.settings)
+    yield about_rights(backend.identity(), loaded.settings)
+
+
+def _configuration(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
+    configuration, as_of = parsed(instruments.configuration())
+    yield from about_configuration(configuration, loaded.settings)
+    yield about_clock(instruments.now(), as_of)
+    if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
+        yield about_hook(instruments.rehearse(REHEARSED))
+
+
+def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
+    if not Path(loaded.settings.storage.path).exists():
+        yield hint("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
+        return
+    status = instruments.status()
+    yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
+    yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))

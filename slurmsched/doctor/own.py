@@ -1,0 +1,80 @@
+"""Our own side: the database, the sign of life, the switches, the hook's answer."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from slurmsched.doctor.finding import Finding, fine, hint, mend
+from slurmsched.report.liveness import Life, Liveness
+from slurmsched.store.database import Database
+from slurmsched.store.errors import StoreError, told_apart
+from slurmsched.store.migrations import pending
+
+__all__ = ["REHEARSED", "about_database", "about_hook", "about_life", "about_switches"]
+
+REHEARSED: Final = "synsched:doctor=1"
+"""A comment that the hook cannot but complain about."""
+
+
+def about_database(path: Path) -> Iterator[Finding]:
+    """Whether it is there, whole, and of this release."""
+    if not path.exists():
+        where = "is not there yet" if path.parent.is_dir() else f"cannot be: the folder {path.parent} does not exist"
+        remedy = "the first 'synsched run' makes it" if path.parent.is_dir() else f"create {path.parent} for our user"
+        yield (hint if path.parent.is_dir() else mend)("database", f"{path} {where}", remedy)
+        return
+    try:
+        with told_apart(path), closing(_looked_at(path)) as connection:
+            damage = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+            waiting = pending(Database(connection, path))
+    except StoreError as error:
+        yield mend("database", str(error), "'synsched release' works without it; restore a copy, or move it away")
+        return
+    if damage != ["ok"]:
+        yield mend("database", f"{path} is damaged: {damage[0]}", "restore a copy, or move it away and start anew")
+    elif waiting:
+        yield hint("database", f"{path} is older than this release", "the next 'synsched run' brings it up to date")
+    else:
+        yield fine("database", f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def about_life(life: Liveness, held: int) -> Finding:
+    """Whether rounds happen."""
+    match life.life:
+        case Life.ALIVE:
+            return fine("rounds", life.sentence)
+        case Life.NEVER:
+            return hint("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
+        case _:
+            left = f", and {held} jobs are held by it" if held else ""
+            return mend(
+                "rounds", life.sentence.partition(";")[0] + left, "see its log; 'synsched release' gives jobs back"
+            )
+
+
+def about_switches(paused: str, disable_file: Path) -> Iterator[Finding]:
+    """What keeps rounds from changing anything. `paused` is a sentence, empty where nobody paused."""
+    if paused:
+        yield hint("pause", paused, "'synsched resume' goes on")
+    if disable_file.exists():
+        yield hint("pause", f"{disable_file} exists: nothing is changed", "remove it to go on")
+
+
+def about_hook(said: str) -> Finding:
+    """Whether job_submit answered a rehearsed submission with the comment REHEARSED; `said` is all that sbatch said."""
+    if "unknown hint" in said:
+        return fine("hook", "answers at submission")
+    last = (said.strip().splitlines() or ["sbatch said nothing"])[-1]
+    return mend(
+        "hook",
+        f"did not answer a rehearsed submission ({last})",
+        "install hooks/job_submit.lua, then 'scontrol reconfigure'",
+    )
+
+
+def _looked_at(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)

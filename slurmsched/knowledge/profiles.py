@@ -1,0 +1,141 @@
+"""Profiles in a file, TOML or JSON.
+
+source = "measured on our V100s, 2024"      # optional
+
+[tasks.image]
+cpus = [1, 3, 6, 12]                        # cores per GPU, ascending
+speed = [0.4, 1.0, 1.7, 2.2]                # one for each, in any unit
+
+[models.resnet50]
+task = "image"                              # alone: as fast as its task
+cpus = [1, 3, 6]
+memory = [20, 60, 120]                      # GiB per GPU, ascending; left out where it was not measured
+speed = [[0.2, 0.3, 0.3], [0.6, 1, 1.1], [0.6, 1.4, 1.9]]   # a row for each of cpus, a column for each of memory
+
+[models.resnet50.gpu.a100]                  # the same three, for one GPU type
+cpus = [1, 6, 12]
+speed = [0.4, 2.1, 3.0]
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from slurmsched.knowledge.knowledge import Knowledge, Profile
+from slurmsched.knowledge.sensitivity import SensitivityMatrix
+from slurmsched.model import SynschedError
+
+__all__ = ["ProfileError", "load_profiles", "shipped_profiles"]
+
+MIB_PER_GIB: Final = 1024
+_SHIPPED: Final = "profiles.toml"
+_MATRIX: Final = frozenset({"cpus", "memory", "speed"})
+
+
+class ProfileError(SynschedError):
+    """A profile file that cannot be used; the message names file, entry, field and what was expected."""
+
+
+def load_profiles(path: str | Path) -> Knowledge:
+    """The profiles of a file (`*.json`, anything else is TOML), with no service attained. Raises ProfileError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"cannot read the profiles {path}: {error}") from error
+    return _parse(text, str(path))
+
+
+def shipped_profiles() -> Knowledge:
+    """The curves that come with the package: rules of thumb, by hand."""
+    return _parse((files("slurmsched.knowledge") / _SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
+
+
+def _parse(text: str, name: str) -> Knowledge:
+    try:
+        data: object = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
+    except ValueError as error:  # both parsers' errors are ValueErrors
+        raise ProfileError(f"{name}: {error}") from error
+    whole = _Entry(name, data)
+    whole.knows({"source", "tasks", "models"})
+    source = whole.text("source") or f"imported: {name}"
+    tasks = {key: _profile(entry, key, key, source, {}) for key, entry in whole.entries("tasks")}
+    models = {key: _profile(entry, key, entry.text("task"), source, tasks) for key, entry in whole.entries("models")}
+    return Knowledge(models=models, tasks=tasks)
+
+
+def _profile(entry: _Entry, name: str, task: str, source: str, tasks: Mapping[str, Profile]) -> Profile:
+    entry.knows(_MATRIX | {"task", "gpu"})
+    matrices = dict[str, SensitivityMatrix]()
+    for gpu_type, own in entry.entries("gpu"):
+        own.knows(_MATRIX)
+        matrices[gpu_type] = _matrix(own)
+    if entry.says("cpus"):
+        matrices[""] = _matrix(entry)
+    elif task in tasks:
+        matrices = {**tasks[task].matrices, **matrices}
+    if not matrices:
+        raise entry.mistake("task" if task else "cpus", "the name of a task in this file, or cpus and speed")
+    return Profile(name, task, matrices, source)
+
+
+def _matrix(entry: _Entry) -> SensitivityMatrix:
+    cpus = entry.ascending("cpus", entry.data.get("cpus"))
+    memory = entry.ascending("memory", entry.data["memory"]) if entry.says("memory") else ()
+    rows = entry.data.get("speed")
+    if not isinstance(rows, list) or len(rows) != len(cpus):
+        raise entry.mistake("speed", f"{len(cpus)} of them, one for each of cpus")
+    speed = tuple(entry.numbers("speed", row if memory else [row]) for row in rows)
+    if any(len(row) != (len(memory) or 1) for row in speed):
+        raise entry.mistake("speed", f"rows of {len(memory)} numbers, one for each of memory")
+    return SensitivityMatrix(cpus, tuple(m * MIB_PER_GIB for m in memory), speed)
+
+
+class _Entry:
+    """A table of the file that knows where it stands, so that a mistake can be named."""
+
+    def __init__(self, place: str, data: object) -> None:
+        self.place = place
+        if not isinstance(data, dict):
+            raise ProfileError(f"{place}: expected a table")
+        self.data: Mapping[str, object] = data
+
+    def mistake(self, key: str, expected: str) -> ProfileError:
+        return ProfileError(f"{self.place}: {key}: expected {expected}")
+
+    def knows(self, keys: set[str] | frozenset[str]) -> None:
+        unknown = sorted(set(self.data) - keys)
+        if unknown:
+            raise self.mistake(unknown[0], f"one of {', '.join(sorted(keys))} in its place")
+
+    def says(self, key: str) -> bool:
+        return key in self.data
+
+    def text(self, key: str) -> str:
+        value = self.data.get(key, "")
+        if not isinstance(value, str):
+            raise self.mistake(key, "a text")
+        return value
+
+    def entries(self, key: str) -> list[tuple[str, _Entry]]:
+        table = _Entry(f"{self.place}: {key}", self.data.get(key, {}))
+        return [(name, _Entry(f"{table.place}.{name}", value)) for name, value in table.data.items()]
+
+    def numbers(self, key: str, value: object) -> tuple[float, ...]:
+        if not isinstance(value, list) or not value:
+            raise self.mistake(key, "a list of numbers")
+        for number in value:
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < float("inf"):
+                raise self.mistake(key, f"numbers above 0, not {number!r}")
+        return tuple(float(number) for number in value)
+
+    def ascending(self, key: str, value: object) -> tuple[float, ...]:
+        numbers = self.numbers(key, value)
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            raise self.mistake(key, "each number above the one before it")
+        return numbers

@@ -1,0 +1,53 @@
+"""A system put together from an order, a way of allocating and a way of choosing nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from slurmsched.model import Decision
+from slurmsched.policies.allocating import Allocating
+from slurmsched.policies.draft import Draft
+from slurmsched.policies.explaining import explained
+from slurmsched.policies.growing import grow
+from slurmsched.policies.placing import Choosing
+from slurmsched.policies.protocol import Ordering, Situation
+from slurmsched.policies.rungs import AfterCompletingJobs, BesideRestartedJobs, InFreeRoom, InPlaceOfOthers, Rung
+
+__all__ = ["Composed"]
+
+LADDER: Final[tuple[Callable[[Draft], Rung], ...]] = (
+    InFreeRoom,
+    AfterCompletingJobs,
+    BesideRestartedJobs,
+    InPlaceOfOthers,
+)
+"""Ways to find a newcomer a place, least disruptive first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """One round as in Synergy (sections 3.2 and 4.2), with leases that last.
+
+    Jobs are gone through in order. One that runs keeps what it has. A newcomer climbs the ladder until a rung settles
+    it; it is passed over only where its GPUs cannot be had, and then those behind it are still tried. A displaced job
+    is placed again only in room that is left.
+    """
+
+    name: str
+    ordering: Ordering
+    allocating: Allocating
+    choosing: Choosing
+
+    def decide(self, situation: Situation) -> Decision:
+        draft = Draft(situation, self.ordering, self.allocating, self.choosing)
+        ladder = [rung(draft) for rung in LADDER]
+        for ranked in draft.order:
+            job = draft.jobs[ranked.job]
+            if draft.wants_a_place(job):
+                rungs = ladder[:1] if job.id in draft.victims else ladder
+                any(rung.settles(job) for rung in rungs)
+        grow(draft)
+        targets, waiting = explained(draft, self.ordering.name)
+        return Decision(self.name, draft.order, targets, waiting, draft.victims, dict(situation.state))

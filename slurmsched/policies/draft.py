@@ -1,0 +1,122 @@
+"""A round's decision in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+from slurmsched.model import Code, Job, JobId, JobState, Reason
+from slurmsched.policies.allocating import Allocating
+from slurmsched.policies.ledger import Claim, Ledger
+from slurmsched.policies.placing import Choosing, Grounds, Level, Placement, Wish, Wishes, place
+from slurmsched.policies.protocol import Ordering, Situation
+
+__all__ = ["Draft", "Unanswered"]
+
+
+class Unanswered:
+    """Questions that had no answer. Room only shrinks until a running job leaves, so none has one before that."""
+
+    def __init__(self) -> None:
+        self._questions: set[Hashable] = set()
+        self._as_of = 0
+
+    def known(self, question: Hashable, as_of: int) -> bool:
+        """Whether it was asked since the last job left; `as_of` counts those."""
+        if as_of != self._as_of:
+            self._questions.clear()
+            self._as_of = as_of
+        return question in self._questions
+
+    def remember(self, question: Hashable) -> None:
+        self._questions.add(question)
+
+
+class Draft:
+    """Who has which place so far.
+
+    Two ledgers tell what is free: in `wide` every job placed this round has what it was placed with, in `tight` the
+    least it accepts. What lies between is given back freely, for these jobs have not started: so no step shrinks a
+    peer, and what is spare in the end is handed out once (`growing`).
+    """
+
+    def __init__(self, situation: Situation, ordering: Ordering, allocating: Allocating, choosing: Choosing) -> None:
+        self.situation = situation
+        self.order = order = ordering.rank(situation)
+        self.outranks = ordering.outranks(situation)
+        self.position = {ranked.job: at for at, ranked in enumerate(order)}
+        self.key = {ranked.job: ranked.key for ranked in order}
+        self.jobs = {job.id: job for job in situation.jobs}
+        self.allocating = allocating
+        self.tight = Ledger.free(situation.snapshot)
+        self.wide = self.tight.copy()
+        self.pools = self.tight.pools
+        grounds = Grounds(self.pools, situation.snapshot, situation.usable)
+        self.wishes = Wishes(self.pools, grounds, situation.knowledge, allocating)
+        self.leases: dict[JobId, Claim] = {
+            job.id: self.pools.claim(job.shares, alone=job.request.exclusive)
+            for job in situation.jobs
+            if job.shares and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+        }
+        self.placed: dict[JobId, Placement] = {}
+        self.victims: dict[JobId, JobId] = {}
+        self.notes: dict[JobId, Reason] = {}
+        """Why a job waits, or why a running one starts anew, where more is known than its place in the order."""
+        self.moves = situation.moves
+        self.given_back = 0
+        """How often something that ran was given back."""
+        self._choosing = choosing
+
+    def find(self, wish: Wish, level: Level, ledger: Ledger) -> Placement | None:
+        """A place in this ledger, nothing claimed."""
+        return place(wish, level, ledger, self._choosing)
+
+    def wants_a_place(self, job: Job) -> bool:
+        """Whether it neither runs on, nor was given a place already, nor is still ending."""
+        if job.state is JobState.COMPLETING:
+            said = {"jobs": "its own last run", "nodes": ", ".join(job.nodes)}
+            self.notes[job.id] = Reason(Code.FREED_SOON, said)
+            return False
+        return job.id not in self.leases and job.id not in self.placed
+
+    def may_leave(self, job: JobId) -> bool:
+        """Whether a job with a lease may be displaced or restarted."""
+        return job not in self.situation.fixed and self.jobs[job].state is JobState.RUNNING
+
+    def least(self, wish: Wish, placement: Placement) -> Placement:
+        """The same place with the least the job accepts there."""
+        return replace(placement, portion=wish.terms[placement.kind].least)
+
+    def seat(self, job: Job, placement: Placement) -> None:
+        """Give a job this place: for good on its least terms, meanwhile on those it was found with."""
+        least = self.least(self.wishes.of(job), placement)
+        self.placed[job.id] = least
+        self.tight.claim(least.claim(self.pools))
+        self.wide.claim(placement.claim(self.pools))
+        self.notes.pop(job.id, None)
+
+    def reserve(self, placement: Placement) -> None:
+        """Keep a place free, even of what is not free yet."""
+        claim = placement.claim(self.pools)
+        self.tight.claim(claim)
+        self.wide.claim(claim)
+
+    def displace(self, victim: JobId, newcomer: Job) -> None:
+        """End the victim's lease; it is seated again where room is left when its turn comes."""
+        self._end_lease(victim, newcomer)
+        against = f"{self.key[newcomer.id]} against {self.key[victim]}"
+        self.notes[victim] = Reason(Code.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
+
+    def restart(self, victim: JobId, leaner: Placement, newcomer: Job, why: Reason) -> None:
+        """Have a running job start again at once on less."""
+        self._end_lease(victim, newcomer)
+        self.seat(self.jobs[victim], leaner)
+        self.notes[victim] = why
+
+    def _end_lease(self, victim: JobId, newcomer: Job) -> None:
+        lease = self.leases.pop(victim)
+        self.tight.refund(lease)
+        self.wide.refund(lease)
+        self.victims[victim] = newcomer.id
+        self.moves -= 1
+        self.given_back += 1

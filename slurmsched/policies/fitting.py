@@ -1,0 +1,76 @@
+"""Whether a job would fit into the whole cluster with nothing else on it, and what is too much if not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job, Snapshot
+from slurmsched.policies.allocating import Allocating
+from slurmsched.policies.allocating.portion import memory_on_node
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.ledger import Ints, Ledger, Pools
+from slurmsched.policies.placing import FIRST_FIT, Grounds, Level, Wish, Wishes, place
+from slurmsched.policies.placing.features import constraint
+from slurmsched.policies.wording import counted
+
+__all__ = ["EmptyCluster"]
+
+
+class EmptyCluster:
+    """All nodes of each partition, whatever their state, with nothing on them."""
+
+    def __init__(self, pools: Pools, snapshot: Snapshot, knowledge: Knowledge, allocating: Allocating) -> None:
+        self._ledger = Ledger.empty(pools)
+        names = {partition for node in snapshot.nodes for partition in node.partitions}
+        nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
+        self._wishes = Wishes(pools, Grounds(pools, snapshot, nodes), knowledge, allocating)
+        self._known: dict[Wish, str] = {}
+
+    def lacks(self, job: Job) -> str:
+        """What the job asks for beyond what there is, for people; empty where it would fit."""
+        job = replace(job, reservation="")
+        wish = self._wishes.of(job)
+        if wish not in self._known:
+            fits = place(wish, Level.LEAST, self._ledger, FIRST_FIT) is not None
+            self._known[wish] = "" if fits else self._too_much(job, wish)
+        return self._known[wish]
+
+    def _too_much(self, job: Job, wish: Wish) -> str:
+        request, partition = job.request, ",".join(job.partitions)
+        try:
+            constraint(request.features)
+        except PolicyError as error:
+            return str(error)
+        if not wish.options:
+            wanted = f"nodes with {request.gpu_type or 'any'} GPUs"
+            beside = " as its constraint and node lists want them" if _particular(job) else ""
+            return f"{wanted} in partition {partition}{beside}; there are none"
+        ledger, gang = self._ledger, wish.gang
+        pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in wish.options]))
+        gpus = np.sort(ledger.gpus[pools])[::-1]
+        if gang.most == 1 and gpus[0] < request.gpus:
+            return f"{counted(request.gpus, 'GPU')} on one node; the largest has {gpus[0]}"
+        if gpus[: gang.most].sum() < request.gpus:
+            return f"{request.gpus} GPUs on {counted(gang.most, 'node')}; the largest have {gpus[: gang.most].sum()}"
+        parts = gang.each or -(-gang.parts // gang.most)
+        if (enough := int((gpus >= parts * gang.gpus).sum())) < gang.fewest:
+            return f"{gang.fewest} nodes with {counted(parts * gang.gpus, 'GPU')} each; {enough} have that many"
+        return self._besides_gpus(wish, pools, parts)
+
+    def _besides_gpus(self, wish: Wish, pools: Ints, parts: int) -> str:
+        of_pools, least = self._ledger.pools, [terms.least for terms in wish.terms]
+        nodes = of_pools.node_of[pools]
+        cpus = min(least[int(of_pools.kind_of[pool])].cpus for pool in pools) * parts
+        memory = min(memory_on_node(wish.gang, least[int(of_pools.kind_of[pool])], parts) for pool in pools)
+        if cpus > (largest := int(of_pools.cpus[nodes].max())):
+            return f"{cpus} CPUs on a node; the largest has {largest}"
+        if memory > (largest := int(of_pools.memory[nodes].max())):
+            return f"{memory} MiB of memory on a node; the largest has {largest}"
+        return "this many GPUs, CPUs and this much memory together on its nodes"
+
+
+def _particular(job: Job) -> bool:
+    return bool(job.request.features or job.request.pinned or job.request.excluded)

@@ -1,0 +1,120 @@
+"""What each job wants, worked out once for all jobs that ask alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job
+from slurmsched.policies.allocating import Allocating, Portion, Terms
+from slurmsched.policies.gang import Gang, gang_of
+from slurmsched.policies.ledger import Ints, Mask, Pools
+from slurmsched.policies.placing.grounds import Grounds
+
+__all__ = ["Level", "Option", "Wish", "Wishes"]
+
+
+class Level(StrEnum):
+    """How much of what it wants a job is placed with."""
+
+    BEST = "best"
+    LEAST = "least"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Pools that the gang may lie in together, with CPUs and MiB for each of its parts at both levels.
+
+    `kinds` says for each pool on the terms of which kind.
+    """
+
+    mask: Mask
+    kinds: Ints
+    cpus: dict[Level, Ints]
+    memory: dict[Level, Ints]
+
+    def portion(self, level: Level, pool: int) -> Portion:
+        return Portion(int(self.cpus[level][pool]), int(self.memory[level][pool]))
+
+    def kind(self, pool: int) -> int:
+        return int(self.kinds[pool])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Wish:
+    """A gang and where it may lie, the option to try first being first. Two jobs that ask alike share the object."""
+
+    gang: Gang
+    options: tuple[Option, ...]
+    pinned: tuple[int, ...]
+    """Nodes, by position, that must all be part of the place."""
+    terms: tuple[Terms, ...]
+    """By kind."""
+
+
+class Wishes:
+    """The wish of every job."""
+
+    def __init__(self, pools: Pools, grounds: Grounds, knowledge: Knowledge, allocating: Allocating) -> None:
+        self._pools, self._grounds = pools, grounds
+        self._knowledge, self._allocating = knowledge, allocating
+        self._position = {node.name: at for at, node in enumerate(pools.nodes)}
+        self._known: dict[tuple[object, ...], Wish] = {}
+        self._by_job: dict[str, Wish] = {}
+
+    def of(self, job: Job) -> Wish:
+        """The same object for the same question."""
+        wish = self._by_job.get(job.id)
+        if wish is None:
+            profile = self._knowledge.profile(job)
+            key = (job.request, job.partitions, job.reservation, id(profile), job.hints.memory_tunable)
+            if key not in self._known:
+                self._known[key] = self._wish(job, gang_of(job.request, profile, job.hints.memory_tunable))
+            wish = self._by_job[job.id] = self._known[key]
+        return wish
+
+    def _wish(self, job: Job, gang: Gang) -> Wish:
+        terms = tuple(self._allocating.terms(gang, kind) for kind in self._pools.kinds)
+        masks = self._grounds.of(job)
+        build = self._together if gang.most > 1 else self._single
+        options = tuple(option for mask in masks if mask.any() for option in build(mask, terms))
+        known = [self._position.get(name, -1) for name in sorted(job.request.pinned)]
+        return Wish(gang, options if -1 not in known else (), tuple(known), terms)
+
+    def _single(self, mask: Mask, terms: tuple[Terms, ...]) -> Iterator[Option]:
+        """Any one of the pools, each on the terms of its own kind."""
+        yield _option(mask, terms, self._pools.kind_of)
+
+    def _together(self, mask: Mask, terms: tuple[Terms, ...]) -> Iterator[Option]:
+        """Several pools on one set of terms, for every worker gets the same and the slowest share decides: the pools of
+        one kind, or all of one GPU type on the terms of the kind that has the least to share."""
+        pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
+        for kind in present:
+            yield _option(mask & (pools.kind_of == kind), terms, np.full(len(pools), kind, dtype=np.int64))
+        for gpu_type in sorted({pools.kinds[kind].gpu_type for kind in present}):
+            alike = [kind for kind in present if pools.kinds[kind].gpu_type == gpu_type]
+            if len(alike) > 1:
+                leanest = min(alike, key=lambda kind: (terms[kind].least.cpus, terms[kind].least.memory))
+                yield _option(mask & np.isin(pools.kind_of, alike), terms, np.full(len(pools), leanest, dtype=np.int64))
+
+
+def _option(mask: Mask, terms: tuple[Terms, ...], kind_of: Ints) -> Option:
+    """The terms of each pool's kind as vectors over pools."""
+    best, least = [term.best for term in terms], [term.least for term in terms]
+    return Option(
+        mask,
+        kind_of,
+        {Level.BEST: _vector([p.cpus for p in best], kind_of), Level.LEAST: _vector([p.cpus for p in least], kind_of)},
+        {
+            Level.BEST: _vector([p.memory for p in best], kind_of),
+            Level.LEAST: _vector([p.memory for p in least], kind_of),
+        },
+    )
+
+
+def _vector(by_kind: list[int], kind_of: Ints) -> Ints:
+    return np.array(by_kind, dtype=np.int64)[kind_of]

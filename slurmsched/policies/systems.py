@@ -1,0 +1,57 @@
+"""The named systems, each a row of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from slurmsched.policies.allocating import Proportional, Tune
+from slurmsched.policies.backfilling import Backfilling
+from slurmsched.policies.composed import Composed
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.ordering import (
+    FinishTimeFairness,
+    FirstInFirstOut,
+    LeastAttainedService,
+    ShortestRemainingTime,
+)
+from slurmsched.policies.placing import CONSOLIDATED
+from slurmsched.policies.protocol import Ordering, System
+
+__all__ = ["ORDERS", "SYSTEMS", "system"]
+
+# fmt: off
+SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
+    # name                                         who comes first   CPUs and memory   nodes
+    "synergy":      lambda order: Composed("synergy",      order,    Tune(),           CONSOLIDATED),
+    "proportional": lambda order: Composed("proportional", order,    Proportional(),   CONSOLIDATED),
+    "slurm":        lambda _:     Backfilling(),  # its priority     as requested      first fit
+}
+"""Every system by name."""
+
+ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {
+    "fifo": lambda _:      FirstInFirstOut(),
+    "srtf": lambda _:      ShortestRemainingTime(),
+    "las":  lambda queues: LeastAttainedService(tuple(queues)),
+    "ftf":  lambda _:      FinishTimeFairness(),
+}
+"""Every order by name, given the bounds of the queues of las."""
+# fmt: on
+
+DEFAULT_QUEUES: Final = (3600.0, 14400.0, 86400.0)
+
+
+def system(name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_QUEUES) -> System:
+    """The system of this name, with jobs in this order; `slurm` keeps Slurm's own order.
+
+    `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or bounds that
+    do not ascend.
+    """
+    if name not in SYSTEMS:
+        raise PolicyError(f"there is no system {name!r}: known are {', '.join(SYSTEMS)}")
+    if order not in ORDERS:
+        raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
+    if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
+        raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
+    return SYSTEMS[name](ORDERS[order](las_queues))

@@ -1,0 +1,57 @@
+"""The files to install, as text: from the shipped templates, or a hook as it is.
+
+A value that a template needs and nobody gave is an error, never a blank.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
+
+from slurmsched.model import SynschedError
+from slurmsched.shipped import shipped
+
+__all__ = ["RenderingError", "render", "templates"]
+
+_ENDING: Final = ".j2"
+
+
+class RenderingError(SynschedError):
+    """There is no such template, or it lacks a value; the message names it."""
+
+
+def templates() -> tuple[str, ...]:
+    """All that `render` knows: templates such as `synsched.service.j2`, hooks such as `job_submit.lua`."""
+    return tuple(sorted(file.name for kind in ("templates", "hooks") for file in shipped(kind).iterdir()))
+
+
+def render(template: str, **values: object) -> str:
+    """The text of a file to install; the name of a template may be given without `.j2`. Raises RenderingError."""
+    known = templates()
+    if template in known and not template.endswith(_ENDING):
+        return (shipped("hooks") / template).read_text(encoding="utf-8")
+    name = template if template.endswith(_ENDING) else template + _ENDING
+    if name not in known:
+        there = ", ".join(name.removesuffix(_ENDING) for name in known)
+        raise RenderingError(f"no template {template}: there are {there}")
+    try:
+        return _environment().get_template(name).render(values)
+    except TemplateError as error:
+        raise RenderingError(f"template {name}: {error.message or type(error).__name__}") from error
+
+
+def _environment() -> Environment:
+    # No escaping: what comes out is configuration and shell, not HTML; templates quote for themselves.
+    return Environment(
+        loader=FunctionLoader(_source),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _source(name: str) -> str:
+    return (shipped("templates") / name).read_text(encoding="utf-8")

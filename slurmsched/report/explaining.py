@@ -1,0 +1,38 @@
+"""Why a job runs where it does, or waits: what the last round that saw it wrote down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from slurmsched.model import JobId, Result, Verb, decode
+from slurmsched.report.history import history
+from slurmsched.rounds.explanation import Explanation
+from slurmsched.store.reading import Reading
+from slurmsched.store.rows import JobRow
+
+__all__ = ["JobExplained", "explained"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobExplained:
+    """One job's explanation. `service` in GPU-seconds; `moves` are our restarts of it; `round` is the latest one."""
+
+    job: JobRow
+    explanation: Explanation
+    round: int | None
+    service: float
+    moves: int
+
+
+def explained(reading: Reading, job: JobId) -> JobExplained:
+    """What is known of a job. Raises UnknownJobError, EncodingError."""
+    past, last = history(reading, job), reading.last_round()
+    moves = sum(done.verb is Verb.REQUEUE and done.result is Result.DONE for done in past.operations)
+    return JobExplained(past.job, _explanation(past.job), last.id if last else None, past.service, moves)
+
+
+def _explanation(row: JobRow) -> Explanation:
+    if row.reason:
+        return decode(Explanation, json.dumps(row.reason))
+    return Explanation(row.id, f"job {row.id} has been seen; no round has decided about it yet")

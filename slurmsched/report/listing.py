@@ -1,0 +1,48 @@
+"""Columns as Slurm prints them: no rules, one line for each row, the last column cut where the screen ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+from slurmsched.report.words import line
+
+__all__ = ["Column", "Listing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading and the side its cells lean to."""
+
+    heading: str
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows under headings. Where all fits, nothing is padded to the screen's width: pipes get whole sentences."""
+
+    columns: Sequence[Column]
+    rows: Iterable[Sequence[RenderableType]]
+    headings: bool = True
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=self.headings, header_style="bold")
+        last = len(self.columns) - 1
+        for position, column in enumerate(self.columns):
+            table.add_column(
+                column.heading,
+                justify="right" if column.right else "left",
+                no_wrap=True,
+                overflow="crop" if options.ascii_only else "ellipsis",
+                ratio=1 if position == last else None,
+            )
+        for row in self.rows:
+            table.add_row(*(line(cell) if isinstance(cell, str) else cell for cell in row))
+        unlimited = options.update(max_width=100_000)
+        table.expand = Measurement.get(console, unlimited, table).maximum > options.max_width
+        yield table

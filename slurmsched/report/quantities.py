@@ -1,0 +1,49 @@
+"""Amounts and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+__all__ = ["clock", "count", "duration", "gpu_hours", "memory", "per_gpu"]
+
+_MEBIBYTES: Final = (("T", 1024 * 1024), ("G", 1024))
+
+
+def duration(seconds: float) -> str:
+    """At most two units, rounded down: `45 s`, `12 min`, `3 h 20 min`, `2 d 4 h`; under a second in milliseconds."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    whole = int(max(seconds, 0))
+    parts = ((whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60, "s"))
+    first = next((position for position, (amount, _) in enumerate(parts) if amount), len(parts) - 1)
+    shown = parts[first : first + 2] if parts[first][1] in ("d", "h") else parts[first : first + 1]
+    return " ".join(f"{amount} {unit}" for amount, unit in shown if amount or len(shown) == 1)
+
+
+def memory(mebibytes: int) -> str:
+    """MiB as Slurm writes sizes: `500G`, `1.5T`, `512M`."""
+    for suffix, size in _MEBIBYTES:
+        if mebibytes >= size:
+            return f"{mebibytes / size:.1f}".removesuffix(".0") + suffix
+    return f"{mebibytes}M"
+
+
+def count(number: int, thing: str) -> str:
+    """`1 job`, `3 jobs`."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def per_gpu(amount: int, gpus: int) -> str:
+    """CPUs for each GPU, without a needless fraction: `3`, `2.5`; `-` where there is no GPU."""
+    return f"{amount / gpus:.1f}".removesuffix(".0") if gpus else "-"
+
+
+def gpu_hours(gpu_seconds: float) -> str:
+    """Attained service: `12.5 GPU-hours`."""
+    return f"{gpu_seconds / 3600:.1f} GPU-hours"
+
+
+def clock(time: float | None) -> str:
+    """Local time to the second, as Slurm prints it; `-` where there is none."""
+    return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")

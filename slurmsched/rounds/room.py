@@ -1,0 +1,116 @@
+"""The room on the nodes, part by part: what is free now, and what each displaced job will leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from slurmsched.model import JobId, Node, Share, Snapshot
+
+__all__ = ["Room"]
+
+Amounts = Counter[str]
+"""CPUs, MiB and GPUs by type, under the names below."""
+
+_CPUS: Final = "cpus"
+_MEMORY: Final = "memory"
+_GPUS: Final = "gpus:"
+
+
+@dataclass(slots=True)
+class _Part:
+    """Room on one node; `owner` is the job that has to leave first, None for what is free now."""
+
+    owner: JobId | None
+    left: Amounts
+
+
+class Room:
+    """Every claim is drawn from parts that nobody else draws from, so any claim whose owners have left can be met."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._nodes = snapshot.node
+        self._parts = {node.name: [_Part(None, _free(node))] for node in snapshot.nodes}
+
+    def vacate(self, job: JobId, shares: Iterable[Share]) -> None:
+        """The job may leave: what it has can be claimed by those who wait for it to be gone."""
+        for share in shares:
+            if share.node in self._parts:
+                self._parts[share.node].append(_Part(job, _amounts(share, self._nodes[share.node])))
+
+    def claim(
+        self, shares: Sequence[Share], reluctance: Callable[[JobId], int | None]
+    ) -> tuple[tuple[JobId, ...], Callable[[], None]] | None:
+        """Take these shares, first from what is free now, then from those of least `reluctance` (None: never).
+
+        Gives the jobs that have to leave first, in the order found, and the way to take the claim back. None, and
+        nothing taken, where it does not fit.
+        """
+        drawn: list[tuple[_Part, str, int]] = []
+
+        def take_back() -> None:
+            for part, kind, amount in drawn:
+                part.left[kind] += amount
+
+        for share in shares:
+            if not self._draw(share, reluctance, drawn):
+                take_back()
+                return None
+        owners = dict.fromkeys(part.owner for part, _, _ in drawn if part.owner is not None)
+        return tuple(owners), take_back
+
+    def _draw(
+        self, share: Share, reluctance: Callable[[JobId], int | None], drawn: list[tuple[_Part, str, int]]
+    ) -> bool:
+        if share.node not in self._parts:
+            return False
+        ranked = [
+            (-1 if part.owner is None else reluctance(part.owner), place, part)
+            for place, part in enumerate(self._parts[share.node])
+        ]
+        parts = [part for rank, _, part in sorted((r, p, q) for r, p, q in ranked if r is not None)]
+        for kinds, wanted in _needs(share, self._nodes[share.node]):
+            needed = wanted
+            for part in parts:
+                for kind in kinds:
+                    amount = min(needed, part.left[kind])
+                    if amount > 0:
+                        part.left[kind] -= amount
+                        drawn.append((part, kind, amount))
+                        needed -= amount
+            if needed:
+                return False
+        return True
+
+
+def _free(node: Node) -> Amounts:
+    free = Counter({_CPUS: max(node.free.cpus, 0), _MEMORY: max(node.free.memory, 0)})
+    free.update(_GPUS + gpu.type for gpu in node.gpus if gpu.idle)
+    return free
+
+
+def _amounts(share: Share, node: Node) -> Amounts:
+    """What a running job's share gives back; GPUs of unknown type are found by their indices."""
+    amounts = Counter({_CPUS: share.resources.cpus, _MEMORY: share.resources.memory})
+    types = {gpu.index: gpu.type for gpu in node.gpus}
+    if share.gpu_type or len(share.indices) != share.resources.gpus:
+        amounts[_GPUS + (share.gpu_type or _only_type(node))] += share.resources.gpus
+    else:
+        amounts.update(_GPUS + types.get(index, "") for index in share.indices)
+    return amounts
+
+
+def _needs(share: Share, node: Node) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """The amounts of a share to be taken, scarcest first; GPUs of no stated type may be of any."""
+    types = (share.gpu_type,) if share.gpu_type else tuple(sorted(node.gpu_types))
+    return (
+        (tuple(_GPUS + gpu_type for gpu_type in types), share.resources.gpus),
+        ((_CPUS,), share.resources.cpus),
+        ((_MEMORY,), share.resources.memory),
+    )
+
+
+def _only_type(node: Node) -> str:
+    return next(iter(node.gpu_types)) if len(node.gpu_types) == 1 else ""

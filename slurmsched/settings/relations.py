@@ -1,0 +1,55 @@
+"""What settings must be to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Final
+
+from slurmsched.settings.definition import Settings
+
+__all__ = ["contradiction"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    holds: Callable[[Settings], bool]
+    otherwise: str
+
+
+def _sign_of_life_in_time(settings: Settings) -> bool:
+    return settings.hook.stale_after > settings.rounds.period
+
+
+def _leads_in_order(settings: Settings) -> bool:
+    return settings.checkpoint.lead <= settings.checkpoint.longest_lead
+
+
+def _queues_ascend(settings: Settings) -> bool:
+    return all(lower < upper for lower, upper in pairwise((0.0, *settings.policy.las_queues)))
+
+
+def _fragments_are_pairs(settings: Settings) -> bool:
+    pairs = (fragment.partition("=") for fragment in settings.nodes.fragments)
+    return all(template and PurePosixPath(path).is_absolute() for template, _, path in pairs)
+
+
+_RELATIONS: Final = (
+    _Relation(
+        _sign_of_life_in_time,
+        "hook.stale_after must be longer than rounds.period, or the daemon counts as dead between two rounds",
+    ),
+    _Relation(_leads_in_order, "checkpoint.lead must not be longer than checkpoint.longest_lead"),
+    _Relation(_queues_ascend, "policy.las_queues must ascend from above 0, for example [3600, 14400]"),
+    _Relation(
+        _fragments_are_pairs,
+        'nodes.fragments holds "TEMPLATE=/absolute/path", for example ["gres.conf.j2=/etc/slurm/gres.conf"]',
+    ),
+)
+
+
+def contradiction(settings: Settings) -> str | None:
+    """The first relation that does not hold, as a sentence that says what to do; None when all do."""
+    return next((relation.otherwise for relation in _RELATIONS if not relation.holds(settings)), None)

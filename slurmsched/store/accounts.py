@@ -1,0 +1,69 @@
+"""Attained service: GPU-seconds per run of a job, and how often it was displaced."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from slurmsched.model import Job, JobId, JobState, Result, Snapshot, Verb
+from slurmsched.store.database import Database
+
+__all__ = ["Accounts"]
+
+DAY: Final = 86400.0
+
+_WITH_RESOURCES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+class Accounts:
+    """One row per run, so a restart loses nothing and counts nothing twice. All raise StoreError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Bring the runs that the snapshot shows up to its time; a run that is gone keeps its last figure.
+
+        A running job without a start time (Slurm could not say) is left out until it has one.
+        """
+        runs = [
+            (job.id, job.start_time, _gpu_seconds(job))
+            for job in snapshot.in_state(*_WITH_RESOURCES)
+            if job.start_time is not None and job.gpus
+        ]
+        self._database.write_many(
+            "INSERT INTO service (job, run_started, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (job, run_started)"
+            " DO UPDATE SET gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds)",
+            runs,
+        )
+
+    def attained(self, job: JobId) -> float:
+        """GPU-seconds over all runs of one job."""
+        return float(
+            self._database.rows("SELECT TOTAL(gpu_seconds) AS sum FROM service WHERE job = ?", (job,))[0]["sum"]
+        )
+
+    def service(self, jobs: Iterable[JobId]) -> Mapping[JobId, float]:
+        """GPU-seconds over all runs, of those of the jobs that have any."""
+        wanted = frozenset(jobs)
+        rows = self._database.rows("SELECT job, SUM(gpu_seconds) AS sum FROM service GROUP BY job")
+        return {row["job"]: row["sum"] for row in rows if row["job"] in wanted}
+
+    def moves(self, at: float) -> Mapping[JobId, tuple[float, ...]]:
+        """When each job was displaced in the 24 hours before `at`, in order. What befell an older job with its number
+        does not count."""
+        rows = self._database.rows(
+            "SELECT o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
+            " WHERE o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished >= j.first_seen"
+            " ORDER BY o.finished, o.id",
+            (Verb.REQUEUE.value, Result.DONE.value, Result.UNDONE.value, at - DAY),
+        )
+        times: defaultdict[JobId, list[float]] = defaultdict(list)
+        for row in rows:
+            times[row["subject"]].append(row["finished"])
+        return {job: tuple(when) for job, when in times.items()}
+
+
+def _gpu_seconds(job: Job) -> float:
+    return job.gpus * max(job.run_time, 0.0)

@@ -1,0 +1,110 @@
+"""The SQLite file: opened for one writer, safe against power loss, readable by everybody who may read the file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import sqlite_utils
+
+from slurmsched.store.errors import ReadOnlyStoreError, told_apart
+
+__all__ = ["Database"]
+
+PATIENCE: Final = 5.0
+"""Seconds to wait for another writer, such as `synsched pause`."""
+
+Parameters = Sequence[Any] | dict[str, Any]
+
+
+class Database:
+    """A connection whose every error is a StoreError and whose every transaction is begun in the open.
+
+    Rollback journal rather than write-ahead log: people without write access can read the file beside a writer.
+    `synchronous=FULL`: what is committed survives power loss, which the journal of operations relies on.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._database = sqlite_utils.Database(connection)
+
+    @classmethod
+    def open(cls, path: Path) -> Database:
+        """The database at `path`, begun if it is not there; its folder must be. Raises StoreError."""
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise ReadOnlyStoreError(f"the folder {folder} does not exist: create it, or set storage.path")
+        if not os.access(folder, os.W_OK):
+            raise ReadOnlyStoreError(f"cannot write into {folder}: run as the user who owns it, or set storage.path")
+        return cls._opened(str(path), path)
+
+    @classmethod
+    def in_memory(cls) -> Database:
+        """One that is gone with the process, for simulated clusters."""
+        return cls._opened(":memory:", Path(":memory:"))
+
+    @classmethod
+    def _opened(cls, where: str, path: Path) -> Database:
+        with told_apart(path):
+            connection = sqlite3.connect(where, timeout=PATIENCE, isolation_level=None)
+            try:
+                for pragma in ("journal_mode = DELETE", "synchronous = FULL", "foreign_keys = ON"):
+                    connection.execute(f"PRAGMA {pragma}")
+            except sqlite3.Error:
+                connection.close()
+                raise
+            return cls(connection, path)
+
+    def close(self) -> None:
+        """Further use is an error."""
+        self._database.conn.close()
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of all tables."""
+        with told_apart(self.path):
+            return frozenset(self._database.table_names())
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block or none of it, on disk when the block is left.
+
+        A block within a block belongs to the outer.
+        """
+        connection = self._database.conn
+        if connection.in_transaction:
+            yield
+            return
+        with told_apart(self.path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                    connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
+        """What a query gives, one dict per row; SQLite types its values row by row, hence `Any`."""
+        with told_apart(self.path):
+            return list(self._database.query(query, parameters))
+
+    def write(self, statement: str, parameters: Parameters = ()) -> int:
+        """One change; the row id of what was inserted last."""
+        with self.transaction(), told_apart(self.path):
+            return self._database.conn.execute(statement, parameters).lastrowid or 0
+
+    def insert(self, table: str, row: dict[str, Any]) -> int:
+        """A new row; its id."""
+        columns, places = ", ".join(row), ", ".join(f":{column}" for column in row)
+        return self.write(f"INSERT INTO {table} ({columns}) VALUES ({places})", row)  # noqa: S608 our own names
+
+    def write_many(self, statement: str, rows: Iterable[Parameters]) -> None:
+        """The same change for each row."""
+        with self.transaction(), told_apart(self.path):
+            self._database.conn.executemany(statement, rows)

@@ -1,0 +1,75 @@
+"""What can go wrong with the database, each told apart because each is mended differently."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from slurmsched.model import SynschedError
+
+__all__ = [
+    "BrokenStoreError",
+    "BusyStoreError",
+    "FullStoreError",
+    "NewerStoreError",
+    "ReadOnlyStoreError",
+    "StoreError",
+    "told_apart",
+]
+
+
+class StoreError(SynschedError):
+    """The database cannot be used."""
+
+
+class FullStoreError(StoreError):
+    """There is no space left for it."""
+
+
+class BusyStoreError(StoreError):
+    """Somebody else has been writing for longer than we wait."""
+
+
+class ReadOnlyStoreError(StoreError):
+    """It, or its folder, is not there for us to write."""
+
+
+class BrokenStoreError(StoreError):
+    """It is damaged, or it is not a database of ours."""
+
+
+class NewerStoreError(StoreError):
+    """A newer release wrote it."""
+
+
+_PRIMARY: Final = 0xFF
+"""SQLite's extended result codes carry the primary one in their lowest byte."""
+
+
+@contextmanager
+def told_apart(path: Path) -> Iterator[None]:
+    """SQLite's errors inside the block leave it as StoreErrors that name the file and say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _told_apart(error, path) from error
+
+
+def _told_apart(error: sqlite3.Error, path: Path) -> StoreError:
+    code: int = getattr(error, "sqlite_errorcode", 0)  # not set where Python's own layer raises
+    match code & _PRIMARY:
+        case sqlite3.SQLITE_FULL:
+            return FullStoreError(f"no space left for {path}: free some, then start again")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return BusyStoreError(f"{path} is being written by another process: 'fuser {path}' names it")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH | sqlite3.SQLITE_CANTOPEN:
+            return ReadOnlyStoreError(f"cannot write {path}: run as the user who owns it and its folder")
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return BrokenStoreError(f"{path} is damaged or no database: move it away, a new one is begun ({error})")
+        case sqlite3.SQLITE_IOERR:
+            return StoreError(f"the disk under {path} failed or is full: look at it, then start again ({error})")
+        case _:
+            return StoreError(f"{path}: {error}")

@@ -1,0 +1,139 @@
+"""What each poll shows of the jobs we know: first sight, their own request, their state, and that they are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from slurmsched.model import Hold, Job, JobId, JobState, Memory, Request, Snapshot, decode, encode
+from slurmsched.rounds.holds import held_by_us
+from slurmsched.rounds.shapes import same, shape_of
+from slurmsched.store.database import Database
+from slurmsched.store.history import Event, Kind
+
+__all__ = ["sight"]
+
+_NOTHING: Final = Memory()
+_ENDED: Final = JobState.FINISHED.value
+_ACTIVE: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+
+_INSERT: Final = (
+    "INSERT INTO jobs (id, owner, name, first_seen, last_seen, state, original, original_nice, held_by_us, summary)"
+    " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary)"
+)
+_UPDATE: Final = (
+    "UPDATE jobs SET last_seen = :at, state = :state, name = :name, summary = :summary,"
+    " held_by_us = CASE WHEN :unheld THEN 0 ELSE MAX(held_by_us, :held) END,"
+    " reshaped = reshaped AND NOT :as_submitted,"
+    " original = CASE WHEN reshaped OR NOT :waits THEN original ELSE :original END,"
+    " boosted = boosted AND original_nice != :nice,"
+    " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
+    " WHERE id = :id"
+)
+
+
+def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> tuple[Event, ...]:
+    """Bring the `jobs` table up to the snapshot; what changed for whom.
+
+    A managed job that is new gets its row with what it asks for now. While it waits and we have not reshaped it, its
+    own request follows what its owner makes of it; from then on the stored one stands. A job that the snapshot does not
+    show counts as ended, yet keeps what is ours of it: one unreadable record must not lose a hold.
+    """
+    with database.transaction():
+        known = _known(database, snapshot, managed)
+        again = [job for job in snapshot.jobs if job.id in known]
+        new = [job for job in snapshot.jobs if job.id in managed and job.id not in known]
+        gone = [job for job, row in known.items() if job not in snapshot.job and row["state"] != _ENDED]
+        database.write_many(_INSERT, [_seen(job, snapshot.time) for job in new])
+        database.write_many(_UPDATE, [_seen(job, snapshot.time, known[job.id]) for job in again])
+        database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_ENDED, job) for job in gone])
+    return (
+        *(event for job in again for event in _changes(known[job.id], job, snapshot.time)),
+        *(event for job in new for event in _first_sight(job, snapshot.time)),
+        *(Event(snapshot.time, job, Kind.ENDED, "left the queue") for job in gone),
+    )
+
+
+def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
+    """The rows of all jobs that live, of ended ones of which something is still ours, and of managed ones that had
+    ended and are here all the same. Those whose number belongs to another job now are forgotten.
+    """
+    rows = database.rows("SELECT * FROM jobs WHERE state != ? OR held_by_us OR reshaped OR boosted", (_ENDED,))
+    known = {row["id"]: row for row in rows}
+    for number in managed:
+        if number not in known and number in snapshot.job:
+            known.update((number, row) for row in database.rows("SELECT * FROM jobs WHERE id = ?", (number,)))
+    others = [job for job, row in known.items() if job in snapshot.job and _is_another(row, snapshot.job[job])]
+    for job in others:
+        _forget(database, job)
+        del known[job]
+    return known
+
+
+def _is_another(row: Mapping[str, Any], job: Job) -> bool:
+    """Whether the row is of an older job with the same number.
+
+    Only one that had ended can be: a requeue may renew the time of submission too.
+    """
+    return row["state"] == _ENDED and bool(row["owner"] != job.user or job.submit_time > row["last_seen"])
+
+
+def _forget(database: Database, job: JobId) -> None:
+    database.write("DELETE FROM jobs WHERE id = ?", (job,))
+    database.write("DELETE FROM service WHERE job = ?", (job,))
+
+
+def _stands_as_submitted(job: Job, row: Mapping[str, Any]) -> bool:
+    return bool(row["reshaped"]) and same(shape_of(decode(Request, row["original"])), shape_of(job.standing))
+
+
+def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    waits = job.state is JobState.PENDING
+    return {
+        "waits": waits,
+        "as_submitted": row is not None and _stands_as_submitted(job, row),
+        "id": job.id,
+        "owner": job.user,
+        "name": job.name,
+        "at": at,
+        "state": job.state.value,
+        "original": encode(job.standing),
+        "nice": job.nice,
+        "held": waits and held_by_us(job, _NOTHING),
+        "unheld": (waits and job.hold is Hold.NONE) or job.state in _ACTIVE,
+        "summary": encode(_summary(job)),
+    }
+
+
+def _summary(job: Job) -> dict[str, object]:
+    """What people are shown of a job without asking Slurm."""
+    return {
+        "user": job.user,
+        "account": job.account,
+        "partition": ",".join(job.partitions),
+        "gpus": job.gpus,
+        "gpu_type": ",".join(sorted({share.gpu_type for share in job.shares})) or job.request.gpu_type or "",
+        "cpus": job.allocated.cpus or job.request.cpus,
+        "memory": job.allocated.memory or job.request.memory * job.request.nodes,
+        "nodes": job.nodes,
+        "hints": job.hints,
+        "problems": job.hints.problems,
+    }
+
+
+def _first_sight(job: Job, at: float) -> Iterator[Event]:
+    yield Event(at, job.id, Kind.SEEN, f"first seen, {job.state.value}")
+    yield from _complaints(job, at)
+
+
+def _complaints(job: Job, at: float) -> Iterator[Event]:
+    for problem in job.hints.problems:
+        yield Event(at, job.id, Kind.HINT, problem)
+
+
+def _changes(row: Mapping[str, Any], job: Job, at: float) -> Iterator[Event]:
+    before = JobState(row["state"])
+    if job.state is JobState.RUNNING and before is not JobState.RUNNING:
+        yield Event(at, job.id, Kind.STARTED, f"runs on {','.join(job.nodes) or 'its nodes'} with {job.gpus} GPUs")
+    if job.state is JobState.FINISHED and before is not JobState.FINISHED:
+        yield Event(at, job.id, Kind.ENDED, f"ended: {job.state_text.lower()}")

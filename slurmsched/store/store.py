@@ -1,0 +1,47 @@
+"""The database as the daemon uses it: one file, one part per concern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmsched.store.database import Database
+from slurmsched.store.journal import Journal
+from slurmsched.store.migrations import migrate
+from slurmsched.store.remembering import Remembering
+from slurmsched.store.switches import Switches
+
+__all__ = ["Store"]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Opened and up to date. Everything in it raises StoreError."""
+
+    database: Database
+    journal: Journal
+    remembering: Remembering
+    switches: Switches
+
+    @classmethod
+    def open(cls, path: Path, at: float) -> Store:
+        """The database at `path`, begun or brought up to date as of `at` (unix seconds). Raises StoreError."""
+        return cls._over(Database.open(path), at)
+
+    @classmethod
+    def in_memory(cls, at: float = 0.0) -> Store:
+        """One that is gone with the process, for simulated clusters."""
+        return cls._over(Database.in_memory(), at)
+
+    @classmethod
+    def _over(cls, database: Database, at: float) -> Store:
+        try:
+            migrate(database, at)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database, Journal(database), Remembering(database), Switches(database))
+
+    def close(self) -> None:
+        """Further use is an error."""
+        self.database.close()

@@ -1,0 +1,112 @@
+"""Tiny clusters in few words. Memory is MiB, times are seconds, the default node is the Synergy paper's server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from slurmsched.model import (
+    MILLI,
+    Gpu,
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    Partition,
+    Request,
+    Resources,
+    Share,
+    Snapshot,
+    parse_hints,
+)
+
+GIB = 1024
+CPUS = 24
+MEMORY = 500 * GIB
+
+
+def node(
+    name: str = "n1",
+    gpus: int = 8,
+    gpu_type: str = "v100",
+    cpus: int = CPUS,
+    memory: int = MEMORY,
+    busy: Iterable[int] = (),
+    used_cpus: int = 0,
+    used_memory: int = 0,
+    **other: Any,
+) -> Node:
+    """A node; `busy` are the indices of GPUs that somebody has."""
+    taken = frozenset(busy)
+    devices = tuple(Gpu(i, gpu_type, MILLI if i in taken else 0) for i in range(gpus))
+    other.setdefault("partitions", frozenset({"gpu"}))
+    other.setdefault("features", frozenset({gpu_type}))
+    other.setdefault("state", NodeState.UP)
+    return Node(name, devices, Resources(gpus, cpus, memory), Resources(len(taken), used_cpus, used_memory), **other)
+
+
+def job(
+    number: int | str,
+    gpus: int = 1,
+    cpus: int | None = None,
+    memory: int = 0,
+    hint: str = "",
+    user: str = "alice",
+    on: Iterable[Share] = (),
+    request: Request | None = None,
+    **other: Any,
+) -> Job:
+    """A job; `hint` is what stands behind `synsched:` in its comment; with `on` it runs."""
+    shares = tuple(on)
+    wanted = request or Request(gpus=gpus, cpus=gpus if cpus is None else cpus, memory=memory)
+    comment = other.pop("comment", f"synsched:{hint}" if hint else "")
+    other.setdefault("state", JobState.RUNNING if shares else JobState.PENDING)
+    other.setdefault("state_text", other["state"].name)
+    other.setdefault("partitions", ("gpu",))
+    other.setdefault("standing", wanted)
+    return Job(
+        id=str(number), user=user, request=wanted, shares=shares, comment=comment, hints=parse_hints(comment), **other
+    )
+
+
+def share(
+    where: str = "n1",
+    gpus: int | Iterable[int] = 1,
+    cpus: int = 3,
+    memory: int = MEMORY // 8,
+    gpu_type: str = "v100",
+) -> Share:
+    """What a job has on one node; `gpus` as a number or as indices."""
+    indices = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    return Share(where, Resources(len(indices), cpus, memory), gpu_type, indices)
+
+
+def snapshot(nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), time: float = 10_000.0, **other: Any) -> Snapshot:
+    """The cluster; every node's use is what its running jobs have on top of what the node says itself."""
+    jobs, nodes = tuple(jobs), tuple(with_jobs(n, jobs) for n in nodes)
+    names = sorted({p for n in nodes for p in n.partitions})
+    other.setdefault(
+        "partitions", tuple(Partition(p, frozenset(n.name for n in nodes if p in n.partitions)) for p in names)
+    )
+    return Snapshot(time=time, nodes=nodes, jobs=jobs, **other)
+
+
+def with_jobs(on: Node, jobs: Iterable[Job]) -> Node:
+    """The node with the jobs' shares taken."""
+    shares = [s for j in jobs for s in j.shares if s.node == on.name and j.state is not JobState.FINISHED]
+    taken = {index for s in shares for index in s.indices} | {g.index for g in on.gpus if not g.idle}
+    used = sum((s.resources for s in shares), on.used)
+    devices = tuple(Gpu(g.index, g.type, MILLI if g.index in taken else 0, g.shards) for g in on.gpus)
+    return Node(
+        on.name,
+        devices,
+        on.total,
+        Resources(len(taken), used.cpus, used.memory),
+        on.state,
+        on.state_text,
+        on.features,
+        on.partitions,
+        on.reason,
+        on.weight,
+        on.reservation,
+    )

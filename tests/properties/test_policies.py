@@ -1,0 +1,279 @@
+"""What no decision may ever do, on random tiny clusters, each decided with every system and order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
+from slurmsched.model import Code, Decision, Job, JobState, Node, Reason, Request, Resources, Share, Snapshot, Target
+from slurmsched.policies import Situation, System, system
+from tests.builders import GIB, job, node, snapshot
+
+PROFILES = shipped_profiles()
+CACHED = Profile(
+    "cached",
+    "image",
+    {
+        "": SensitivityMatrix(
+            (1, 3, 6), (20 * GIB, 60 * GIB, 120 * GIB), ((0.2, 0.3, 0.3), (0.6, 1, 1.2), (0.6, 1.4, 2))
+        )
+    },
+    "by hand",
+)
+SYSTEMS = [system(name, order) for name in ("synergy", "proportional") for order in ("fifo", "srtf", "las", "ftf")]
+SYSTEMS += [system("synergy", "las", ()), system("slurm")]
+
+systems = st.sampled_from(SYSTEMS)
+"""Every system in every order."""
+tuned = st.sampled_from([chosen for chosen in SYSTEMS if chosen.name == "synergy"])
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[Node]:
+    """One to four nodes of one or two kinds, some with a GPU somebody else has."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        gpus, gpu_type = draw(st.sampled_from(((8, "v100"), (8, "v100"), (4, "a100"))))
+        busy = range(draw(st.integers(0, 1)))
+        cpus = draw(st.sampled_from((24, 28, 48)))
+        taken = 3 * len(busy)
+        found.append(node(f"n{number}", gpus, gpu_type, cpus, 500 * GIB, busy, taken, taken * GIB))
+    return found
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """One GPU to two nodes full, fixed or free in how they are split."""
+    gpus = draw(st.sampled_from((1, 1, 2, 3, 4, 8, 16)))
+    spread = draw(st.sampled_from(((1, None), (1, None), (1, 3), (2, 2))))
+    fixed = gpus // spread[0] if spread[1] in (None, 2) and gpus % spread[0] == 0 and draw(st.booleans()) else None
+    tasks = draw(st.sampled_from((max(spread[0], 1), gpus if gpus >= spread[0] else spread[0])))
+    return Request(
+        gpus=gpus,
+        gpu_type=draw(st.sampled_from((None, None, "v100"))),
+        gpus_per_node=fixed,
+        nodes=spread[0],
+        max_nodes=spread[1],
+        tasks=tasks,
+        cpus=tasks * draw(st.integers(1, 3)),
+        memory=draw(st.sampled_from((0, 0, 20 * GIB))),
+    )
+
+
+@st.composite
+def waiting_jobs(draw: st.DrawFn, most: int = 10) -> list[Job]:
+    """Jobs that could start now."""
+    found = []
+    for number in range(draw(st.integers(1, most))):
+        model = draw(st.sampled_from(("", "model=resnet18,", "model=cached,", "model=bert,", "task=speech,")))
+        hours = draw(st.sampled_from((1, 5, 50)))
+        found.append(
+            job(
+                number,
+                hint=f"{model}duration={hours}h",
+                request=draw(requests()),
+                submit_time=float(draw(st.integers(0, 5000))),
+                priority=draw(st.integers(0, 3)),
+                time_limit=hours * 7200,
+            )
+        )
+    return found
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    """Some jobs run, as a first decision left them, others have come since, with service attained in between."""
+    cluster, early = draw(nodes()), draw(waiting_jobs())
+    first = _situation(snapshot(cluster, early))
+    begun = draw(systems).decide(first)
+    service = {j.id: draw(st.sampled_from((0.0, 5e3, 2e4, 1e5))) for j in early}
+    late = [replace(j, id=f"{100 + int(j.id)}") for j in draw(waiting_jobs(6))]
+    after = _after(cluster, early, begun, late)
+    return replace(_situation(after, service), moves=draw(st.sampled_from((0, 1, 8))))
+
+
+@given(situations(), systems)
+def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situation, chosen: System) -> None:
+    decision = chosen.decide(situation)
+    every = {j.id for j in situation.jobs}
+    assert set(decision.targets) | set(decision.waiting) == every
+    assert not set(decision.targets) & set(decision.waiting)
+    assert sorted(ranked.job for ranked in decision.order) == sorted(every)
+    assert all("?" not in reason.sentence for reason in decision.waiting.values())
+    assert all("?" not in reason.sentence for target in decision.targets.values() for reason in target.reasons)
+
+
+@given(situations(), systems)
+def test_nothing_is_given_twice(situation: Situation, chosen: System) -> None:
+    decision = chosen.decide(situation)
+    taken, gpus = defaultdict[str, Resources](Resources), defaultdict[tuple[str, str], int](int)
+    for target in decision.targets.values():
+        for share in target.shares:
+            taken[share.node] += share.resources
+            gpus[share.node, share.gpu_type] += share.resources.gpus
+    for one in situation.snapshot.nodes:
+        others = one.used - _held_on(one.name, situation.jobs)
+        assert (taken[one.name] + others).fits_in(one.total)
+        for gpu_type in one.gpu_types:
+            assert gpus[one.name, gpu_type] <= sum(gpu.type == gpu_type for gpu in one.gpus)
+
+
+@given(situations(), systems)
+def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situation, chosen: System) -> None:
+    for target in chosen.decide(situation).targets.values():
+        request, shares = situation.snapshot.job[target.job].request, target.shares
+        assert target.resources.gpus == request.gpus
+        assert request.nodes <= len(set(target.nodes)) == len(shares) <= (request.max_nodes or request.nodes)
+        assert len({share.gpu_type for share in shares}) == 1
+        assert request.gpu_type in (None, shares[0].gpu_type)
+        assert request.gpus_per_node in (None, *{share.resources.gpus for share in shares})
+        assert len({share.resources.memory for share in shares}) == 1
+
+
+@given(situations(), systems)
+def test_cpus_are_whole_tasks_and_alike_for_each_gpu(situation: Situation, chosen: System) -> None:
+    for target in chosen.decide(situation).targets.values():
+        request = situation.snapshot.job[target.job].request
+        for share in target.shares:
+            tasks, rest = divmod(request.tasks * share.resources.gpus, request.gpus)
+            assert share.resources.cpus % (tasks + (rest > 0)) == 0
+            assert share.resources.cpus * request.gpus == target.resources.cpus * share.resources.gpus
+
+
+@given(situations(), tuned)
+def test_no_profiled_job_is_slower_than_at_its_share_in_whole_tasks(situation: Situation, chosen: System) -> None:
+    for target in chosen.decide(situation).targets.values():
+        one = situation.snapshot.job[target.job]
+        if one.shares == target.shares:
+            continue
+        at_share = _in_whole_tasks(one, target, situation.snapshot)
+        slowest = situation.knowledge.relative_speed(one, at_share, situation.snapshot.node)
+        assert target.speed >= slowest - 1e-9
+        assert situation.knowledge.profile(one) or target.resources.cpus == one.request.cpus
+        assert all(share.resources.memory >= one.request.memory for share in target.shares)
+
+
+@given(situations(), systems)
+def test_only_what_gives_way_to_somebody_leaves_and_no_more_than_may(situation: Situation, chosen: System) -> None:
+    decision = chosen.decide(situation)
+    changed = {
+        j.id
+        for j in situation.jobs
+        if j.shares and (j.id not in decision.targets or decision.targets[j.id].shares != j.shares)
+    }
+    assert changed <= set(decision.victims)
+    assert len(decision.victims) <= situation.moves
+    for victim, newcomer in decision.victims.items():
+        assert situation.snapshot.job[victim].shares
+        assert newcomer in decision.targets
+        assert not situation.snapshot.job[newcomer].shares
+
+
+@given(situations(), systems)
+def test_what_is_fixed_is_left_alone(situation: Situation, chosen: System) -> None:
+    running = {j.id: j for j in situation.jobs if j.shares}
+    decision = chosen.decide(replace(situation, fixed=dict.fromkeys(running, Reason(Code.ASKED_TO_STAY))))
+    assert not decision.victims
+    assert all(decision.targets[j.id].shares == j.shares for j in running.values())
+
+
+@given(situations(), systems)
+def test_the_same_question_has_the_same_answer(situation: Situation, chosen: System) -> None:
+    turned = replace(situation, jobs=situation.jobs[::-1])
+    assert chosen.decide(situation) == chosen.decide(situation)
+    assert chosen.decide(turned).targets == chosen.decide(situation).targets
+
+
+@given(situations(), systems)
+def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situation: Situation, chosen: System) -> None:
+    first = chosen.decide(situation)
+    second = chosen.decide(_next_round(situation, first))
+    assert not set(first.victims.values()) & set(second.victims)
+
+
+@given(situations(), systems)
+def test_deciding_again_once_the_targets_hold_changes_nothing(situation: Situation, chosen: System) -> None:
+    generous = replace(situation, moves=100)
+    first = chosen.decide(generous)
+    if first.victims:
+        return
+    again = chosen.decide(_next_round(generous, first))
+    assert not again.victims
+    assert {j: t.shares for j, t in again.targets.items()} == {j: t.shares for j, t in first.targets.items()}
+    assert all(target.reasons[0].code is Code.KEEPS_LEASE for target in again.targets.values())
+
+
+@given(situations(), tuned)
+def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: Situation, chosen: System) -> None:
+    cluster = _bare(situation.snapshot)
+    singles = [_profiled(j) for j in situation.jobs]
+    early, late = singles[::2], singles[1::2]
+    begun = chosen.decide(_situation(snapshot(cluster, early)))
+    decision = chosen.decide(replace(_situation(_after(cluster, early, begun, late)), moves=100))
+    idle = sum(gpu.idle for one in cluster for gpu in one.gpus)
+    assert len(decision.targets) == min(idle, len(singles))
+
+
+def _profiled(one: Job) -> Job:
+    """The job with one GPU of any type and a model whose speed is known."""
+    hints = replace(one.hints, model=one.hints.model or "resnet18", task=None)
+    return replace(one, request=Request(gpus=1), hints=hints, shares=(), state=JobState.PENDING)
+
+
+def _situation(seen: Snapshot, service: dict[str, float] | None = None) -> Situation:
+    return Situation(
+        snapshot=seen,
+        jobs=seen.jobs,
+        knowledge=Knowledge({**PROFILES.models, "cached": CACHED}, PROFILES.tasks, service or {}),
+        usable={"gpu": frozenset(one.name for one in seen.nodes)},
+    )
+
+
+def _next_round(situation: Situation, decision: Decision) -> Situation:
+    """The same moment, with everything done as decided."""
+    seen = _after(_bare(situation.snapshot), situation.jobs, decision)
+    return replace(situation, snapshot=seen, jobs=seen.jobs)
+
+
+def _after(cluster: list[Node], jobs: Iterable[Job], decision: Decision, late: Iterable[Job] = ()) -> Snapshot:
+    """The cluster once the decision holds, with GPUs handed out from the lowest index on."""
+    idle = {(n.name, t): [g.index for g in n.gpus if g.idle and g.type == t] for n in cluster for t in n.gpu_types}
+    held = list[Job]()
+    for one in jobs:
+        shares = list[Share]()
+        for share in decision.targets[one.id].shares if one.id in decision.targets else ():
+            free = idle[share.node, share.gpu_type]
+            indices = tuple(free.pop(0) for _ in range(share.resources.gpus))
+            shares.append(replace(share, indices=indices))
+        state = JobState.RUNNING if shares else JobState.PENDING
+        held.append(replace(one, shares=tuple(shares), state=state))
+    return snapshot(cluster, [*held, *late])
+
+
+def _bare(seen: Snapshot) -> list[Node]:
+    """The nodes with nothing of these jobs on them."""
+    found = []
+    for one in seen.nodes:
+        held = {index for j in seen.jobs for s in j.shares if s.node == one.name for index in s.indices}
+        devices = tuple(replace(gpu, used=0) if gpu.index in held else gpu for gpu in one.gpus)
+        found.append(replace(one, gpus=devices, used=one.used - _held_on(one.name, seen.jobs)))
+    return found
+
+
+def _held_on(name: str, jobs: Iterable[Job]) -> Resources:
+    return sum((share.resources for j in jobs for share in j.shares if share.node == name), Resources())
+
+
+def _in_whole_tasks(one: Job, target: Target, seen: Snapshot) -> list[Share]:
+    """The same GPUs with their proportional share, rounded down to whole CPUs for each task."""
+    found = []
+    for share in target.shares:
+        fair = seen.node[share.node].proportional(share.resources.gpus)
+        tasks = -(-max(one.request.tasks, one.request.nodes) * share.resources.gpus // one.request.gpus)
+        found.append(replace(share, resources=replace(fair, cpus=max(fair.cpus // tasks, 1) * tasks)))
+    return found

@@ -1,0 +1,124 @@
+"""A mini cluster as a test sees it: real daemons in containers, people who submit, and `synsched` beside them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["CHECKOUT", "Mini", "Said"]
+
+CHECKOUT = Path(__file__).parents[2]
+TRAINING = """#!/bin/bash
+# Counts steps as a training loop would; USR1 makes it write its checkpoint, and it resumes from one.
+log=$HOME/log-$SLURM_JOB_ID ckpt=$HOME/ckpt-$SLURM_JOB_ID
+step=$(cat "$ckpt" 2>/dev/null || echo 0)
+echo "start step=$step restarts=${SLURM_RESTART_COUNT:-0} nodes=$SLURM_JOB_NODELIST cpus=$SLURM_CPUS_ON_NODE" >> "$log"
+trap 'echo "$step" > "$ckpt"; echo "checkpoint step=$step" >> "$log"' USR1
+while [ "$step" -lt "${STEPS:-100000}" ]; do
+    sleep 0.5 & wait $!
+    step=$((step + 1))
+done
+echo "done step=$step" >> "$log"
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Mini:
+    """One cluster by name. Everything goes through `docker-slurm/cluster`, as a person would do it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cluster(self, *words: str, timeout: float = 900) -> Said:
+        """A `docker-slurm/cluster` command; raises with its words where it fails."""
+        said = self._run([str(CHECKOUT / "docker-slurm/cluster"), *words, "--name", self.name], timeout=timeout)
+        assert said.code == 0, f"cluster {' '.join(words)}: {said.err}"
+        return said
+
+    def run(self, *command: str, user: str = "root", on: str = "login", stdin: str = "", timeout: float = 120) -> Said:
+        """A command in a container, whatever it answers."""
+        docker = ["docker", "exec", "-i", "--user", user, "--workdir", "/", f"slurmsched-{self.name}-{on}"]
+        return self._run([*docker, *command], stdin, timeout)
+
+    def sure(self, *command: str, user: str = "root", on: str = "login", stdin: str = "") -> str:
+        """A command that has to succeed; its output."""
+        said = self.run(*command, user=user, on=on, stdin=stdin)
+        assert said.code == 0, f"{' '.join(command)}: exit {said.code}\n{said.out}{said.err}"
+        return said.out
+
+    def synsched(self, *words: str, user: str = "synsched", on: str = "login", timeout: float = 300) -> Said:
+        return self.run("synsched", *words, user=user, on=on, timeout=timeout)
+
+    def write(self, path: str, text: str, on: str = "login") -> None:
+        self.sure("sh", "-c", f"cat > {path}", stdin=text, on=on)
+
+    def configure(self, **sections: dict[str, object]) -> None:
+        """/etc/synsched/synsched.toml with these settings."""
+        lines = []
+        for section, values in sections.items():
+            lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
+        self.write("/etc/synsched/synsched.toml", "\n".join(lines))
+
+    def train(self, user: str, *options: str, hint: str = "", steps: int = 100000) -> str:
+        """Submit the training script with ordinary sbatch; the job's id."""
+        comment = [f"--comment=synsched:{hint}"] if hint else []
+        script = f"/home/{user}/train.sh"
+        self.sure("sh", "-c", f"cat > {script}", user=user, stdin=TRAINING)
+        home = f"--chdir=/home/{user}"
+        submitted = self.sure(
+            "sbatch", "--parsable", home, "--output=/dev/null", f"--export=ALL,HOME=/home/{user},STEPS={steps}",
+            *comment, *options, script, user=user,
+        )  # fmt: skip
+        return submitted.strip().split(";")[0]
+
+    def log(self, user: str, job: str) -> list[str]:
+        """What the training script wrote."""
+        return self.run("cat", f"/home/{user}/log-{job}").out.splitlines()
+
+    def jobs(self) -> dict[str, dict[str, str]]:
+        """Every job as scontrol shows it; only fields without spaces are asked for here."""
+        records = self.sure("scontrol", "-d", "-o", "show", "job").splitlines()
+        found = {}
+        for record in records:
+            pairs = dict(word.split("=", 1) for word in record.split() if "=" in word)
+            if "JobId" in pairs:
+                found[pairs["JobId"]] = pairs
+        return found
+
+    def state(self, job: str) -> str:
+        return self.jobs()[job]["JobState"]
+
+    def until(self, what: str, true: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait for something that takes the cluster a moment."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sure('squeue')}"
+            time.sleep(0.5)
+
+    @staticmethod
+    def _run(command: Sequence[str], stdin: str = "", timeout: float = 120) -> Said:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return json.dumps(value)

@@ -1,0 +1,148 @@
+"""A recorded round reads back equal; a file that is none is refused in one line that names it."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.backends import Backend, BackendError
+from slurmsched.backends.recorded import RecordedBackend, Recording, RecordingError, dump, load, pack, unpack
+from slurmsched.model import (
+    Code,
+    Hints,
+    Hold,
+    Job,
+    JobState,
+    Memory,
+    Node,
+    NodeState,
+    Operation,
+    Reason,
+    Request,
+    Reservation,
+    Result,
+    Snapshot,
+    Verb,
+)
+from tests.builders import job, node, share, snapshot
+
+times = st.floats(0, 2e9, allow_nan=False)
+names = st.text(st.characters(codec="utf-8"), max_size=12)
+requests = st.builds(Request, memory=st.integers(0, 10**7), pinned=st.frozensets(names, max_size=2))
+jobs = st.builds(
+    Job,
+    id=names,
+    user=names,
+    request=requests,
+    standing=requests,
+    state=st.sampled_from(JobState),
+    hold=st.sampled_from(Hold),
+    shares=st.just((share("n1", 2),)),
+    start_time=st.none() | times,
+    hints=st.builds(Hints),
+)
+nodes = st.builds(
+    Node,
+    name=names,
+    gpus=st.just(node().gpus),
+    total=st.just(node().total),
+    used=st.just(node().used),
+    state=st.sampled_from(NodeState),
+    features=st.frozensets(names, max_size=2),
+)
+snapshots = st.builds(
+    Snapshot,
+    time=times,
+    nodes=st.lists(nodes, max_size=2).map(tuple),
+    jobs=st.lists(jobs, max_size=3).map(tuple),
+    reservations=st.just((Reservation("r", frozenset({"n1"}), 0.0, 9.0),)),
+    oddities=st.lists(names, max_size=2).map(tuple),
+)
+states = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | times | names,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
+    max_leaves=4,
+)
+memories = st.builds(
+    Memory,
+    originals=st.dictionaries(names, requests, max_size=2),
+    held=st.frozensets(names, max_size=2),
+    service=st.dictionaries(names, times, max_size=2),
+    moves=st.dictionaries(names, st.lists(times, max_size=3).map(tuple), max_size=2),
+    policy_state=st.dictionaries(names, states, max_size=2),
+)
+
+
+@given(snapshots, memories)
+def test_a_round_reads_back_equal(seen: Snapshot, memory: Memory) -> None:
+    packed = pack(seen, memory)
+    assert unpack(packed) == Recording(seen, memory)
+    assert pack(seen, memory) == packed
+
+
+@given(st.binary(max_size=200))
+def test_any_other_bytes_are_refused_in_one_line(data: bytes) -> None:
+    for bad in (data, zlib.compress(data)):
+        with pytest.raises(RecordingError) as caught:
+            unpack(bad)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        pytest.param(b"#!/bin/sh", "not a recording", id="another kind of file"),
+        pytest.param(pack(snapshot(), Memory())[:-20], "cut short", id="half a file"),
+        pytest.param(b"", "cut short", id="an empty file"),
+        pytest.param(zlib.compress(b'{"version": 2}'), "reads format 1", id="a later format"),
+        pytest.param(zlib.compress(b'{"version": 1}'), "not a recording", id="JSON without a round"),
+        pytest.param(zlib.compress(b"[" * 100_000), "not a recording", id="JSON nested without end"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_cause(tmp_path: Path, data: bytes, cause: str) -> None:
+    path = tmp_path / "x.round"
+    path.write_bytes(data)
+    with pytest.raises(RecordingError, match=cause) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurmsched.backends.recorded.recording._LARGEST", 1000)
+    with pytest.raises(RecordingError, match="too large"):
+        unpack(zlib.compress(b"0" * 2000))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="No such file"):
+        load(tmp_path / "none.round")
+
+
+def test_a_dump_goes_into_a_round_file_only(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=r"name it now\.json\.round"):
+        dump(tmp_path / "now.json", snapshot(), Memory())
+    dump(tmp_path / "now.round", snapshot([node()], [job(1)]), Memory())
+    assert load(tmp_path / "now.round").snapshot.job.keys() == {"1"}
+
+
+def test_a_recorded_backend_shows_its_rounds_in_turn_and_changes_nothing() -> None:
+    remembered = Memory(held=frozenset({"7"}))
+    recorded = RecordedBackend([Recording(snapshot(time=1.0)), Recording(snapshot(time=2.0), remembered)])
+    backend: Backend = recorded
+    assert [backend.observe().time, backend.observe().time] == [1.0, 2.0]
+    assert recorded.memory == remembered
+    with pytest.raises(BackendError, match="ends after 2 rounds"):
+        backend.observe()
+    (outcome,) = backend.execute([Operation(Verb.HOLD, "1", Reason(Code.TAKE_OVER))])
+    assert outcome.result is Result.REFUSED
+    assert "recording" in outcome.detail
+
+
+def test_nothing_to_replay_is_said() -> None:
+    with pytest.raises(BackendError, match="at least one"):
+        RecordedBackend([])

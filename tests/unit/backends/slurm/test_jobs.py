@@ -1,0 +1,137 @@
+"""From records to jobs: requests in every form, holds, arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurmsched.backends.slurm.jobs import MOST_TASKS, SeenJob, jobs_of
+from slurmsched.backends.slurm.records import anatomy
+from slurmsched.model import Hold, Job, JobState
+from tests.unit.fake_slurm import FakeJob
+
+
+def read(**other: Any) -> list[SeenJob]:
+    jobs, oddities = jobs_of([anatomy(FakeJob(7, **other).text())])
+    assert oddities == []
+    return jobs
+
+
+def one(**other: Any) -> Job:
+    [only] = read(**other)
+    return only.job
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields", "gpus", "each", "kind"),
+    [
+        pytest.param({"TresPerNode": "gres/gpu:v100:4"}, {"NumNodes": "2-2"}, 8, 4, "v100", id="--gres"),
+        pytest.param({"TresPerNode": "gres:gpu:4"}, {}, 4, 4, None, id="--gres on 22.05, no type"),
+        pytest.param({"TresPerJob": "gres/gpu:v100:3"}, {}, 3, None, "v100", id="--gpus"),
+        pytest.param({"TresPerTask": "cpu=2,gres/gpu=1"}, {"NumTasks": "5"}, 5, None, None, id="--gpus-per-task"),
+        pytest.param({}, {"ReqTRES": "cpu=1,node=1,gres/gpu=2"}, 2, None, None, id="only in the totals"),
+        pytest.param({"TresPerNode": "gres/shard:5"}, {}, 0, None, None, id="shards only"),
+    ],
+)
+def test_gpus_are_counted_however_they_were_asked_for(
+    asked: dict[str, str], fields: dict[str, str], gpus: int, each: int | None, kind: str | None
+) -> None:
+    totals = {"ReqTRES": f"node={fields.get('NumNodes', '1')[0]}"} | fields
+    request = one(asked=asked, fields=totals).request
+    assert (request.gpus, request.gpus_per_node, request.gpu_type) == (gpus, each, kind)
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "memory"),
+    [
+        pytest.param({"MinMemoryNode": "20G"}, {}, 20_480, id="per node"),
+        pytest.param({"MinMemoryCPU": "2G", "NumCPUs": "8", "NumNodes": "2-2"}, {}, 8_192, id="per CPU"),
+        pytest.param({}, {"MemPerTres": "gres/gpu:10240"}, 20_480, id="per GPU"),
+        pytest.param({"MinMemoryNode": "0", "ReqTRES": "cpu=1,mem=3G,node=1"}, {}, 3_072, id="only in the totals"),
+        pytest.param({"MinMemoryNode": "0", "ReqTRES": "cpu=1,node=1"}, {}, 0, id="never said"),
+    ],
+)
+def test_memory_is_counted_per_node_however_it_was_asked_for(
+    fields: dict[str, str], asked: dict[str, str], memory: int
+) -> None:
+    totals = {"ReqTRES": f"node={fields.get('NumNodes', '1')[0]}"} | fields
+    job = one(fields=totals, asked={"TresPerJob": "gres/gpu:2"} | asked)
+    assert job.request.memory == memory
+
+
+def test_cpus_per_gpu_count_before_slurm_has_counted_them() -> None:
+    job = one(fields={"NumCPUs": "1"}, asked={"TresPerJob": "gres:gpu:2", "CpusPerTres": "gres:gpu:3"})
+    assert job.request.cpus == 6
+
+
+def test_an_estimate_of_nodes_is_not_taken_for_a_request() -> None:
+    """Slurm 22.05 shows NumNodes=2 for a waiting job of one node."""
+    request = one(fields={"NumNodes": "2", "ReqTRES": "cpu=6,node=1"}).request
+    assert (request.nodes, request.max_nodes, request.gpus) == (1, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"TresPerSocket": "gres/gpu:1"}, "it asks for GPUs per socket"),
+        ({"TresPerJob": "gres/gpu:v100:1,gres/gpu:k80:1"}, "it asks for GPUs of several types"),
+        ({"TresPerNode": "gres/gpu:v100:1"}, ""),
+    ],
+)
+def test_what_no_shape_could_say_is_left_to_slurm(asked: dict[str, str], why: str) -> None:
+    assert one(asked=asked).unmanageable == why
+
+
+@pytest.mark.parametrize(
+    ("reason", "priority", "hold"),
+    [
+        ("JobHeldUser", 0, Hold.USER),
+        ("JobHeldAdmin", 0, Hold.ADMIN),
+        ("job_requeued_in_held_state", 0, Hold.REQUEUED),
+        ("launch_failed_requeued_held", 0, Hold.REQUEUED),
+        pytest.param("Dependency", 0, Hold.ADMIN, id="a hold that does not say whose it is"),
+        ("Priority", 5, Hold.NONE),
+    ],
+)
+def test_a_hold_is_known_by_its_reason_or_by_its_priority(reason: str, priority: int, hold: Hold) -> None:
+    assert one(reason=reason, priority=priority).hold is hold
+
+
+def test_a_running_job_is_not_held_whatever_its_priority() -> None:
+    assert one(state="RUNNING", reason="JobHeldAdmin", priority=0).hold is Hold.NONE
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("CONFIGURING", JobState.RUNNING),
+        ("REQUEUE_HOLD", JobState.PENDING),
+        ("STAGE_OUT", JobState.COMPLETING),
+        ("OUT_OF_MEMORY", JobState.FINISHED),
+        pytest.param("SOMETHING_NEW", JobState.FINISHED, id="a state of a later release is not touched"),
+    ],
+)
+def test_slurms_states_come_down_to_a_few(word: str, state: JobState) -> None:
+    job = one(state=word)
+    assert (job.state, job.state_text) == (state, word)
+
+
+def test_the_tasks_of_a_large_array_are_told_apart_up_to_a_bound_and_the_rest_is_said() -> None:
+    record = anatomy(FakeJob(7, array="7_0-999999%4").text())
+    jobs, oddities = jobs_of([record])
+    assert [jobs[0].job.id, len(jobs)] == ["7_0", MOST_TASKS]
+    assert oddities == ["job 7 has more waiting tasks than are told apart: the others follow later"]
+
+
+def test_a_list_of_tasks_that_slurm_cut_off_is_read_as_far_as_it_is_whole() -> None:
+    jobs, oddities = jobs_of([anatomy(FakeJob(7, array="7_1,3,5,71...").text())])
+    assert [one.job.id for one in jobs] == ["7_1", "7_3", "7_5"]
+    assert len(oddities) == 1
+
+
+def test_a_job_that_makes_no_sense_is_one_sentence_and_nothing_else() -> None:
+    broken = anatomy(FakeJob(7, fields={"MinMemoryNode": "a lot", "ReqNodeList": "n[1-"}).text())
+    jobs, oddities = jobs_of([broken, anatomy(FakeJob(8).text())])
+    assert [seen.job.id for seen in jobs] == ["8"]
+    assert oddities[0].startswith("job 7 is left out: ")

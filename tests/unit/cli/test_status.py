@@ -1,0 +1,205 @@
+"""`synsched status` over a database, as people and scripts see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.model import Code, JobState, NodeState, Reason, Snapshot
+from slurmsched.store.switches import Switches
+from tests.builders import job, node, share, snapshot
+from tests.unit.cli.conftest import NOON, Site, StandingClock
+
+BUSY = snapshot(
+    [
+        node("v100-1"),
+        node("v100-2", state=NodeState.DRAINED, state_text="IDLE+DRAIN", reason="fan"),
+        node("k80-1", 4, "k80"),
+    ],
+    [
+        job(11, gpus=8, user="alice", on=[share("v100-1", 8, cpus=24, memory=512_000)]),
+        job(12, gpus=2, user="bob", on=[share("k80-1", 2, cpus=20, gpu_type="k80")]),
+        job(13, gpus=8, user="carol", cpus=24, hint="modle=x"),
+    ],
+    time=NOON - 30,
+    cluster="demo",
+)
+WHY = {
+    "11": Reason(Code.KEEPS_LEASE),
+    "12": Reason(Code.FILLS_IN),
+    "13": Reason(Code.BEHIND, {"count": 2, "order": "las", "last": "12"}),
+}
+
+
+@pytest.fixture
+def busy(site: Site) -> Site:
+    site.round(BUSY, why=WHY, order=["11", "12", "13"])
+    site.beat()
+    return site
+
+
+def test_status_fits_eighty_columns(busy: Site) -> None:
+    assert busy.lines("status") == [
+        "synsched on demo: mode enforce, system synergy, order las",
+        "last round 30 s ago",
+        "round 1: 2 running, 1 waiting of 3 managed jobs",
+        "",
+        "NODE   TYPE USED GPUS      CPUS        MEM STATE",
+        "v100-1 v100  8/8 ████████ 24/24  500G/500G idle",
+        "v100-2 v100  0/8 ········  0/24    0M/500G idle+drain: fan",
+        "k80-1  k80   2/4 ██··     20/24 62.5G/500G idle",
+        "",
+        "JOBID USER    GPUS ST WHERE  CPU/GPU WHY",
+        "11    alice 8 v100 R  v100-1       3 keeps its place: it is still among the job…",
+        "12    bob    2 k80 R  k80-1       10 runs on GPUs that jobs ahead of it cannot …",
+        "13    carol      8 PD -            3 ! waits behind 2 jobs in las order; the la…",
+        "",
+        "1 problem",
+        "  job 13: unknown hint 'modle': known are model, task, ckpt, duration, move,",
+        "  mem, held",
+    ]
+
+
+def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
+    lines = busy.lines("status", columns=1000)
+    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is 12")
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs"),
+    [
+        pytest.param([], ["11", "12", "13"], id="everybody"),
+        pytest.param(["-u", "bob"], ["12"], id="one person"),
+        pytest.param(["--user", "alice,carol"], ["11", "13"], id="several people"),
+        pytest.param(["-p", "gpu"], ["11", "12", "13"], id="their partition"),
+        pytest.param(["-p", "debug"], [], id="another partition"),
+    ],
+)
+def test_without_headings_there_is_one_line_for_each_job_chosen(
+    busy: Site, options: list[str], jobs: list[str]
+) -> None:
+    assert [line.split()[0] for line in busy.lines("status", "-n", *options) if line] == jobs
+
+
+def test_a_job_that_is_to_start_names_its_nodes(site: Site) -> None:
+    site.round(snapshot([node("n1")], [job(5)], time=NOON), targets={"5": (share("n1"),)})
+    assert "to n1" in "\n".join(site.lines("status"))
+
+
+def test_jobs_that_ended_are_not_shown(site: Site) -> None:
+    site.round(snapshot([node()], [job(1), job(2)], time=NOON - 600))
+    site.round(snapshot([node()], [job(2)], time=NOON))
+    assert [line.split()[0] for line in site.lines("status", "-n")] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("beat", "age", "said"),
+    [
+        pytest.param(1, 30, "last round 30 s ago", id="alive"),
+        pytest.param(
+            1, 700, "rounds are late: one is due every 5 min, the last ended 11 min ago; 'synsched doctor'", id="late"
+        ),
+        pytest.param(3600, 3600, "nobody schedules: no sign of life for 1 h; 'synsched run' goes on", id="gone"),
+        pytest.param(None, 3600, "nobody schedules: there is no heartbeat; 'synsched run' goes on", id="no heartbeat"),
+    ],
+)
+def test_the_header_tells_whether_somebody_schedules(site: Site, beat: int | None, age: int, said: str) -> None:
+    site.round(snapshot([node()], time=NOON - age), age=age)
+    if beat is not None:
+        site.beat(beat)
+    assert " ".join(site.lines("status")[1:3]).startswith(said)
+
+
+def test_a_stopped_daemon_is_told_from_a_dead_one(site: Site) -> None:
+    site.round(snapshot([node()], time=NOON))
+    site.beat(120, "stopped")
+    assert "nobody schedules: stopped 2 min ago" in "\n".join(site.lines("status"))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        pytest.param("pause", "paused by root 5 min ago (upgrade): 'synsched resume' goes on", id="paused"),
+        pytest.param("disable", "exists: remove it to go on", id="disabled by the file"),
+        pytest.param(
+            "held", "1 job still held by it: 'synsched release' gives them back to Slurm", id="held by the dead"
+        ),
+        pytest.param("failed", "round 2 failed: slurmctld does not answer", id="the last round failed"),
+    ],
+)
+def test_what_needs_somebody_is_a_problem_with_its_remedy(site: Site, what: str, said: str) -> None:
+    site.round(snapshot([node()], [job(1)], time=NOON))
+    if what != "held":
+        site.beat()
+    database = site.opened()
+    match what:
+        case "pause":
+            Switches(database).pause("root", "upgrade", NOON - 300)
+        case "disable":
+            (site.folder / "disable").touch()
+        case "held":
+            database.write("UPDATE jobs SET held_by_us = 1")
+        case "failed":
+            site.round(Snapshot(NOON, (), ()), error="slurmctld does not answer")
+    database.close()
+    assert said in " ".join(" ".join(site.lines("status")).split())
+
+
+def test_a_large_cluster_is_drawn_one_line_for_each_type(site: Site) -> None:
+    many = [node(f"a{number}", busy=range(4)) for number in range(10)] + [node(f"b{n}", 4, "k80") for n in range(10)]
+    site.round(snapshot(many, time=NOON))
+    lines = site.lines("status")
+    assert "v100    10 40/80 ████████████████████····················" in lines
+    assert len([line for line in site.lines("status", "--nodes") if line.startswith(("a", "b"))]) == 20
+
+
+def test_json_has_stable_keys(busy: Site) -> None:
+    told = busy.json("status")
+    assert list(told) == [
+        "schema",
+        "at",
+        "surveyed",
+        "cluster",
+        "mode",
+        "liveness",
+        "paused",
+        "round",
+        "nodes",
+        "jobs",
+        "problems",
+    ]
+    assert told["schema"] == 1
+    jobs = told["jobs"]
+    assert isinstance(jobs, list)
+    assert jobs[1] == {
+        "id": "12",
+        "user": "bob",
+        "name": "",
+        "partition": "gpu",
+        "state": "running",
+        "gpus": 2,
+        "gpu_type": "k80",
+        "cpus": 20,
+        "memory": 64_000,
+        "nodes": ["k80-1"],
+        "target": [],
+        "rank": 2,
+        "rank_key": "",
+        "why": "runs on GPUs that jobs ahead of it cannot use",
+        "held_by_us": False,
+        "problems": [],
+    }
+
+
+def test_watching_shows_it_again_until_ctrl_c(busy: Site) -> None:
+    result = busy.run("status", "--watch", "7")
+    assert isinstance(busy.clock, StandingClock)
+    assert (result.exit_code, busy.clock.naps) == (0, [7.0])
+    assert result.stdout.startswith("synsched on demo")
+
+
+def test_what_slurm_says_cannot_drive_the_terminal(site: Site) -> None:
+    evil = node("n1", state=NodeState.DOWN, state_text="DOWN", reason="\x1b[2Jgone\n[bold]x[/bold]")
+    site.round(snapshot([evil], [job(1, state=JobState.PENDING)], time=NOON))
+    output = site.run("status").stdout
+    assert "\x1b" not in output
+    assert "down: ?[2Jgone?[bold]x[/bold]" in output

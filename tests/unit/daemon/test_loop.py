@@ -1,0 +1,275 @@
+"""The daemon in time: periods, failures, reloads, stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.backends.simulated import Disturbances, VirtualClock
+from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Beat, Heartbeat
+from slurmsched.daemon.locking import AlreadyRunningError, sole
+from slurmsched.daemon.loop import Loop
+from slurmsched.daemon.running import once, serve
+from slurmsched.daemon.scheduling import Site
+from slurmsched.daemon.signals import Requests
+from slurmsched.daemon.systemd import Systemd
+from slurmsched.settings.definition import Mode
+from slurmsched.settings.loading import SettingsError
+from slurmsched.store.errors import FullStoreError
+from tests.unit.daemon.world import PERIOD, START, World
+
+
+class Scripted(VirtualClock):
+    """A virtual clock on which things happen when their time has come."""
+
+    def __init__(self) -> None:
+        super().__init__(START)
+        self.script: list[tuple[float, Callable[[], object]]] = []
+
+    def after(self, seconds: float, happens: Callable[[], object]) -> None:
+        self.script.append((START + seconds, happens))
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        due = [happens for at, happens in self.script if at <= self.now()]
+        self.script = [(at, happens) for at, happens in self.script if at > self.now()]
+        for happens in due:
+            happens()
+
+
+@dataclass
+class Running:
+    """A world with a loop in it."""
+
+    world: World
+    clock: Scripted
+    requests: Requests = field(default_factory=Requests)
+    said: list[str] = field(default_factory=list)
+    assemble: Callable[[], Site] | None = None
+
+    def run(self, seconds: float, *, keep_holds: bool = False) -> None:
+        """So long, then SIGTERM."""
+        self.clock.after(seconds, lambda: self.requests.heed(signal.SIGTERM))
+        loop = Loop(
+            self.world.site(),
+            self.assemble or self.world.site,
+            self.world.store,
+            self.clock,
+            requests=self.requests,
+            systemd=Systemd({}),
+            say=self.said.append,
+        )
+        loop.run(keep_holds=keep_holds)
+
+    def starts(self) -> list[float]:
+        """When scheduling rounds began, in seconds since the start."""
+        rows = self.world.store.database.rows("SELECT started FROM rounds WHERE mode != 'release' ORDER BY id")
+        return [row["started"] - START for row in rows]
+
+    def beat(self) -> Beat | None:
+        return Heartbeat(Path(self.world.settings.hook.heartbeat)).last()
+
+
+def running(folder: Path, disturbances: Disturbances | None = None) -> Running:
+    clock = Scripted()
+    return Running(World(folder, clock=clock, disturbances=disturbances or Disturbances()), clock)
+
+
+def held_and_waiting(daemon: Running) -> None:
+    """Job 1 will run, job 2 will wait under the hook's hold."""
+    daemon.world.submit(8)
+    daemon.world.submit(8)
+
+
+def test_rounds_begin_a_period_apart(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    daemon.run(3.5 * PERIOD)
+    assert daemon.starts() == [0, 300, 600, 900]
+
+
+def test_a_round_that_takes_time_does_not_delay_the_next(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    daemon.world.submit(8)
+    daemon.clock.after(3000.0, lambda: daemon.world.submit(8))
+    daemon.run(3700.0)
+    assert daemon.starts() == [PERIOD * count for count in range(13)]
+    assert daemon.world.where() == {"1": (), "2": ("n1",)}
+
+
+def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_once(tmp_path: Path) -> None:
+    daemon = running(tmp_path, Disturbances(unanswered_polls=frozenset(range(1, 8))))
+    daemon.run(1150.0)
+    assert daemon.starts() == [0, 10, 30, 70, 150, 310, 610, 910]
+    assert [line.partition(":")[0] for line in daemon.said] == [
+        "the simulated slurmctld does not answer",
+        "rounds go on after 7 that failed",
+    ]
+
+
+def test_who_cannot_schedule_gives_no_sign_of_life(tmp_path: Path) -> None:
+    daemon = running(tmp_path, Disturbances(unanswered_polls=frozenset(range(2, 100))))
+    seen: list[Beat | None] = []
+    daemon.clock.after(1400.0, lambda: seen.append(daemon.beat()))
+    daemon.run(1500.0)
+    (beat,) = seen
+    assert beat is not None
+    assert beat.at == pytest.approx(START + PERIOD, abs=15.0)
+
+
+def test_the_heartbeat_is_fresh_between_rounds_and_says_mode_and_period(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    seen: list[Beat | None] = []
+    daemon.clock.after(250.0, lambda: seen.append(daemon.beat()))
+    daemon.run(260.0)
+    (beat,) = seen
+    assert beat is not None
+    assert (beat.mode, beat.period) == ("enforce", PERIOD)
+    assert START + 250.0 - beat.at <= 15.0
+
+
+def test_the_heartbeat_tells_the_hook_the_settings_in_force(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    texts: list[str] = []
+    daemon.clock.after(50.0, lambda: texts.append(Path(daemon.world.settings.hook.heartbeat).read_text()))
+    daemon.run(60.0)
+    assert "\nopt_in = yes\n" in texts[0]
+
+
+def test_while_paused_the_heartbeat_says_so_and_the_hook_holds_nothing_new(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    modes: list[str] = []
+    daemon.world.store.switches.pause("root", "", START)
+    daemon.clock.after(50.0, lambda: modes.append(getattr(daemon.beat(), "mode", "")))
+    daemon.run(60.0)
+    assert modes == [PAUSED]
+
+
+def test_an_ordinary_stop_gives_everything_back(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    daemon.run(400.0)
+    assert daemon.world.held() == set()
+    assert daemon.said == ["stopped; 1 jobs were given back to Slurm"]
+    assert getattr(daemon.beat(), "mode", "") == STOPPED
+
+
+def test_a_stop_that_keeps_holds_leaves_jobs_and_heartbeat_for_the_next_start(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    daemon.run(400.0, keep_holds=True)
+    assert daemon.world.held() == {"2"}
+    assert getattr(daemon.beat(), "mode", "") == "enforce"
+
+
+def test_a_stop_during_a_lead_leaves_the_victim_where_it_runs(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    daemon.world.submit(8, "ckpt=usr1@10m")
+    daemon.clock.after(3500.0, lambda: daemon.world.submit(8))
+    daemon.run(3700.0)
+    assert daemon.world.where() == {"1": ("n1",), "2": ()}
+    assert (daemon.world.held(), daemon.world.pinned()) == (set(), set())
+
+
+def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    daemon.clock.after(100.0, lambda: daemon.world.in_mode(Mode.OBSERVE))
+    daemon.clock.after(110.0, lambda: daemon.requests.heed(signal.SIGHUP))
+    seen: list[set[str]] = []
+    daemon.clock.after(350.0, lambda: seen.append(daemon.world.held()))
+    daemon.run(360.0)
+    assert "the settings were read again" in daemon.said
+    assert seen == [set()]
+
+
+def test_a_broken_settings_file_keeps_the_old_settings_and_says_so(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+
+    def broken() -> Site:
+        raise SettingsError("synsched.toml: [rounds] period: expected a time such as 5m")
+
+    daemon.assemble = broken
+    daemon.clock.after(100.0, lambda: daemon.requests.heed(signal.SIGHUP))
+    daemon.run(650.0)
+    assert daemon.said == ["the settings stay as they were: synsched.toml: [rounds] period: expected a time such as 5m"]
+    assert daemon.starts() == [0, 300, 600]
+
+
+def test_with_a_full_disk_it_stops_and_its_last_sign_of_life_says_so(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+
+    def fill() -> None:
+        database = daemon.world.store.database
+        (pages,) = database.rows("PRAGMA page_count")
+        database.rows(f"PRAGMA max_page_count = {pages['page_count']}")
+        with pytest.raises(FullStoreError):
+            begin_rounds_for_ever(daemon.world)
+
+    daemon.clock.after(100.0, fill)
+    with pytest.raises(FullStoreError, match=r"^no space left for .*: free some, then start again$"):
+        daemon.run(1000.0)
+    assert getattr(daemon.beat(), "mode", "") == STOPPED
+
+
+def begin_rounds_for_ever(world: World) -> None:
+    while True:
+        world.store.journal.begin_round(START, "x" * 50, "", "")
+
+
+def test_served_it_stops_at_sigterm_and_leaves_the_lock_and_the_handlers_as_they_were(tmp_path: Path) -> None:
+    clock, said = Scripted(), list[str]()
+    world = World(tmp_path, clock=clock)
+    clock.after(400.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    world.submit(8)
+    world.submit(8)
+    serve(world.site, clock, {}, said.append)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert said == ["stopped; 1 jobs were given back to Slurm"]
+    with sole(world.path):
+        assert world.held() == set()
+
+
+def test_a_second_daemon_is_told_of_the_first_and_touches_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=Scripted())
+    with sole(world.path), pytest.raises(AlreadyRunningError, match=f"process {os.getpid()} already schedules"):
+        serve(world.site, world.clock, {}, list[str]().append)
+    assert world.simulated.calls.polls == 0
+
+
+def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=Scripted())
+    world.submit(8)
+    report = once(world.site, world.clock, list[str]().append)
+    assert report is not None
+    assert world.where() == {"1": ("n1",)}
+    assert Heartbeat(tmp_path / "heartbeat").last() == Beat(world.clock.now(), "enforce", PERIOD)
+
+
+def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=Scripted())
+    with sole(world.path):
+        assert once(world.site, world.clock, list[str]().append) is None
+    assert world.simulated.calls.polls == 0
+
+
+def test_a_heartbeat_that_cannot_be_written_later_is_told_once_and_the_rounds_go_on(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    elsewhere = tmp_path / "run"
+    elsewhere.mkdir()
+    world = daemon.world
+    world.settings = replace(world.settings, hook=replace(world.settings.hook, heartbeat=str(elsewhere / "heartbeat")))
+
+    def lose() -> None:
+        (elsewhere / "heartbeat").unlink()
+        elsewhere.rmdir()
+
+    daemon.clock.after(100.0, lose)
+    daemon.run(950.0)
+    assert len(daemon.starts()) >= 4
+    assert sum("cannot write the heartbeat" in line for line in daemon.said) == 1

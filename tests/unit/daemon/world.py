@@ -1,0 +1,119 @@
+"""A simulated cluster with a daemon's parts around it. No time passes but the virtual clock's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from slurmsched.backends.protocol import Backend
+from slurmsched.backends.simulated import (
+    CALM,
+    Cluster,
+    Disturbances,
+    JobSubmit,
+    SimulatedBackend,
+    Submission,
+    VirtualClock,
+)
+from slurmsched.daemon.scheduling import RoundReport, Site, one_round
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Hold, JobId, JobState, Node, Request
+from slurmsched.settings.definition import Guards, Hook, Manage, Mode, Policy, Rounds, Settings, Storage
+from slurmsched.store.store import Store
+from tests.builders import node
+
+START = 1_000_000.0
+PERIOD = 300.0
+DAY = 86400.0
+
+
+def settings_in(folder: Path, mode: Mode = Mode.ENFORCE) -> Settings:
+    """Rounds every five minutes in order of attained service, everything movable, all files in `folder`."""
+    return Settings(
+        rounds=Rounds(mode=mode, period=PERIOD),
+        policy=Policy(order="las", las_queues=(20_000.0,)),
+        guards=Guards(min_run_time=0.0),
+        hook=Hook(heartbeat=str(folder / "heartbeat"), disable_file=str(folder / "disable")),
+        storage=Storage(path=str(folder / "synsched.db")),
+    )
+
+
+@dataclass
+class World:
+    """The cluster lives on while daemons come and go: `backend` may be wrapped, `store` opened anew."""
+
+    folder: Path
+    nodes: Iterable[Node] = (node("n1"),)
+    mode: Mode = Mode.ENFORCE
+    disturbances: Disturbances = CALM
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(START))
+
+    def __post_init__(self) -> None:
+        self.settings = settings_in(self.folder, self.mode)
+        self.hook_holds = self.mode is Mode.ENFORCE
+        hook = JobSubmit(Manage(), lambda _now: self.hook_holds)
+        self.cluster = Cluster(self.nodes, start=self.clock.now(), hook=hook)
+        self.simulated = SimulatedBackend(self.cluster, self.clock, disturbances=self.disturbances)
+        self.backend: Backend = self.simulated
+        self.store = self.opened()
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "synsched.db"
+
+    def opened(self) -> Store:
+        """The database, as a new process would open it; only that no test loses power."""
+        store = Store.open(self.path, self.clock.now())
+        store.database._database.conn.execute("PRAGMA synchronous = OFF")
+        return store
+
+    def restart(self) -> None:
+        """A new process over the same database and the same cluster."""
+        self.store.close()
+        self.backend, self.store = self.simulated, self.opened()
+
+    def in_mode(self, mode: Mode) -> None:
+        self.settings = replace(self.settings, rounds=replace(self.settings.rounds, mode=mode))
+
+    def site(self) -> Site:
+        return Site(self.settings, self.backend, Knowledge())
+
+    def submit(self, gpus: int, hint: str = "ckpt=usr1@30", work: float = DAY, **other: object) -> JobId:
+        request = Request(gpus=gpus, gpus_per_node=gpus, cpus=3 * gpus)
+        comment = f"synsched:{hint}" if hint else ""
+        return self.simulated.submit(Submission("alice", request, work, comment=comment, **other))
+
+    def round(self) -> RoundReport:
+        """One round now."""
+        return one_round(self.site(), self.store, self.clock)
+
+    def rounds(self, count: int) -> None:
+        """So many, a period apart."""
+        for _ in range(count):
+            began = self.clock.now()
+            self.round()
+            self.clock.advance_to(max(self.clock.now(), began + PERIOD))
+
+    def later(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.cluster.advance(self.clock.now())
+
+    def where(self) -> dict[JobId, tuple[str, ...]]:
+        """Each living job and its nodes; none for one that waits."""
+        return {
+            job.id: job.nodes
+            for job in self.simulated.observe().jobs
+            if job.state not in (JobState.FINISHED, JobState.COMPLETING)
+        }
+
+    def held(self) -> set[JobId]:
+        return {job.id for job in self.simulated.observe().jobs if job.hold is not Hold.NONE}
+
+    def pinned(self) -> set[JobId]:
+        """Waiting jobs that do not stand as they were submitted."""
+        return {
+            job.id
+            for job in self.simulated.observe().in_state(JobState.PENDING)
+            if job.standing != self.cluster.jobs[job.id].submission.request
+        }

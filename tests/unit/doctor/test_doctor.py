@@ -1,0 +1,213 @@
+"""What the doctor finds, and that each finding which is no good says how to mend it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
+from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
+from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
+from slurmsched.doctor.configuration import about_configuration, parsed
+from slurmsched.doctor.examining import Instruments, examine
+from slurmsched.doctor.finding import Finding, Verdict
+from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.model import NodeState, parse_hints
+from slurmsched.report.liveness import Life, Liveness
+from slurmsched.report.status import Status
+from slurmsched.settings.definition import Manage, Mode, Nodes, Rounds, Settings, Storage
+from slurmsched.settings.loading import Loaded
+from slurmsched.store.store import Store
+from tests.builders import node, snapshot
+
+RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("*/show_config.txt"))
+ENFORCE = Settings(rounds=Rounds(mode=Mode.ENFORCE))
+GOOD = {
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CORE_MEMORY",
+    "GresTypes": "gpu,shard",
+    "JobSubmitPlugins": "lua",
+    "JobRequeue": "1",
+    "SlurmctldParameters": "(null)",
+}
+
+
+def worst(findings: tuple[Finding, ...]) -> Verdict:
+    return max((finding.verdict for finding in findings), key=[*Verdict].index)
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda path: path.parent.name)
+def test_a_real_slurms_settings_are_read(file: Path) -> None:
+    configuration, as_of = parsed(file.read_text(encoding="utf-8"))
+    assert configuration["SelectType"].startswith("select/")
+    assert as_of is not None
+    assert as_of > 1_700_000_000
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "said"),
+    [
+        pytest.param({}, Verdict.FINE, "has what rounds need", id="all as it should be"),
+        pytest.param({"SelectType": "select/linear"}, Verdict.MEND, "SelectType is select/linear", id="whole nodes"),
+        pytest.param({"SelectTypeParameters": "CR_CPU"}, Verdict.HINT, "memory is not scheduled", id="no memory"),
+        pytest.param({"GresTypes": "(null)"}, Verdict.MEND, "GresTypes has no gpu", id="no GPUs"),
+        pytest.param({"JobSubmitPlugins": "(null)"}, Verdict.MEND, "job_submit.lua is not in force", id="no hook"),
+        pytest.param({"JobRequeue": "0"}, Verdict.HINT, "JobRequeue is 0", id="no requeue"),
+        pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.HINT, "rl_enable", id="rate limits"),
+    ],
+)
+def test_slurms_settings(changed: dict[str, str], verdict: Verdict, said: str) -> None:
+    (finding,) = about_configuration({**GOOD, **changed}, ENFORCE)
+    assert (finding.verdict, said in finding.sentence) == (verdict, True)
+
+
+def test_without_the_hook_only_enforcing_is_ill() -> None:
+    (finding,) = about_configuration({**GOOD, "JobSubmitPlugins": "(null)"}, Settings())
+    assert finding.verdict is Verdict.HINT
+
+
+@pytest.mark.parametrize(
+    ("release", "verdict"),
+    [
+        ("22.05.8", Verdict.FINE),
+        ("24.11.5", Verdict.FINE),
+        ("26.05.2", Verdict.FINE),
+        ("21.08.1", Verdict.HINT),
+        ("", Verdict.HINT),
+    ],
+)
+def test_releases_that_are_tested(release: str, verdict: Verdict) -> None:
+    assert about_release(snapshot(release=release)).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("nodes", "manage", "said"),
+    [
+        pytest.param([node(gpus=0)], Manage(partitions=("gpu",)), "no node has any", id="no GPUs at all"),
+        pytest.param([node(gpu_type="")], Manage(partitions=("gpu",)), "some have no type", id="GPUs without a type"),
+        pytest.param([node()], Manage(partitions=("gpux",)), "gpux, which does not exist", id="a mistyped partition"),
+        pytest.param([node()], Manage(), "only jobs with a synsched: hint are managed", id="nothing managed by place"),
+        pytest.param([node()], Manage(opt_in=False), "no job is managed", id="nothing managed at all"),
+    ],
+)
+def test_nodes_and_partitions(nodes: list[object], manage: Manage, said: str) -> None:
+    findings = tuple(about_nodes(snapshot(nodes), replace(ENFORCE, manage=manage)))  # type: ignore[arg-type]  # pytest rows
+    assert worst(findings) is not Verdict.FINE
+    assert said in " ".join(finding.sentence for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("privilege", "settings", "verdict"),
+    [
+        pytest.param(Privilege.NONE, Settings(), Verdict.FINE, id="looking needs no rights"),
+        pytest.param(Privilege.NONE, ENFORCE, Verdict.MEND, id="enforcing needs an Operator"),
+        pytest.param(Privilege.OPERATOR, ENFORCE, Verdict.FINE, id="an Operator may enforce"),
+        pytest.param(
+            Privilege.OPERATOR, replace(ENFORCE, nodes=Nodes(admin_comment=True)), Verdict.MEND, id="notes need more"
+        ),
+        pytest.param(
+            Privilege.ADMINISTRATOR,
+            replace(ENFORCE, nodes=Nodes(weights=True)),
+            Verdict.MEND,
+            id="weights need SlurmUser",
+        ),
+    ],
+)
+def test_rights(privilege: Privilege, settings: Settings, verdict: Verdict) -> None:
+    finding = about_rights(Identity("synsched", privilege), settings)
+    assert finding.verdict is verdict
+    assert bool(finding.remedy) is (verdict is Verdict.MEND)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "verdict"), [(1000.0, Verdict.FINE), (996.0, Verdict.FINE), (900.0, Verdict.MEND), (None, Verdict.HINT)]
+)
+def test_the_clock(theirs: float | None, verdict: Verdict) -> None:
+    assert about_clock(1000.0, theirs).verdict is verdict
+
+
+def test_the_rehearsed_comment_is_one_that_a_hook_complains_about() -> None:
+    assert parse_hints(REHEARSED).problems
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        pytest.param(
+            "sbatch: synsched: unknown hint 'doctor': known are model (the job runs as if it had not been given)\n",
+            Verdict.FINE,
+            id="it complains",
+        ),
+        pytest.param("sbatch: Job 7 to start at 2026-11-21T01:00:00\n", Verdict.MEND, id="it is silent"),
+        pytest.param("", Verdict.MEND, id="sbatch is silent"),
+    ],
+)
+def test_the_hook_answers_or_has_to_be_mended(said: str, verdict: Verdict) -> None:
+    assert about_hook(said).verdict is verdict
+
+
+def _healthy(path: Path) -> None:
+    Store.open(path, 1.0).close()
+
+
+def _foreign(path: Path) -> None:
+    sqlite3.connect(path).execute("CREATE TABLE other (x)").connection.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict"),
+    [
+        pytest.param(_healthy, Verdict.FINE, id="a good one"),
+        pytest.param(lambda path: None, Verdict.HINT, id="none yet"),
+        pytest.param(lambda path: path.write_bytes(b"x" * 5000), Verdict.MEND, id="no database"),
+        pytest.param(_foreign, Verdict.MEND, id="another program's"),
+        pytest.param(lambda path: path.write_bytes(b""), Verdict.HINT, id="an empty one"),
+    ],
+)
+def test_the_database(tmp_path: Path, make: Callable[[Path], object], verdict: Verdict) -> None:
+    path = tmp_path / "synsched.db"
+    make(path)
+    (finding,) = about_database(path)
+    assert finding.verdict is verdict
+
+
+def test_a_folder_that_is_not_there_has_to_be_made(tmp_path: Path) -> None:
+    (finding,) = about_database(tmp_path / "none" / "synsched.db")
+    assert finding.verdict is Verdict.MEND
+
+
+@pytest.mark.parametrize(
+    ("life", "verdict"),
+    [(Life.ALIVE, Verdict.FINE), (Life.NEVER, Verdict.HINT), (Life.LATE, Verdict.MEND), (Life.GONE, Verdict.MEND)],
+)
+def test_the_daemon(life: Life, verdict: Verdict) -> None:
+    assert about_life(Liveness(life, "said", None, None), 0).verdict is verdict
+
+
+def test_switches_that_are_set_are_hints(tmp_path: Path) -> None:
+    file = tmp_path / "disable"
+    assert list(about_switches("", file)) == []
+    file.touch()
+    assert [finding.remedy for finding in about_switches("paused by root", file)] == [
+        "'synsched resume' goes on",
+        "remove it to go on",
+    ]
+
+
+def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_path: Path) -> None:
+    def silent() -> str:
+        raise UnreachableError("slurmctld does not answer: see 'scontrol ping'")
+
+    def no_status() -> Status:
+        raise UnreachableError("never asked: there is no database")
+
+    backend = SimulatedBackend(Cluster([node(state=NodeState.UP)]), VirtualClock())
+    loaded = Loaded(replace(ENFORCE, storage=Storage(path=str(tmp_path / "synsched.db"))))
+    found = list(examine(loaded, Instruments(lambda: backend, silent, lambda _comment: "", no_status, lambda: 0.0)))
+    assert [finding.topic for finding in found if finding.verdict is Verdict.MEND] == ["slurm.conf"]
+    assert {"settings", "Slurm", "GPUs", "rights", "database", "rounds"} <= {finding.topic for finding in found}
+    assert all(finding.remedy for finding in found if finding.verdict is not Verdict.FINE)

@@ -1,0 +1,286 @@
+"""A fake Slurm at the process boundary: it answers what would be run, and fails on any command it does not know.
+
+It keeps a small state, writes it as Slurm 24.11 does, and says what a real slurmctld was recorded to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurmsched.backends.slurm.commands import Answer
+
+CONFIG = """Configuration data as of 2026-11-21T01:21:13
+ClusterName             = mini
+PreemptExemptTime       = 00:05:00
+SlurmUser               = slurm(64030)
+SLURM_VERSION           = 24.11.5
+"""
+PARTITION = "PartitionName=gpu Default=YES MaxTime=UNLIMITED Nodes=n[1-2] PriorityTier=1 State=UP\n"
+RESERVATION = (
+    "ReservationName=maint StartTime=2026-11-21T01:00:00 EndTime=2026-11-21T05:00:00"
+    " Nodes=n2 Users=root Accounts=(null)\n"
+)
+
+
+@dataclass
+class FakeJob:
+    """A job; `fields` are scontrol's between Reason and Command, `asked` those behind it. All may be replaced."""
+
+    number: int
+    user: str = "alice"
+    name: str = "train"
+    state: str = "PENDING"
+    reason: str = "None"
+    priority: int = 100
+    nice: int = 0
+    comment: str = ""
+    admin_comment: str = ""
+    array: str = ""
+    requeue: bool = True
+    fields: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=lambda: {"TresPerNode": "gres/gpu:v100:2"})
+
+    def text(self) -> str:
+        """The line of `scontrol -d -o show job`."""
+        front = f"JobId={self.number} " + (f"ArrayJobId={self.array.split('_')[0]} " if self.array else "")
+        front += f"ArrayTaskId={self.array.split('_')[1]} " if self.array else ""
+        values = {
+            "Requeue": str(int(self.requeue)),
+            "Restarts": "0",
+            "BatchFlag": "1",
+            "RunTime": "00:00:00",
+            "TimeLimit": "01:00:00",
+            "SubmitTime": "2026-11-21T01:23:08",
+            "StartTime": "Unknown",
+            "Partition": "gpu",
+            "ReqNodeList": "(null)",
+            "NumNodes": "1-1",
+            "NumCPUs": "6",
+            "NumTasks": "1",
+            "CPUs/Task": "6",
+            "ReqTRES": "cpu=6,mem=1000M,node=1",
+            "NtasksPerN:B:S:C": "0:0:*:*",
+            "MinCPUsNode": "6",
+            "MinMemoryNode": "1000M",
+            "Features": "(null)",
+            "OverSubscribe": "OK",
+        } | self.fields
+        comments = (f" AdminComment={self.admin_comment} " if self.admin_comment else "") + (
+            f" Comment={self.comment} " if self.comment else ""
+        )
+        return (
+            f"{front}JobName={self.name} UserId={self.user}(2001) GroupId={self.user}(2001) MCS_label=N/A"
+            f" Priority={self.priority} Nice={self.nice} Account=vision QOS=normal JobState={self.state}"
+            f" Reason={self.reason} {_joined(values)} Command=/home/alice/job.sh WorkDir=/home/alice{comments}"
+            f" StdErr=/home/alice/err StdIn=/dev/null StdOut=/home/alice/out {_joined(self.asked)} "
+        )
+
+
+def _joined(values: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _columns(job: FakeJob, names: Sequence[str]) -> str:
+    """A line of `squeue -O` with a bar behind each column."""
+    asked = {re.sub(r"(?<=.)(?=[A-Z])", "-", key).lower(): value for key, value in job.asked.items()}
+    known = asked | {"JobID": str(job.number), "tres-alloc": job.fields.get("ReqTRES", "cpu=6,mem=1000M,node=1")}
+    return "".join(f"{known.get(name, 'N/A')}|" for name in names)
+
+
+@dataclass
+class FakeNode:
+    """A node with 8 GPUs."""
+
+    name: str
+    weight: int = 1
+    used: str = "gpu:v100:0(IDX:N/A)"
+
+    def text(self) -> str:
+        """The line of `scontrol -d -o show node`."""
+        return (
+            f"NodeName={self.name} CPUAlloc=0 CPUEfctv=24 CPUTot=24 ActiveFeatures=v100 Gres=gpu:v100:8"
+            f" GresUsed={self.used} RealMemory=512000 AllocMem=0 State=IDLE Weight={self.weight} Partitions=gpu"
+        )
+
+
+class FakeSlurm:
+    """Stands for `run_process`. `ran` are the changes in order, as text; `refusals` what is said no to, by its text.
+
+    `meanwhile` is called once, before the first change: what somebody else does at that moment. `ignored` are update
+    fields that Slurm takes without doing anything. `down` leaves every command unanswered.
+    """
+
+    def __init__(self, jobs: Sequence[FakeJob] = (), nodes: Sequence[FakeNode] = ()) -> None:
+        self.jobs = {job.number: job for job in jobs}
+        self.nodes = {node.name: node for node in nodes}
+        self.ran: list[str] = []
+        self.asked: list[str] = []
+        self.refusals: dict[str, str] = {}
+        self.ignored: set[str] = set()
+        self.meanwhile: Callable[[FakeSlurm], None] = lambda _: None
+        self.down = False
+        self.levels = {"synsched": "Operator"}
+        self.configuration_error = ""
+        self.environment: Mapping[str, str] = {}
+
+    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        self.environment = env
+        if self.down:
+            return Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+        tool, *words = argv
+        answered = {"scontrol": self._scontrol, "squeue": self._squeue, "sacctmgr": self._sacctmgr}.get(tool)
+        return answered(words, given) if answered else self._scancel(tool, words)
+
+    def _scontrol(self, words: Sequence[str], given: str) -> Answer:
+        match words:
+            case []:
+                return self._batch(given.splitlines())
+            case ["update", *fields]:
+                return self._batch([" ".join(["update", *fields])])
+            case ["reconfigure"]:
+                self.ran.append("reconfigure")
+                return Answer(int(bool(self.configuration_error)), "", self.configuration_error)
+            case [*flags, "show", "job", number]:
+                return self._shown(number, verbose="-v" in flags)
+        return self._listed(words)
+
+    def _squeue(self, words: Sequence[str], _given: str) -> Answer:
+        self.asked.append("squeue")
+        match words:
+            case ["-h", "-a", "-t", "all", "-o", "%A"]:
+                return Answer(0, "".join(f"{number}\n" for number in self.jobs), "")
+            case ["-h", "-a", "-t", "all", "-O", columns]:
+                names = [column.removesuffix(":|") for column in columns.split(",")]
+                lines = (_columns(job, names) for job in self.jobs.values())
+                return Answer(0, "".join(f"{line}\n" for line in lines), "")
+        raise AssertionError(f"the fake Slurm knows no command squeue {' '.join(words)}")
+
+    def _sacctmgr(self, words: Sequence[str], _given: str) -> Answer:
+        match words:
+            case ["-nP", "show", "user", name, "format=User,AdminLevel"]:
+                user = name.removeprefix("name=")
+                return Answer(0, f"{user}|{self.levels[user]}\n" if user in self.levels else "", "")
+        raise AssertionError(f"the fake Slurm knows no command sacctmgr {' '.join(words)}")
+
+    def _scancel(self, tool: str, words: Sequence[str]) -> Answer:
+        match [tool, *words]:
+            case ["scancel", signal, "--full", number]:
+                return self._signalled(signal, number)
+        raise AssertionError(f"the fake Slurm knows no command {tool} {' '.join(words)}")
+
+    def _listed(self, words: Sequence[str]) -> Answer:
+        flags = [word for word in words if word.startswith("-")]
+        what = [word for word in words if not word.startswith("-")]
+        self.asked.append(" ".join(what))
+        match what:
+            case ["show", "job"]:
+                lines = [job.text() for job in self.jobs.values()] or ["No jobs in the system"]
+                head = f"last_update_time=2026-11-21T01:26:49, records={len(self.jobs)}\n" if "-v" in flags else ""
+                return Answer(0, head + "".join(f"{line}\n" for line in lines), "")
+            case ["show", "node"]:
+                return Answer(0, "".join(f"{node.text()}\n" for node in self.nodes.values()), "")
+            case ["show", "partition"]:
+                return Answer(0, PARTITION, "")
+            case ["show", "reservation"]:
+                return Answer(0, RESERVATION, "")
+            case ["show", "config"]:
+                return Answer(0, CONFIG, "")
+        raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
+
+    def _shown(self, number: str, *, verbose: bool) -> Answer:
+        self.asked.append(f"show job {number}")
+        found = self._found(number)
+        if not found:
+            return Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+        head = f"last_update_time=2026-11-21T01:26:49, records={len(found)}\n" if verbose else ""
+        return Answer(0, head + "".join(f"{job.text()}\n" for job in found), "")
+
+    def _found(self, number: str) -> list[FakeJob]:
+        if number.isdecimal():
+            return [job for job in self.jobs.values() if job.number == int(number)]
+        return [job for job in self.jobs.values() if job.array == number]
+
+    def _batch(self, lines: Sequence[str]) -> Answer:
+        errors = []
+        for line in lines:
+            words = self._change(line)
+            if words:
+                errors.append(words)
+        return Answer(int(bool(errors)), "", "".join(f"{error}\n" for error in errors))
+
+    def _change(self, line: str) -> str:
+        """Do it; what is written to standard error where it goes wrong."""
+        self._before()
+        self.ran.append(line)
+        verb, _, rest = line.partition(" ")
+        if rest.startswith("NodeName="):
+            return self.refusals.get(line, "") or self._weigh(rest)
+        number = re.sub(r"^(?:JobId=|Incomplete )", "", rest).split(" ", 1)[0]
+        jobs = self._found(number)
+        if not jobs:
+            said = "{0}: Invalid job id specified" if "_" in number else "Invalid job id specified for job {0}"
+            return said.format(number)
+        said = next((words for key, words in self.refusals.items() if key in line), "")
+        if said:
+            return f"{said} for job {number}"
+        for job in jobs:
+            getattr(self, f"_{verb}")(job, rest)
+        return ""
+
+    def _before(self) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, lambda _: None
+        meanwhile(self)
+
+    def _hold(self, job: FakeJob, _rest: str) -> None:
+        job.priority, job.reason = 0, "JobHeldAdmin"
+
+    def _release(self, job: FakeJob, _rest: str) -> None:
+        job.priority, job.reason = 100, "None"
+
+    def _requeuehold(self, job: FakeJob, rest: str) -> None:
+        assert rest.startswith("Incomplete "), "a job that has just ended would run again"
+        if job.state == "RUNNING":
+            job.state, job.priority, job.reason = "PENDING", 0, "job_requeued_in_held_state"
+
+    def _update(self, job: FakeJob, rest: str) -> None:
+        for word in re.split(r" (?=[A-Z][A-Za-z]*=)", rest)[1:]:
+            key, _, value = word.partition("=")
+            if key in self.ignored:
+                continue
+            match key:
+                case "Nice":
+                    job.nice = int(value)
+                case "AdminComment":
+                    job.admin_comment = value
+                case "TresPerNode" | "TresPerJob" | "TresPerTask" | "CpusPerTres" | "MemPerTres":
+                    job.asked[key] = value
+                case "TasksPerNode":
+                    job.fields["NtasksPerN:B:S:C"] = f"{value}:0:*:*"
+                case "CPUsPerTask":
+                    job.fields["CPUs/Task"] = value
+                case "MinMemoryNode":
+                    job.fields[key] = f"{value}M"
+                case "ReqNodeList" | "NumNodes" | "NumTasks" | "NumCPUs" | "MinCPUsNode" | "StartTime":
+                    job.fields[key] = value
+                case _:
+                    raise AssertionError(f"the fake Slurm knows no field {key}")
+        nodes = job.fields.get("NumNodes", "1").split("-")[0]
+        job.fields["ReqTRES"] = f"node={nodes}"
+
+    def _weigh(self, rest: str) -> str:
+        name, weight = (word.partition("=")[2] for word in rest.split())
+        if name not in self.nodes:
+            return "slurm_update error: Invalid node name specified"
+        self.nodes[name].weight = int(weight)
+        return ""
+
+    def _signalled(self, signal: str, number: str) -> Answer:
+        self._before()
+        self.ran.append(f"scancel {signal} --full {number}")
+        found = self._found(number)
+        if found and found[0].state == "RUNNING" and number not in self.refusals:
+            return Answer(0, "", "")
+        words = self.refusals.get(number, "Invalid job id specified" if not found else "Job can not be altered now")
+        return Answer(1, "", f"scancel: error: Kill job error on job id {number}: {words}\n")

@@ -1,0 +1,153 @@
+"""The files to install, as they come out of the templates."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.installation import installation, node_groups
+from slurmsched.model import Gpu, Node, Snapshot
+from slurmsched.rendering import RenderingError, render, templates
+from slurmsched.settings import Loaded, Manage, Nodes, Rounds, Settings
+from tests.builders import node
+
+
+def cluster(*nodes: Node) -> Snapshot:
+    return Snapshot(time=0.0, nodes=nodes, jobs=())
+
+
+def rendered(template: str, settings: Settings | None = None, *nodes: Node) -> str:
+    loaded = Loaded(settings or Settings())
+    return render(template, **installation(loaded, snapshot=cluster(*nodes), command="/opt/bin/synsched"))
+
+
+def gpus_of(*types: str, first: int = 0, shards: int = 0) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index, kind, shards=shards) for index, kind in enumerate(types, start=first))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lines"),
+    [
+        pytest.param(
+            [node("a1"), node("a2")],
+            ["NodeName=a1,a2 Name=gpu Type=v100 File=/dev/nvidia[0-7]"],
+            id="equal nodes share a line",
+        ),
+        pytest.param(
+            [node("a1"), node("b1", gpus=1, gpu_type="k80")],
+            [
+                "NodeName=a1 Name=gpu Type=v100 File=/dev/nvidia[0-7]",
+                "NodeName=b1 Name=gpu Type=k80 File=/dev/nvidia0",
+            ],
+            id="another type has a line of its own",
+        ),
+        pytest.param(
+            [replace(node("m"), gpus=gpus_of("a100", "a100", "v100"))],
+            [
+                "NodeName=m Name=gpu Type=a100 File=/dev/nvidia[0-1]",
+                "NodeName=m Name=gpu Type=v100 File=/dev/nvidia2",
+            ],
+            id="a node of two types has two lines",
+        ),
+        pytest.param(
+            [replace(node("g"), gpus=(*gpus_of("k80"), *gpus_of("k80", "k80", first=2)))],
+            [
+                "NodeName=g Name=gpu Type=k80 File=/dev/nvidia0",
+                "NodeName=g Name=gpu Type=k80 File=/dev/nvidia[2-3]",
+            ],
+            id="a missing device splits the range",
+        ),
+        pytest.param(
+            [replace(node("s"), gpus=gpus_of("t4", "t4", shards=10))],
+            ["NodeName=s Name=gpu Type=t4 File=/dev/nvidia[0-1]", "NodeName=s Name=shard Count=20"],
+            id="shards are counted over the node",
+        ),
+        pytest.param(
+            [replace(node("u"), gpus=gpus_of(""))],
+            ["NodeName=u Name=gpu File=/dev/nvidia0"],
+            id="devices without a type name none",
+        ),
+        pytest.param([node("c", gpus=0)], [], id="a node without GPUs is left out"),
+    ],
+)
+def test_gres_conf_says_what_the_nodes_have(nodes: list[Node], lines: list[str]) -> None:
+    text = rendered("gres.conf", None, *nodes)
+    assert [line for line in text.splitlines() if not line.startswith("#")] == lines
+
+
+def test_the_share_of_a_group_is_that_of_its_smallest_node() -> None:
+    (group,) = node_groups(cluster(node("a", cpus=24), node("b", cpus=20)))
+    assert (group.names, group.cpus_per_gpu, group.gres) == (("a", "b"), 2, "gpu:v100:8")
+
+
+def test_what_is_to_be_merged_into_slurm_conf_does_no_harm_when_included() -> None:
+    text = rendered("slurm.conf", None, node("a"))
+    assert "#NodeName=a Gres=gpu:v100:8 Weight=1" in text
+    assert all(line.startswith("#") for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("period", "every"),
+    [
+        pytest.param(30.0, "*/1 * * * *", id="cron knows no seconds"),
+        pytest.param(300.0, "*/5 * * * *", id="minutes"),
+        pytest.param(7200.0, "0 */2 * * *", id="hours"),
+        pytest.param(1e6, "0 */23 * * *", id="no rarer than cron can say"),
+    ],
+)
+def test_the_cron_line_keeps_the_period(period: float, every: str) -> None:
+    text = rendered("synsched.cron", replace(Settings(), rounds=Rounds(period=period)))
+    assert f"#{every} synsched /opt/bin/synsched run --once" in text.splitlines()
+    assert "*/5 * * * * synsched /opt/bin/synsched release --if-stale" in text.splitlines()
+
+
+def test_the_unit_may_write_where_fragments_go() -> None:
+    settings = replace(Settings(), nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf",)))
+    assert "ReadWritePaths=/etc/slurm" in rendered("synsched.service", settings).splitlines()
+    assert "ReadWritePaths" not in rendered("synsched.service")
+
+
+def test_the_unit_is_one_that_systemd_reads() -> None:
+    lines = rendered("synsched.service").splitlines()
+    assert {"Type=notify", "WatchdogSec=900", "ExecStart=/opt/bin/synsched run", "User=synsched"} <= set(lines)
+    assert all(re.fullmatch(r"(#.*|\[\w+\]|[A-Za-z]+=.+|)", line) for line in lines)
+
+
+def test_the_hooks_configuration_names_what_is_managed() -> None:
+    settings = replace(Settings(), manage=Manage(partitions=("gpu", "a100"), opt_in=False))
+    lines = rendered("hook.conf", settings).splitlines()
+    assert {"partitions = gpu,a100", "opt_in = no", "stale_after = 900"} <= set(lines)
+
+
+@pytest.mark.parametrize("name", ["sbatch.sh", "watchdog.sh"])
+def test_scripts_are_ones_that_their_shell_reads(name: str, tmp_path: Path) -> None:
+    script = tmp_path / name
+    script.write_text(rendered(name))
+    shell = shutil.which(script.read_text().splitlines()[0].removeprefix("#!")) or "sh"
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def test_a_hook_comes_as_it_is() -> None:
+    assert render("job_submit.lua") == (Path(__file__).parents[3] / "hooks" / "job_submit.lua").read_text()
+
+
+def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
+    with pytest.raises(RenderingError, match=r"no template nothing: there are gres.conf, hook.conf, job_submit.lua"):
+        render("nothing")
+    with pytest.raises(RenderingError, match="no template"):
+        render("../sql/0001_first_light.sql")
+
+
+def test_a_value_that_is_missing_is_named() -> None:
+    with pytest.raises(RenderingError, match=r"template gres.conf.j2: 'node_groups' is undefined"):
+        render("gres.conf", **installation())
+
+
+def test_every_template_is_content_with_what_an_installation_tells() -> None:
+    for name in templates():
+        assert rendered(name, None, node("a")).endswith("\n"), name

@@ -1,0 +1,73 @@
+"""Slurm's order made to follow ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.model import Hold, Job, Memory, Verb
+from slurmsched.rounds.prioritizing import prioritizing
+from tests.builders import job, node
+from tests.ideal_cluster import IdealCluster
+from tests.prescribing import decision
+
+
+def queue(*priorities: int) -> list[Job]:
+    return [job(number, priority=priority) for number, priority in enumerate(priorities, 1)]
+
+
+def ranked(jobs: list[Job], memory: Memory | None = None) -> tuple[list[str], IdealCluster]:
+    """The jobs in the order Slurm would take them, once the operations for order 1, 2, 3... are done; the cluster."""
+    cluster = IdealCluster([node()], jobs)
+    order = tuple(sorted(cluster.jobs, key=int))
+    for operation in prioritizing(cluster.observe(), decision(jobs, {}, order=order), memory or Memory(), "given"):
+        cluster.execute(operation)
+    return sorted(cluster.jobs, key=lambda name: -cluster.jobs[name].priority), cluster
+
+
+@pytest.mark.parametrize(
+    ("jobs", "changed"),
+    [
+        pytest.param(queue(400, 300, 200, 100), set(), id="already in order"),
+        pytest.param(queue(100, 400, 300, 200), {"1"}, id="the last is to be first"),
+        pytest.param(queue(400, 50, 300, 200), {"2"}, id="one goes in between"),
+        pytest.param(queue(7, 7, 7), {"1", "2"}, id="all alike"),
+        pytest.param(queue(3, 2, 5, 4), {"1", "2"}, id="two pairs the wrong way round"),
+    ],
+)
+def test_as_few_as_possible_get_another_nice(jobs: list[Job], changed: set[str]) -> None:
+    order, cluster = ranked(jobs)
+    assert order == sorted(cluster.jobs, key=int)
+    assert {operation.subject for operation in cluster.executed} == changed
+
+
+def test_where_there_is_no_gap_the_next_ones_move_down() -> None:
+    order, cluster = ranked(queue(10_000, 5_000, 9_999, 9_998))
+    assert order == ["1", "2", "3", "4"]
+    assert {operation.subject for operation in cluster.executed} == {"2", "3", "4"} or {
+        operation.subject for operation in cluster.executed
+    } == {"2"}
+
+
+def test_small_changes_far_down_the_queue_cost_nothing() -> None:
+    priorities = [10_000 - place for place in range(40)]
+    priorities[33], priorities[38] = priorities[38], priorities[33]
+    _, cluster = ranked(queue(*priorities))
+    assert cluster.executed == []
+
+
+def test_nobody_is_lifted_far_above_what_slurm_gave_the_highest() -> None:
+    jobs, memory = queue(10_000, 10_000, 9_000), Memory()
+    for _ in range(50):
+        jobs = jobs[-1:] + jobs[:-1]
+        renamed = [job(n, priority=j.priority, nice=j.nice) for n, j in enumerate(jobs, 1)]
+        _, cluster = ranked(renamed, Memory(nices=dict.fromkeys("123", 0)))
+        jobs = [cluster.jobs[name] for name in "123"]
+        assert [j.priority for j in jobs] == sorted((j.priority for j in jobs), reverse=True)
+    assert max(j.priority for j in jobs) <= 11_000
+    assert memory.nices == {}
+
+
+def test_held_and_running_jobs_are_left_alone() -> None:
+    jobs = [job(1, hold=Hold.USER), job(2, priority=5), job(3, priority=6)]
+    _, cluster = ranked(jobs)
+    assert {(operation.verb, operation.subject) for operation in cluster.executed} == {(Verb.PRIORITIZE, "2")}

@@ -1,0 +1,203 @@
+"""What of a plan may be done now, and when it is through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.model import (
+    Code,
+    Hold,
+    Job,
+    JobState,
+    NodeState,
+    Operation,
+    Plan,
+    Reason,
+    Request,
+    Result,
+    Shape,
+    Snapshot,
+    Verb,
+)
+from slurmsched.rounds.progress import Done, Progress, ready, settled
+from slurmsched.rounds.undoing import overdue
+from tests.builders import job, node, share, snapshot
+
+NOW = 10_000.0
+WHY = Reason(Code.START)
+LEASE = Shape(("n1",), 1, 8, 8, None, 24, 100, 1)
+STOOD = Shape((), 1, 8, None, None, 8, 0, 1)
+PLAN = Plan(
+    (
+        Operation(Verb.NOTIFY, "1", WHY, after="usr1"),
+        Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued", lead=60),
+        Operation(Verb.RESHAPE, "2", WHY, STOOD, LEASE),
+        Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
+    )
+)
+NOTIFY, REQUEUE, RESHAPE, RELEASE = range(4)
+
+OLD = job(1, gpus=8, cpus=24, on=[share("n1", 8, cpus=24, memory=100)])
+OLD_GONE = replace(OLD, state=JobState.PENDING, shares=(), hold=Hold.REQUEUED)
+NEW = job(2, gpus=8, cpus=8, hold=Hold.ADMIN)
+PINNED = Request(gpus=8, gpus_per_node=8, cpus=24, memory=100, pinned=frozenset({"n1"}))
+NEW_SHAPED = replace(NEW, standing=PINNED)
+NEW_LET_GO = replace(NEW_SHAPED, hold=Hold.NONE)
+NEW_RUNS = replace(NEW_LET_GO, state=JobState.RUNNING, shares=OLD.shares)
+
+
+def cluster(*jobs: Job, up: bool = True) -> Snapshot:
+    return snapshot([node(state=NodeState.UP if up else NodeState.DOWN)], jobs, NOW)
+
+
+def done(*places: int, at: float = NOW, **others: Result) -> dict[int, Done]:
+    """These are done, since `at`; others, by the name of their verb, went otherwise."""
+    named = {"notify": NOTIFY, "requeue": REQUEUE, "reshape": RESHAPE, "release": RELEASE}
+    failed = {named[name]: Done(result, at) for name, result in others.items()}
+    return {place: Done(Result.DONE, at) for place in places} | failed
+
+
+@pytest.mark.parametrize(
+    ("so_far", "seen", "now", "may_go"),
+    [
+        pytest.param({}, cluster(OLD, NEW), NOW, (NOTIFY, RESHAPE), id="first the signal, and the newcomer's shape"),
+        pytest.param(done(NOTIFY, RESHAPE), cluster(OLD, NEW), NOW + 59, (), id="the lead is not over"),
+        pytest.param(done(NOTIFY, RESHAPE), cluster(OLD, NEW), NOW + 60, (REQUEUE,), id="the lead is over"),
+        pytest.param(
+            done(NOTIFY, REQUEUE, RESHAPE),
+            cluster(replace(OLD, state=JobState.COMPLETING), NEW),
+            NOW + 70,
+            (),
+            id="the old job is still ending",
+        ),
+        pytest.param(
+            done(NOTIFY, REQUEUE, RESHAPE), cluster(OLD_GONE, NEW), NOW + 70, (RELEASE,), id="the old job has left"
+        ),
+        pytest.param(done(RESHAPE), cluster(NEW), NOW, (RELEASE,), id="the old job ended by itself"),
+        pytest.param(
+            done(RESHAPE, notify=Result.OVERTAKEN),
+            cluster(replace(OLD, state=JobState.COMPLETING), NEW),
+            NOW,
+            (),
+            id="the old job is ending by itself: only its end is waited for",
+        ),
+        pytest.param(done(RESHAPE), cluster(OLD), NOW, (), id="the newcomer was cancelled: the old job stays"),
+        pytest.param(
+            {}, cluster(OLD, NEW, up=False), NOW, (RESHAPE,), id="the node died: the old job is not signalled"
+        ),
+        pytest.param(
+            done(NOTIFY, reshape=Result.REFUSED), cluster(OLD, NEW), NOW + 60, (), id="the newcomer cannot be shaped"
+        ),
+        pytest.param(
+            done(RESHAPE, notify=Result.REFUSED), cluster(OLD, NEW), NOW + 60, (), id="the old job could not be warned"
+        ),
+    ],
+)
+def test_what_may_be_done_now(so_far: dict[int, Done], seen: Snapshot, now: float, may_go: tuple[int, ...]) -> None:
+    assert ready(PLAN, so_far, seen, now) == may_go
+
+
+@pytest.mark.parametrize(
+    ("so_far", "seen", "through"),
+    [
+        pytest.param({}, cluster(OLD, NEW), False, id="nothing is done"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_LET_GO), False, id="the newcomer does not run yet"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_RUNS), True, id="the newcomer runs"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE), True, id="the newcomer is gone"),
+        pytest.param(done(2, notify=Result.FAILED), cluster(OLD, NEW), True, id="nothing more can be done"),
+        pytest.param(done(0, 2), cluster(OLD), True, id="nobody needs it any more"),
+    ],
+)
+def test_when_a_plan_is_through(so_far: dict[int, Done], seen: Snapshot, through: bool) -> None:
+    assert settled(PLAN, so_far, seen, NOW + 60) is through
+
+
+def test_what_is_not_permitted_never_goes_and_neither_does_what_depends_on_it() -> None:
+    barred = Plan((*PLAN.operations[:2], replace(PLAN.operations[2], permitted=False), PLAN.operations[3]))
+    assert ready(barred, {}, cluster(OLD, NEW), NOW) == ()
+    assert settled(barred, {}, cluster(OLD, NEW), NOW)
+
+
+def test_a_moved_job_that_runs_again_counts_as_gone_from_its_old_place() -> None:
+    moved = Plan(
+        (
+            Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued"),
+            Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
+            Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
+        )
+    )
+    elsewhere = replace(OLD, shares=(share("n2", 8),))
+    assert ready(moved, done(0), cluster(OLD, NEW), NOW) == ()
+    assert ready(moved, done(0), cluster(OLD_GONE, NEW), NOW) == (1, 2)
+    assert ready(moved, done(0, 1), snapshot([node(), node("n2")], [elsewhere, NEW], NOW), NOW) == (2,)
+
+
+def undone(so_far: dict[int, Done], seen: Snapshot, now: float) -> list[tuple[str, str, object]]:
+    plan = overdue(Progress(PLAN, so_far, seen, now), 120.0)
+    return [(op.verb.value, op.subject, op.after) for op in plan.operations]
+
+
+@pytest.mark.parametrize(
+    ("so_far", "seen", "now"),
+    [
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_LET_GO), NOW + 119, id="the start has some time left"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_RUNS), NOW + 999, id="it runs"),
+        pytest.param(done(0, 2), cluster(OLD, NEW_SHAPED), NOW + 999, id="the lead is not over as far as we know"),
+        pytest.param(
+            done(0, 1, 2), cluster(replace(OLD, state=JobState.COMPLETING), NEW_SHAPED), NOW + 119, id="still ending"
+        ),
+    ],
+)
+def test_nothing_is_undone_while_all_goes_well(so_far: dict[int, Done], seen: Snapshot, now: float) -> None:
+    assert undone(so_far, seen, now) == []
+
+
+def test_a_start_that_does_not_happen_is_taken_back_and_its_victim_returns() -> None:
+    assert undone(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_LET_GO), NOW + 120) == [
+        ("hold", "2", "admin"),
+        ("reshape", "2", STOOD),
+        ("reshape", "1", LEASE),
+        ("release", "1", "none"),
+    ]
+
+
+def test_a_victim_waits_where_somebody_else_has_taken_its_place() -> None:
+    intruder = job(9, gpus=1, on=[share("n1", 1)])
+    assert undone(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_LET_GO, intruder), NOW + 120) == [
+        ("hold", "2", "admin"),
+        ("reshape", "2", STOOD),
+    ]
+
+
+def test_a_victim_returns_at_once_when_its_newcomer_was_cancelled() -> None:
+    assert undone(done(0, 1, 2), cluster(OLD_GONE), NOW + 1) == [("reshape", "1", LEASE), ("release", "1", "none")]
+
+
+def test_a_newcomer_whose_victim_cannot_be_requeued_gets_its_own_shape_back() -> None:
+    assert undone(done(0, 2, requeue=Result.REFUSED), cluster(OLD, NEW_SHAPED), NOW) == [("reshape", "2", STOOD)]
+
+
+def test_a_victim_that_takes_too_long_to_leave_is_waited_for_no_longer() -> None:
+    ending = replace(OLD, state=JobState.COMPLETING)
+    assert undone(done(0, 1, 2), cluster(ending, NEW_SHAPED), NOW + 120) == [("reshape", "2", STOOD)]
+
+
+def test_a_moved_job_that_finds_no_start_returns_to_its_place() -> None:
+    elsewhere = replace(LEASE, nodes=("n2",))
+    moved = Plan(
+        (
+            Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued"),
+            Operation(Verb.RESHAPE, "1", WHY, STOOD, elsewhere, gone=("1",)),
+            Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
+        )
+    )
+    stuck = replace(OLD_GONE, hold=Hold.NONE, standing=replace(PINNED, pinned=frozenset({"n2"})))
+    seen = snapshot([node(), node("n2", busy=range(8))], [stuck], NOW)
+    late = overdue(Progress(moved, done(0, 1, 2), seen, NOW + 120), 120.0)
+    assert [(op.verb.value, op.after) for op in late.operations] == [
+        ("hold", "admin"),
+        ("reshape", LEASE),
+        ("release", "none"),
+    ]

@@ -1,0 +1,120 @@
+"""After a kill: every verb, before it happened, after it, and with its job gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.model import (
+    Code,
+    Hold,
+    Job,
+    JobState,
+    Memory,
+    Operation,
+    Reason,
+    Request,
+    Result,
+    Shape,
+    Value,
+    Verb,
+)
+from slurmsched.rounds.recovery import recover
+from slurmsched.rounds.shapes import shape_of
+from tests.builders import job, node, share, snapshot
+from tests.ideal_cluster import IdealCluster
+
+ASKED = Request(gpus=2, cpus=2)
+SHAPE = Shape(("n1",), 1, 2, 2, None, 9, 70, 1)
+WAITS, HELD = job(1, request=ASKED), job(1, request=ASKED, hold=Hold.ADMIN)
+RUNS = job(1, request=ASKED, on=[share("n1", 2)])
+
+BEFORE: dict[Verb, tuple[Job, Value, Value]] = {
+    Verb.HOLD: (WAITS, "none", "admin"),
+    Verb.RESHAPE: (HELD, shape_of(ASKED), SHAPE),
+    Verb.RELEASE: (HELD, "admin", "none"),
+    Verb.NOTIFY: (RUNS, None, "usr1"),
+    Verb.REQUEUE: (RUNS, SHAPE, "requeued"),
+    Verb.PRIORITIZE: (WAITS, 0, -7),
+    Verb.NOTE: (WAITS, "", "synsched: waits"),
+}
+"""For each verb about a job: the job as it is before, and the operation's before and after."""
+
+LEAVES_NO_TRACE = {Verb.NOTIFY, Verb.CONFIGURE}
+
+
+def operation(verb: Verb) -> Operation:
+    _, before, after = BEFORE[verb]
+    return Operation(verb, "1", Reason(Code.START), before, after)
+
+
+def result(intended: Operation, *jobs: Job, weight: int = 1) -> Result:
+    recovery = recover([intended], snapshot([node(weight=weight)], jobs), Memory())
+    ((_, became),) = recovery.results
+    assert recovery.repairs.operations == ()
+    return became
+
+
+def test_every_verb_is_here() -> None:
+    assert set(BEFORE) | {Verb.WEIGH, Verb.CONFIGURE} == set(Verb)
+
+
+@pytest.mark.parametrize("verb", BEFORE)
+def test_killed_before_it_happened(verb: Verb) -> None:
+    assert result(operation(verb), BEFORE[verb][0]) is Result.FAILED
+
+
+@pytest.mark.parametrize("verb", BEFORE)
+def test_killed_after_it_happened(verb: Verb) -> None:
+    cluster = IdealCluster([node()], [BEFORE[verb][0]])
+    cluster.execute(operation(verb))
+    expected = Result.FAILED if verb in LEAVES_NO_TRACE else Result.DONE
+    assert result(operation(verb), cluster.jobs["1"]) is expected
+
+
+@pytest.mark.parametrize("verb", BEFORE)
+def test_the_job_is_gone(verb: Verb) -> None:
+    assert result(operation(verb)) is Result.OVERTAKEN
+    assert result(operation(verb), replace(WAITS, state=JobState.FINISHED)) is Result.OVERTAKEN
+
+
+@pytest.mark.parametrize(
+    ("verb", "now", "expected"),
+    [
+        pytest.param(Verb.HOLD, RUNS, Result.OVERTAKEN, id="it started before it could be held"),
+        pytest.param(Verb.HOLD, replace(WAITS, hold=Hold.USER), Result.OVERTAKEN, id="its owner held it"),
+        pytest.param(Verb.RELEASE, RUNS, Result.DONE, id="released, and it runs"),
+        pytest.param(Verb.RESHAPE, RUNS, Result.OVERTAKEN, id="it runs with its old shape"),
+        pytest.param(Verb.REQUEUE, replace(RUNS, state=JobState.COMPLETING), Result.DONE, id="requeued, still ending"),
+        pytest.param(Verb.REQUEUE, WAITS, Result.OVERTAKEN, id="somebody else requeued it"),
+        pytest.param(Verb.NOTIFY, WAITS, Result.OVERTAKEN, id="it does not run any more"),
+        pytest.param(Verb.PRIORITIZE, RUNS, Result.OVERTAKEN, id="it runs: its nice no longer matters"),
+    ],
+)
+def test_the_world_moved_on(verb: Verb, now: Job, expected: Result) -> None:
+    assert result(operation(verb), now) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "expected"),
+    [
+        pytest.param("n1", 1, Result.FAILED, id="not yet"),
+        pytest.param("n1", 50, Result.DONE, id="done"),
+        pytest.param("n9", 1, Result.OVERTAKEN, id="the node is gone"),
+    ],
+)
+def test_a_weight(name: str, weight: int, expected: Result) -> None:
+    assert result(Operation(Verb.WEIGH, name, Reason(Code.LEAN), 1, 50), weight=weight) is expected
+
+
+def test_a_file_is_written_again() -> None:
+    assert result(Operation(Verb.CONFIGURE, "/etc/f", Reason(Code.RENDER), "a", "b")) is Result.FAILED
+
+
+def test_a_job_that_was_left_half_reshaped_becomes_itself_again() -> None:
+    half = replace(HELD, standing=replace(ASKED, pinned=frozenset({"n1"})))
+    recovery = recover([operation(Verb.RESHAPE)], snapshot([node()], [half]), Memory(originals={"1": ASKED}))
+    assert recovery.results == ((operation(Verb.RESHAPE), Result.FAILED),)
+    (repair,) = recovery.repairs.operations
+    assert (repair.verb, repair.subject, repair.after) == (Verb.RESHAPE, "1", shape_of(ASKED))

@@ -1,0 +1,55 @@
+"""Which jobs are managed."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.model import Code, Job, JobState, Request
+from slurmsched.rounds.scope import unmanaged
+from slurmsched.settings.definition import Manage
+from tests.builders import job
+
+OURS = Manage(partitions=("gpu",), qos=("train",), never_partitions=("exam",))
+
+
+@pytest.mark.parametrize(
+    "managed",
+    [
+        pytest.param(job(1), id="a GPU batch job in a managed partition"),
+        pytest.param(job(1, partitions=("other",), qos="train"), id="in a managed QOS"),
+        pytest.param(job(1, partitions=("other",), hint="model=bert"), id="anywhere with a hint"),
+        pytest.param(job("7_3", array_job="7"), id="a task of an array"),
+        pytest.param(job(1, state=JobState.RUNNING), id="one that runs"),
+    ],
+)
+def test_it_is_managed(managed: Job) -> None:
+    assert unmanaged(managed, OURS) is None
+
+
+@pytest.mark.parametrize(
+    ("foreign", "code"),
+    [
+        pytest.param(job(1, partitions=("other",)), Code.UNMANAGED, id="elsewhere without a hint"),
+        pytest.param(job(1, hint="model=bert", partitions=("exam",)), Code.UNMANAGED, id="where nothing is managed"),
+        pytest.param(job(1, partitions=("gpu", "exam")), Code.UNMANAGED, id="also in a partition where nothing is"),
+        pytest.param(job(1, gpus=0), Code.NO_GPU, id="a job without GPUs"),
+        pytest.param(job(1, request=Request(shards=2)), Code.SHARDS, id="a job of GPU shards"),
+        pytest.param(job(1, batch=False), Code.NOT_BATCH, id="an interactive job"),
+        pytest.param(
+            job(1, unmanageable="it asks for GPUs per socket"), Code.UNMANAGED, id="what only Slurm can place"
+        ),
+        pytest.param(job("5+0"), Code.UNMANAGED, id="a heterogeneous job"),
+        pytest.param(job(1, state=JobState.SUSPENDED), Code.UNMANAGED, id="a suspended job"),
+        pytest.param(job(1, state=JobState.COMPLETING), Code.UNMANAGED, id="a job that is ending"),
+    ],
+)
+def test_it_is_left_to_slurm(foreign: Job, code: Code) -> None:
+    reason = unmanaged(foreign, OURS)
+    assert reason is not None
+    assert reason.code is code
+
+
+def test_without_opt_in_a_hint_makes_no_job_managed() -> None:
+    reason = unmanaged(job(1, hint="model=bert"), Manage(opt_in=False))
+    assert reason is not None
+    assert reason.sentence == "is not managed: neither its partition nor its QOS is managed"

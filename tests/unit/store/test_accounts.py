@@ -1,0 +1,103 @@
+"""Attained service and moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurmsched.model import Code, Job, JobState, Operation, Outcome, Reason, Result, Verb
+from slurmsched.store.accounts import Accounts
+from slurmsched.store.database import Database
+from slurmsched.store.journal import Journal
+from slurmsched.store.migrations import migrate
+from slurmsched.store.sightings import sight
+from tests.builders import job, share, snapshot
+
+
+def running(number: int, gpus: int, since: float, run_time: float, **other: object) -> Job:
+    return job(number, on=[share(gpus=gpus)], start_time=since, run_time=run_time, **other)
+
+
+@pytest.mark.parametrize(
+    ("polls", "attained"),
+    [
+        pytest.param([[running(1, 2, 100, 50)]], 100, id="a run counts its GPUs times its run time"),
+        pytest.param([[running(1, 2, 100, 50)], [running(1, 2, 100, 80)]], 160, id="the same run is not counted twice"),
+        pytest.param([[running(1, 2, 100, 50)], []], 100, id="a job that vanished keeps its last figure"),
+        pytest.param(
+            [[running(1, 2, 100, 50)], [running(1, 4, 300, 10)]], 140, id="a restart on more GPUs is a run of its own"
+        ),
+        pytest.param(
+            [[running(1, 2, 100, 50)], [running(1, 2, 100, 60, state=JobState.COMPLETING)]],
+            120,
+            id="a job that is completing still has its GPUs",
+        ),
+        pytest.param([[running(1, 2, 100, 50)], [running(1, 2, 100, 20)]], 100, id="a figure never shrinks"),
+        pytest.param([[job(1, gpus=2, run_time=50, start_time=900.0)]], 0, id="a pending job attains nothing"),
+        pytest.param([[job(1, on=[share(gpus=2)], run_time=50)]], 0, id="a run without a start is left out"),
+    ],
+)
+def test_attained_service(database: Database, polls: Sequence[Sequence[Job]], attained: float) -> None:
+    accounts = Accounts(database)
+    for jobs in polls:
+        accounts.observe(snapshot(jobs=jobs))
+    assert accounts.attained("1") == attained
+
+
+polls = st.lists(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 8), st.sampled_from([100.0, 200.0, 300.0]), st.integers(0, 99)),
+        max_size=3,
+        unique_by=lambda run: run[0],
+    ),
+    max_size=8,
+)
+
+
+@given(polls)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_sum_over_all_runs_is_the_most_that_any_poll_showed_of_each(
+    seen: list[list[tuple[int, int, float, int]]],
+) -> None:
+    database = Database.in_memory()
+    migrate(database, 1.0)
+    accounts, most = Accounts(database), dict[tuple[int, float], int]()
+    for poll in seen:
+        accounts.observe(snapshot(jobs=[running(*run) for run in poll]))
+        for number, gpus, since, run_time in poll:
+            most[number, since] = max(most.get((number, since), 0), gpus * run_time)
+    service = accounts.service(str(number) for number in range(1, 4))
+    assert sum(service.values()) == sum(most.values())
+    database.close()
+
+
+def requeue(journal: Journal, number: str, result: Result, at: float) -> None:
+    operation = Operation(Verb.REQUEUE, number, Reason(Code.NEWCOMER_FIRST))
+    (entry,) = journal.intend(journal.begin_round(at, "enforce", "synergy", "las"), [(0, operation)], at)
+    journal.record([(entry, Outcome(operation, result))], at)
+
+
+def test_moves_are_the_requeues_that_were_done_in_the_last_day(database: Database) -> None:
+    sight(database, snapshot(jobs=[job(1), job(2)], time=0.0), {"1", "2"})
+    journal = Journal(database)
+    for number, result, at in [
+        ("1", Result.DONE, 50.0),
+        ("1", Result.DONE, 90_000.0),
+        ("1", Result.REFUSED, 91_000.0),
+        ("1", Result.UNDONE, 92_000.0),
+        ("2", Result.DONE, 93_000.0),
+    ]:
+        requeue(journal, number, result, at)
+    assert Accounts(database).moves(100_000.0) == {"1": (90_000.0, 92_000.0), "2": (93_000.0,)}
+
+
+def test_what_befell_an_older_job_with_the_same_number_does_not_count(database: Database) -> None:
+    journal = Journal(database)
+    sight(database, snapshot(jobs=[job(1)], time=0.0), {"1"})
+    requeue(journal, "1", Result.DONE, 10.0)
+    sight(database, snapshot(time=20.0), set())
+    sight(database, snapshot(jobs=[job(1, user="bob", submit_time=25.0)], time=30.0), {"1"})
+    assert Accounts(database).moves(40.0) == {}

@@ -1,0 +1,66 @@
+"""Schema changes: once each, whole or not at all, and never on somebody else's file."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurmsched.store.database import Database
+from slurmsched.store.errors import BrokenStoreError, NewerStoreError, StoreError
+from slurmsched.store.migrations import Migration, migrate, pending, shipped_migrations
+
+FIRST = Migration("0001_first", "-- a; b\nCREATE TABLE one (x TEXT);\nINSERT INTO one VALUES ('a;\nb');\n-- end\n")
+SECOND = Migration("0002_second", "CREATE TABLE two (y TEXT);")
+BROKEN = Migration("0003_broken", "CREATE TABLE three (z TEXT);\nCREATE TABLE one (x TEXT);")
+
+
+def test_the_shipped_ones_are_numbered_from_one_without_a_gap() -> None:
+    numbers = [int(migration.name.partition("_")[0]) for migration in shipped_migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_new_database_gets_all_of_them_in_order(path: Path) -> None:
+    database = Database.open(path)
+    assert pending(database, (FIRST, SECOND)) == (FIRST, SECOND)
+    assert migrate(database, 5.0, (FIRST, SECOND)) == (FIRST, SECOND)
+    assert database.rows("SELECT * FROM migrations") == [
+        {"name": "0001_first", "applied": 5.0},
+        {"name": "0002_second", "applied": 5.0},
+    ]
+    assert database.rows("SELECT x FROM one") == [{"x": "a;\nb"}]
+
+
+def test_an_older_database_gets_what_it_lacks_and_keeps_what_it_has(path: Path) -> None:
+    database = Database.open(path)
+    migrate(database, 5.0, (FIRST,))
+    assert migrate(database, 6.0, (FIRST, SECOND)) == (SECOND,)
+    assert migrate(database, 7.0, (FIRST, SECOND)) == ()
+    assert database.rows("SELECT x FROM one") == [{"x": "a;\nb"}]
+
+
+def test_one_that_fails_leaves_neither_tables_nor_a_record(path: Path) -> None:
+    database = Database.open(path)
+    migrate(database, 5.0, (FIRST, SECOND))
+    with pytest.raises(StoreError, match="one already exists"):
+        migrate(database, 6.0, (FIRST, SECOND, BROKEN))
+    assert "three" not in database.tables
+    assert pending(database, (FIRST, SECOND, BROKEN)) == (BROKEN,)
+
+
+def test_a_newer_database_is_refused_and_not_touched(path: Path) -> None:
+    database = Database.open(path)
+    migrate(database, 5.0, (FIRST, SECOND))
+    with pytest.raises(NewerStoreError, match=r"newer synsched \(0002_second\): install that release again"):
+        migrate(database, 6.0, (FIRST,))
+
+
+def test_another_programs_database_is_refused_and_not_touched(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmarks (url TEXT)")
+    other.close()
+    database = Database.open(path)
+    with pytest.raises(BrokenStoreError, match=r"another program's database: set storage\.path"):
+        migrate(database, 5.0)
+    assert database.tables == {"bookmarks"}

@@ -1,0 +1,169 @@
+"""What a round leaves for the next one, and for how long."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.backends.recorded import pack, unpack
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import (
+    Code,
+    Hold,
+    Job,
+    Memory,
+    Operation,
+    Outcome,
+    Overview,
+    Reason,
+    Request,
+    Result,
+    Snapshot,
+    Target,
+    Verb,
+    decode,
+)
+from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.explanation import Explanation
+from slurmsched.rounds.round import RoundResult, run_round
+from slurmsched.settings.definition import Mode, Rounds, Settings
+from slurmsched.store.store import Store
+from tests.builders import job, node, share, snapshot
+
+DAY = 86400.0
+BACK = Reason(Code.START)
+ROOT = Identity("root", Privilege.SLURM_USER)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store.in_memory()
+
+
+def sighted(store: Store, *jobs: Job, at: float = 1000.0) -> Snapshot:
+    seen = snapshot([node()], jobs, time=at)
+    store.remembering.sight(None, seen, {each.id for each in jobs})
+    return seen
+
+
+def journalled(store: Store, operation: Operation, at: float = 1000.0) -> None:
+    number = store.journal.begin_round(at, "enforce", "synergy", "las")
+    (entry,) = store.journal.intend(number, [(0, operation)], at)
+    store.journal.record([(entry, Outcome(operation, Result.DONE))], at)
+
+
+def remembered(store: Store, *jobs: Job) -> tuple[int, RoundResult]:
+    seen = sighted(store, *jobs)
+    settings = Settings(rounds=Rounds(mode=Mode.ENFORCE))
+    result = run_round(seen, Memory(), settings, Knowledge(), ROOT)
+    number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
+    store.remembering.remember(number, result, explain, pack(seen, Memory()))
+    return number, result
+
+
+def test_a_job_that_was_never_changed_leaves_nothing_to_remember(store: Store) -> None:
+    seen = sighted(store, job(7, gpus=2))
+    assert store.remembering.memory(seen, "synergy") == Memory()
+
+
+def test_the_original_request_of_a_reshaped_job_and_only_of_that(store: Store) -> None:
+    sighted(store, job(7, gpus=2, cpus=6), job(8, gpus=2, cpus=6))
+    journalled(store, Operation(Verb.RESHAPE, "7", BACK))
+    wide = Request(gpus=2, cpus=12)
+    seen = sighted(store, job(7, request=wide), job(8, gpus=2, cpus=6))
+    assert store.remembering.memory(seen, "synergy").originals == {"7": Request(gpus=2, cpus=6)}
+
+
+def test_the_nice_of_a_job_that_we_ranked(store: Store) -> None:
+    sighted(store, job(7, nice=10))
+    journalled(store, Operation(Verb.PRIORITIZE, "7", BACK, 10, 500))
+    assert store.remembering.memory(sighted(store, job(7, nice=500)), "synergy").nices == {"7": 10}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "held"),
+    [
+        pytest.param(job(7), job(7, hold=Hold.ADMIN), {"7"}, id="we held it"),
+        pytest.param(job(7), job(7), set(), id="we held it, and somebody let it go"),
+    ],
+)
+def test_whose_holds_are_ours(store: Store, first: Job, then: Job, held: set[str]) -> None:
+    sighted(store, first)
+    journalled(store, Operation(Verb.HOLD, "7", BACK))
+    assert store.remembering.memory(sighted(store, then), "synergy").held == held
+
+
+def test_a_job_that_ended_is_not_remembered_for_another_with_its_number(store: Store) -> None:
+    sighted(store, job(7, gpus=2, cpus=6), at=100.0)
+    journalled(store, Operation(Verb.RESHAPE, "7", BACK))
+    journalled(store, Operation(Verb.HOLD, "7", BACK))
+    sighted(store, at=200.0)
+    seen = sighted(store, job(7, gpus=4, hold=Hold.ADMIN, submit_time=250.0), at=300.0)
+    assert store.remembering.memory(seen, "synergy") == Memory()
+
+
+def test_attained_service_is_up_to_the_snapshot(store: Store) -> None:
+    seen = sighted(store, job(7, on=[share(gpus=2)], start_time=900.0, run_time=100.0))
+    assert store.remembering.memory(seen, "synergy").service == {"7": 200.0}
+
+
+@pytest.mark.parametrize(
+    ("later", "stalled"),
+    [pytest.param(300.0, {"7": "QOSMaxGRESPerUser"}, id="soon"), pytest.param(1000.0, {}, id="after a while")],
+)
+def test_a_start_that_was_taken_back_is_not_tried_again_at_once(
+    store: Store, later: float, stalled: dict[str, str]
+) -> None:
+    sighted(store, job(7))
+    number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
+    (entry,) = store.journal.intend(number, [(0, Operation(Verb.RELEASE, "7", BACK))], 1000.0)
+    store.journal.record([(entry, Outcome(entry.operation, Result.DONE))], 1000.0)
+    store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
+    assert store.remembering.memory(sighted(store, job(7), at=1000.0 + later), "synergy").stalled == stalled
+
+
+def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
+    remembered(store, job(7, gpus=8, hint="model=bert"), job(8, gpus=8, hint="model=bert"), job(9))
+    rows = {row["id"]: row for row in store.database.rows("SELECT * FROM jobs")}
+    assert decode(Explanation, rows["7"]["reason"]).headline == rows["7"]["sentence"]
+    assert decode(Target, rows["7"]["target"]).nodes == ("n1",)
+    assert (rows["7"]["rank"], rows["8"]["rank"], rows["8"]["target"]) == (1, 2, None)
+    assert (rows["9"]["rank"], rows["9"]["target"]) == (None, None)
+    assert rows["9"]["sentence"].startswith("is not managed: it carries no synsched: hint")
+
+
+def test_the_overview_and_the_recording_come_back(store: Store) -> None:
+    number, result = remembered(store, job(7, gpus=8, hint="model=bert"))
+    (row,) = store.database.rows("SELECT overview, snapshot FROM rounds WHERE id = ?", (number,))
+    assert [use.name for use in decode(Overview, row["overview"]).nodes] == ["n1"]
+    assert unpack(row["snapshot"]).snapshot == result.snapshot
+
+
+def test_a_policys_state_is_given_to_the_same_policy_only(store: Store) -> None:
+    store.database.insert("policy_state", {"system": "synergy", "state": '{"passes":{"alice":3}}'})
+    seen = sighted(store)
+    assert store.remembering.memory(seen, "synergy").policy_state == {"passes": {"alice": 3}}
+    assert store.remembering.memory(seen, "slurm").policy_state == {}
+
+
+def test_only_the_latest_recordings_are_kept(store: Store) -> None:
+    numbers = [remembered(store, job(7, hint="model=bert"))[0] for _ in range(5)]
+    store.remembering.prune(1000.0, keep_days=90, keep_snapshots=2)
+    kept = store.database.rows("SELECT id FROM rounds WHERE snapshot IS NOT NULL ORDER BY id")
+    assert [row["id"] for row in kept] == numbers[-2:]
+
+
+def test_old_history_is_dropped_and_what_lives_is_kept(store: Store) -> None:
+    lives = job(7, hold=Hold.ADMIN)
+    sighted(store, lives, job(8, on=[share()], start_time=0.0, run_time=50.0), at=100.0)
+    journalled(store, Operation(Verb.HOLD, "7", BACK), at=100.0)
+    unknown = store.journal.begin_round(100.0, "enforce", "synergy", "las")
+    store.journal.intend(unknown, [(0, Operation(Verb.NOTIFY, "7", BACK))], 100.0)
+    sighted(store, lives, at=200.0)
+    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["7"]
+    assert store.database.rows("SELECT * FROM service") == []
+    assert store.database.rows("SELECT * FROM events") == []
+    assert [entry.round for entry in store.journal.open_intents()] == [unknown]
+    assert [row["id"] for row in store.database.rows("SELECT id FROM rounds")] == [unknown]
+    assert store.remembering.memory(sighted(store, lives, at=300.0), "synergy").held == {"7"}

@@ -1,0 +1,136 @@
+"""What each poll makes of the jobs we know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurmsched.model import Hold, Job, JobState, Request, decode
+from slurmsched.store.database import Database
+from slurmsched.store.sightings import sight
+from tests.builders import job, share, snapshot
+
+WIDE = Request(gpus=2, cpus=12)
+
+
+def row(database: Database, number: str = "7") -> dict[str, Any]:
+    (found,) = database.rows("SELECT * FROM jobs WHERE id = ?", (number,))
+    return found
+
+
+def look(database: Database, *jobs: Job, at: float = 100.0) -> list[tuple[str, str]]:
+    events = sight(database, snapshot(jobs=jobs, time=at), {each.id for each in jobs})
+    return [(event.job, event.kind.value) for event in events]
+
+
+def ours(database: Database, what: str) -> None:
+    database.write(f"UPDATE jobs SET {what} = 1 WHERE id = '7'")  # noqa: S608 our own column
+
+
+def test_a_new_job_is_remembered_with_what_it_asks_for(database: Database) -> None:
+    assert look(database, job(7, gpus=2, cpus=6, nice=30)) == [("7", "seen")]
+    assert decode(Request, row(database)["original"]) == Request(gpus=2, cpus=6)
+    assert row(database)["original_nice"] == 30
+
+
+def test_a_job_that_is_not_managed_gets_no_row(database: Database) -> None:
+    assert sight(database, snapshot(jobs=[job(7)]), set()) == ()
+    assert database.rows("SELECT * FROM jobs") == []
+
+
+def test_its_request_follows_its_owner_until_we_reshape_it(database: Database) -> None:
+    look(database, job(7, gpus=2, cpus=6))
+    look(database, job(7, gpus=2, cpus=8))
+    assert decode(Request, row(database)["original"]).cpus == 8
+    ours(database, "reshaped")
+    look(database, job(7, gpus=2, cpus=6, standing=WIDE))
+    assert decode(Request, row(database)["original"]).cpus == 8
+    assert row(database)["reshaped"]
+
+
+def test_a_job_that_stands_as_it_was_submitted_is_not_reshaped_any_more(database: Database) -> None:
+    look(database, job(7, gpus=2, cpus=6))
+    ours(database, "reshaped")
+    look(database, job(7, gpus=2, cpus=6))
+    assert not row(database)["reshaped"]
+
+
+def test_its_nice_follows_its_owner_until_it_is_ours(database: Database) -> None:
+    look(database, job(7, nice=10))
+    ours(database, "boosted")
+    look(database, job(7, nice=-500))
+    assert (row(database)["original_nice"], row(database)["boosted"]) == (10, 1)
+    look(database, job(7, nice=10))
+    assert not row(database)["boosted"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "held"),
+    [
+        pytest.param(job(7, hold=Hold.ADMIN), 1, id="it still waits held"),
+        pytest.param(job(7, hold=Hold.REQUEUED), 1, id="it waits requeued and held"),
+        pytest.param(job(7, state=JobState.COMPLETING), 1, id="it is on its way back into the queue"),
+        pytest.param(job(7, hold=Hold.NONE), 0, id="somebody let it go"),
+        pytest.param(job(7, on=[share()]), 0, id="it runs"),
+    ],
+)
+def test_a_hold_stays_ours_while_it_stands(database: Database, seen: Job, held: int) -> None:
+    look(database, job(7, hold=Hold.ADMIN))
+    ours(database, "held_by_us")
+    look(database, seen)
+    assert row(database)["held_by_us"] == held
+
+
+@pytest.mark.parametrize(
+    ("hint", "hold", "held"),
+    [
+        pytest.param("held=hook", Hold.USER, 1, id="the hook's mark and a user's hold: ours"),
+        pytest.param("held=hook", Hold.ADMIN, 0, id="an administrator has held it since"),
+        pytest.param("model=bert", Hold.USER, 0, id="its owner's own hold"),
+        pytest.param("held=hook", Hold.NONE, 0, id="let go since"),
+    ],
+)
+def test_whose_hold_a_new_job_is_under(database: Database, hint: str, hold: Hold, held: int) -> None:
+    look(database, job(7, hint=hint, hold=hold))
+    assert row(database)["held_by_us"] == held
+
+
+def test_a_job_that_is_not_seen_has_ended_but_what_is_ours_of_it_is_kept(database: Database) -> None:
+    look(database, job(7, gpus=2, cpus=6, hold=Hold.ADMIN))
+    ours(database, "held_by_us")
+    ours(database, "reshaped")
+    assert look(database, at=200.0) == [("7", "ended")]
+    assert row(database)["state"] == "finished"
+    look(database, job(7, gpus=2, cpus=6, standing=WIDE, hold=Hold.ADMIN), at=300.0)
+    assert {"state": "pending", "held_by_us": 1, "reshaped": 1, "first_seen": 100.0}.items() <= row(database).items()
+    assert decode(Request, row(database)["original"]).cpus == 6
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(job(7, gpus=1, submit_time=250.0), id="submitted after the first was last seen"),
+        pytest.param(job(7, gpus=1, user="bob"), id="submitted by somebody else"),
+    ],
+)
+def test_another_job_with_the_number_of_one_that_ended_starts_afresh(database: Database, other: Job) -> None:
+    look(database, job(7, gpus=2, cpus=6))
+    ours(database, "reshaped")
+    database.insert("service", {"job": "7", "run_started": 50.0, "gpu_seconds": 99.0})
+    look(database, at=200.0)
+    assert look(database, other, at=300.0) == [("7", "seen")]
+    assert {"first_seen": 300.0, "reshaped": 0, "owner": other.user}.items() <= row(database).items()
+    assert database.rows("SELECT * FROM service") == []
+
+
+def test_events_are_told_once(database: Database) -> None:
+    waits, runs = job(7, hint="ckpt=loud"), job(7, hint="ckpt=loud", on=[share()])
+    assert look(database, waits) == [("7", "seen"), ("7", "hint")]
+    assert look(database, waits) == []
+    assert look(database, runs) == [("7", "started")]
+    assert look(database, runs) == []
+    done = replace(runs, state=JobState.FINISHED, shares=())
+    assert look(database, done) == [("7", "ended")]
+    assert look(database) == []
