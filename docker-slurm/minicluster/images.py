@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -14,6 +13,8 @@ RELEASES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
 CONTEXT = Path(__file__).resolve().parent.parent / "image"
 REPOSITORY = "slurmsched-cluster"
 MIRROR = "http://deb.debian.org/debian"
+DEBOOTSTRAP_SCRIPT = Path("/usr/share/debootstrap/scripts/sid")  # all releases of Debian share it
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def ensure_image(commands: Commands, release: str) -> str:
@@ -66,9 +67,9 @@ def _ensure_base(commands: Commands, release: str) -> None:
     if _exists(commands, official) or commands.succeeds("docker", "pull", "-q", official, timeout=10):
         commands.run("docker", "tag", official, base)
         return
-    if not shutil.which("debootstrap"):
+    if not (DEBOOTSTRAP_SCRIPT.exists() and KEYRING.exists()):
         install_packages(commands, "debootstrap", "debian-archive-keyring")
     commands.say(f"no registry answers: making {base} by debootstrap (about a minute, once)")
     with tempfile.TemporaryDirectory(prefix=f"slurmsched-{release}-", dir="/var/tmp") as folder:
-        commands.run("debootstrap", "--variant=minbase", release, folder, MIRROR)
+        commands.run("debootstrap", "--variant=minbase", release, folder, MIRROR, str(DEBOOTSTRAP_SCRIPT))
         commands.run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", folder, base)

@@ -11,7 +11,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.doctor.examining import Instruments, examine
 from slurmsched.doctor.finding import Finding, Verdict
-from slurmsched.report.doctor_view import finding_view
+from slurmsched.doctor.view import finding_view
 
 __all__ = ["doctor"]
 

@@ -17,5 +17,7 @@ T = TypeVar("T")
 def progress(items: Sequence[T], what: str) -> Iterator[T]:
     """The items, with a bar on standard error while they are gone through; none where that is no screen."""
     screen = console(to_errors=True)
-    silent = not screen.is_terminal or screen.is_dumb_terminal
-    yield from track(items, description=what, console=screen, transient=True, disable=silent)
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield from items
+    else:
+        yield from track(items, description=what, console=screen, transient=True)

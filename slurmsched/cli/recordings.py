@@ -17,6 +17,7 @@ from slurmsched.cli.policy import policy_options, with_policy
 from slurmsched.cli.progress import progress
 from slurmsched.knowledge import Knowledge
 from slurmsched.report.planned import planned
+from slurmsched.report.quantities import count
 from slurmsched.report.replayed import Replayed, replayed_view
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
@@ -49,7 +50,7 @@ def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
         recording = unpack(stored[1])
         snapshot, memory = recording.snapshot, recording.memory
     written(file, snapshot, memory)
-    click.echo(f"{file}: {len(snapshot.jobs)} jobs on {len(snapshot.nodes)} nodes")
+    click.echo(f"{file}: {count(len(snapshot.jobs), 'job')} on {count(len(snapshot.nodes), 'node')}")
 
 
 @click.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from slurmsched.model import Operation, Shape
@@ -30,7 +30,7 @@ def plan_view(plan: PlannedRound, with_commands: bool = False) -> RenderableType
     header = f"{plan.system}, {plan.ordering} order, mode {plan.mode}: {queue}"
     parts: list[RenderableType] = [line(header, "bold")]
     if plan.operations:
-        parts += [Text(""), *(_operation(number, one, with_commands) for number, one in _numbered(plan))]
+        parts += [Text(""), _operations(plan, with_commands)]
     else:
         parts.append(line("nothing has to change"))
     if plan.waits:
@@ -43,26 +43,32 @@ def plan_view(plan: PlannedRound, with_commands: bool = False) -> RenderableType
     return Group(*parts)
 
 
-def _numbered(plan: PlannedRound) -> Iterator[tuple[int, Planned]]:
-    return enumerate(plan.operations, start=1)
-
-
 def _in_order(plan: PlannedRound) -> list[str]:
     ranks = {job: place for place, job in enumerate(plan.order)}
     return sorted(plan.waits, key=lambda job: (ranks.get(job, len(ranks)), job))
 
 
-def _operation(number: int, planned: Planned, with_commands: bool) -> RenderableType:
-    said = [line(f"{number:>3}  {planned.verb.value:<10} {planned.sentence}")]
-    notes = [f"when {', '.join(planned.gone)} left" if planned.gone else "", _undo(planned)]
-    if planned.lead:
-        notes.insert(0, f"{duration(planned.lead)} after the signal")
+def _operations(plan: PlannedRound, with_commands: bool) -> RenderableType:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right")
+    table.add_column()
+    table.add_column(overflow="fold")
+    for number, planned in enumerate(plan.operations, start=1):
+        table.add_row(str(number), planned.verb.value, line(planned.sentence))
+        table.add_row("", "", line("; ".join(_conditions(planned)), "dim"))
+        for command in planned.commands if with_commands else ():
+            table.add_row("", "", line(f"$ {command}", "cyan"))
+    return table
+
+
+def _conditions(planned: Planned) -> Iterator[str]:
     if not planned.permitted:
-        notes.insert(0, "not permitted: see 'synsched doctor'")
-    said.append(line("; ".join(filter(None, notes)), "dim"))
-    if with_commands:
-        said += (line(f"$ {command}", "cyan") for command in planned.commands)
-    return Group(said[0], *(Padding(one, (0, 0, 0, 5), expand=False) for one in said[1:]))
+        yield "not permitted: see 'synsched doctor'"
+    if planned.lead:
+        yield f"{duration(planned.lead)} after the signal"
+    if planned.gone:
+        yield f"when {', '.join(planned.gone)} left"
+    yield _undo(planned)
 
 
 def _undo(planned: Planned) -> str:
@@ -71,10 +77,10 @@ def _undo(planned: Planned) -> str:
 
 def _worded(undo: Operation) -> str:
     match undo.after:
-        case None:
-            return undo.verb.value
         case Shape() as shape:
             where = ",".join(shape.nodes) or count(shape.node_count, "node")
             return f"{undo.verb.value} to {shape.gpus} GPUs, {shape.cpus} CPUs a node on {where}"
-        case value:
-            return f"{undo.verb.value} {value}" if len(str(value)) <= 40 else undo.verb.value  # noqa: PLR2004 half a line
+        case int() as number:
+            return f"{undo.verb.value} {number}"
+        case _:
+            return undo.verb.value

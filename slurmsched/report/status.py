@@ -21,8 +21,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """One managed job. `nodes` are those it has; `target` those it is to get. CPUs and memory (MiB) are for the
-    whole job; `problems` are what is wrong with its hints."""
+    """One managed job. `nodes` are those it has; `target` those it is to get, at `speed` times its GPU-proportional
+    share's, None while it waits. CPUs and memory (MiB) are for the whole job; `problems` are what is wrong with its
+    hints."""
 
     id: JobId
     user: str
@@ -35,6 +36,7 @@ class QueuedJob:
     memory: int
     nodes: tuple[str, ...]
     target: tuple[str, ...]
+    speed: float | None
     rank: int | None
     rank_key: str
     why: str
@@ -46,7 +48,8 @@ class QueuedJob:
 class Status:
     """All of it. `at` is when it was asked, `surveyed` when the nodes were as shown (unix seconds).
 
-    `paused` says who paused and why, empty where nobody did; `problems` name what somebody should mend, worst first.
+    `running` and `waiting` count all managed jobs, also where `jobs` are only chosen ones. `paused` says who paused and
+    why, empty where nobody did; `problems` name what somebody should mend, worst first.
     """
 
     at: float
@@ -57,6 +60,8 @@ class Status:
     paused: str
     round: RoundRow | None
     nodes: tuple[NodeUse, ...]
+    running: int
+    waiting: int
     jobs: tuple[QueuedJob, ...]
     problems: tuple[str, ...]
 
@@ -81,8 +86,20 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
         problems.append(f"round {latest.id} failed: {latest.error}")
     problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
     problems += used.oddities
-    mode = last.mode if last else settings.rounds.mode.value
-    return Status(now, used.time, used.cluster, mode, alive, pause, last, used.nodes, jobs, tuple(problems))
+    return Status(
+        at=now,
+        surveyed=used.time,
+        cluster=used.cluster,
+        mode=last.mode if last else settings.rounds.mode.value,
+        liveness=alive,
+        paused=pause,
+        round=last,
+        nodes=used.nodes,
+        running=sum(job.state is JobState.RUNNING for job in jobs),
+        waiting=sum(job.state is JobState.PENDING for job in jobs),
+        jobs=jobs,
+        problems=tuple(problems),
+    )
 
 
 def chosen(whole: Status, users: Iterable[str] = (), partitions: Iterable[str] = ()) -> Status:
@@ -117,6 +134,7 @@ def _job(row: JobRow) -> QueuedJob:
         memory=told.number("memory", asked.memory * asked.nodes),
         nodes=told.texts("nodes"),
         target=row.target.nodes if row.target else (),
+        speed=row.target.speed if row.target else None,
         rank=row.rank,
         rank_key=row.rank_key,
         why=row.sentence.removeprefix(f"job {row.id} "),

@@ -51,14 +51,15 @@ def header_view(status: Status) -> RenderableType:
     where = f" on {status.cluster}" if status.cluster else ""
     last = status.round
     if last is None:
-        return Text(f"synsched{where}: {status.liveness.sentence}", style=_STYLES[status.liveness.life])
+        return line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life])
     how = f"synsched{where}: mode {status.mode}, system {last.system}, order {last.ordering}"
     spent = sum(part or 0.0 for part in (last.observe_s, last.decide_s, last.plan_s, last.apply_s))
-    queue = f"{last.running} running, {last.waiting} waiting of {count(last.managed, 'managed job')}"
     took = f", took {duration(spent)}" if spent else ""
-    lines = [Text(how, style="bold"), Text(f"round {last.id}{took}: {queue}")]
-    lines.insert(1, Text(status.liveness.sentence, style=_STYLES[status.liveness.life]))
-    return Group(*lines)
+    return Group(
+        line(how, "bold"),
+        line(status.liveness.sentence, _STYLES[status.liveness.life]),
+        line(f"round {last.id}{took}; {status.running} running, {status.waiting} waiting"),
+    )
 
 
 def nodes_view(nodes: Sequence[NodeUse], every_node: bool = False) -> RenderableType:

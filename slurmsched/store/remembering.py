@@ -64,10 +64,14 @@ class Remembering:
         )
 
     def sight(self, round_id: int | None, snapshot: Snapshot, managed: Collection[JobId]) -> None:
-        """Bring jobs and accounts up to a poll."""
+        """Bring jobs and accounts up to a poll, and within a round what `status` and `free` show of the nodes."""
         with self._database.transaction():
             note(self._database, round_id, sight(self._database, snapshot, managed))
             Accounts(self._database).observe(snapshot)
+            if round_id is not None:
+                self._database.write(
+                    "UPDATE rounds SET overview = ? WHERE id = ?", (encode(survey(snapshot)), round_id)
+                )
 
     def remember(self, round_id: int, result: RoundResult, explain: Explain, recording: bytes | None = None) -> None:
         """A round's decision, before anything is done about it, with its recording for replay."""

@@ -82,9 +82,10 @@ class Mini:
         script = f"/home/{user}/train.sh"
         self.sure("sh", "-c", f"cat > {script}", user=user, stdin=TRAINING)
         home = f"--chdir=/home/{user}"
+        # Not --export: slurmd then makes the user's environment in namespaces that an unprivileged container may not have.
         submitted = self.sure(
-            "sbatch", "--parsable", home, "--output=/dev/null", f"--export=ALL,HOME=/home/{user},STEPS={steps}",
-            *comment, *options, script, user=user,
+            "env", f"HOME=/home/{user}", f"STEPS={steps}",
+            "sbatch", "--parsable", home, "--output=/dev/null", *comment, *options, script, user=user,
         )  # fmt: skip
         return submitted.strip().split(";")[0]
 

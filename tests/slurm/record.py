@@ -206,8 +206,7 @@ def _disturb(recorder: Recorder) -> None:
 
 def _record_state(recorder: Recorder) -> None:
     # Slurm takes a DOWN node back when it next registers, so this comes last.
-    down = "scontrol update NodeName=k80-6 State"
-    recorder.must("root", f"{down}=RESUME && {down}=DOWN Reason='GPU 3 fell off the bus'")
+    recorder.must("root", "scontrol update NodeName=k80-6 State=DOWN Reason='GPU 3 fell off the bus'")
     recorder.must("carol", f"scancel {recorder.jobs['stubborn']}")  # COMPLETING for KillWait
     recorder.keep("show_job.txt", "synsched", "scontrol -d -o show job")
     recorder.keep("show_node.txt", "synsched", "scontrol -d -o show node")

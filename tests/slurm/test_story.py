@@ -117,7 +117,7 @@ def test_4_a_newcomer_displaces_the_job_with_most_attained_service(mini: Mini, s
 
 
 def test_5_status_explain_and_history_tell_it_truly(mini: Mini, story: Story) -> None:
-    status = mini.synsched("status", user="carol")
+    status = mini.run("env", "COLUMNS=80", "synsched", "status", user="carol")
     assert status.code == 0, status.err
     assert all(len(line) <= 80 for line in status.out.splitlines())
     assert story.newcomer in status.out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from slurmsched.store.database import Database
 from slurmsched.store.journal import Journal, Tally
 from slurmsched.store.migrations import migrate
 from slurmsched.store.sightings import sight
+
+_APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+"""Until click 8.2 the two output streams have to be asked for apart."""
 
 NOON = 1_790_000_000.0
 """The time at which every test looks."""
@@ -106,7 +110,7 @@ class Site:
 
     def run(self, *arguments: str, columns: int = 80, **environment: str) -> Result:
         """`synsched ARGUMENTS` in a window of so many columns, without colour."""
-        runner = CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb", **environment})
+        runner = CliRunner(**_APART, env={"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb", **environment})
         invocation = Invocation(self.config, self.clock)
         return runner.invoke(main, list(arguments), obj=invocation, prog_name="synsched")
 

@@ -41,7 +41,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
     assert busy.lines("status") == [
         "synsched on demo: mode enforce, system synergy, order las",
         "last round 30 s ago",
-        "round 1: 2 running, 1 waiting of 3 managed jobs",
+        "round 1; 2 running, 1 waiting",
         "",
         "NODE   TYPE USED GPUS      CPUS        MEM STATE",
         "v100-1 v100  8/8 ████████ 24/24  500G/500G idle",
@@ -164,6 +164,8 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "paused",
         "round",
         "nodes",
+        "running",
+        "waiting",
         "jobs",
         "problems",
     ]
@@ -182,6 +184,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "memory": 64_000,
         "nodes": ["k80-1"],
         "target": [],
+        "speed": None,
         "rank": 2,
         "rank_key": "",
         "why": "runs on GPUs that jobs ahead of it cannot use",

@@ -1,0 +1,254 @@
+"""Operations done on a fake Slurm, and what is made of what it shows afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.backends.protocol import UnreachableError
+from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.commands import Commands
+from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.model import Code, Operation, Outcome, Reason, Result, Shape, Value, Verb
+from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
+
+WHY = Reason(Code.START)
+SHAPE = Shape(("n1",), 1, 2, 2, "v100", 12, 2000, 1)
+HELD = {"priority": 0, "reason": "JobHeldUser"}
+
+
+def op(verb: Verb, subject: int | str = 1, after: Value = None, before: Value = None) -> Operation:
+    return Operation(verb, str(subject), WHY, before, after)
+
+
+def connected(slurm: FakeSlurm) -> SlurmBackend:
+    return SlurmBackend(Commands(5, run=slurm), TextJobs(), clock=lambda: 1000.0, user=lambda: "synsched")
+
+
+def done(slurm: FakeSlurm, *operations: Operation) -> tuple[Outcome, ...]:
+    backend = connected(slurm)
+    backend.observe()
+    return backend.execute(operations)
+
+
+def one(slurm: FakeSlurm, operation: Operation) -> tuple[Result, str]:
+    [outcome] = done(slurm, operation)
+    return outcome.result, outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("job", "operation"),
+    [
+        (FakeJob(1), op(Verb.HOLD)),
+        (FakeJob(1, **HELD), op(Verb.RELEASE)),
+        (FakeJob(1, **HELD), op(Verb.RESHAPE, after=SHAPE)),
+        (FakeJob(1, state="RUNNING"), op(Verb.REQUEUE)),
+        (FakeJob(1, state="RUNNING"), op(Verb.NOTIFY, after="usr1")),
+        (FakeJob(1), op(Verb.PRIORITIZE, after=-7)),
+        (FakeJob(1), op(Verb.NOTE, after="synsched: waits behind 3 jobs")),
+        (FakeJob(1, array="5_3"), op(Verb.HOLD, "5_3")),
+    ],
+)
+def test_an_operation_is_done_when_it_is_seen_to_be_done(job: FakeJob, operation: Operation) -> None:
+    assert one(FakeSlurm([job]), operation) == (Result.DONE, "")
+
+
+def test_many_changes_are_one_batch_in_order_and_each_is_read_back() -> None:
+    slurm = FakeSlurm([FakeJob(1, **HELD), FakeJob(2)])
+    outcomes = done(slurm, op(Verb.RESHAPE, 1, SHAPE), op(Verb.RELEASE, 1), op(Verb.HOLD, 2))
+    assert [outcome.result for outcome in outcomes] == [Result.DONE] * 3
+    assert [line.split()[0] for line in slurm.ran] == ["update", "release", "hold"]
+    assert slurm.asked[-2:] == ["show job 1", "show job 2"]
+
+
+def test_for_many_jobs_all_are_read_back_at_once() -> None:
+    slurm = FakeSlurm([FakeJob(number) for number in range(1, 40)])
+    outcomes = done(slurm, *(op(Verb.HOLD, number) for number in range(1, 40)))
+    assert {outcome.result for outcome in outcomes} == {Result.DONE}
+    assert slurm.asked[-1] == "show job"
+
+
+def test_a_change_that_slurm_takes_without_doing_it_is_not_believed() -> None:
+    slurm = FakeSlurm([FakeJob(1, **HELD)])
+    slurm.ignored = {"NumCPUs"}
+    result, detail = one(slurm, op(Verb.RESHAPE, after=SHAPE))
+    assert result is Result.REFUSED
+    assert detail == "it now asks for 1 nodes on n1, v100:2 GPUs, 6 CPUs, 2000 MiB per node, 1 tasks"
+
+
+@pytest.mark.parametrize(
+    ("job", "operation", "words"),
+    [
+        pytest.param(FakeJob(1), op(Verb.HOLD), "Access/permission denied", id="hold"),
+        pytest.param(FakeJob(1, **HELD), op(Verb.RELEASE), "Access/permission denied", id="release"),
+        pytest.param(FakeJob(1), op(Verb.PRIORITIZE, after=3), "Access/permission denied", id="nice"),
+        pytest.param(FakeJob(1), op(Verb.RESHAPE, after=SHAPE), "Invalid node name specified", id="shape"),
+        pytest.param(
+            FakeJob(1, state="RUNNING"), op(Verb.REQUEUE), "Requested operation is presently disabled", id="requeue"
+        ),
+    ],
+)
+def test_a_refusal_is_told_in_slurms_words(job: FakeJob, operation: Operation, words: str) -> None:
+    slurm = FakeSlurm([job])
+    slurm.refusals = {"": words}
+    assert one(slurm, operation) == (Result.REFUSED, words)
+
+
+def test_a_refusal_of_one_does_not_stop_the_others() -> None:
+    slurm = FakeSlurm([FakeJob(1), FakeJob(2)])
+    slurm.refusals = {"hold 1": "Access/permission denied"}
+    assert [outcome.result for outcome in done(slurm, op(Verb.HOLD, 1), op(Verb.HOLD, 2))] == [
+        Result.REFUSED,
+        Result.DONE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verb", "after"),
+    [(Verb.HOLD, None), (Verb.RELEASE, None), (Verb.RESHAPE, SHAPE), (Verb.REQUEUE, None), (Verb.NOTIFY, "usr1")],
+)
+@pytest.mark.parametrize("how", ["ended", "forgotten"])
+def test_a_job_that_ended_meanwhile_has_overtaken_us(verb: Verb, after: Value, how: str) -> None:
+    slurm = FakeSlurm([FakeJob(1, state="RUNNING" if verb in (Verb.REQUEUE, Verb.NOTIFY) else "PENDING")])
+
+    def meanwhile(there: FakeSlurm) -> None:
+        if how == "forgotten":
+            del there.jobs[1]
+        else:
+            there.jobs[1].state = "COMPLETED"
+
+    slurm.meanwhile = meanwhile
+    result, detail = one(slurm, op(verb, after=after))
+    assert result is Result.OVERTAKEN
+    assert detail == ("job 1 is gone" if how == "forgotten" else "job 1 is completed")
+
+
+def test_a_job_that_started_before_its_hold_came_does_not_keep_the_hold() -> None:
+    slurm = FakeSlurm([FakeJob(1)])
+
+    def starts(there: FakeSlurm) -> None:
+        there.jobs[1].state = "RUNNING"
+
+    slurm.meanwhile = starts
+    assert one(slurm, op(Verb.HOLD)) == (Result.OVERTAKEN, "job 1 is running")
+    assert slurm.ran == ["hold 1", "release 1"]
+    assert slurm.jobs[1].priority > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "result"),
+    [
+        pytest.param("job_requeued_in_held_state", Result.DONE, id="on its way back into the queue"),
+        pytest.param("None", Result.OVERTAKEN, id="ending by itself"),
+    ],
+)
+def test_a_completing_job_was_requeued_or_has_overtaken_us(reason: str, result: Result) -> None:
+    assert one(FakeSlurm([FakeJob(1, state="COMPLETING", reason=reason)]), op(Verb.REQUEUE))[0] is result
+
+
+def test_a_signal_that_scancel_could_not_send_is_refused() -> None:
+    slurm = FakeSlurm([FakeJob(1, state="RUNNING")])
+    slurm.refusals = {"1": "Access/permission denied"}
+    assert one(slurm, op(Verb.NOTIFY, after="usr1")) == (Result.REFUSED, "Access/permission denied")
+
+
+def test_somebody_elses_admin_comment_is_never_written_over() -> None:
+    slurm = FakeSlurm([FakeJob(1, admin_comment="JS1:abc")])
+    result, detail = one(slurm, op(Verb.NOTE, after="synsched: x"))
+    assert (result, detail) == (Result.OVERTAKEN, "its AdminComment is somebody else's")
+    assert slurm.ran == []
+
+
+def test_what_is_not_permitted_is_not_tried() -> None:
+    slurm = FakeSlurm([FakeJob(1)])
+    assert one(slurm, replace(op(Verb.HOLD), permitted=False))[0] is Result.BLOCKED
+    assert slurm.ran == []
+
+
+@pytest.mark.parametrize("subject", ["1,2", "1 Priority=5", "-1", "1\nhold 2"])
+@pytest.mark.parametrize(("verb", "after"), [(Verb.HOLD, None), (Verb.NOTE, "synsched: x")])
+def test_what_is_no_job_id_never_reaches_slurm(verb: Verb, after: Value, subject: str) -> None:
+    slurm = FakeSlurm([FakeJob(1), FakeJob(2)])
+    result, detail = one(slurm, op(verb, subject, after))
+    assert result is Result.REFUSED
+    assert detail.startswith("not a job id")
+    assert slurm.ran == []
+
+
+def test_when_nobody_answers_that_is_said_and_nothing_is_claimed() -> None:
+    slurm = FakeSlurm([FakeJob(1)])
+    backend = connected(slurm)
+    backend.observe()
+    slurm.down = True
+    with pytest.raises(UnreachableError):
+        backend.execute([op(Verb.HOLD)])
+
+
+@pytest.mark.parametrize(
+    ("name", "result"), [("n1", Result.DONE), pytest.param("n9", Result.OVERTAKEN, id="a node that is gone")]
+)
+def test_a_weight_is_read_back_from_the_node(name: str, result: Result) -> None:
+    slurm = FakeSlurm(nodes=[FakeNode("n1")])
+    assert one(slurm, op(Verb.WEIGH, name, 20))[0] is result
+
+
+def test_undoing_a_reshape_gives_the_request_as_it_was() -> None:
+    slurm = FakeSlurm([FakeJob(1, **HELD)])
+    backend = connected(slurm)
+    before = backend.observe().job["1"].standing
+    asked = Shape((), 1, 2, 2, "v100", 6, 1000, 1)
+    forth = op(Verb.RESHAPE, after=SHAPE, before=asked)
+    back = forth.undo()
+    assert back is not None
+    assert [outcome.result for outcome in backend.execute([forth])] == [Result.DONE]
+    assert backend.observe().job["1"].standing != before
+    assert [outcome.result for outcome in backend.execute([back])] == [Result.DONE]
+    assert backend.observe().job["1"].standing == before
+
+
+class TestConfiguring:
+    """A configuration file replaced, and read by Slurm."""
+
+    def test_the_file_is_written_and_read(self, tmp_path: Path) -> None:
+        file = tmp_path / "gres.conf"
+        file.write_text("old\n")
+        file.chmod(0o640)
+        slurm = FakeSlurm()
+        assert one(slurm, op(Verb.CONFIGURE, str(file), "new\n", "old\n")) == (Result.DONE, "")
+        assert (file.read_text(), file.stat().st_mode & 0o777) == ("new\n", 0o640)
+        assert slurm.ran == ["reconfigure"]
+        assert [path.name for path in tmp_path.iterdir()] == ["gres.conf"]
+
+    def test_a_file_that_was_changed_meanwhile_is_left_alone(self, tmp_path: Path) -> None:
+        file = tmp_path / "gres.conf"
+        file.write_text("by hand\n")
+        slurm = FakeSlurm()
+        assert one(slurm, op(Verb.CONFIGURE, str(file), "new\n", "old\n"))[0] is Result.OVERTAKEN
+        assert (file.read_text(), slurm.ran) == ("by hand\n", [])
+
+    def test_a_file_that_slurm_will_not_read_is_put_back(self, tmp_path: Path) -> None:
+        file = tmp_path / "gres.conf"
+        file.write_text("old\n")
+        slurm = FakeSlurm()
+        slurm.configuration_error = "slurm_reconfigure error: Invalid user id\n"
+        assert one(slurm, op(Verb.CONFIGURE, str(file), "new\n", "old\n")) == (
+            Result.REFUSED,
+            "slurm_reconfigure error: Invalid user id",
+        )
+        assert file.read_text() == "old\n"
+
+    def test_undoing_a_new_file_removes_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "new.conf"
+        slurm = FakeSlurm()
+        there = op(Verb.CONFIGURE, str(file), "x\n", None)
+        gone = there.undo()
+        assert gone is not None
+        assert [outcome.result for outcome in done(slurm, there, gone)] == [Result.DONE, Result.DONE]
+        assert not file.exists()
+
+    def test_where_we_may_not_write_that_is_said(self, tmp_path: Path) -> None:
+        file = tmp_path / "missing" / "gres.conf"
+        result, detail = one(FakeSlurm(), op(Verb.CONFIGURE, str(file), "x\n", None))
+        assert (result, detail) == (Result.FAILED, f"cannot write {file}: No such file or directory")

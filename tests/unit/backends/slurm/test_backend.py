@@ -1,0 +1,198 @@
+"""Polls, rights, the boundary of commands, and the choice between commands and pyslurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurmsched.backends.protocol import BackendError, Identity, Privilege, UnreachableError
+from slurmsched.backends.slurm import connect
+from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.commands import Answer, Commands, environment
+from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmError, UnsafeError
+from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.model import Code, Operation, Reason, Verb
+from slurmsched.settings.definition import Cluster
+from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
+
+DURING_MAINTENANCE = 1_795_230_000.0
+
+
+class Clock:
+    """Seconds as they are set."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def connected(slurm: FakeSlurm, clock: Clock | None = None, user: str = "synsched") -> SlurmBackend:
+    return SlurmBackend(Commands(5, run=slurm), TextJobs(), clock or Clock(), lambda: user)
+
+
+def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
+    slurm, clock = FakeSlurm([FakeJob(1), FakeJob(2)], [FakeNode("n1"), FakeNode("n2")]), Clock()
+    backend = connected(slurm, clock)
+    snapshot = backend.observe()
+    assert ([job.id for job in snapshot.jobs], [node.name for node in snapshot.nodes]) == (["1", "2"], ["n1", "n2"])
+    assert (snapshot.cluster, snapshot.release, snapshot.time) == ("mini", "24.11.5", 1000.0)
+    slurm.asked.clear()
+    clock.now += 10
+    backend.observe()
+    assert slurm.asked == ["show node", "show job"]
+    assert (backend.calls.polls, backend.calls.reads, backend.calls.writes) == (2, 7, 0)
+
+
+def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    backend = connected(slurm, clock)
+    backend.observe()
+    slurm.asked.clear()
+    clock.now += 300
+    backend.observe()
+    assert slurm.asked == ["show partition", "show reservation", "show node", "show job"]
+    clock.now += 4000
+    backend.observe()
+    assert "show config" in slurm.asked
+
+
+def test_the_request_of_a_job_is_what_stands() -> None:
+    job = connected(FakeSlurm([FakeJob(1)])).observe().job["1"]
+    assert job.request == job.standing
+
+
+def test_partitions_carry_the_sites_promise_of_a_run_time() -> None:
+    assert connected(FakeSlurm()).observe().partition["gpu"].preempt_exempt_time == 300
+
+
+def test_a_reserved_node_says_so_also_where_slurm_does_not() -> None:
+    slurm = FakeSlurm(nodes=[FakeNode("n1"), FakeNode("n2")])
+    now, earlier = connected(slurm, Clock(DURING_MAINTENANCE)).observe(), connected(slurm).observe()
+    assert [now.node[name].reservation for name in ("n1", "n2")] == ["", "maint"]
+    assert earlier.node["n2"].reservation == ""
+
+
+def test_a_poll_that_is_not_answered_says_what_to_look_at() -> None:
+    slurm = FakeSlurm()
+    slurm.down = True
+    with pytest.raises(UnreachableError, match="slurmctld does not answer: see 'scontrol ping'"):
+        connected(slurm).observe()
+
+
+@pytest.mark.parametrize(
+    ("user", "privilege"),
+    [
+        ("root", Privilege.SLURM_USER),
+        ("slurm", Privilege.SLURM_USER),
+        ("synsched", Privilege.OPERATOR),
+        ("admin", Privilege.ADMINISTRATOR),
+        ("alice", Privilege.NONE),
+        pytest.param("nobody", Privilege.NONE, id="a user that accounting does not know"),
+    ],
+)
+def test_rights_follow_from_slurms_user_and_accounting(user: str, privilege: Privilege) -> None:
+    slurm = FakeSlurm()
+    slurm.levels |= {"admin": "Administrator", "alice": "None"}
+    assert connected(slurm, user=user).identity() == Identity(user, privilege)
+
+
+def test_the_commands_of_an_operation_are_shown_as_a_person_would_type_them() -> None:
+    backend = connected(FakeSlurm())
+    note = Operation(Verb.NOTE, "7", Reason(Code.START), "", "synsched: two words")
+    assert backend.commands(note) == ("scontrol update JobId=7 'AdminComment=synsched: two words'",)
+    assert backend.commands(Operation(Verb.HOLD, "7", Reason(Code.START))) == ("scontrol hold 7",)
+    assert backend.commands(Operation(Verb.HOLD, "7; x", Reason(Code.START))) == ()
+
+
+class TestCommands:
+    """The boundary itself."""
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            ("scontrol", "hold", "1"),
+            ("scontrol", "update", "JobId=1", "Nice=1"),
+            ("scontrol", "shutdown"),
+            ("scontrol", "-o", "update", "x"),
+            ("sbatch", "x"),
+            ("sh", "-c", "scontrol show job"),
+            ("sacctmgr", "-i", "delete", "user", "alice"),
+        ],
+    )
+    def test_nothing_that_changes_anything_passes_for_reading(self, argv: tuple[str, ...]) -> None:
+        with pytest.raises(UnsafeError):
+            Commands(5, run=FakeSlurm()).read(*argv)
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            ("scontrol", "shutdown"),
+            ("scontrol", "requeuehold", "7"),
+            ("scontrol", "delete", "ReservationName=x"),
+            ("scancel", "7"),
+            ("scancel", "--signal=KILL", "--full", "7"),
+            ("scontrol", "update", "JobId=7", "AdminComment=a\nb"),
+        ],
+    )
+    def test_only_known_changes_pass(self, argv: tuple[str, ...]) -> None:
+        with pytest.raises(UnsafeError):
+            Commands(5, run=FakeSlurm()).change(*argv)
+
+    @pytest.mark.parametrize(
+        "line", ["shutdown", "hold 1\nshutdown", "update JobId=1 Comment='x'", "!sh", "hold 1 # x", ""]
+    )
+    def test_only_known_lines_are_fed_to_scontrol(self, line: str) -> None:
+        slurm = FakeSlurm([FakeJob(1)])
+        with pytest.raises(UnsafeError):
+            Commands(5, run=slurm).change_many(["hold 1", line])
+        assert slurm.ran == []
+
+    def test_commands_run_in_utc_with_plain_messages_and_whole_lists(self) -> None:
+        env = environment(
+            "/x/slurm.conf", {"PATH": "/bin", "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE", "TZ": "CET"}
+        )
+        assert env == {
+            "PATH": "/bin",
+            "LC_ALL": "C",
+            "TZ": "UTC0",
+            "SLURM_BITSTR_LEN": "0",
+            "SLURM_CONF": "/x/slurm.conf",
+        }
+
+    def test_without_slurm_that_is_said(self) -> None:
+        def missing(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+            raise FileNotFoundError
+
+        with pytest.raises(NoSlurmError, match="no scontrol on PATH"):
+            Commands(5, run=missing).read("scontrol", "show", "config")
+
+    def test_a_slow_controller_is_not_waited_for(self) -> None:
+        def slow(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+            raise TimeoutError
+
+        with pytest.raises(UnreachableError, match="did not answer scontrol within 5 s"):
+            Commands(5, run=slow).read("scontrol", "show", "config")
+
+    def test_slurms_chatter_does_not_hide_its_reason(self) -> None:
+        def chatty(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+            return Answer(1, "", "It is so\nscontrol: select/linear: init: Linear node selection plugin loaded\n")
+
+        with pytest.raises(BackendError, match="scontrol failed: It is so"):
+            Commands(5, run=chatty).read("scontrol", "show", "config")
+
+
+class TestConnecting:
+    """Which way is taken."""
+
+    def test_commands_are_taken_without_asking_anything(self) -> None:
+        assert connect(Cluster(backend="commands")).name == "slurm (commands)"
+
+    def test_without_pyslurm_auto_means_commands(self) -> None:
+        assert connect(Cluster()).name == "slurm (commands)"
+
+    def test_pyslurm_that_is_demanded_and_missing_is_an_error_that_says_what_to_do(self) -> None:
+        with pytest.raises(PyslurmError, match="pyslurm is not installed: set backend = 'commands'"):
+            connect(Cluster(backend="pyslurm"))

@@ -1,0 +1,68 @@
+"""`synsched config` and `synsched render`."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.rendering import templates
+from slurmsched.settings.definition import Settings
+from slurmsched.settings.loading import load_file
+from tests.unit.cli.conftest import Site
+
+
+def test_the_printed_file_is_the_defaults(site: Site) -> None:
+    file = site.folder / "printed.toml"
+    file.write_text(site.run("config", "init").stdout, encoding="utf-8")
+    assert load_file(file).settings == Settings()
+
+
+def test_check_says_that_a_file_is_in_order(site: Site) -> None:
+    assert site.lines("config", "check", columns=300) == [f"{site.config} is in order"]
+
+
+def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
+    site.configure('[rounds]\nmode = "enforced"\n')
+    result = site.run("config", "check")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "rounds.mode" in result.stderr
+
+
+def test_show_tells_each_value_and_where_it_is_from(site: Site) -> None:
+    site.configure('[rounds]\nperiod = "2m"\n')
+    lines = site.lines("config", "show", columns=300)
+    period = next(line for line in lines if line.startswith("rounds.period"))
+    assert period.split() == ["rounds.period", str(site.config), '"2m"']
+    assert next(line for line in lines if line.startswith("policy.order")).split()[1:] == ["default", '"las"']
+
+
+def test_show_json_has_stable_keys(site: Site) -> None:
+    told = site.json("config", "show")
+    assert list(told) == ["schema", "file", "settings"]
+    settings = told["settings"]
+    assert isinstance(settings, list)
+    assert {"name", "value", "default", "origin", "doc"} <= set(settings[0])
+
+
+def test_render_lists_what_there_is(site: Site) -> None:
+    assert site.lines("render") == [name.removesuffix(".j2") for name in templates()]
+
+
+def test_a_unit_is_rendered_for_the_user_named(site: Site) -> None:
+    assert "User=gpuops" in site.lines("render", "synsched.service", "--user", "gpuops", columns=300)
+
+
+def test_values_are_given_to_a_template(site: Site) -> None:
+    assert any("model=gpt2" in line for line in site.lines("render", "sbatch.sh", "--set", "model=gpt2", columns=300))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        pytest.param(["nonsense"], 1, "no template nonsense: there are ", id="no such template"),
+        pytest.param(["sbatch.sh", "--set", "model"], 2, "'model' is no value: write NAME=VALUE", id="no value"),
+    ],
+)
+def test_what_cannot_be_rendered_says_what_can(site: Site, arguments: list[str], code: int, said: str) -> None:
+    result = site.run("render", *arguments)
+    assert result.exit_code == code
+    assert said in result.stderr
