@@ -17,7 +17,9 @@ CONFIG = Path(__file__).resolve().parent.parent / "config"
 SLURM_UID = 64030  # Debian's fixed uid and gid of user slurm
 
 # Nodes that are never there: a job gets its allocation and stays CONFIGURING for as long as Slurm lets it.
+# (Without PrivateData=cloud, 22.05 shows such a node only while a job has it.)
 POWER_SAVING = """\
+PrivateData=cloud
 ResumeProgram=/bin/true
 SuspendProgram=/bin/true
 SuspendTime=1000000

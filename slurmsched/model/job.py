@@ -113,7 +113,7 @@ class Job:
     admin_comment: str = ""
     hints: Hints = NO_HINTS
     unmanageable: str = ""
-    """Why nobody but Slurm can place it (`it asks for GPUs per socket`), said behind the job's name; empty otherwise."""
+    """Why nobody but Slurm can place it (`it asks for GPUs per socket`), said behind its name; empty otherwise."""
 
     @property
     def gpus(self) -> int:

@@ -99,5 +99,6 @@ if __name__ == "__main__":
                 decision = chosen.decide(question)
                 costs.append(time.process_time() - before)
             print(
-                f"{name:13}{order:9}{min(costs):6.2f} s  {len(decision.targets)} targets, {len(decision.victims)} victims"
+                f"{name:13}{order:9}{min(costs):6.2f} s "
+                f" {len(decision.targets)} targets, {len(decision.victims)} victims"
             )

@@ -52,7 +52,7 @@ def requests(draw: st.DrawFn) -> Request:
     gpus = draw(st.sampled_from((1, 1, 2, 3, 4, 8, 16)))
     spread = draw(st.sampled_from(((1, None), (1, None), (1, 3), (2, 2))))
     fixed = gpus // spread[0] if spread[1] in (None, 2) and gpus % spread[0] == 0 and draw(st.booleans()) else None
-    tasks = draw(st.sampled_from((max(spread[0], 1), gpus if gpus >= spread[0] else spread[0])))
+    tasks = draw(st.sampled_from((spread[0], max(gpus, spread[0]))))
     return Request(
         gpus=gpus,
         gpu_type=draw(st.sampled_from((None, None, "v100"))),
@@ -204,7 +204,8 @@ def test_deciding_again_once_the_targets_hold_changes_nothing(situation: Situati
         return
     again = chosen.decide(_next_round(generous, first))
     assert not again.victims
-    assert {j: t.shares for j, t in again.targets.items()} == {j: t.shares for j, t in first.targets.items()}
+    assert {j: t.resources for j, t in again.targets.items()} == {j: t.resources for j, t in first.targets.items()}
+    assert {j: t.nodes for j, t in again.targets.items()} == {j: t.nodes for j, t in first.targets.items()}
     assert all(target.reasons[0].code is Code.KEEPS_LEASE for target in again.targets.values())
 
 

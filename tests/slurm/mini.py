@@ -57,9 +57,9 @@ class Mini:
         docker = ["docker", "exec", "-i", "--user", user, "--workdir", "/", f"slurmsched-{self.name}-{on}"]
         return self._run([*docker, *command], stdin, timeout)
 
-    def sure(self, *command: str, user: str = "root", on: str = "login", stdin: str = "") -> str:
+    def sure(self, *command: str, user: str = "root", on: str = "login", stdin: str = "", timeout: float = 120) -> str:
         """A command that has to succeed; its output."""
-        said = self.run(*command, user=user, on=on, stdin=stdin)
+        said = self.run(*command, user=user, on=on, stdin=stdin, timeout=timeout)
         assert said.code == 0, f"{' '.join(command)}: exit {said.code}\n{said.out}{said.err}"
         return said.out
 
@@ -82,7 +82,7 @@ class Mini:
         script = f"/home/{user}/train.sh"
         self.sure("sh", "-c", f"cat > {script}", user=user, stdin=TRAINING)
         home = f"--chdir=/home/{user}"
-        # Not --export: slurmd then makes the user's environment in namespaces that an unprivileged container may not have.
+        # Not --export: slurmd would make the environment in namespaces, which these containers may not have.
         submitted = self.sure(
             "env", f"HOME=/home/{user}", f"STEPS={steps}",
             "sbatch", "--parsable", home, "--output=/dev/null", *comment, *options, script, user=user,

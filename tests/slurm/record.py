@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ class Recorder:
     @property
     def folder(self) -> Path:
         """Where the recordings go until all are made."""
-        return RECORDED / f".{self.release}"
+        return Path(tempfile.gettempdir(), self.name)
 
     def cluster(self, verb: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a verb of docker-slurm/cluster."""
@@ -140,6 +141,7 @@ def main(releases: list[str]) -> None:
         recorder = Recorder(release)
         shutil.rmtree(recorder.folder, ignore_errors=True)
         (recorder.folder / "errors").mkdir(parents=True)
+        RECORDED.mkdir(exist_ok=True)
         up = recorder.cluster("up", "--release", release, "--nodes", NODES, "--source", str(ROOT / "docker-slurm"))
         if up.returncode:
             raise SystemExit(up.stderr.strip())
@@ -152,7 +154,7 @@ def main(releases: list[str]) -> None:
         finally:
             recorder.cluster("down")
         shutil.rmtree(RECORDED / release, ignore_errors=True)
-        recorder.folder.rename(RECORDED / release)
+        shutil.move(recorder.folder, RECORDED / release)
         say(f"{release}: {len(recorder.jobs)} jobs, {len(recorder.errors)} errors recorded in {RECORDED / release}")
 
 

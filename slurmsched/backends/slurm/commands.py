@@ -11,10 +11,11 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from slurmsched.backends.protocol import Calls, UnreachableError
-from slurmsched.backends.slurm.errors import NoSlurmError, UnsafeError, explained, last_words
+from slurmsched.backends.slurm.errors import NoConfigurationError, NoSlurmError, UnsafeError, explained, last_words
 
 __all__ = ["Answer", "Commands", "Run", "environment", "run_process"]
 
@@ -111,6 +112,9 @@ class Commands:
         return self._answer(("scontrol",), given, self._timeout + _EACH_CHANGE * len(lines))
 
     def _answer(self, argv: Sequence[str], given: str, timeout: float) -> Answer:
+        conf = self._env.get("SLURM_CONF", "")
+        if conf and not Path(conf).exists():  # Slurm's commands would look for it for a minute
+            raise NoConfigurationError(f"there is no {conf}: set slurm_conf in [cluster], or SLURM_CONF")
         try:
             return self._run(argv, given, timeout, self._env)
         except FileNotFoundError as error:

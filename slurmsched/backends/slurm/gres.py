@@ -21,6 +21,7 @@ _PART = re.compile(
 )
 _SOCKETS: Final = "S:"
 _INDICES: Final = "IDX:"
+_NO_TYPE: Final = ":(null)"  # shards of a node whose slurmd has not registered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def parse(text: str | None) -> tuple[Gres, ...]:
     The releases' spellings are `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of another
     TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
     """
-    return tuple(_entry(part) for part in _parts(said(text)) if not _is_other(part))
+    typed = said(text).replace(_NO_TYPE, "")
+    return tuple(_entry(part) for part in _parts(typed) if not _is_other(part))
 
 
 def gpus_in(text: str | None) -> tuple[Gres, ...]:

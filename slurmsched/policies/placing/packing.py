@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -16,12 +16,25 @@ __all__ = ["place"]
 
 def place(wish: Wish, level: Level, ledger: Ledger, choosing: Choosing) -> Placement | None:
     """Where the gang fits as a whole with so much for each part, None where it does not."""
-    rooms = [_Room(wish, option, level, ledger) for option in wish.options]
+    rooms: list[_Room] = []
     for count in range(max(wish.gang.fewest, len(wish.pinned)), wish.gang.most + 1):
-        for room in rooms:
-            for pools, parts in room.places(choosing, count):
-                portion = room.option.portion(level, pools[0])
-                return Placement(wish.gang, pools, parts, portion, room.option.kind(pools[0]))
+        if count == 1:
+            found = _first_place([_Room(wish, option, level, ledger) for option in wish.options], choosing, count)
+        else:
+            rooms = rooms or [_Room(wish, option, level, ledger) for option in wish.together]
+            found = _first_place(rooms, choosing, count)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_place(rooms: Iterable[_Room], choosing: Choosing, count: int) -> Placement | None:
+    for room in rooms:
+        option = room.option
+        for pools, parts in room.places(choosing, count):
+            if option.slowest is None or option.slowest[list(pools)].any():
+                portion = option.portion(room.level, pools[0])
+                return Placement(room.wish.gang, pools, parts, portion, option.kind(pools[0]))
     return None
 
 
@@ -30,7 +43,7 @@ class _Room:
 
     def __init__(self, wish: Wish, option: Option, level: Level, ledger: Ledger) -> None:
         node_of = ledger.pools.node_of
-        self.wish, self.option, self.ledger = wish, option, ledger
+        self.wish, self.option, self.level, self.ledger = wish, option, level, ledger
         self.part_cpus, self.part_memory = option.cpus[level], option.memory[level]
         self.cpus, self.memory = ledger.cpus[node_of], ledger.memory[node_of]
         self.open = option.mask & (ledger.closed[node_of] == 0)

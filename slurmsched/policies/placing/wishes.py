@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -29,13 +29,15 @@ class Level(StrEnum):
 class Option:
     """Pools that the gang may lie in together, with CPUs and MiB for each of its parts at both levels.
 
-    `kinds` says for each pool on the terms of which kind.
+    `kinds` says for each pool on the terms of which kind. Where these are not its own, at least one of the `slowest`
+    must be taken, whose terms they are: else the gang would be slower than its share.
     """
 
     mask: Mask
     kinds: Ints
     cpus: dict[Level, Ints]
     memory: dict[Level, Ints]
+    slowest: Mask | None = None
 
     def portion(self, level: Level, pool: int) -> Portion:
         return Portion(int(self.cpus[level][pool]), int(self.memory[level][pool]))
@@ -46,10 +48,14 @@ class Option:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Wish:
-    """A gang and where it may lie, the option to try first being first. Two jobs that ask alike share the object."""
+    """A gang and where it may lie, the option to try first being first. Two jobs that ask alike share the object.
+
+    `options` are for one node, `together` for several.
+    """
 
     gang: Gang
     options: tuple[Option, ...]
+    together: tuple[Option, ...]
     pinned: tuple[int, ...]
     """Nodes, by position, that must all be part of the place."""
     terms: tuple[Terms, ...]
@@ -79,27 +85,27 @@ class Wishes:
 
     def _wish(self, job: Job, gang: Gang) -> Wish:
         terms = tuple(self._allocating.terms(gang, kind) for kind in self._pools.kinds)
-        masks = self._grounds.of(job)
-        build = self._together if gang.most > 1 else self._single
-        options = tuple(option for mask in masks if mask.any() for option in build(mask, terms))
-        known = [self._position.get(name, -1) for name in sorted(job.request.pinned)]
-        return Wish(gang, options if -1 not in known else (), tuple(known), terms)
-
-    def _single(self, mask: Mask, terms: tuple[Terms, ...]) -> Iterator[Option]:
-        """Any one of the pools, each on the terms of its own kind."""
-        yield _option(mask, terms, self._pools.kind_of)
+        masks = [mask for mask in self._grounds.of(job) if mask.any()]
+        pinned = tuple(self._position.get(name, -1) for name in sorted(job.request.pinned))
+        if -1 in pinned:
+            masks = []
+        options = tuple(_option(mask, terms, self._pools.kind_of) for mask in masks)
+        several = masks if gang.most > 1 else []
+        together = tuple(option for mask in several for option in self._together(mask, terms))
+        return Wish(gang, options, together, pinned, terms)
 
     def _together(self, mask: Mask, terms: tuple[Terms, ...]) -> Iterator[Option]:
         """Several pools on one set of terms, for every worker gets the same and the slowest share decides: the pools of
         one kind, or all of one GPU type on the terms of the kind that has the least to share."""
         pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
         for kind in present:
-            yield _option(mask & (pools.kind_of == kind), terms, np.full(len(pools), kind, dtype=np.int64))
+            yield _option(mask & (pools.kind_of == kind), terms, np.full(len(pools), kind))
         for gpu_type in sorted({pools.kinds[kind].gpu_type for kind in present}):
             alike = [kind for kind in present if pools.kinds[kind].gpu_type == gpu_type]
             if len(alike) > 1:
                 leanest = min(alike, key=lambda kind: (terms[kind].least.cpus, terms[kind].least.memory))
-                yield _option(mask & np.isin(pools.kind_of, alike), terms, np.full(len(pools), leanest, dtype=np.int64))
+                option = _option(mask & np.isin(pools.kind_of, alike), terms, np.full(len(pools), leanest))
+                yield replace(option, slowest=pools.kind_of == leanest)
 
 
 def _option(mask: Mask, terms: tuple[Terms, ...], kind_of: Ints) -> Option:

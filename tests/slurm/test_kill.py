@@ -1,0 +1,122 @@
+"""kill -9 at every step of a round's journal, and a slurmctld that goes away: the next round ends where it should."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import Mini, Said
+
+CLUSTER = ("--nodes", "v100:1x8")
+QUICK = {
+    **SETTINGS,
+    "policy": {"system": "synergy", "order": "las", "las_queues": [8, 100000]},
+    "guards": {"min_run_time": 1, "restart_cost": 1, "moves_per_job_day": 100},
+    "checkpoint": {"lead": 1},
+}
+
+
+def train(mini: Mini) -> str:
+    return mini.train("alice", "--gres=gpu:8", "-c", "24", hint="task=image,ckpt=usr1@1")
+
+
+def killed_at(mini: Mini, step: int) -> Said:
+    """One round that dies at this step; 0 lets it live."""
+    return mini.run(
+        "env", "PYTHONPATH=/opt/slurmsched", "python3", "-m", "tests.slurm.killing", str(step), "run", "--once",
+        user="synsched",
+    )  # fmt: skip
+
+
+def displaced_by(mini: Mini, running: str) -> str:
+    """A newcomer that the next round lets displace the running job."""
+    mini.until("it has attained service", lambda: mini.jobs()[running]["RunTime"] >= "00:00:02")
+    newcomer = train(mini)
+    assert mini.jobs()[newcomer]["Reason"] == "JobHeldUser"
+    return newcomer
+
+
+def assert_targets(mini: Mini, newcomer: str, displaced: str) -> None:
+    seen = mini.jobs()
+    assert seen[newcomer]["JobState"] == "RUNNING"
+    assert (seen[displaced]["JobState"], seen[displaced]["Restarts"]) == ("PENDING", "1")
+    assert any(line.startswith("checkpoint") for line in mini.log("alice", displaced))
+    ours = {job["id"] for job in mini.synsched("status", "--json").json["jobs"] if job["held_by_us"]}
+    held = {job for job, at in seen.items() if at["JobState"] == "PENDING" and at["Priority"] == "0"}
+    assert held == {displaced}
+    assert held <= ours
+
+
+@pytest.fixture(scope="module")
+def running(mini: Mini) -> list[str]:
+    """The job that runs, in a list of one: each test leaves its newcomer there for the next."""
+    mini.configure(**QUICK)
+    assert mini.synsched("run", "--once").code == 0
+    first = train(mini)
+    assert mini.synsched("run", "--once").code == 0
+    assert mini.state(first) == "RUNNING"
+    return [first]
+
+
+def test_killed_at_every_step_the_next_round_reaches_the_same_targets(mini: Mini, running: list[str]) -> None:
+    displaced = running.pop()
+    newcomer = displaced_by(mini, displaced)
+    undisturbed = killed_at(mini, 0)
+    assert undisturbed.code == 0, undisturbed.err
+    assert_targets(mini, newcomer, displaced)
+    found = re.search(r"steps (\d+)", undisturbed.err)
+    assert found is not None
+    steps = int(found[1])
+    assert steps >= 20
+
+    for step in range(1, steps + 1):
+        mini.sure("scancel", displaced)
+        displaced, newcomer = newcomer, displaced_by(mini, newcomer)
+        assert killed_at(mini, step).code == 137, f"step {step} of {steps} was not reached"
+        again = mini.synsched("run", "--once")
+        assert again.code == 0, f"after a kill at step {step}: {again.out}{again.err}"
+        assert_targets(mini, newcomer, displaced)
+    mini.sure("scancel", displaced)
+    running.append(newcomer)
+
+
+def test_the_watchdog_gives_back_what_a_dead_daemon_held(mini: Mini, running: list[str]) -> None:
+    displaced = running.pop()
+    newcomer = displaced_by(mini, displaced)
+    assert mini.synsched("run", "--once").code == 0
+    assert_targets(mini, newcomer, displaced)
+    assert mini.synsched("release", "--if-stale").code == 0
+    assert mini.jobs()[displaced]["Priority"] == "0", "a fresh heartbeat: nothing is released"
+    mini.sure("sh", "-c", "echo '1000 enforce 300' > /var/lib/synsched/heartbeat", user="synsched")
+    said = mini.synsched("release", "--if-stale")
+    assert said.code == 0, said.err
+    seen = mini.jobs()[displaced]
+    assert seen["Priority"] != "0"
+    assert seen["ReqNodeList"] == "(null)"
+    late = train(mini)
+    assert mini.jobs()[late]["Reason"] != "JobHeldUser", "nobody schedules: the hook holds nothing"
+    mini.sure("scancel", displaced, late)
+    assert mini.synsched("run", "--once").code == 0
+    running.append(newcomer)
+
+
+def test_killed_while_slurmctld_restarts_the_next_round_reaches_the_same_targets(
+    mini: Mini, running: list[str]
+) -> None:
+    displaced = running.pop()
+    newcomer = displaced_by(mini, displaced)
+    # Step 6 is behind the first batch: the job has its signal, and nothing has been recorded of it.
+    assert killed_at(mini, 6).code == 137
+    mini.cluster("stop", "ctl")
+    unanswered = mini.synsched("run", "--once")
+    assert unanswered.code == 1
+    assert "slurmctld" in unanswered.err
+    assert len(unanswered.err.strip().splitlines()) == 1
+    mini.cluster("start", "ctl")
+    mini.until("slurmctld answers", lambda: mini.run("scontrol", "ping").code == 0)
+    mini.until("the node is back", lambda: mini.sure("sinfo", "-h", "-p", "gpu", "-o", "%t").strip() == "alloc")
+    again = mini.synsched("run", "--once")
+    assert again.code == 0, again.out + again.err
+    assert_targets(mini, newcomer, displaced)

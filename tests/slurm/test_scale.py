@@ -1,0 +1,54 @@
+"""1,000 nodes and 5,000 jobs on a real slurmctld, whose nodes run no slurmd: what a round reads and what it changes.
+
+Times are printed for people and not asserted: `synsched bench round --json` measures them on a machine that is quiet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import Mini
+
+CLUSTER = ("--virtual", "--nodes", "v100:500x8,k80:500x8")
+HINT = "--comment=synsched:task=image"
+JOB = "printf '#!/bin/sh\\nsleep 100000\\n'"
+
+
+def round_of(mini: Mini) -> dict[str, Any]:
+    said = mini.synsched("run", "--once", "--json", timeout=600)
+    assert said.code == 0, said.err
+    tally: dict[str, Any] = said.json["tally"]
+    return tally
+
+
+@pytest.fixture(scope="module")
+def full(mini: Mini) -> Mini:
+    """The cluster with 5,000 managed jobs waiting: 2,000 of their own and 3,000 tasks of arrays."""
+    mini.configure(**{**SETTINGS, "rounds": {"mode": "enforce", "settle_interval": 1, "settle_timeout": 300}})
+    assert mini.synsched("run", "--once").code == 0
+    many = f"{JOB} > j.sh; seq 2000 | xargs -P 4 -I{{}} sbatch -Q --gres=gpu:8 -c 24 --mem=1000 {HINT} j.sh"
+    arrays = f"for i in 1 2 3; do sbatch -Q --array=0-999 --gres=gpu:4 -c 12 --mem=1000 {HINT} j.sh; done"
+    mini.sure("sh", "-c", f"cd /home/alice && {many} && {arrays}", user="alice", timeout=600)
+    return mini
+
+
+def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -> None:
+    reserved = "ReservationName=later Nodes=v100-7 StartTime=now Duration=1-0 Users=root"
+    full.sure("scontrol", "create", "reservation", *reserved.split())
+    first = round_of(full)
+    assert (first["nodes"], first["managed"]) == (1000, 5000)
+    running = full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()
+    assert len(running) == 999
+
+    second = round_of(full)
+    print("\n1,000 nodes, 5,000 jobs:", {k: round(v, 2) for k, v in second.items() if k.endswith("_s")})
+    assert second["writes"] == 0
+    assert second["reads"] <= 6, "one poll, and what is read once per run: never one request per job"
+
+    full.sure("scontrol", "delete", "ReservationName=later")
+    third = round_of(full)
+    assert 0 < third["writes"] <= 6, "one node came back, so one job starts; nobody else hears of it"
+    assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == 1000
