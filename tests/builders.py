@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
 from slurmsched.model import (
     MILLI,
     Gpu,
@@ -19,6 +20,7 @@ from slurmsched.model import (
     Snapshot,
     parse_hints,
 )
+from slurmsched.policies.protocol import Situation
 
 GIB = 1024
 CPUS = 24
@@ -110,3 +112,27 @@ def with_jobs(on: Node, jobs: Iterable[Job]) -> Node:
         on.weight,
         on.reservation,
     )
+
+
+def situation(
+    nodes: Iterable[Node],
+    jobs: Iterable[Job],
+    knowledge: Knowledge | None = None,
+    service: Mapping[str, float] | None = None,
+    time: float = 10_000.0,
+    **other: Any,
+) -> Situation:
+    """What a policy is asked: every job is managed, every node that is up may be started on."""
+    seen = other.pop("seen", None) or snapshot(nodes, jobs, time)
+    known = knowledge or shipped_profiles()
+    up = {p.name: frozenset(n for n in p.nodes if seen.node[n].state is NodeState.UP) for p in seen.partitions}
+    other.setdefault("usable", up)
+    other.setdefault("jobs", seen.jobs)
+    return Situation(snapshot=seen, knowledge=Knowledge(known.models, known.tasks, service or {}), **other)
+
+
+def profile(name: str, cpus: Mapping[float, float], memory: Mapping[float, float] | None = None) -> Profile:
+    """Speed by cores per GPU, and by GiB per GPU where that matters: the slower of the two decides."""
+    columns = tuple(gib * GIB for gib in memory or {})
+    rows = tuple(tuple(min(speed, cached) for cached in (memory or {0: speed}).values()) for speed in cpus.values())
+    return Profile(name, "test", {"": SensitivityMatrix(tuple(cpus), columns, rows)}, "by hand")

@@ -49,6 +49,8 @@ def _provide(commands: Commands) -> None:
         raise ClusterError("docker does not answer: start it, and add yourself to group docker (or run this as root)")
     if not commands.succeeds("sh", "-c", "command -v dockerd"):
         install_packages(commands, "docker.io", "iptables")
+    if not commands.succeeds("sh", "-c", "command -v docker"):
+        install_packages(commands, "docker-cli")  # a package of its own since Debian 13
     if Path("/run/systemd/system").is_dir():
         commands.run("systemctl", "start", "docker")
     else:

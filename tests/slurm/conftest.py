@@ -35,6 +35,7 @@ def mini(request: pytest.FixtureRequest) -> Iterator[Mini]:
     release = getattr(request, "param", "trixie")
     module = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
     cluster = Mini(f"{module}-{release}")
+    cluster.images(release)
     cluster.cluster("down")
     try:
         cluster.cluster("up", "--release", release, "--kill-wait", "5", *getattr(request.module, "CLUSTER", ()))

@@ -52,6 +52,11 @@ class Mini:
         assert said.code == 0, f"cluster {' '.join(words)}: {said.err}"
         return said
 
+    def images(self, release: str) -> None:
+        """What `up` needs, made where it is missing: docker itself, and the image of the release."""
+        said = self._run([str(CHECKOUT / "docker-slurm/cluster"), "images", "--release", release], timeout=1800)
+        assert said.code == 0, said.err
+
     def run(self, *command: str, user: str = "root", on: str = "login", stdin: str = "", timeout: float = 120) -> Said:
         """A command in a container, whatever it answers."""
         docker = ["docker", "exec", "-i", "--user", user, "--workdir", "/", f"slurmsched-{self.name}-{on}"]

@@ -1,0 +1,152 @@
+"""Who comes first, and who may displace whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.model import Job
+from slurmsched.policies.ordering import (
+    FinishTimeFairness,
+    FirstInFirstOut,
+    LeastAttainedService,
+    ShortestRemainingTime,
+    SlurmPriority,
+)
+from slurmsched.policies.protocol import Ordering
+from tests.builders import job, node, share, situation
+
+HOUR = 3600.0
+LAS = LeastAttainedService((HOUR, 4 * HOUR))
+
+
+def order(ordering: Ordering, jobs: list[Job], service: dict[str, float], time: float = 10_000.0) -> list[str]:
+    return [ranked.job for ranked in ordering.rank(situation([node()], jobs, service=service, time=time))]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "jobs", "service", "expected"),
+    [
+        pytest.param(
+            FirstInFirstOut(),
+            [job(1, submit_time=20), job(2, submit_time=10), job(10, submit_time=20), job(9, submit_time=20)],
+            {},
+            ["2", "1", "9", "10"],
+            id="fifo: by submission, then by number",
+        ),
+        pytest.param(
+            FirstInFirstOut(),
+            [job("7_10"), job("7_2"), job("7")],
+            {},
+            ["7", "7_2", "7_10"],
+            id="fifo: tasks of an array by index",
+        ),
+        pytest.param(
+            SlurmPriority(),
+            [job(1, priority=5), job(2, priority=50)],
+            {},
+            ["2", "1"],
+            id="priority: Slurm's highest first",
+        ),
+        pytest.param(
+            ShortestRemainingTime(),
+            [job(1, 2, hint="duration=5h"), job(2, time_limit=7200), job(3), job(4, hint="duration=3h")],
+            {"1": 9 * HOUR},
+            ["1", "2", "4", "3"],
+            id="srtf: what is left, by hint or limit, unknown last",
+        ),
+        pytest.param(
+            LeastAttainedService(),
+            [job(1), job(2), job(3)],
+            {"1": 300.0, "2": 100.0},
+            ["3", "2", "1"],
+            id="las without queues: by service itself",
+        ),
+        pytest.param(
+            LAS,
+            [job(1, submit_time=9000), job(2, submit_time=8000), job(3, submit_time=7000)],
+            {"1": 10.0, "2": 0.9 * HOUR, "3": HOUR},
+            ["2", "1", "3"],
+            id="las: first by queue, inside a queue by submission",
+        ),
+        pytest.param(
+            LAS,
+            [job(1, 4, submit_time=9000), job(2, 4, submit_time=0)],
+            {"1": 0.0, "2": HOUR},
+            ["2", "1"],
+            id="las: a job that waited eight times as long as it ran is back in the first queue",
+        ),
+        pytest.param(
+            FinishTimeFairness(),
+            [job(1, hint="duration=2h", submit_time=9000), job(2, hint="duration=2h", submit_time=0)],
+            {},
+            ["2", "1"],
+            id="ftf: who has waited longest for the same work",
+        ),
+        pytest.param(
+            FinishTimeFairness(),
+            [job(1, hint="duration=20h", submit_time=0), job(2, hint="duration=1h", submit_time=0)],
+            {},
+            ["2", "1"],
+            id="ftf: waiting weighs more on a short job",
+        ),
+        pytest.param(
+            FinishTimeFairness(),
+            [job(1, 8, hint="duration=1h", submit_time=0), job(2, 1, hint="duration=1h", submit_time=0)],
+            {},
+            ["2", "1"],
+            id="ftf: a job that asks for more than its part would wait for them alone, too",
+        ),
+    ],
+)
+def test_jobs_are_ranked(ordering: Ordering, jobs: list[Job], service: dict[str, float], expected: list[str]) -> None:
+    assert order(ordering, jobs, service) == expected
+    assert order(ordering, jobs[::-1], service) == expected
+
+
+RUNNING = job(1, on=[share()], hint="duration=10h")
+
+
+@pytest.mark.parametrize(
+    ("ordering", "newcomer", "service", "may"),
+    [
+        pytest.param(FirstInFirstOut(), job(2, submit_time=-5), {}, False, id="fifo: nobody is displaced"),
+        pytest.param(SlurmPriority(), job(2, priority=9), {}, False, id="priority: nobody is displaced"),
+        pytest.param(ShortestRemainingTime(), job(2, hint="duration=5h"), {}, True, id="srtf: half as long to go"),
+        pytest.param(ShortestRemainingTime(), job(2, hint="duration=6h"), {}, False, id="srtf: a little less to go"),
+        pytest.param(ShortestRemainingTime(), job(2), {}, False, id="srtf: nothing is known of the newcomer"),
+        pytest.param(LAS, job(2), {"1": HOUR}, True, id="las: from an earlier queue"),
+        pytest.param(LAS, job(2), {"1": 0.99 * HOUR}, False, id="las: the same queue, less service"),
+        pytest.param(LeastAttainedService(), job(2), {"1": 301.0}, True, id="las: more than a round's service ahead"),
+        pytest.param(LeastAttainedService(), job(2), {"1": 300.0}, False, id="las: it would be overtaken next round"),
+        pytest.param(
+            LeastAttainedService(), job(2), {"1": 9e5, "2": 5e5}, False, id="las: less than twice the service"
+        ),
+        pytest.param(
+            FinishTimeFairness(), job(2, hint="duration=1h"), {"1": 9e3}, True, id="ftf: kept waiting far longer"
+        ),
+        pytest.param(FinishTimeFairness(), job(2, hint="duration=10h"), {}, False, id="ftf: kept waiting equally long"),
+    ],
+)
+def test_a_newcomer_displaces_only_what_it_comes_clearly_before(
+    ordering: Ordering, newcomer: Job, service: dict[str, float], may: bool
+) -> None:
+    asked = situation([node()], [RUNNING, newcomer], service=service)
+    assert ordering.outranks(asked)(newcomer, RUNNING) is may
+    assert not ordering.outranks(asked)(RUNNING, newcomer)
+
+
+@pytest.mark.parametrize(
+    ("ordering", "key"),
+    [
+        pytest.param(FirstInFirstOut(), "submitted 2.78 h ago"),
+        pytest.param(ShortestRemainingTime(), "2.25 h to go"),
+        pytest.param(LAS, "1.5 GPU-hours attained, queue 2 of 3"),
+        pytest.param(LeastAttainedService(), "1.5 GPU-hours attained"),
+        pytest.param(FinishTimeFairness(), "rho 1.68: 5.03 h here, 3 h on its fair part"),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else "",
+)
+def test_the_key_says_for_people_what_the_order_goes_by(ordering: Ordering, key: str) -> None:
+    one = job(1, 2, hint="duration=3h", on=[share(gpus=2)])
+    (ranked,) = ordering.rank(situation([node()], [one], service={"1": 1.5 * HOUR}))
+    assert ranked.key == key

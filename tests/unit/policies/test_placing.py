@@ -1,0 +1,130 @@
+"""The placing rule, against a plain form of itself and in rows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.model import Job, Node, NodeState, Request, Reservation
+from slurmsched.policies.allocating import AsRequested, Proportional
+from slurmsched.policies.ledger import Ledger
+from slurmsched.policies.placing import CONSOLIDATED, Grounds, Level, Wishes, place
+from slurmsched.policies.protocol import Situation
+from tests.builders import GIB, job, node, situation, snapshot
+
+
+def placed(asked: Situation, one: Job) -> dict[str, int] | None:
+    """GPUs by node where the job would lie on its proportional share."""
+    ledger = Ledger.free(asked.snapshot)
+    grounds = Grounds(ledger.pools, asked.snapshot, asked.usable)
+    wish = Wishes(ledger.pools, grounds, asked.knowledge, Proportional()).of(one)
+    found = place(wish, Level.LEAST, ledger, CONSOLIDATED)
+    return found and {share.node: share.resources.gpus for share in found.shares(ledger.pools)}
+
+
+def plainly(nodes: list[Node], gpus: int, cpus: int, memory: int) -> str | None:
+    """The server with the least free resources just enough, the first of equals."""
+    fitting = [
+        (one.free.gpus, one.free.cpus, one.free.memory, at)
+        for at, one in enumerate(nodes)
+        if one.free.gpus >= gpus and one.free.cpus >= cpus and one.free.memory >= memory
+    ]
+    return nodes[min(fitting)[3]].name if fitting else None
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Node]:
+    return [
+        node(
+            f"n{at}",
+            busy=range(draw(st.integers(0, 8))),
+            used_cpus=draw(st.integers(0, 24)),
+            used_memory=draw(st.integers(0, 5)) * 100 * GIB,
+        )
+        for at in range(draw(st.integers(1, 6)))
+    ]
+
+
+@given(clusters(), st.integers(1, 8), st.integers(1, 24), st.integers(0, 300))
+def test_the_vectors_choose_as_the_plain_rule_does(nodes: list[Node], gpus: int, cpus: int, gib: int) -> None:
+    one = job(1, gpus, cpus, memory=max(gib, 1) * GIB)
+    asked = situation(nodes, [one])
+    ledger = Ledger.free(asked.snapshot)
+    wishes = Wishes(ledger.pools, Grounds(ledger.pools, asked.snapshot, asked.usable), asked.knowledge, AsRequested())
+    found = place(wishes.of(one), Level.BEST, ledger, CONSOLIDATED)
+    expected = plainly(nodes, gpus, cpus, max(gib, 1) * GIB)
+    assert (found and ledger.pools.node(found.pools[0]).name) == expected
+
+
+def gang(
+    gpus: int, nodes: int = 1, most: int | None = None, each: int | None = None, tasks: int = 0, **other: object
+) -> Job:
+    asked = Request(gpus=gpus, nodes=nodes, max_nodes=most, gpus_per_node=each, tasks=tasks or gpus, cpus=gpus)
+    return job(1, request=Request(**{**{f: getattr(asked, f) for f in asked.__slots__}, **other}))  # type: ignore[arg-type]  # fields by name
+
+
+def busy(name: str, count: int, **other: object) -> Node:
+    return node(name, busy=range(count), used_cpus=3 * count, used_memory=count * 62 * GIB, **other)  # type: ignore[arg-type]  # passed on
+
+
+@pytest.mark.parametrize(
+    ("nodes", "one", "expected"),
+    [
+        pytest.param([busy("a", 0), busy("b", 6)], gang(2), {"b": 2}, id="the server that is just enough"),
+        pytest.param([busy("a", 3), busy("b", 3)], gang(2), {"a": 2}, id="the first of equals"),
+        pytest.param([busy("a", 6), busy("b", 6)], gang(4), None, id="one node asked for: never split"),
+        pytest.param([busy("a", 6), busy("b", 6)], gang(4, 1, 2), {"a": 2, "b": 2}, id="allowed two: split evenly"),
+        pytest.param([busy("a", 4), busy("b", 6)], gang(4, 1, 2), {"a": 4}, id="the minimum of servers"),
+        pytest.param([busy("a", 5), busy("b", 7)], gang(4, 1, 2), {"a": 3, "b": 1}, id="unevenly where it must be"),
+        pytest.param([busy("a", 5), busy("b", 7)], gang(4, 1, 2, tasks=2), None, id="but never through a task"),
+        pytest.param([busy("a", 5), busy("b", 7), busy("c", 6)], gang(6, 1, 3), {"a": 3, "b": 1, "c": 2}, id="three nodes"),
+        pytest.param([busy("a", 0), busy("b", 1), busy("c", 0)], gang(16, 2, each=8), {"a": 8, "c": 8}, id="two full nodes"),
+        pytest.param([busy("a", 0), busy("b", 1)], gang(16, 2, each=8), None, id="a gang is placed whole or not at all"),
+        pytest.param([busy("a", 4), busy("b", 0), busy("c", 5)], gang(4, 2), {"a": 2, "c": 2}, id="two nodes as full as can be"),
+        pytest.param([busy("a", 4), busy("b", 0)], gang(1, pinned=frozenset({"b"})), {"b": 1}, id="a node that was named"),
+        pytest.param(
+            [busy("a", 4), busy("b", 5), busy("c", 0)],
+            gang(4, 2, pinned=frozenset({"c"})),
+            {"c": 2, "b": 2},
+            id="a named node and the best other",
+        ),
+        pytest.param([busy("a", 4), busy("b", 0)], gang(1, excluded=frozenset({"a"})), {"b": 1}, id="not on an excluded node"),
+        pytest.param([node("a"), node("b", gpu_type="a100")], gang(1, gpu_type="a100"), {"b": 1}, id="the GPU type"),
+        pytest.param([node("a"), node("b", gpu_type="a100")], gang(16, 1, 2), None, id="never two GPU types in a gang"),
+        pytest.param([node("a"), node("b", features=frozenset({"ib"}))], gang(1, features="ib"), {"b": 1}, id="a feature"),
+        pytest.param([node("a"), busy("b", 1)], gang(1, exclusive=True), {"a": 1}, id="a node for itself alone"),
+        pytest.param([busy("a", 1), busy("b", 1)], gang(1, exclusive=True), None, id="no node is empty"),
+        pytest.param([node("a", state=NodeState.DRAINED), busy("b", 1)], gang(1), {"b": 1}, id="not on a drained node"),
+    ],
+)  # fmt: skip
+def test_a_gang_lies_on_the_fewest_fullest_nodes_that_it_allows(
+    nodes: list[Node], one: Job, expected: dict[str, int] | None
+) -> None:
+    assert placed(situation(nodes, [one]), one) == expected
+
+
+def test_a_gang_lies_inside_one_partition() -> None:
+    nodes = [node("a", partitions=frozenset({"x"})), node("b", partitions=frozenset({"y"}))]
+    one = job(1, request=Request(gpus=16, nodes=2, gpus_per_node=8, tasks=2, cpus=2), partitions=("x", "y"))
+    assert placed(situation(nodes, [one]), one) is None
+
+
+def test_the_first_partition_with_room_counts() -> None:
+    nodes = [node("a", partitions=frozenset({"x"})), node("b", partitions=frozenset({"y"}))]
+    one = job(1, partitions=("y", "x"))
+    assert placed(situation(nodes, [one]), one) == {"b": 1}
+
+
+def test_a_job_with_a_reservation_lies_in_it_and_nowhere_else() -> None:
+    held = Reservation("maintenance", frozenset({"b"}), 0, 1e9)
+    one = job(1, reservation="maintenance")
+    seen = snapshot([busy("a", 4), node("b")], [one], reservations=(held,))
+    asked = situation([], [], seen=seen, usable={"gpu": frozenset({"a"})})
+    assert placed(asked, one) == {"b": 1}
+
+
+def test_a_gpu_in_shards_is_not_free() -> None:
+    shared = node("a", gpus=1, busy=[0])
+    one = job(1)
+    assert placed(situation([shared, node("b")], [one]), one) == {"b": 1}
