@@ -12,6 +12,7 @@ from slurmsched.cli.cluster import backend, knowledge, remembered
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.policy import policy_options, with_policy
+from slurmsched.daemon.fragments import fragments
 from slurmsched.report.plan_view import plan_view
 from slurmsched.report.planned import planned
 from slurmsched.rounds.round import run_round
@@ -59,7 +60,8 @@ def plan(
         with console(to_errors=True).status("asking Slurm"):
             snapshot = cluster.observe()
         memory = remembered(invocation.database, snapshot, settings.policy.system)
-    result = run_round(snapshot, memory, settings, knowledge(settings), cluster.identity())
+    files = () if recording is not None else fragments(settings, snapshot)
+    result = run_round(snapshot, memory, settings, knowledge(settings), cluster.identity(), fragments=files)
     shown = planned(result, settings, cluster.commands)
     if as_json:
         print_json(shown)

@@ -21,14 +21,14 @@ def history_view(history: History, with_commands: bool = False) -> RenderableTyp
     ]
     if history.events:
         rows = [(clock(event.at), event.kind, event.sentence) for event in history.events]
-        parts += ["", Listing((Column("WHEN"), Column("EVENT"), Column("WHAT")), rows)]
+        parts += ["", Listing((Column("WHEN"), Column("EVENT"), Column("WHAT")), rows, wrapped=True)]
     if history.operations:
         columns = (Column("WHEN"), Column("ROUND", right=True), Column("DONE TO IT"), Column("RESULT"), Column("WHY"))
         done_to_it = [
             (clock(done.intended), str(done.round), done.verb.value, done.result.value, done.detail or done.sentence)
             for done in history.operations
         ]
-        parts += ["", Listing(columns, done_to_it)]
+        parts += ["", Listing(columns, done_to_it, wrapped=True)]
     if with_commands:
         parts += [line(f"$ {command}") for done in history.operations for command in done.commands]
     return Group(*parts)

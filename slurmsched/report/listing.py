@@ -1,4 +1,4 @@
-"""Columns as Slurm prints them: no rules, one line for each row, the last column cut where the screen ends."""
+"""Columns as Slurm prints them: no rules, one line for each row unless the last column may wrap."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows under headings. Where all fits, nothing is padded to the screen's width: pipes get whole sentences."""
+    """Rows under headings. Where all fits, nothing is padded to the screen's width: pipes get whole sentences.
+
+    Where the screen ends the last column is cut, or goes on in the next line if it is `wrapped`.
+    """
 
     columns: Sequence[Column]
     rows: Iterable[Sequence[RenderableType]]
     headings: bool = True
+    wrapped: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=self.headings, header_style="bold")
         last = len(self.columns) - 1
         for position, column in enumerate(self.columns):
+            wraps = self.wrapped and position == last
             table.add_column(
                 column.heading,
                 justify="right" if column.right else "left",
-                no_wrap=True,
-                overflow="crop" if options.ascii_only else "ellipsis",
+                no_wrap=not wraps,
+                overflow="fold" if wraps else "crop" if options.ascii_only else "ellipsis",
                 ratio=1 if position == last else None,
             )
         for row in self.rows:
