@@ -47,6 +47,18 @@ def test_a_broken_configuration(mini: Mini, text: str, words: str) -> None:
         mini.configure(**SETTINGS)
 
 
+def test_a_slurmctld_that_does_not_answer_in_time(mini: Mini) -> None:
+    mini.configure(**{**SETTINGS, "cluster": {"timeout": 3}})
+    controller = f"slurmsched-{mini.name}-ctl"
+    subprocess.run(["docker", "pause", controller], check=True, capture_output=True)
+    try:
+        told(mini.synsched("run", "--once"), "did not answer scontrol within 3 s")
+    finally:
+        subprocess.run(["docker", "unpause", controller], check=True, capture_output=True)
+        mini.configure(**SETTINGS)
+    mini.until("it answers again", lambda: mini.run("scontrol", "ping").code == 0)
+
+
 def test_an_ordinary_user_may_not_run_the_rounds(mini: Mini) -> None:
     said = mini.synsched("run", "--once", user="alice")
     assert said.code == 1
