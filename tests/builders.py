@@ -120,15 +120,16 @@ def situation(
     knowledge: Knowledge | None = None,
     service: Mapping[str, float] | None = None,
     time: float = 10_000.0,
+    managed: Iterable[Job] | None = None,
     **other: Any,
 ) -> Situation:
-    """What a policy is asked: every job is managed, every node that is up may be started on."""
+    """What a policy is asked: every job is managed unless said otherwise, every node that is up may be started on."""
     seen = other.pop("seen", None) or snapshot(nodes, jobs, time)
     known = knowledge or shipped_profiles()
     up = {p.name: frozenset(n for n in p.nodes if seen.node[n].state is NodeState.UP) for p in seen.partitions}
     other.setdefault("usable", up)
-    other.setdefault("jobs", seen.jobs)
-    return Situation(snapshot=seen, knowledge=Knowledge(known.models, known.tasks, service or {}), **other)
+    ours = seen.jobs if managed is None else tuple(managed)
+    return Situation(snapshot=seen, jobs=ours, knowledge=Knowledge(known.models, known.tasks, service or {}), **other)
 
 
 def profile(name: str, cpus: Mapping[float, float], memory: Mapping[float, float] | None = None) -> Profile:

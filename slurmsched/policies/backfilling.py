@@ -10,9 +10,10 @@ from slurmsched.model import Decision, Job
 from slurmsched.policies.allocating import Allocating, AsRequested
 from slurmsched.policies.draft import Draft, Unanswered
 from slurmsched.policies.explaining import explained
-from slurmsched.policies.ledger import Claim, Ledger
+from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.ordering import SlurmPriority
 from slurmsched.policies.placing import FIRST_FIT, Choosing, Level, Wish
+from slurmsched.policies.pools import Claim
 from slurmsched.policies.protocol import Ordering, Situation
 
 __all__ = ["Backfilling"]

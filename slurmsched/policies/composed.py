@@ -31,8 +31,8 @@ class Composed:
     """One round as in Synergy (sections 3.2 and 4.2), with leases that last.
 
     Jobs are gone through in order. One that runs keeps what it has. A newcomer climbs the ladder until a rung settles
-    it; it is passed over only where its GPUs cannot be had, and then those behind it are still tried. A displaced job
-    is placed again only in room that is left.
+    it; it is passed over only where its GPUs cannot be had, and then those behind it are still tried. A job that was
+    displaced is a newcomer when its turn comes, so that what one round decides the next one does not undo.
     """
 
     name: str
@@ -46,8 +46,8 @@ class Composed:
         for ranked in draft.order:
             job = draft.jobs[ranked.job]
             if draft.wants_a_place(job):
-                rungs = ladder[:1] if job.id in draft.victims else ladder
-                any(rung.settles(job) for rung in rungs)
+                any(rung.settles(job) for rung in ladder)
         grow(draft)
+        draft.spare_the_unchanged()
         targets, waiting = explained(draft, self.ordering.name)
         return Decision(self.name, draft.order, targets, waiting, draft.victims, dict(situation.state))

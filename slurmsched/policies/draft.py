@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from slurmsched.model import Code, Job, JobId, JobState, Reason
 from slurmsched.policies.allocating import Allocating
-from slurmsched.policies.ledger import Claim, Ledger
+from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import Choosing, Grounds, Level, Placement, Wish, Wishes, place
+from slurmsched.policies.pools import Claim
 from slurmsched.policies.protocol import Ordering, Situation
 
 __all__ = ["Draft", "Unanswered"]
@@ -58,6 +59,8 @@ class Draft:
             for job in situation.jobs
             if job.shares and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }
+        self.restarted: dict[JobId, Claim] = {}
+        """What running jobs will have that start again on less."""
         self.placed: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}
         self.notes: dict[JobId, Reason] = {}
@@ -79,6 +82,15 @@ class Draft:
             return False
         return job.id not in self.leases and job.id not in self.placed
 
+    def held(self, job: JobId) -> Claim:
+        """What a running job has, or will have once restarted."""
+        return self.leases.get(job) or self.restarted[job]
+
+    def note(self, job: Job, why: Reason) -> None:
+        """Why a newcomer waits; that it was displaced says more."""
+        if job.id not in self.victims:
+            self.notes[job.id] = why
+
     def may_leave(self, job: JobId) -> bool:
         """Whether a job with a lease may be displaced or restarted."""
         return job not in self.situation.fixed and self.jobs[job].state is JobState.RUNNING
@@ -93,7 +105,8 @@ class Draft:
         self.placed[job.id] = least
         self.tight.claim(least.claim(self.pools))
         self.wide.claim(placement.claim(self.pools))
-        self.notes.pop(job.id, None)
+        if job.id not in self.victims:
+            self.notes.pop(job.id, None)
 
     def reserve(self, placement: Placement) -> None:
         """Keep a place free, even of what is not free yet."""
@@ -102,7 +115,7 @@ class Draft:
         self.wide.claim(claim)
 
     def displace(self, victim: JobId, newcomer: Job) -> None:
-        """End the victim's lease; it is seated again where room is left when its turn comes."""
+        """Take from the victim all it has, or was to have again; it is a newcomer when its turn comes."""
         self._end_lease(victim, newcomer)
         against = f"{self.key[newcomer.id]} against {self.key[victim]}"
         self.notes[victim] = Reason(Code.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
@@ -111,12 +124,23 @@ class Draft:
         """Have a running job start again at once on less."""
         self._end_lease(victim, newcomer)
         self.seat(self.jobs[victim], leaner)
+        self.restarted[victim] = leaner.claim(self.pools)
         self.notes[victim] = why
 
+    def spare_the_unchanged(self) -> None:
+        """Let victims that ended up with just what they had keep it: there is nothing to restart for."""
+        for victim in [job for job in self.victims if job in self.placed]:
+            had = self.pools.claim(self.jobs[victim].shares, alone=self.jobs[victim].request.exclusive)
+            if self.placed[victim].claim(self.pools).by_pool() == had.by_pool():
+                self.leases[victim] = had
+                del self.placed[victim], self.victims[victim], self.notes[victim]
+
     def _end_lease(self, victim: JobId, newcomer: Job) -> None:
-        lease = self.leases.pop(victim)
-        self.tight.refund(lease)
-        self.wide.refund(lease)
+        self.moves -= victim not in self.victims
+        held = self.held(victim)
+        self.tight.refund(held)
+        self.wide.refund(held)
+        for books in (self.leases, self.restarted, self.placed):
+            books.pop(victim, None)
         self.victims[victim] = newcomer.id
-        self.moves -= 1
         self.given_back += 1

@@ -40,12 +40,11 @@ def _amounts(draft: Draft, job: Job, shares: tuple[Share, ...]) -> Reason:
     has = sum((share.resources for share in shares), Resources()).cpus
     share = sum((nodes[share.node].proportional(share.resources.gpus) for share in shares), Resources()).cpus
     gain = draft.situation.knowledge.relative_speed(job, shares, nodes) - 1
-    if has == job.request.cpus != share:
-        return Reason(Code.AS_REQUESTED, {"cpus": has})
-    if has == share or profile is None or gain < 0:
-        return Reason(Code.PROPORTIONAL, {"cpus": has})
-    code = Code.TUNED_DOWN if has < share else Code.TUNED_UP
-    return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
+    if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
+        code = Code.TUNED_DOWN if has < share else Code.TUNED_UP
+        return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
+    asked = has == job.request.cpus and has != share
+    return Reason(Code.AS_REQUESTED if asked else Code.PROPORTIONAL, {"cpus": has})
 
 
 def _waits(draft: Draft, job: Job, order: str, last: JobId | None, empty: EmptyCluster) -> Reason:

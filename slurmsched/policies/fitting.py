@@ -11,9 +11,11 @@ from slurmsched.model import Job, Snapshot
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.allocating.portion import memory_on_node
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.ledger import Ints, Ledger, Pools
+from slurmsched.policies.gang import Gang
+from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import FIRST_FIT, Grounds, Level, Wish, Wishes, place
 from slurmsched.policies.placing.features import constraint
+from slurmsched.policies.pools import Ints, Pools
 from slurmsched.policies.wording import counted
 
 __all__ = ["EmptyCluster"]
@@ -48,19 +50,12 @@ class EmptyCluster:
             wanted = f"nodes with {request.gpu_type or 'any'} GPUs"
             beside = " as its constraint and node lists want them" if _particular(job) else ""
             return f"{wanted} in partition {partition}{beside}; there are none"
-        ledger, gang = self._ledger, wish.gang
         pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in wish.options]))
-        gpus = np.sort(ledger.gpus[pools])[::-1]
-        if gang.most == 1 and gpus[0] < request.gpus:
-            return f"{counted(request.gpus, 'GPU')} on one node; the largest has {gpus[0]}"
-        if gpus[: gang.most].sum() < request.gpus:
-            return f"{request.gpus} GPUs on {counted(gang.most, 'node')}; the largest have {gpus[: gang.most].sum()}"
-        parts = gang.each or -(-gang.parts // gang.most)
-        if (enough := int((gpus >= parts * gang.gpus).sum())) < gang.fewest:
-            return f"{gang.fewest} nodes with {counted(parts * gang.gpus, 'GPU')} each; {enough} have that many"
-        return self._besides_gpus(wish, pools, parts)
+        gpus = np.sort(self._ledger.gpus[pools])[::-1]
+        return _gpus_lacking(wish.gang, gpus) or self._besides_gpus(wish, pools)
 
-    def _besides_gpus(self, wish: Wish, pools: Ints, parts: int) -> str:
+    def _besides_gpus(self, wish: Wish, pools: Ints) -> str:
+        parts = wish.gang.each or -(-wish.gang.parts // wish.gang.most)
         of_pools, least = self._ledger.pools, [terms.least for terms in wish.terms]
         nodes = of_pools.node_of[pools]
         cpus = min(least[int(of_pools.kind_of[pool])].cpus for pool in pools) * parts
@@ -70,6 +65,22 @@ class EmptyCluster:
         if memory > (largest := int(of_pools.memory[nodes].max())):
             return f"{memory} MiB of memory on a node; the largest has {largest}"
         return "this many GPUs, CPUs and this much memory together on its nodes"
+
+
+def _gpus_lacking(gang: Gang, gpus: Ints) -> str:
+    """What is too much by GPUs alone, given those of each pool, the largest first."""
+    asked, largest = gang.request.gpus, int(gpus[: gang.most].sum())
+    parts = gang.each or -(-gang.parts // gang.most)
+    enough = int((gpus >= parts * gang.gpus).sum())
+    if gang.most == 1 and largest < asked:
+        return f"{counted(asked, 'GPU')} on one node; the largest has {largest}"
+    if gang.parts < gang.fewest:
+        return f"a GPU on each of {gang.fewest} nodes, and {counted(asked, 'GPU')} in all"
+    if largest < asked:
+        return f"{asked} GPUs on {counted(gang.most, 'node')}; the largest have {largest}"
+    if enough < gang.fewest:
+        return f"{gang.fewest} nodes with {counted(parts * gang.gpus, 'GPU')} each; {enough} have that many"
+    return ""
 
 
 def _particular(job: Job) -> bool:

@@ -9,8 +9,8 @@ from slurmsched.model import JobId
 from slurmsched.policies.allocating import Portion
 from slurmsched.policies.allocating.portion import memory_on_node
 from slurmsched.policies.draft import Draft
-from slurmsched.policies.ledger import Claim, Kind
 from slurmsched.policies.placing import Placement
+from slurmsched.policies.pools import Claim, Kind
 
 __all__ = ["grow"]
 

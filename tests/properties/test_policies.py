@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
@@ -28,6 +28,7 @@ CACHED = Profile(
 SYSTEMS = [system(name, order) for name in ("synergy", "proportional") for order in ("fifo", "srtf", "las", "ftf")]
 SYSTEMS += [system("synergy", "las", ()), system("slurm")]
 
+unhurried = settings(max_examples=50, deadline=None)
 systems = st.sampled_from(SYSTEMS)
 """Every system in every order."""
 tuned = st.sampled_from([chosen for chosen in SYSTEMS if chosen.name == "synergy"])
@@ -62,6 +63,7 @@ def requests(draw: st.DrawFn) -> Request:
         tasks=tasks,
         cpus=tasks * draw(st.integers(1, 3)),
         memory=draw(st.sampled_from((0, 0, 20 * GIB))),
+        exclusive=draw(st.integers(0, 9)) == 9,
     )
 
 
@@ -97,6 +99,7 @@ def situations(draw: st.DrawFn) -> Situation:
     return replace(_situation(after, service), moves=draw(st.sampled_from((0, 1, 8))))
 
 
+@unhurried
 @given(situations(), systems)
 def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situation, chosen: System) -> None:
     decision = chosen.decide(situation)
@@ -108,6 +111,7 @@ def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situ
     assert all("?" not in reason.sentence for target in decision.targets.values() for reason in target.reasons)
 
 
+@unhurried
 @given(situations(), systems)
 def test_nothing_is_given_twice(situation: Situation, chosen: System) -> None:
     decision = chosen.decide(situation)
@@ -123,6 +127,7 @@ def test_nothing_is_given_twice(situation: Situation, chosen: System) -> None:
             assert gpus[one.name, gpu_type] <= sum(gpu.type == gpu_type for gpu in one.gpus)
 
 
+@unhurried
 @given(situations(), systems)
 def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situation, chosen: System) -> None:
     for target in chosen.decide(situation).targets.values():
@@ -135,16 +140,18 @@ def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situat
         assert len({share.resources.memory for share in shares}) == 1
 
 
+@unhurried
 @given(situations(), systems)
 def test_cpus_are_whole_tasks_and_alike_for_each_gpu(situation: Situation, chosen: System) -> None:
     for target in chosen.decide(situation).targets.values():
         request = situation.snapshot.job[target.job].request
-        for share in target.shares:
+        for share in () if request.exclusive else target.shares:
             tasks, rest = divmod(request.tasks * share.resources.gpus, request.gpus)
             assert share.resources.cpus % (tasks + (rest > 0)) == 0
             assert share.resources.cpus * request.gpus == target.resources.cpus * share.resources.gpus
 
 
+@unhurried
 @given(situations(), tuned)
 def test_no_profiled_job_is_slower_than_at_its_share_in_whole_tasks(situation: Situation, chosen: System) -> None:
     for target in chosen.decide(situation).targets.values():
@@ -154,10 +161,11 @@ def test_no_profiled_job_is_slower_than_at_its_share_in_whole_tasks(situation: S
         at_share = _in_whole_tasks(one, target, situation.snapshot)
         slowest = situation.knowledge.relative_speed(one, at_share, situation.snapshot.node)
         assert target.speed >= slowest - 1e-9
-        assert situation.knowledge.profile(one) or target.resources.cpus == one.request.cpus
+        assert one.request.exclusive or situation.knowledge.profile(one) or target.resources.cpus == one.request.cpus
         assert all(share.resources.memory >= one.request.memory for share in target.shares)
 
 
+@unhurried
 @given(situations(), systems)
 def test_only_what_gives_way_to_somebody_leaves_and_no_more_than_may(situation: Situation, chosen: System) -> None:
     decision = chosen.decide(situation)
@@ -166,14 +174,15 @@ def test_only_what_gives_way_to_somebody_leaves_and_no_more_than_may(situation: 
         for j in situation.jobs
         if j.shares and (j.id not in decision.targets or decision.targets[j.id].shares != j.shares)
     }
-    assert changed <= set(decision.victims)
+    assert changed == set(decision.victims)
     assert len(decision.victims) <= situation.moves
     for victim, newcomer in decision.victims.items():
         assert situation.snapshot.job[victim].shares
         assert newcomer in decision.targets
-        assert not situation.snapshot.job[newcomer].shares
+        assert newcomer in changed or not situation.snapshot.job[newcomer].shares
 
 
+@unhurried
 @given(situations(), systems)
 def test_what_is_fixed_is_left_alone(situation: Situation, chosen: System) -> None:
     running = {j.id: j for j in situation.jobs if j.shares}
@@ -182,6 +191,7 @@ def test_what_is_fixed_is_left_alone(situation: Situation, chosen: System) -> No
     assert all(decision.targets[j.id].shares == j.shares for j in running.values())
 
 
+@unhurried
 @given(situations(), systems)
 def test_the_same_question_has_the_same_answer(situation: Situation, chosen: System) -> None:
     turned = replace(situation, jobs=situation.jobs[::-1])
@@ -189,6 +199,7 @@ def test_the_same_question_has_the_same_answer(situation: Situation, chosen: Sys
     assert chosen.decide(turned).targets == chosen.decide(situation).targets
 
 
+@unhurried
 @given(situations(), systems)
 def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situation: Situation, chosen: System) -> None:
     first = chosen.decide(situation)
@@ -196,19 +207,25 @@ def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situatio
     assert not set(first.victims.values()) & set(second.victims)
 
 
+@unhurried
 @given(situations(), systems)
-def test_deciding_again_once_the_targets_hold_changes_nothing(situation: Situation, chosen: System) -> None:
+def test_deciding_again_and_again_comes_to_rest_and_then_changes_nothing(situation: Situation, chosen: System) -> None:
+    """What leaves for one newcomer may make room for another the round after; that ends, and goes in no circle."""
     generous = replace(situation, moves=100)
     first = chosen.decide(generous)
-    if first.victims:
-        return
-    again = chosen.decide(_next_round(generous, first))
+    for _ in generous.jobs:
+        generous = _next_round(generous, first)
+        again = chosen.decide(generous)
+        if not again.victims and again.targets.keys() == first.targets.keys():
+            break
+        first = again
     assert not again.victims
     assert {j: t.resources for j, t in again.targets.items()} == {j: t.resources for j, t in first.targets.items()}
     assert {j: t.nodes for j, t in again.targets.items()} == {j: t.nodes for j, t in first.targets.items()}
     assert all(target.reasons[0].code is Code.KEEPS_LEASE for target in again.targets.values())
 
 
+@unhurried
 @given(situations(), tuned)
 def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: Situation, chosen: System) -> None:
     cluster = _bare(situation.snapshot)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slurmsched.policies.gang import Gang
-from slurmsched.policies.ledger import Kind
+from slurmsched.policies.pools import Kind
 
 __all__ = ["Allocating", "Portion", "Step", "Terms", "memory_on_node", "proportional", "requested"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurmsched.policies.allocating.portion import Portion, Step, Terms, proportional
 from slurmsched.policies.gang import Gang
-from slurmsched.policies.ledger import Kind
+from slurmsched.policies.pools import Kind
 
 __all__ = ["Proportional"]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from slurmsched.policies.allocating.portion import Portion, Step, Terms, proportional, requested
 from slurmsched.policies.gang import Gang
-from slurmsched.policies.ledger import Kind
+from slurmsched.policies.pools import Kind
 
 __all__ = ["Tune"]
 

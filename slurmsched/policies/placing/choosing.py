@@ -7,7 +7,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from slurmsched.policies.ledger import Ints, Ledger
+from slurmsched.policies.ledger import Ledger
+from slurmsched.policies.pools import Ints
 
 __all__ = ["CONSOLIDATED", "FIRST_FIT", "Choosing"]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from slurmsched.model import Job, NodeState, Request, Reservation, Snapshot
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.ledger import Mask, Pools
 from slurmsched.policies.placing.features import constraint
+from slurmsched.policies.pools import Mask, Pools
 
 __all__ = ["Grounds"]
 

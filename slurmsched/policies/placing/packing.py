@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from slurmsched.policies.ledger import Ints, Ledger
+from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing.choosing import Choosing
 from slurmsched.policies.placing.placement import Placement
 from slurmsched.policies.placing.wishes import Level, Option, Wish
+from slurmsched.policies.pools import Ints
 
 __all__ = ["place"]
 
@@ -32,9 +33,8 @@ def _first_place(rooms: Iterable[_Room], choosing: Choosing, count: int) -> Plac
     for room in rooms:
         option = room.option
         for pools, parts in room.places(choosing, count):
-            if option.slowest is None or option.slowest[list(pools)].any():
-                portion = option.portion(room.level, pools[0])
-                return Placement(room.wish.gang, pools, parts, portion, option.kind(pools[0]))
+            portion = option.portion(room.level, pools[0])
+            return Placement(room.wish.gang, pools, parts, portion, option.kind(pools[0]))
     return None
 
 
@@ -49,6 +49,8 @@ class _Room:
         self.open = option.mask & (ledger.closed[node_of] == 0)
         if wish.gang.request.exclusive:
             self.open &= (self.cpus >= ledger.pools.cpus[node_of]) & (self.memory >= ledger.pools.memory[node_of])
+        self.musts = [node_of == pinned for pinned in wish.pinned]
+        self.musts += [option.slowest] if option.slowest is not None else []
 
     def places(self, choosing: Choosing, count: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Pools and the parts in each, the most even split first."""
@@ -85,30 +87,38 @@ class _Room:
         return capacity
 
     def _chosen(self, choosing: Choosing, fitting: Ints, count: int) -> tuple[int, ...] | None:
-        """So many of the fitting pools, one on every pinned node among them."""
+        """So many of the fitting pools, those that must be among them first."""
         if len(fitting) < count:
             return None
-        nodes, taken = self.ledger.pools.node_of[fitting], list[int]()
-        for pinned in self.wish.pinned:
-            there = fitting[nodes == pinned]
-            if not len(there):
-                return None
-            taken.append(int(choosing.choose(self.ledger, there, 1)[0]))
-        others = fitting[~np.isin(nodes, self.wish.pinned)] if taken else fitting
-        if len(others) < count - len(taken):
+        taken = self._musts(fitting, lambda there: int(choosing.choose(self.ledger, there, 1)[0]))
+        if taken is None or len(taken) > count:
             return None
-        if count > len(taken):
-            taken += [int(pool) for pool in choosing.choose(self.ledger, others, count - len(taken))]
-        return tuple(taken)
+        if len(taken) == count:
+            return tuple(taken)
+        others = fitting[~np.isin(fitting, taken)] if taken else fitting
+        return (*taken, *(int(pool) for pool in choosing.choose(self.ledger, others, count - len(taken))))
 
     def _uneven(self, capacity: Ints, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The pools with most room, pinned ones before them, each with at least one part."""
-        pinned = np.isin(self.ledger.pools.node_of, self.wish.pinned)
-        order = np.lexsort((self.ledger.gpus, -capacity, ~pinned))[:count]
-        if not capacity[order].all() or pinned[order].sum() < len(self.wish.pinned):
+        """The pools with most room, those that must be among them first, each with at least one part."""
+        roomiest = np.lexsort((self.ledger.gpus, -capacity))
+        roomiest = roomiest[capacity[roomiest] > 0]
+        taken = self._musts(roomiest, lambda there: int(there[0]))
+        if taken is None or not len(taken) <= count <= len(roomiest):
             return None
+        taken += [int(pool) for pool in roomiest[~np.isin(roomiest, taken)][: count - len(taken)]]
         left, parts = self.wish.gang.parts, list[int]()
-        for later, pool in zip(range(len(order) - 1, -1, -1), order, strict=True):
+        for later, pool in zip(range(count - 1, -1, -1), taken, strict=True):
             parts.append(min(int(capacity[pool]), left - later))
             left -= parts[-1]
-        return (tuple(int(pool) for pool in order), tuple(parts)) if left == 0 else None
+        return (tuple(taken), tuple(parts)) if left == 0 else None
+
+    def _musts(self, fitting: Ints, pick: Callable[[Ints], int]) -> list[int] | None:
+        """One of the fitting pools for everything that must be among them, None where one is missing."""
+        taken = list[int]()
+        for must in self.musts:
+            there = fitting[must[fitting]]
+            if not len(there):
+                return None
+            if not must[taken].any():
+                taken.append(pick(there))
+        return taken

@@ -8,7 +8,7 @@ from slurmsched.model import Resources, Share
 from slurmsched.policies.allocating import Portion
 from slurmsched.policies.allocating.portion import memory_on_node
 from slurmsched.policies.gang import Gang
-from slurmsched.policies.ledger import Claim, Pools
+from slurmsched.policies.pools import Claim, Pools
 
 __all__ = ["Placement"]
 

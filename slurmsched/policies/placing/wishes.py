@@ -12,8 +12,8 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job
 from slurmsched.policies.allocating import Allocating, Portion, Terms
 from slurmsched.policies.gang import Gang, gang_of
-from slurmsched.policies.ledger import Ints, Mask, Pools
 from slurmsched.policies.placing.grounds import Grounds
+from slurmsched.policies.pools import Ints, Mask, Pools
 
 __all__ = ["Level", "Option", "Wish", "Wishes"]
 

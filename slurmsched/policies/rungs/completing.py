@@ -37,5 +37,5 @@ class AfterCompletingJobs:
         draft.reserve(placement)
         nodes = sorted(draft.pools.node(pool).name for pool in placement.pools)
         leaving = [other.id for other in self._ending if not set(nodes).isdisjoint(other.nodes)]
-        draft.notes[job.id] = Reason(Code.FREED_SOON, {"jobs": ", ".join(leaving), "nodes": ", ".join(nodes)})
+        draft.note(job, Reason(Code.FREED_SOON, {"jobs": ", ".join(leaving), "nodes": ", ".join(nodes)}))
         return True

@@ -42,7 +42,7 @@ class InPlaceOfOthers:
             found = self._fewest(job, wish, leaving) or self._fewest(job, wish, self._larger(job, leaving))
         if found is None:
             self._too_many.remember((wish, behind))
-            draft.notes[job.id] = Reason(Code.MOVES_SPENT, {"limit": draft.situation.moves})
+            draft.note(job, Reason(Code.MOVES_SPENT, {"limit": draft.situation.moves}))
             return False
         victims, placement = found
         for victim in victims:
@@ -54,7 +54,8 @@ class InPlaceOfOthers:
         """All that may leave; worked out anew when one has left."""
         if self._leaving is None or self._as_of != self.draft.given_back:
             self._as_of = self.draft.given_back
-            self._leaving = Leaving.of(self.draft, filter(self.draft.may_leave, self.draft.leases))
+            running = (*self.draft.leases, *self.draft.restarted)
+            self._leaving = Leaving.of(self.draft, filter(self.draft.may_leave, running))
         return self._leaving
 
     def _larger(self, job: Job, leaving: Leaving) -> Leaving:
@@ -87,7 +88,7 @@ class InPlaceOfOthers:
         node_of, needed = draft.pools.node_of, list[JobId]()
         nodes = {int(node_of[pool]) for pool in placement.pools}
         for victim in reversed(leaving.jobs[:count]):
-            lease = draft.leases[victim]
+            lease = draft.held(victim)
             if nodes.isdisjoint(int(node_of[pool]) for pool in lease.pools):
                 continue
             room.claim(lease)

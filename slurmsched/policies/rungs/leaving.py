@@ -9,7 +9,8 @@ import numpy as np
 
 from slurmsched.model import JobId
 from slurmsched.policies.draft import Draft
-from slurmsched.policies.ledger import Ints, Ledger
+from slurmsched.policies.ledger import Ledger
+from slurmsched.policies.pools import Ints
 
 __all__ = ["Leaving"]
 
@@ -31,7 +32,7 @@ class Leaving:
     def of(cls, draft: Draft, jobs: Iterable[JobId]) -> Leaving:
         """Of these running jobs, the last in the order first."""
         last_first = tuple(sorted(jobs, key=lambda job: -draft.position[job]))
-        claims = [draft.leases[job] for job in last_first]
+        claims = [draft.held(job) for job in last_first]
         ends = np.cumsum([0, *(len(claim.pools) for claim in claims)])
         entries = [
             entry

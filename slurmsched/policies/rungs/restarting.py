@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from slurmsched.model import Code, Job, JobId, Reason
 from slurmsched.policies.draft import Draft, Unanswered
-from slurmsched.policies.ledger import Claim, Ledger
+from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import Level, Placement
+from slurmsched.policies.pools import Claim
 from slurmsched.policies.wording import gpu_time
 
 __all__ = ["BesideRestartedJobs"]
@@ -49,7 +50,7 @@ class BesideRestartedJobs:
             return False
         chosen = _fewest(draft.tight.copy(), self._rich, placement.claim(draft.pools))
         if len(chosen) > draft.moves:
-            draft.notes[job.id] = Reason(Code.MOVES_SPENT, {"limit": draft.situation.moves})
+            draft.note(job, Reason(Code.MOVES_SPENT, {"limit": draft.situation.moves}))
             return False
         saving = job.gpus * draft.situation.knowledge.remaining(job)
         cost = sum(draft.jobs[other.job].gpus for other in chosen) * draft.situation.restart_cost

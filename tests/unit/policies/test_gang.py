@@ -18,9 +18,7 @@ from slurmsched.policies.gang import gang_of
         pytest.param(Request(gpus=8, tasks=1, max_nodes=4), 1, 8, 1, (1, 1), id="one task stays on one node"),
         pytest.param(Request(gpus=16, gpus_per_node=8, nodes=2), 2, 8, 1, (2, 2), id="two nodes full"),
         pytest.param(Request(gpus=16, gpus_per_node=8, nodes=2, tasks=4), 2, 8, 2, (2, 2), id="two tasks a node"),
-        pytest.param(
-            Request(gpus=16, gpus_per_node=8, nodes=2, tasks=3), 2, 8, 2, (2, 2), id="tasks that do not divide"
-        ),
+        pytest.param(Request(gpus=16, gpus_per_node=8, nodes=2, tasks=3), 2, 8, 2, (2, 2), id="tasks rounded up"),
         pytest.param(Request(gpus=4, nodes=2), 2, 2, 1, (2, 2), id="two nodes have at least a task each"),
         pytest.param(Request(gpus=3, nodes=2, tasks=2, max_nodes=2), 3, 1, 1, (2, 2), id="three GPUs on two nodes"),
     ],

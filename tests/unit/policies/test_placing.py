@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.model import Job, Node, NodeState, Request, Reservation
+from slurmsched.policies import system
 from slurmsched.policies.allocating import AsRequested, Proportional
 from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import CONSOLIDATED, Grounds, Level, Wishes, place
@@ -57,51 +60,65 @@ def test_the_vectors_choose_as_the_plain_rule_does(nodes: list[Node], gpus: int,
     assert (found and ledger.pools.node(found.pools[0]).name) == expected
 
 
-def gang(
-    gpus: int, nodes: int = 1, most: int | None = None, each: int | None = None, tasks: int = 0, **other: object
-) -> Job:
-    asked = Request(gpus=gpus, nodes=nodes, max_nodes=most, gpus_per_node=each, tasks=tasks or gpus, cpus=gpus)
-    return job(1, request=Request(**{**{f: getattr(asked, f) for f in asked.__slots__}, **other}))  # type: ignore[arg-type]  # fields by name
+def gang(gpus: int, nodes: int = 1, most: int | None = None, **other: Any) -> Job:
+    """A task for each GPU unless said otherwise."""
+    other.setdefault("tasks", gpus)
+    return job(1, request=Request(gpus=gpus, nodes=nodes, max_nodes=most, cpus=gpus, **other))
 
 
-def busy(name: str, count: int, **other: object) -> Node:
-    return node(name, busy=range(count), used_cpus=3 * count, used_memory=count * 62 * GIB, **other)  # type: ignore[arg-type]  # passed on
+def busy(name: str, count: int) -> Node:
+    return node(name, busy=range(count), used_cpus=3 * count, used_memory=count * 20 * GIB)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "one", "expected"),
+    ("taken", "one", "expected"),
     [
-        pytest.param([busy("a", 0), busy("b", 6)], gang(2), {"b": 2}, id="the server that is just enough"),
-        pytest.param([busy("a", 3), busy("b", 3)], gang(2), {"a": 2}, id="the first of equals"),
-        pytest.param([busy("a", 6), busy("b", 6)], gang(4), None, id="one node asked for: never split"),
-        pytest.param([busy("a", 6), busy("b", 6)], gang(4, 1, 2), {"a": 2, "b": 2}, id="allowed two: split evenly"),
-        pytest.param([busy("a", 4), busy("b", 6)], gang(4, 1, 2), {"a": 4}, id="the minimum of servers"),
-        pytest.param([busy("a", 5), busy("b", 7)], gang(4, 1, 2), {"a": 3, "b": 1}, id="unevenly where it must be"),
-        pytest.param([busy("a", 5), busy("b", 7)], gang(4, 1, 2, tasks=2), None, id="but never through a task"),
-        pytest.param([busy("a", 5), busy("b", 7), busy("c", 6)], gang(6, 1, 3), {"a": 3, "b": 1, "c": 2}, id="three nodes"),
-        pytest.param([busy("a", 0), busy("b", 1), busy("c", 0)], gang(16, 2, each=8), {"a": 8, "c": 8}, id="two full nodes"),
-        pytest.param([busy("a", 0), busy("b", 1)], gang(16, 2, each=8), None, id="a gang is placed whole or not at all"),
-        pytest.param([busy("a", 4), busy("b", 0), busy("c", 5)], gang(4, 2), {"a": 2, "c": 2}, id="two nodes as full as can be"),
-        pytest.param([busy("a", 4), busy("b", 0)], gang(1, pinned=frozenset({"b"})), {"b": 1}, id="a node that was named"),
-        pytest.param(
-            [busy("a", 4), busy("b", 5), busy("c", 0)],
-            gang(4, 2, pinned=frozenset({"c"})),
-            {"c": 2, "b": 2},
-            id="a named node and the best other",
-        ),
-        pytest.param([busy("a", 4), busy("b", 0)], gang(1, excluded=frozenset({"a"})), {"b": 1}, id="not on an excluded node"),
-        pytest.param([node("a"), node("b", gpu_type="a100")], gang(1, gpu_type="a100"), {"b": 1}, id="the GPU type"),
-        pytest.param([node("a"), node("b", gpu_type="a100")], gang(16, 1, 2), None, id="never two GPU types in a gang"),
-        pytest.param([node("a"), node("b", features=frozenset({"ib"}))], gang(1, features="ib"), {"b": 1}, id="a feature"),
-        pytest.param([node("a"), busy("b", 1)], gang(1, exclusive=True), {"a": 1}, id="a node for itself alone"),
-        pytest.param([busy("a", 1), busy("b", 1)], gang(1, exclusive=True), None, id="no node is empty"),
-        pytest.param([node("a", state=NodeState.DRAINED), busy("b", 1)], gang(1), {"b": 1}, id="not on a drained node"),
+        pytest.param((0, 6), gang(2), {"b": 2}, id="the server that is just enough"),
+        pytest.param((3, 3), gang(2), {"a": 2}, id="the first of equals"),
+        pytest.param((6, 6), gang(4), None, id="one node asked for: never split"),
+        pytest.param((6, 6), gang(4, 1, 2), {"a": 2, "b": 2}, id="two nodes allowed: split evenly"),
+        pytest.param((4, 6), gang(4, 1, 2), {"a": 4}, id="the minimum of servers"),
+        pytest.param((5, 7), gang(4, 1, 2), {"a": 3, "b": 1}, id="unevenly where it must be"),
+        pytest.param((5, 7), gang(4, 1, 2, tasks=2), None, id="but never through a task"),
+        pytest.param((5, 7, 6), gang(6, 1, 3), {"a": 3, "b": 1, "c": 2}, id="three nodes"),
+        pytest.param((0, 1, 0), gang(16, 2, gpus_per_node=8), {"a": 8, "c": 8}, id="two full nodes"),
+        pytest.param((0, 1), gang(16, 2, gpus_per_node=8), None, id="a gang is placed whole or not at all"),
+        pytest.param((4, 0, 5), gang(4, 2), {"a": 2, "c": 2}, id="two nodes as full as can be"),
+        pytest.param((4, 0), gang(1, pinned=frozenset("b")), {"b": 1}, id="a node that was named"),
+        pytest.param((4, 5, 0), gang(4, 2, pinned=frozenset("c")), {"c": 2, "b": 2}, id="a named one and the best"),
+        pytest.param((4, 5, 0), gang(1, pinned=frozenset({"gone"})), None, id="a named node that is not there"),
+        pytest.param((4, 0), gang(1, excluded=frozenset("a")), {"b": 1}, id="not on an excluded node"),
+        pytest.param((0, 1), gang(1, exclusive=True), {"a": 1}, id="a node for itself alone"),
+        pytest.param((1, 1), gang(1, exclusive=True), None, id="no node is empty"),
     ],
-)  # fmt: skip
-def test_a_gang_lies_on_the_fewest_fullest_nodes_that_it_allows(
-    nodes: list[Node], one: Job, expected: dict[str, int] | None
+)
+def test_a_gang_lies_on_the_fewest_fullest_nodes_it_allows(
+    taken: tuple[int, ...], one: Job, expected: dict[str, int] | None
 ) -> None:
+    nodes = [busy(name, count) for name, count in zip("abc", taken, strict=False)]
     assert placed(situation(nodes, [one]), one) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "one", "expected"),
+    [
+        pytest.param(node("b", gpu_type="a100"), gang(1, gpu_type="a100"), {"b": 1}, id="the GPU type asked for"),
+        pytest.param(node("b", gpu_type="a100"), gang(16, 1, 2), None, id="never two GPU types in a gang"),
+        pytest.param(node("b", features=frozenset({"ib"})), gang(1, features="ib"), {"b": 1}, id="a feature"),
+        pytest.param(node("b"), gang(1, features="[x|y]"), None, id="a constraint that cannot be read"),
+        pytest.param(node("b", state=NodeState.DRAINED), gang(8), {"a": 8}, id="not on a drained node"),
+        pytest.param(node("b", busy=[0], state=NodeState.DRAINED), gang(1), {"a": 1}, id="however well it would fit"),
+    ],
+)
+def test_only_nodes_of_the_right_kind_count(other: Node, one: Job, expected: dict[str, int] | None) -> None:
+    assert placed(situation([node("a"), other], [one]), one) == expected
+
+
+def test_a_gang_on_nodes_of_two_kinds_gets_the_same_on_both() -> None:
+    one = gang(16, 2, gpus_per_node=8)
+    asked = situation([node("a", cpus=48), node("b", cpus=24)], [one])
+    target = system("proportional").decide(asked).targets["1"]
+    assert [share.resources.cpus for share in target.shares] == [24, 24]
 
 
 def test_a_gang_lies_inside_one_partition() -> None:

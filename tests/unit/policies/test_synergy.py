@@ -1,0 +1,256 @@
+"""Rounds of the system `synergy` on tiny clusters: who starts, with what, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Code, Decision, Job, JobState, NodeState, Reason, Request, Reservation, Resources
+from slurmsched.policies import Situation, system
+from tests.builders import GIB, MEMORY, job, node, profile, share, situation, snapshot
+
+HOUR = 3600.0
+
+
+def got(decision: Decision) -> dict[str, dict[str, tuple[int, int, int]]]:
+    """Node, GPUs, CPUs and GiB of every job that shall run."""
+    return {
+        target.job: {
+            share.node: (share.resources.gpus, share.resources.cpus, share.resources.memory // GIB)
+            for share in target.shares
+        }
+        for target in decision.targets.values()
+    }
+
+
+def cpus(decision: Decision) -> dict[str, int]:
+    return {target.job: target.resources.cpus for target in decision.targets.values()}
+
+
+def codes(decision: Decision, number: int) -> list[Code]:
+    return [reason.code for reason in decision.targets[str(number)].reasons]
+
+
+TABLE_1 = {
+    "resnet18": profile("resnet18", {3: 1, 5.75: 2}, {62.5: 1, 100: 2}),
+    "m5": profile("m5", {1.5: 1, 3: 2}, {62.5: 1, 112.5: 2}),
+    "transformer": profile("transformer", {0.25: 1}, {25: 1}),
+    "gnmt": profile("gnmt", {1.5: 0.5, 3: 1}, {12.5: 1}),
+}
+"""Models that want what table 3 gives them."""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(
+            "proportional",
+            {
+                "1": {"s1": (4, 12, 250)},
+                "2": {"s1": (4, 12, 250)},
+                "3": {"s2": (4, 12, 250)},
+                "4": {"s2": (4, 12, 250)},
+            },
+            id="table 2: GPU-proportional allocation",
+        ),
+        pytest.param(
+            "synergy",
+            {
+                "1": {"s1": (4, 23, 400)},
+                "2": {"s2": (4, 12, 450)},
+                "3": {"s1": (4, 1, 100)},
+                "4": {"s2": (4, 12, 50)},
+            },
+            id="table 3: resource-sensitive allocation",
+        ),
+    ],
+)
+def test_the_example_of_synergys_section_2(name: str, expected: dict[str, dict[str, tuple[int, int, int]]]) -> None:
+    jobs = [job(at, 4, hint=f"model={model}", submit_time=at) for at, model in enumerate(TABLE_1, start=1)]
+    asked = situation([node("s1"), node("s2")], jobs, Knowledge(TABLE_1))
+    assert got(system(name, "fifo").decide(asked)) == expected
+
+
+def test_a_cpu_hungry_job_has_more_cpus_than_its_share_and_a_language_job_fewer() -> None:
+    jobs = [job(1, 4, hint="model=alexnet"), job(2, 4, hint="model=bert")]
+    decision = system("synergy").decide(situation([node()], jobs))
+    assert cpus(decision) == {"1": 20, "2": 4}
+    assert codes(decision, 1) == [Code.FIRST_IN_ORDER, Code.TUNED_UP]
+    assert codes(decision, 2) == [Code.FIRST_IN_ORDER, Code.TUNED_DOWN]
+    assert decision.targets["1"].speed > 1.5
+    assert decision.targets["2"].speed == 1.0
+
+
+def test_jobs_of_one_round_make_room_for_each_other_but_keep_the_speed_of_their_share() -> None:
+    jobs = [job(number, hint="model=alexnet", submit_time=number) for number in range(8)]
+    decision = system("synergy").decide(situation([node()], jobs))
+    assert set(cpus(decision).values()) == {3}
+    assert all(target.speed == 1.0 for target in decision.targets.values())
+
+
+def test_spare_cpus_go_where_they_bring_most() -> None:
+    known = Knowledge(
+        {
+            "steep": profile("steep", {3: 1, 6: 4}),
+            "flat": profile("flat", {3: 1, 6: 1.5}),
+        }
+    )
+    jobs = [job(1, 4, hint="model=flat", submit_time=1), job(2, 4, hint="model=steep", submit_time=2)]
+    decision = system("synergy", "fifo").decide(situation([node(cpus=36)], jobs, known))
+    assert cpus(decision) == {"1": 18, "2": 18}
+    decision = system("synergy", "fifo").decide(situation([node(cpus=36, gpus=12)], jobs, known))
+    assert cpus(decision) == {"1": 12, "2": 24}
+
+
+def test_a_job_of_which_nothing_is_known_gets_exactly_what_it_asked_for() -> None:
+    decision = system("synergy").decide(situation([node()], [job(1, 2, cpus=5, memory=7 * GIB)]))
+    assert got(decision) == {"1": {"n1": (2, 5, 7)}}
+    assert codes(decision, 1) == [Code.FIRST_IN_ORDER, Code.AS_REQUESTED]
+
+
+@pytest.mark.parametrize(
+    ("hint", "gib"),
+    [
+        pytest.param("model=lean", 200, id="memory that was asked for is kept"),
+        pytest.param("model=lean,mem=tune", 20, id="unless its owner lets it shrink"),
+    ],
+)
+def test_memory_shrinks_only_where_its_owner_said_so(hint: str, gib: int) -> None:
+    known = Knowledge({"lean": profile("lean", {1: 1}, {20: 1})})
+    decision = system("synergy").decide(situation([node()], [job(1, memory=200 * GIB, hint=hint)], known))
+    assert got(decision)["1"]["n1"][2] == gib
+
+
+def test_a_running_job_keeps_exactly_what_it_has() -> None:
+    running = job(1, hint="model=alexnet", on=[share(cpus=3)])
+    decision = system("synergy").decide(situation([node()], [running]))
+    assert decision.targets["1"].shares == running.shares
+    assert codes(decision, 1) == [Code.KEEPS_LEASE]
+
+
+def test_a_job_whose_gpus_cannot_be_had_is_passed_over_and_smaller_ones_fill_in() -> None:
+    jobs = [job(1, on=[share()]), job(2, 8, submit_time=1), job(3, 1, submit_time=2), job(4, 2, submit_time=3)]
+    decision = system("synergy", "fifo").decide(situation([node()], jobs))
+    assert set(decision.targets) == {"1", "3", "4"}
+    assert codes(decision, 3)[0] == codes(decision, 4)[0] == Code.FILLS_IN
+    assert decision.waiting["2"] == Reason(Code.BEHIND, {"count": 1, "order": "fifo", "last": "4"})
+
+
+def test_gpus_that_lie_apart_are_no_room_for_a_gang() -> None:
+    nodes = [node("a", busy=range(4)), node("b", busy=range(4))]
+    jobs = [job(1, 8, submit_time=1), job(2, 1, on=[share("a", [4], cpus=1)])]
+    decision = system("synergy", "fifo").decide(situation(nodes, jobs))
+    assert decision.waiting["1"] == Reason(Code.BEHIND, {"count": 1, "order": "fifo", "last": "2"})
+    jobs = [job(1, 6)]
+    assert system("synergy").decide(situation(nodes, jobs)).waiting["1"] == Reason(Code.NO_ROOM, {"gpus": 6})
+
+
+def test_a_job_waits_for_those_that_are_ending_rather_than_displace_somebody() -> None:
+    ending = job(1, 4, on=[share(gpus=[0, 1, 2, 3], cpus=12, memory=MEMORY // 2)], state=JobState.COMPLETING)
+    running = job(2, 4, on=[share(gpus=[4, 5, 6, 7], cpus=12, memory=MEMORY // 2)])
+    jobs = [ending, running, job(3, 4)]
+    asked = situation([node()], jobs, service={"2": 9e5}, managed=jobs[1:])
+    decision = system("synergy").decide(asked)
+    assert decision.waiting["3"] == Reason(Code.FREED_SOON, {"jobs": "1", "nodes": "n1"})
+    assert not decision.victims
+
+
+def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
+    ending = job(1, 7, on=[share(gpus=7, cpus=7, memory=GIB)], state=JobState.COMPLETING)
+    jobs = [ending, job(2, 8, submit_time=1), job(3, 1, submit_time=2)]
+    decision = system("synergy", "fifo").decide(situation([node()], jobs, managed=jobs[1:]))
+    assert not decision.targets
+    assert [reason.code for reason in decision.waiting.values()] == [Code.FREED_SOON, Code.NO_ROOM]
+
+
+@pytest.mark.parametrize(
+    ("one", "what"),
+    [
+        pytest.param(job(1, 9), "9 GPUs on one node; the largest has 8", id="more GPUs than a node has"),
+        pytest.param(
+            job(1, request=Request(gpus=32, nodes=4, gpus_per_node=8, tasks=4, cpus=4)),
+            "32 GPUs on 4 nodes; the largest have 20",
+            id="more nodes than there are",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=1, nodes=2, tasks=2, cpus=2)),
+            "a GPU on each of 2 nodes, and 1 GPU in all",
+            id="fewer GPUs than nodes",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=16, nodes=2, gpus_per_node=8, tasks=2, cpus=2, gpu_type="v100")),
+            "",
+            id="two full nodes of two there are",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=18, nodes=3, gpus_per_node=6, tasks=3, cpus=3)),
+            "3 nodes with 6 GPUs each; 2 have that many",
+            id="more nodes with so many GPUs than there are",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=1, gpu_type="h100")),
+            "nodes with h100 GPUs in partition gpu; there are none",
+            id="a GPU type that does not exist",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=1, features="ib")),
+            "nodes with any GPUs in partition gpu as its constraint and node lists want them; there are none",
+            id="a constraint that no node meets",
+        ),
+        pytest.param(
+            job(1, request=Request(gpus=1, features="[a|b]")),
+            "constraint '[a|b]' is not of the form a&b, a|b or (a|b)&c",
+            id="a constraint that cannot be read",
+        ),
+        pytest.param(job(1, cpus=25), "25 CPUs on a node; the largest has 24", id="more CPUs than a node has"),
+        pytest.param(
+            job(1, memory=501 * GIB),
+            f"{501 * GIB} MiB of memory on a node; the largest has {500 * GIB}",
+            id="more memory than a node has",
+        ),
+    ],
+)
+def test_what_never_fits_says_what_is_too_much(one: Job, what: str) -> None:
+    nodes = [node("a"), node("b", busy=[0]), node("c", gpus=4, gpu_type="k80")]
+    reason = system("synergy").decide(situation(nodes, [one])).waiting["1"]
+    assert reason == (Reason(Code.NEVER_FITS, {"what": what}) if what else Reason(Code.NO_ROOM, {"gpus": 16}))
+
+
+def test_a_node_that_is_down_now_may_be_up_again() -> None:
+    decision = system("synergy").decide(situation([node(state=NodeState.DOWN)], [job(1)]))
+    assert decision.waiting["1"] == Reason(Code.NO_ROOM, {"gpus": 1})
+
+
+def test_nodes_that_are_reserved_are_named() -> None:
+    held = Reservation("course", frozenset({"n1"}), 0, 1e9)
+    seen = snapshot([node()], [job(1)], reservations=(held,))
+    decision = system("synergy").decide(situation([], [], seen=seen, usable={"gpu": frozenset()}))
+    assert decision.waiting["1"] == Reason(Code.RESERVED, {"reservation": "course"})
+
+
+def test_other_peoples_jobs_are_facts() -> None:
+    theirs = job(1, 6, on=[share(gpus=6, cpus=20, memory=100 * GIB)])
+    decision = system("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=4)], managed=[job(2, 2, cpus=4)]))
+    assert cpus(decision) == {"2": 4}
+    decision = system("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=5)], managed=[job(2, 2, cpus=5)]))
+    assert decision.waiting["2"].code is Code.NO_ROOM
+
+
+def test_a_node_whose_job_wants_it_alone_takes_nobody_else() -> None:
+    alone = job(1, request=Request(gpus=1, exclusive=True), on=[share(cpus=1)])
+    decision = system("synergy").decide(situation([node()], [alone, job(2)]))
+    assert "2" in decision.waiting
+
+
+def test_a_job_that_wants_a_node_alone_gets_all_its_cpus_and_memory() -> None:
+    decision = system("synergy").decide(situation([node()], [job(1, request=Request(gpus=2, exclusive=True)), job(2)]))
+    assert decision.targets["1"].resources == Resources(2, 24, MEMORY)
+    assert "2" in decision.waiting
+
+
+def test_a_suspended_job_keeps_its_gpus() -> None:
+    asleep = job(1, 8, on=[share(gpus=8, cpus=24, memory=MEMORY)], state=JobState.SUSPENDED)
+    asked: Situation = situation([node()], [asleep, job(2)], service={"1": 9e5})
+    decision = system("synergy").decide(asked)
+    assert set(decision.targets) == {"1"}
+    assert not decision.victims
