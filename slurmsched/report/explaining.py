@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from slurmsched.model import JobId, Result, Verb, decode
+from slurmsched.model import JobId, JobState, Result, Verb, decode
 from slurmsched.report.history import history
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.reading import Reading
@@ -34,5 +34,9 @@ def explained(reading: Reading, job: JobId) -> JobExplained:
 
 def _explanation(row: JobRow) -> Explanation:
     if row.reason:
-        return decode(Explanation, json.dumps(row.reason))
+        told = decode(Explanation, json.dumps(row.reason))
+        if row.state is JobState.RUNNING:
+            return told
+        # It was written before the round was applied: what the job had then it may have lost by it.
+        return replace(told, facts={name: fact for name, fact in told.facts.items() if name != "has"})
     return Explanation(row.id, f"job {row.id} has been seen; no round has decided about it yet")

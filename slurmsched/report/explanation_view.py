@@ -23,7 +23,7 @@ def explanation_view(explained: JobExplained, now: float) -> RenderableType:
     parts += _list("Ahead of it", told.ordered_behind)
     parts += _list("What would change that", told.what_would_change)
     facts = {**told.facts, "attained": _attained(explained), "state": _state(explained, now)}
-    parts += [Text(""), Listing((Column(""), Column("")), list(facts.items()), headings=False)]
+    parts += [Text(""), Listing((Column(""), Column("")), list(facts.items()), headings=False, wrapped=True)]
     return Group(*parts)
 
 

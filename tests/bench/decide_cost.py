@@ -1,4 +1,4 @@
-"""What one decision costs: `python tests/bench/decide_cost.py [NODES] [RUNNING] [WAITING]`.
+"""What one decision costs: `python -m tests.bench.decide_cost [NODES] [RUNNING] [WAITING]`.
 
 A made-up cluster of 8-GPU servers, most GPUs taken, and a queue of mixed jobs; prints CPU seconds of single decisions.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.model import Code, Operation, Outcome, Reason, Result, Verb, encode
@@ -53,6 +55,16 @@ def test_explain_says_why_then_what_would_change_it(waiting: Site, monkeypatch: 
         "attained 2.5 GPU-hours, 1 restart of ours",
     ]
     assert lines[-1].startswith("state    pending, 1 min ago (")
+
+
+def test_a_job_that_was_displaced_is_not_said_to_have_what_it_lost(waiting: Site) -> None:
+    database = waiting.opened()
+    lost = replace(WAITS, facts={**WAITS.facts, "has": "n1: 8 GPUs"})
+    database.write("UPDATE jobs SET reason = ?", (encode(lost),))
+    assert not any("n1: 8 GPUs" in line for line in waiting.lines("explain", "13"))
+    database.write("UPDATE jobs SET state = 'running'")
+    database.close()
+    assert "has      n1: 8 GPUs" in waiting.lines("explain", "13")
 
 
 def test_a_job_that_no_round_decided_about_is_explained_too(site: Site) -> None:
