@@ -43,7 +43,7 @@ def _amounts(draft: Draft, job: Job, shares: tuple[Share, ...]) -> Reason:
     if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = Code.TUNED_DOWN if has < share else Code.TUNED_UP
         return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
-    asked = has == job.request.cpus and has != share
+    asked = has != share and 0 <= has - job.request.cpus < job.request.gpus  # rounded up for each part of a gang
     return Reason(Code.AS_REQUESTED if asked else Code.PROPORTIONAL, {"cpus": has})
 
 
