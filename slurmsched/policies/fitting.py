@@ -8,6 +8,7 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, Snapshot
+from slurmsched.model.wording import counted
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.allocating.portion import memory_on_node
 from slurmsched.policies.errors import PolicyError
@@ -16,7 +17,6 @@ from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import FIRST_FIT, Grounds, Level, Wish, Wishes, place
 from slurmsched.policies.placing.features import constraint
 from slurmsched.policies.pools import Ints, Pools
-from slurmsched.policies.wording import counted
 
 __all__ = ["EmptyCluster"]
 

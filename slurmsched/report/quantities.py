@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from slurmsched.model.wording import counted as count
+from slurmsched.model.wording import gpu_time as gpu_hours
+
 __all__ = ["clock", "count", "duration", "gpu_hours", "memory", "per_gpu"]
 
 _MEBIBYTES: Final = (("T", 1024 * 1024), ("G", 1024))
@@ -29,19 +32,9 @@ def memory(mebibytes: int) -> str:
     return f"{mebibytes}M"
 
 
-def count(number: int, thing: str) -> str:
-    """`1 job`, `3 jobs`."""
-    return f"{number} {thing}" + ("" if number == 1 else "s")
-
-
 def per_gpu(amount: int, gpus: int) -> str:
     """CPUs for each GPU, without a needless fraction: `3`, `2.5`; `-` where there is no GPU."""
     return f"{amount / gpus:.1f}".removesuffix(".0") if gpus else "-"
-
-
-def gpu_hours(gpu_seconds: float) -> str:
-    """Attained service: `12.5 GPU-hours`."""
-    return f"{gpu_seconds / 3600:.1f} GPU-hours"
 
 
 def clock(time: float | None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from slurmsched.model import Code, Decision, Hold, Job, JobId, JobState, Operation, Reason, Verb
+from slurmsched.model.wording import span
 from slurmsched.policies.protocol import Situation
-from slurmsched.policies.wording import span
 from slurmsched.rounds.guards import checkpoint_signal, lead_of
 from slurmsched.rounds.seating import Seating, Start
 from slurmsched.rounds.shapes import leased, same, shape_of

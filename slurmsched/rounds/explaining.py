@@ -16,7 +16,7 @@ from slurmsched.model import (
     SynschedError,
     Target,
 )
-from slurmsched.policies.wording import counted
+from slurmsched.model.wording import counted
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.guards import checkpoint_signal
 from slurmsched.rounds.round import RoundResult

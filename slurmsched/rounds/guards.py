@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurmsched.model import CheckpointSignal, Code, Job, JobId, JobState, Memory, Reason, Snapshot
-from slurmsched.policies.wording import span
+from slurmsched.model.wording import span
 from slurmsched.settings.definition import Checkpoint, Settings
 
 __all__ = ["GUARDS", "Guard", "Round", "checkpoint_signal", "fixed", "guarding", "lead_of"]

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from slurmsched.model import Job, Ranked
+from slurmsched.model.wording import gpu_time
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.protocol import Outranks, Situation
-from slurmsched.policies.wording import gpu_time
 
 __all__ = ["LeastAttainedService"]
 

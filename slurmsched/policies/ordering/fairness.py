@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import isinf
 
 from slurmsched.model import Job, Ranked
+from slurmsched.model.wording import span
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.protocol import Outranks, Situation
-from slurmsched.policies.wording import span
 
 __all__ = ["FinishTimeFairness"]
 

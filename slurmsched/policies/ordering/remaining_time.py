@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurmsched.model import Job, Ranked
+from slurmsched.model.wording import span
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.protocol import Outranks, Situation
-from slurmsched.policies.wording import span
 
 __all__ = ["ShortestRemainingTime"]
 

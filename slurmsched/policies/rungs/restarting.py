@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slurmsched.model import Code, Job, JobId, Reason
+from slurmsched.model.wording import gpu_time
 from slurmsched.policies.draft import Draft, Unanswered
 from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import Level, Placement
 from slurmsched.policies.pools import Claim
-from slurmsched.policies.wording import gpu_time
 
 __all__ = ["BesideRestartedJobs"]
 
