@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "demo": Entry("demo", "Watch a simulated cluster beside plain Slurm."),
         "dump": Entry("recordings", "Write a round to a file."),
         "replay": Entry("recordings", "Decide recorded rounds again."),
+        "reproduce": Entry("reproduce", "Measure a published figure again."),
         "bench": Entry("bench", "Measure a round on the cluster, or a decision."),
     },
 }

@@ -13,11 +13,12 @@ from slurmsched.knowledge.knowledge import Knowledge, Profile
 from slurmsched.knowledge.profiles import MIB_PER_GIB, ProfileError
 from slurmsched.knowledge.sensitivity import SensitivityMatrix
 
-__all__ = ["load_synergy_profiles"]
+__all__ = ["LONG_NAMES", "load_synergy_profiles"]
 
 _RATIO: Final = 3
 """Cores per GPU of the paper's servers; the other folders hold the same matrices, scaled."""
-_LONG_NAMES: Final[Mapping[str, str]] = {"res18": "resnet18", "res50": "resnet50"}
+LONG_NAMES: Final[Mapping[str, str]] = {"res18": "resnet18", "res50": "resnet50"}
+"""Names of the authors' that ours differ from."""
 
 
 def load_synergy_profiles(path: str | Path) -> Knowledge:
@@ -42,7 +43,7 @@ def load_synergy_profiles(path: str | Path) -> Knowledge:
     columns = tuple(gib * MIB_PER_GIB for gib in memory)
     return Knowledge(
         models={
-            (name := _LONG_NAMES.get(model, model)): Profile(
+            (name := LONG_NAMES.get(model, model)): Profile(
                 name, tasks[model], {"": SensitivityMatrix(cpus, columns, speed)}, f"imported: {Path(path).name}"
             )
             for model, speed in speeds.items()

@@ -57,6 +57,8 @@ class Cluster:
         self._hook = hook
         self._coming: dict[JobId, tuple[Submission, str, int | None]] = {}
         self._numbers = 0
+        self.changes = 0
+        """Grows with everything that a poll would show, the passing of time aside."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
             self.agenda.enter(Event(edge, Happening.BEGINS))
 
@@ -114,6 +116,7 @@ class Cluster:
 
     def _happen(self, event: Event) -> None:
         job = self.jobs.get(event.subject)
+        self.changes += 1
         match event.kind:
             case Happening.NODE_DOWN | Happening.NODE_DRAINED | Happening.NODE_UP:
                 self.set_node(event.subject, _NODE_STATES[event.kind])

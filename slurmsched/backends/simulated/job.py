@@ -40,6 +40,8 @@ class Submission:
     held: bool = False
     checkpoint_time: float = 10.0
     checkpoint_every: float | None = None
+    fails: bool = False
+    """It ends as FAILED once its work is done."""
 
 
 @dataclass(slots=True)

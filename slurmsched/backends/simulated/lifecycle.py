@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
 
 from slurmsched.backends.simulated.agenda import Agenda, Event, Happening
 from slurmsched.backends.simulated.job import SimulatedJob
 from slurmsched.backends.simulated.machine import Machine
 from slurmsched.backends.simulated.work import Interval, Speed
-from slurmsched.model import Hold, JobId, JobState, Share
+from slurmsched.model import Hold, JobId, JobState, Resources, Share
 
 __all__ = ["Delays", "Lifecycle"]
+
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +24,21 @@ class Delays:
 
     `restart`: from the start of a run that is not the first until it does work again. `completing`: processes are ended
     and resources still held. `requeue`: begin time after a requeue. `remember`: a finished job is shown (MinJobAge).
+    `quantum`: where it is not 0, a job that has done its work ends only at the next multiple of it after `origin`.
     """
 
     restart: float = 60.0
     completing: float = 5.0
     requeue: float = 120.0
     remember: float = 300.0
+    quantum: float = 0.0
+    origin: float = 0.0
+
+    def end(self, finish: float) -> float:
+        """When a job ends that has done its work by `finish`."""
+        if not self.quantum:
+            return finish
+        return self.origin + self.quantum * ceil((finish - self.origin) / self.quantum - _ROUNDING)
 
 
 @dataclass(slots=True)
@@ -56,7 +69,7 @@ class Lifecycle:
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
         job.shares, job.start_time, job.end_time = shares, now, None
         job.begin, job.begin_from_requeue, job.paused, job.view = None, False, 0.0, None
-        self._expect_end(job, run.finish(job.work.total))
+        self._expect_end(job, self.delays.end(run.finish(job.work.total)))
 
     def _expect_end(self, job: SimulatedJob, finish: float) -> None:
         if job.latest_end < finish:
@@ -65,24 +78,38 @@ class Lifecycle:
             self.agenda.enter(Event(finish, Happening.FINISHES, job.id, job.run))
 
     def finish(self, job: SimulatedJob, now: float) -> None:
-        """All its work is done."""
+        """All its work is done, or all that it will ever do."""
         job.work.complete()
-        self.leave(job, "COMPLETED", now)
+        self.leave(job, "FAILED" if job.submission.fails else "COMPLETED", now)
 
     def leave(self, job: SimulatedJob, then: str, now: float) -> None:
         """The run ends; the resources are held until the job is done completing and `then` is its state."""
-        kept = job.work.stop(now)
+        self.intervals.append(self.interval(job, now))
+        job.work.stop(now)
         job.run += 1
         job.state, job.state_text, job.leaving, job.end_time = JobState.COMPLETING, "COMPLETING", then, now
         if job.paused_since is not None:
             job.paused += now - job.paused_since
             job.paused_since = None
         free = now + self.delays.completing
-        gpus = sum(share.resources.gpus for share in job.shares)
-        start = now if job.start_time is None else job.start_time
-        self.intervals.append(Interval(job.id, start, free, gpus, kept))
         self.agenda.enter(Event(free, Happening.VACATES, job.id, job.run))
         job.view = None
+
+    def interval(self, job: SimulatedJob, now: float) -> Interval:
+        """The current run in the accounts, if it ended now."""
+        start = now if job.start_time is None else job.start_time
+        held = sum((share.resources for share in job.shares), Resources())
+        return Interval(
+            job=job.id,
+            start=start,
+            end=now + self.delays.completing,
+            gpus=held.gpus,
+            kept=job.work.kept(now),
+            cpus=held.cpus,
+            memory=held.memory,
+            nodes=tuple(share.node for share in job.shares),
+            rate=1.0 if job.work.run is None else job.work.run.rate,
+        )
 
     def vacate(self, job: SimulatedJob, now: float) -> None:
         """The completing job gives its resources back, and waits again or is finished."""
@@ -132,6 +159,9 @@ class Lifecycle:
     def signal(self, job: SimulatedJob, now: float) -> None:
         """The checkpoint signal: the job writes one, which takes its own time, and works on."""
         written = now + job.submission.checkpoint_time
+        if written <= now:
+            job.work.checkpoint(now)
+            return
         self.agenda.enter(Event(written, Happening.CHECKPOINTED, job.id, job.run))
 
     def suspend(self, job: SimulatedJob, now: float) -> None:
@@ -155,7 +185,7 @@ class Lifecycle:
         job.paused += now - job.paused_since
         job.state, job.state_text, job.paused_since, job.cpus_left = JobState.RUNNING, "RUNNING", None, False
         job.view = None
-        self._expect_end(job, job.work.run.finish(job.work.total))
+        self._expect_end(job, self.delays.end(job.work.run.finish(job.work.total)))
 
     def _take_cpus(self, job: SimulatedJob, times: int) -> None:
         for share in job.shares:

@@ -33,7 +33,8 @@ def profiled_speed(knowledge: Knowledge, nodes: Iterable[Node]) -> Speed:
 class Interval:
     """One run in the accounts: the job had `gpus` from `start` to `end`, resources held while completing included.
 
-    `kept` seconds of it did work that was not lost to an end without a checkpoint, nor spent on restarting.
+    `kept` seconds of it did work that was not lost to an end without a checkpoint, nor spent on restarting. `rate` is
+    the work done per second while it did any.
     """
 
     job: JobId
@@ -41,6 +42,10 @@ class Interval:
     end: float
     gpus: int
     kept: float
+    cpus: int = 0
+    memory: int = 0
+    nodes: tuple[str, ...] = ()
+    rate: float = 1.0
 
     @property
     def gpu_seconds(self) -> float:
@@ -106,14 +111,21 @@ class Work:
 
     def stop(self, now: float) -> float:
         """The run ends, finished or not; what no checkpoint holds is lost. The seconds of work it kept."""
-        run, self.run = self.run, None
+        kept, run, self.run = self.kept(now), self.run, None
+        if run is not None:
+            self.saved = max(self.saved, run.done_before + kept * run.rate)
+        return kept
+
+    def kept(self, now: float) -> float:
+        """The seconds of work the current run would keep if it ended now."""
+        run = self.run
         if run is None:
             return 0.0
-        done = run.done(now)
+        saved = self.saved
         if self.every:
             step = self.every * run.rate
-            self.saved = max(self.saved, run.done_before + step * ((done - run.done_before) // step))
-        return max(0.0, self.saved - run.done_before) / run.rate
+            saved = max(saved, run.done_before + step * ((run.done(now) - run.done_before) // step))
+        return max(0.0, saved - run.done_before) / run.rate
 
     @property
     def finished(self) -> bool:

@@ -12,6 +12,7 @@ __all__ = [
     "NoSlurmError",
     "NotUnderstoodError",
     "PyslurmError",
+    "RejectedError",
     "UnsafeError",
     "explained",
     "last_words",
@@ -32,6 +33,10 @@ class NotUnderstoodError(BackendError):
 
 class UnsafeError(BackendError):
     """A value or a command that must not reach Slurm."""
+
+
+class RejectedError(BackendError):
+    """sbatch would not have a job of ours."""
 
 
 class PyslurmError(BackendError):

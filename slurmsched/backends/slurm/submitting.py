@@ -9,9 +9,11 @@ from typing import Final
 
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.commands import Run, run_process
-from slurmsched.backends.slurm.errors import NoSlurmError, UnsafeError
+from slurmsched.backends.slurm.errors import NoSlurmError, RejectedError, UnsafeError
 
-__all__ = ["rehearse", "run"]
+from slurmsched.model import JobId
+
+__all__ = ["rehearse", "run", "submit"]
 
 _REHEARSAL: Final = ("sbatch", "--test-only", "--ntasks=1", "--wrap=true")
 _NO_SBATCH: Final = "no sbatch on PATH: install Slurm's commands, or set PATH"
@@ -25,6 +27,25 @@ def run(command: Sequence[str], slurm_conf: str = "") -> int:
         return subprocess.run(list(command), env=_own(slurm_conf), check=False).returncode
     except FileNotFoundError as error:
         raise NoSlurmError(_NO_SBATCH) from error
+
+
+def submit(
+    options: Sequence[str], script: str, slurm_conf: str = "", timeout: float = 30.0, process: Run = run_process
+) -> JobId:
+    """Queue a batch script with these options of sbatch; the job's number.
+
+    Raises NoSlurmError, UnreachableError, RejectedError.
+    """
+    try:
+        answer = process(("sbatch", "--parsable", *options), script, timeout, _own(slurm_conf))
+    except FileNotFoundError as error:
+        raise NoSlurmError(_NO_SBATCH) from error
+    except TimeoutError as error:
+        raise UnreachableError(f"slurmctld did not answer sbatch within {timeout:g} s") from error
+    job = answer.out.strip().partition(";")[0]
+    if answer.code or not job.isdecimal():
+        raise RejectedError(f"sbatch refused the job: {' '.join((answer.error or answer.out).split())[:200]}")
+    return job
 
 
 def rehearse(comment: str, slurm_conf: str = "", timeout: float = 30.0, process: Run = run_process) -> str:

@@ -1,0 +1,100 @@
+"""`synsched reproduce`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.progress import progress
+from slurmsched.experiments import ExperimentError, Row, Task
+from slurmsched.experiments.table import EXPERIMENTS
+from slurmsched.experiments.table import reproduce as run
+from slurmsched.report.experiment_view import outcome_view
+
+__all__ = ["reproduce"]
+
+MOST_SEEDS: Final = 1000
+_SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
+
+
+def _seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """`42`, `42..44`, `1,5,7..9`."""
+    seeds: list[int] = []
+    for part in value.split(","):
+        match = _SEEDS.match(part)
+        last = int(match[2] or match[1]) if match else -1
+        if match is None or not 0 <= last - int(match[1]) < MOST_SEEDS:
+            raise click.BadParameter(f"'{part}' is no seed: write 42 or 42..44")
+        seeds += range(int(match[1]), last + 1)
+    return tuple(dict.fromkeys(seeds))
+
+
+_LISTED = "\n".join(f"  {name:<16} {entry.summary}" for name, entry in EXPERIMENTS.items())
+
+
+@click.command(epilog="\b\nExperiments:\n" + _LISTED)
+@click.argument("name", metavar="EXPERIMENT")
+@click.option(
+    "--data",
+    envvar="SLURMSCHED_DATA",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder of public data sets; $SLURMSCHED_DATA without it.",
+)
+@click.option("--seeds", default="42", show_default=True, callback=_seeds, help="As 42, 42..44 or 1,5.")
+@click.option("--quick", is_flag=True, help="The small version, where there is one.")
+@click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
+@click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
+@click.option("--round", metavar="SECONDS", help="synergy-replay: the round's length.")
+@click.option("--profiles", metavar="FILE", help="synergy-replay: the models, as in the data set.")
+@json_option
+@click.pass_context
+def reproduce(
+    context: click.Context,
+    /,
+    *,
+    name: str,
+    data: Path | None,
+    seeds: tuple[int, ...],
+    quick: bool,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Measure a published figure again.
+
+    Each figure stands beside the paper's and, where it is known, what the authors' own code gives. All of it is
+    simulated. Exit status 1 when a figure does not hold.
+
+    \b
+    Example:
+      synsched reproduce synergy-static --data ~/data
+      synsched reproduce synergy-replay --trace jobs.csv --order srtf --json
+    """
+    if data is None:
+        raise ExperimentError("say where the data sets are: --data DIR, or SLURMSCHED_DATA in the environment")
+    given = {option: value for option, value in options.items() if value is not None}
+    outcome = run(name, Task(data, seeds, quick, given, progress))
+    if as_json:
+        print_json({"experiment": outcome.experiment, "rows": [_row(row) for row in outcome.rows], "ok": outcome.ok})
+    else:
+        console().print(outcome_view(outcome))
+    if not outcome.ok:
+        context.exit(1)
+
+
+def _row(row: Row) -> dict[str, object]:
+    return {
+        "metric": row.metric,
+        "unit": row.unit,
+        "published": row.published,
+        "reference": row.reference,
+        "measured": row.measured,
+        "ratio": row.ratio,
+        "tolerance": row.tolerance,
+        "ok": row.ok,
+        "bound": row.bound.value,
+        "note": row.note,
+    }

@@ -1,0 +1,1 @@
+"""Synergy (Mohan et al., OSDI 2022): its recorded trace, and its load sweeps."""

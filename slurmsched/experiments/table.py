@@ -1,0 +1,51 @@
+"""The experiments by name. A module is imported when its experiment is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, cast
+
+from slurmsched.experiments.experiment import Experiment, ExperimentError, Outcome, Task
+
+__all__ = ["EXPERIMENTS", "Entry", "reproduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An experiment: where its function is, the line that help shows for it, the options it knows."""
+
+    module: str
+    function: str
+    summary: str
+    options: frozenset[str] = frozenset()
+
+    def load(self) -> Experiment:
+        return cast("Experiment", getattr(import_module(f"slurmsched.experiments.{self.module}"), self.function))
+
+
+EXPERIMENTS: Final[Mapping[str, Entry]] = {
+    "synergy-static": Entry("synergy.static", "static", "Synergy, table 5: the recorded trace of 100 jobs."),
+    "synergy-replay": Entry(
+        "synergy.replaying",
+        "replaying",
+        "Any trace of that form, as the authors' simulator runs it.",
+        frozenset({"trace", "order", "round", "profiles"}),
+    ),
+    "synergy-load": Entry("synergy.load", "load", "Synergy, figure 1: mean JCT as the load grows, 128 GPUs."),
+    "synergy-splits": Entry("synergy.splits", "splits", "Synergy: mixes of image, language and speech jobs."),
+    "synergy-ratios": Entry("synergy.ratios", "ratios", "Synergy: CPU to GPU ratios from 3 to 6."),
+}
+"""Every experiment by name."""
+
+
+def reproduce(name: str, task: Task) -> Outcome:
+    """Run the experiment. Raises ExperimentError for an unknown name or an option it does not know."""
+    entry = EXPERIMENTS.get(name)
+    if entry is None:
+        raise ExperimentError(f"there is no experiment '{name}': known are {', '.join(EXPERIMENTS)}")
+    if unknown := sorted(task.options.keys() - entry.options):
+        known = ", ".join(f"--{option}" for option in sorted(entry.options)) or "none of its own"
+        raise ExperimentError(f"{name} does not know --{unknown[0]}: it takes {known}")
+    return entry.load()(task)

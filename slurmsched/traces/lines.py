@@ -1,0 +1,100 @@
+"""Lines of a table that know where they stand, so that a mistake can be named."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Final, TypeVar
+
+from slurmsched.traces.errors import TraceError
+
+__all__ = ["Line", "lines", "read_text"]
+
+T = TypeVar("T")
+_SHOWN: Final = 24
+_LARGEST: Final = 1e15
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: `place` is FILE:LINE, `fields` the text under each heading."""
+
+    place: str
+    fields: Mapping[str, str]
+
+    def mistake(self, field: str, expected: str) -> TraceError:
+        """The error that names this line, the field, and what is there instead."""
+        text = self.fields.get(field, "")
+        clean = "".join(c if c.isprintable() else "?" for c in text[:_SHOWN]) + ("..." if len(text) > _SHOWN else "")
+        return TraceError(f"{self.place}: {field}: expected {expected}, not '{clean}'")
+
+    def text(self, field: str) -> str:
+        """The field without blanks around it; empty where the table has no such column."""
+        return self.fields.get(field, "").strip()
+
+    def number(self, field: str, at_least: float = 0.0) -> float:
+        """Raises TraceError."""
+        return self._read(field, float, at_least, f"a number from {at_least:g} on")
+
+    def whole(self, field: str, at_least: int = 0) -> int:
+        """Raises TraceError."""
+        return self._read(field, _whole, at_least, f"a whole number from {at_least} on")
+
+    def optional_number(self, field: str, at_least: float = 0.0) -> float | None:
+        """None for an empty field. Raises TraceError."""
+        return self.number(field, at_least) if self.text(field) else None
+
+    def optional_whole(self, field: str, at_least: int = 0) -> int | None:
+        """None for an empty field. Raises TraceError."""
+        return self.whole(field, at_least) if self.text(field) else None
+
+    def _read(self, field: str, read: Callable[[str], T], at_least: float, expected: str) -> T:
+        try:
+            value = read(self.text(field))
+        except ValueError:
+            raise self.mistake(field, expected) from None
+        if not isinstance(value, (int, float)) or not isfinite(value) or not at_least <= value <= _LARGEST:
+            raise self.mistake(field, expected)
+        return value
+
+
+def _whole(text: str) -> int:
+    """`8`, and `8.0` as some tools write it."""
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError(text)
+    return int(value)
+
+
+def read_text(path: str | Path) -> str:
+    """The whole file. Raises TraceError."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+
+
+def lines(text: str, name: str, needed: Sequence[str] = (), delimiter: str = ",") -> Iterator[Line]:
+    """The lines below the headings, blank ones left out. Raises TraceError where a needed heading is missing."""
+    reader = csv.reader(
+        text.splitlines(),
+        delimiter=delimiter,
+        quotechar='"' if delimiter == "," else None,
+        quoting=csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE,
+    )
+    try:
+        headings = [heading.strip().lstrip("\ufeff") for heading in next(reader, [])]
+        if missing := [heading for heading in needed if heading not in headings]:
+            raise TraceError(f"{name}:1: expected a column {missing[0]}: needed are {', '.join(needed)}")
+        for fields in reader:
+            if not any(field.strip() for field in fields):
+                continue
+            if len(fields) != len(headings):
+                there = f"{len(fields)} fields under {len(headings)} headings"
+                raise TraceError(f"{name}:{reader.line_num}: expected one field for each heading, there are {there}")
+            yield Line(f"{name}:{reader.line_num}", dict(zip(headings, fields, strict=True)))
+    except csv.Error as error:
+        raise TraceError(f"{name}:{reader.line_num}: {error}") from error
