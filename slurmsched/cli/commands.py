@@ -41,6 +41,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "demo": Entry("demo", "Watch a simulated cluster beside plain Slurm."),
         "dump": Entry("recordings", "Write a round to a file."),
         "replay": Entry("recordings", "Decide recorded rounds again."),
+        "trace": Entry("trace", "Read, make and look at traces."),
+        "simulate": Entry("simulate", "Run a trace through a policy on a virtual cluster."),
         "reproduce": Entry("reproduce", "Measure a published figure again."),
         "bench": Entry("bench", "Measure a round on the cluster, or a decision."),
     },

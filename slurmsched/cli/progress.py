@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.progress import track
+from rich.progress import Progress, track
 
 from slurmsched.cli.output import console
 
-__all__ = ["progress"]
+__all__ = ["advancing", "progress"]
 
 T = TypeVar("T")
 
@@ -21,3 +22,15 @@ def progress(items: Sequence[T], what: str) -> Iterator[T]:
         yield from items
     else:
         yield from track(items, description=what, console=screen, transient=True)
+
+
+@contextmanager
+def advancing(what: str) -> Iterator[Callable[[float], None]]:
+    """Somebody to be told the part that is done, from 0 to 1, who shows it where there is a screen."""
+    screen = console(to_errors=True)
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield lambda _part: None
+        return
+    with Progress(console=screen, transient=True) as shown:
+        bar = shown.add_task(what, total=1.0)
+        yield lambda part: shown.update(bar, completed=part)

@@ -13,11 +13,10 @@ from typing import Final
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.course import Course
-from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.journalling import Gating, Journalling
 from slurmsched.model import Outcome, Plan, Result, Snapshot
 from slurmsched.rounds.undoing import overdue
 from slurmsched.settings.definition import Rounds
-from slurmsched.store.journal import Journal
 
 __all__ = ["Applied", "Applier"]
 
@@ -53,8 +52,8 @@ class Applier:
     def __init__(
         self,
         backend: Backend,
-        journal: Journal,
-        gate: Gate,
+        journal: Journalling,
+        gate: Gating,
         clock: Clock,
         rounds: Rounds,
         *,

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.journalling import Journalling
 from slurmsched.model import Operation, Outcome, Plan, Result, Snapshot, Verb
 from slurmsched.rounds.progress import Done, Progress
-from slurmsched.store.journal import Entry, Journal
+from slurmsched.store.journal import Entry
 
 __all__ = ["Course"]
 
@@ -25,7 +26,7 @@ class Course:
     plan: Plan
     snapshot: Snapshot
     backend: Backend
-    journal: Journal
+    journal: Journalling
     clock: Clock
     done: dict[int, Done] = field(default_factory=dict)
     entries: dict[int, Entry] = field(default_factory=dict)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from math import isnan
 from typing import Final
 
 from slurmsched.model.wording import counted as count
 from slurmsched.model.wording import gpu_time as gpu_hours
 
-__all__ = ["clock", "count", "duration", "gpu_hours", "memory", "per_gpu"]
+__all__ = ["clock", "count", "duration", "gpu_hours", "memory", "per_gpu", "percent"]
 
 _MEBIBYTES: Final = (("T", 1024 * 1024), ("G", 1024))
 
@@ -40,3 +41,8 @@ def per_gpu(amount: int, gpus: int) -> str:
 def clock(time: float | None) -> str:
     """Local time to the second, as Slurm prints it; `-` where there is none."""
     return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")
+
+
+def percent(part: float) -> str:
+    """A part of 1: `42 %`; a dash where there is nothing to be a part of."""
+    return "-" if isnan(part) else f"{100 * part:.0f} %"

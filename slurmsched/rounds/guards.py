@@ -30,8 +30,12 @@ Guard = Callable[[Job, Round], Reason | None]
 def fixed(snapshot: Snapshot, jobs: Iterable[Job], memory: Memory, settings: Settings) -> dict[JobId, Reason]:
     """The running ones among `jobs` that must not be displaced, each with the first guard's reason."""
     at_hand = Round(snapshot, memory, settings)
-    reasons = {job.id: next(iter(guarding(job, at_hand).values()), None) for job in jobs if _runs(job)}
-    return {job: reason for job, reason in reasons.items() if reason is not None}
+    reasons = ((job.id, _first(job, at_hand)) for job in jobs if _runs(job))
+    return {job: reason for job, reason in reasons if reason is not None}
+
+
+def _first(job: Job, at_hand: Round) -> Reason | None:
+    return next((reason for guard in GUARDS.values() if (reason := guard(job, at_hand)) is not None), None)
 
 
 def guarding(job: Job, at_hand: Round) -> dict[str, Reason]:

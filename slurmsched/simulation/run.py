@@ -11,9 +11,8 @@ __all__ = ["Ran", "Run", "Sample"]
 class Ran:
     """What became of one job. Times in seconds from the trace's start, None for what never happened.
 
-    `work` is its trace duration; `ideal` the fastest it could have ended, alone on this cluster; `fair` how long it
-    would have taken on its even part of the cluster (finish-time fairness divides by it). `service` are the GPU-seconds
-    it held, `useful` those of them whose work was kept. `migrations` are restarts on other nodes, part of `restarts`.
+    `work` is its trace duration. `service` are the GPU-seconds it held, `useful` those of them whose work was kept,
+    `cpu_service` the CPU-seconds. `migrations` are restarts on other nodes, part of `restarts`.
     """
 
     job: str
@@ -27,10 +26,9 @@ class Ran:
     end: float | None = None
     state: str = "UNFINISHED"
     """Slurm's word for how it ended: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL; or UNFINISHED."""
-    ideal: float = 0.0
-    fair: float = 0.0
     service: float = 0.0
     useful: float = 0.0
+    cpu_service: float = 0.0
     restarts: int = 0
     migrations: int = 0
 
@@ -65,8 +63,8 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One policy over one trace. `total_*` are the cluster's; `window` are the places in order of arrival, first and
-    one beyond last, of the jobs that count in means and percentiles (None: all of them). `decisions` are CPU seconds,
-    one for each decision taken; `wall_s` and `cpu_s` are what the simulation itself took."""
+    one beyond last, of the jobs that count in means and percentiles (None: all of them). `decisions` are seconds, one
+    for each decision taken; `wall_s` and `cpu_s` are what the simulation itself took."""
 
     policy: str
     order: str

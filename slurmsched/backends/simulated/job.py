@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from slurmsched.backends.simulated.work import Work
@@ -105,7 +105,7 @@ class SimulatedJob:
         if self.view is None:
             self.view = self._view(now)
         elif self.state in (JobState.RUNNING, JobState.SUSPENDED):
-            self.view = replace(self.view, run_time=self.run_time(now))
+            self.view = self.view.after(self.run_time(now))
         return self.view
 
     def _view(self, now: float) -> Job:

@@ -10,7 +10,6 @@ from typing import Final
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.commands import Run, run_process
 from slurmsched.backends.slurm.errors import NoSlurmError, RejectedError, UnsafeError
-
 from slurmsched.model import JobId
 
 __all__ = ["rehearse", "run", "submit"]

@@ -151,13 +151,13 @@ class _Replaying:
         return chosen
 
     def _decide(self, chosen: Sequence[int]) -> None:
-        began = time.process_time()
+        began = time.perf_counter()
         for place in self.paces:
             self.progress[place].hoped = self.deciding.hope(place)
         self.paces = self.deciding.decide(chosen)
         for place, pace in self.paces.items():
             self.progress[place].hoped = pace.hoped
-        self.decisions.append(time.process_time() - began)
+        self.decisions.append(time.perf_counter() - began)
 
     def _age(self, now: float) -> None:
         if self.timeless or now - self.replay.jobs[0].arrival <= _PATIENCE:

@@ -1,0 +1,98 @@
+"""`synsched simulate`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.progress import advancing
+from slurmsched.model import encode
+from slurmsched.report.simulated_view import figures_view
+from slurmsched.simulation import Options, figures, policy_of
+from slurmsched.simulation.engine import simulate as run
+from slurmsched.simulation.inputs import trace_from, world_from
+
+__all__ = ["simulate", "window"]
+
+_WINDOW = re.compile(r"(\d{1,7}):(\d{1,7})\Z")
+
+
+def window(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """`1000:2000`. Raises click.BadParameter."""
+    if value is None:
+        return None
+    match = _WINDOW.match(value)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise click.BadParameter(f"'{value}' is no window: write FIRST:BEYOND, as in 1000:2000")
+    return int(match[1]), int(match[2])
+
+
+@click.command()
+@click.option("--cluster", required=True, metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file.")
+@click.option("--trace", required=True, metavar="T", help="A file, or a workload such as synergy:400@6.")
+@click.option("--policy", required=True, metavar="P", help="A system, or SYSTEM/ORDER; slurm has no rounds.")
+@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, where P names none.")
+@click.option("--profiles", metavar="F", help="How fast models are; the shipped profiles without it.")
+@click.option("--format", "form", metavar="NAME", help="The trace's form, where it is not recognised.")
+@click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Between two rounds.")
+@click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="What a restart costs a job.")
+@click.option("--lead", default=0, show_default=True, metavar="SECONDS", help="From checkpoint signal to requeue.")
+@click.option("--quantised", is_flag=True, help="Jobs end at the ends of rounds only.")
+@click.option("--window", callback=window, metavar="A:B", help="Measure these jobs, in order of arrival.")
+@click.option("--failures", default=0.0, metavar="RATE", help="Failures per node and hour.")
+@click.option("--seed", default=1, show_default=True, help="Of what is made up.")
+@click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run there, as JSON.")
+@json_option
+def simulate(
+    *,
+    cluster: str,
+    trace: str,
+    policy: str,
+    order: str,
+    profiles: str | None,
+    form: str | None,
+    period: float,
+    overhead: float,
+    lead: int,
+    quantised: bool,
+    window: tuple[int, int] | None,
+    failures: float,
+    seed: int,
+    skip_impossible: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a trace through a policy on a virtual cluster.
+
+    The rounds run the same code as on a real cluster; cluster and time are simulated.
+
+    \b
+    Example:
+      synsched simulate --cluster v100:16x8 --trace jobs.csv --policy synergy/srtf
+      synsched simulate --cluster v100:4x8:24:500G --trace synergy:200@2 --policy slurm
+    """
+    if period < 1 or overhead < 0 or lead < 0 or failures < 0:
+        raise click.UsageError("--round is a second or more; --overhead, --lead and --failures are not negative")
+    options = Options(
+        period=period,
+        overhead=overhead,
+        lead=lead,
+        quantised=quantised,
+        window=window,
+        failures=failures,
+        seed=seed,
+        skip_impossible=skip_impossible,
+    )
+    world = world_from(cluster, trace_from(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
+    with advancing("simulating") as told:
+        done = run(world, policy_of(policy, order), options, on_round=told)
+    if out is not None:
+        out.write_text(encode(done), encoding="utf-8")
+    if as_json:
+        print_json(figures(done))
+    else:
+        console().print(figures_view(figures(done)))

@@ -1,0 +1,101 @@
+"""A trace's jobs as a user would submit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import ceil, inf
+
+from slurmsched.backends.simulated import Submission
+from slurmsched.model import MILLI, Node, Request
+from slurmsched.simulation.world import Options
+from slurmsched.traces import TraceJob
+from slurmsched.traces.clusters import PARTITION
+
+__all__ = ["impossible", "submission"]
+
+
+def impossible(job: TraceJob, nodes: Sequence[Node]) -> str:
+    """Why the job could never run on these nodes; empty where it could."""
+    if job.milli_gpu:
+        return f"it takes {job.milli_gpu} of {MILLI} parts of a GPU, and only whole GPUs are simulated"
+    if job.gpus < 1:
+        return "it asks for no GPU"
+    able = list(_able(job, nodes))
+    if not able:
+        return f"no node has GPUs of type {job.gpu_type}"
+    each = _gpus_per_node(job, able)
+    if each is None:
+        room = sum(len(node.gpus) for node in able)
+        return "" if room >= job.gpus else f"it asks for {job.gpus} GPUs, and there are {room}"
+    count, parts = job.gpus // each, sum(len(node.gpus) >= each for node in able)
+    if parts < count:
+        return f"it asks for {count} nodes with {each} GPUs, and there are {parts}"
+    cpus, memory = ceil((job.cpus or 1) / count), ceil((job.memory or 0) / count)
+    wide = sum(len(node.gpus) >= each and node.total.cpus >= cpus and node.total.memory >= memory for node in able)
+    return "" if wide >= count else f"no {count} nodes have {cpus} CPUs and {memory} MiB beside {each} GPUs"
+
+
+def submission(job: TraceJob, nodes: Sequence[Node], options: Options) -> Submission:
+    """Where the trace says nothing it asks for the GPU-proportional share, as sites' defaults have it, and then lets
+    its memory be tuned. The expected duration is said where there is no time limit to tell it."""
+    able = list(_able(job, nodes))
+    each = _gpus_per_node(job, able)
+    count = job.gpus // each if each else ceil(job.gpus / max(len(node.gpus) for node in able))
+    share = min((node for node in able if len(node.gpus) >= (each or 1)), key=_memory_per_gpu).proportional(
+        each or ceil(job.gpus / count)
+    )
+    work, fails = job.duration, job.fails_after is not None
+    if job.fails_after is not None:
+        work = min(work, job.fails_after)
+    limit = job.time_limit if options.limits else None
+    return Submission(
+        user=job.user or "user",
+        account=job.account,
+        name=job.id,
+        partitions=(PARTITION,),
+        request=Request(
+            gpus=job.gpus,
+            gpu_type=job.gpu_type if job.gpu_type and "|" not in job.gpu_type else None,
+            gpus_per_node=each,
+            nodes=count,
+            tasks=count,
+            cpus=job.cpus if job.cpus is not None else max(1, share.cpus) * count,
+            memory=share.memory if job.memory is None else ceil(job.memory / count),
+            features=job.gpu_type if "|" in job.gpu_type else "",
+        ),
+        work=max(work, 1e-3),
+        time_limit=None if limit is None else ceil(limit),
+        comment=_hints(job, options, tells_duration=limit is None),
+        checkpoint_time=0.0,
+        fails=fails,
+    )
+
+
+def _hints(job: TraceJob, options: Options, *, tells_duration: bool) -> str:
+    said = {
+        "model": job.model,
+        "task": job.task,
+        "ckpt": f"usr1@{options.lead}",
+        "duration": str(max(1, ceil(job.duration))) if tells_duration else "",
+        "mem": "tune" if job.memory is None else "",
+    }
+    return "synsched:" + ",".join(f"{key}={value}" for key, value in said.items() if value)
+
+
+def _able(job: TraceJob, nodes: Sequence[Node]) -> Iterable[Node]:
+    types = set(job.gpu_type.split("|")) - {""}
+    return (node for node in nodes if node.gpus and (not types or types & node.gpu_types))
+
+
+def _gpus_per_node(job: TraceJob, able: Sequence[Node]) -> int | None:
+    """What the trace says; else all on one node where one is large enough, else whole nodes, else any split."""
+    if job.gpus_per_node is not None and job.gpus % job.gpus_per_node == 0:
+        return job.gpus_per_node
+    largest = max(len(node.gpus) for node in able)
+    if job.gpus <= largest:
+        return job.gpus
+    return largest if job.gpus % largest == 0 else None
+
+
+def _memory_per_gpu(node: Node) -> float:
+    return node.total.memory / len(node.gpus) if node.gpus else inf

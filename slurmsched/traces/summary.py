@@ -1,0 +1,58 @@
+"""A trace in figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurmsched.traces.trace import Trace
+
+__all__ = ["Summary", "summary"]
+
+HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Times in hours. `busy_gpus` is the work that arrives, in GPU-hours per hour from the first arrival to the last."""
+
+    name: str
+    source: str
+    jobs: int
+    gpu_hours: float
+    span_h: float
+    busy_gpus: float
+    duration_h: Mapping[str, float]
+    widths: Mapping[str, int]
+    models: Mapping[str, int]
+    users: Mapping[str, int]
+    types: Mapping[str, int]
+
+
+def summary(trace: Trace, most: int = 10) -> Summary:
+    """The `most` frequent models, users and types are named."""
+    gpus = np.array([job.gpus + job.milli_gpu / 1000 for job in trace.jobs])
+    durations = np.array([job.duration for job in trace.jobs]) / HOUR
+    arrivals = np.array([job.arrival for job in trace.jobs]) / HOUR
+    span, work = float(np.ptp(arrivals)), float(np.sum(gpus * durations))
+    points = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
+    return Summary(
+        name=trace.name,
+        source=trace.source,
+        jobs=len(trace.jobs),
+        gpu_hours=work,
+        span_h=span,
+        busy_gpus=work / span if span else float("inf"),
+        duration_h={name: float(np.percentile(durations, point)) for name, point in points.items()},
+        widths={str(width): count for width, count in sorted(Counter(job.gpus for job in trace.jobs).items())},
+        models=_counted((job.model for job in trace.jobs), most),
+        users=_counted((job.user for job in trace.jobs), most),
+        types=_counted((job.gpu_type for job in trace.jobs), most),
+    )
+
+
+def _counted(names: Iterable[str], most: int) -> Mapping[str, int]:
+    return dict(Counter(filter(None, names)).most_common(most))
