@@ -17,7 +17,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Times in hours. `busy_gpus` is the work that arrives, in GPU-hours per hour from the first arrival to the last."""
+    """Times in hours. `busy_gpus` is the work that arrives, in GPU-hours per hour from first arrival to last."""
 
     name: str
     source: str

@@ -49,7 +49,14 @@ def ask(place: int, job: Work, replay: Replay) -> Ask:
         return share if wide else whole / gpus
 
     best = cut(job.model.cpus, replay.cpus, fair[0]), cut(job.model.memory, replay.memory, fair[1])
-    return Ask(place, gpus, fair, best)
+    matrix = job.model.matrix
+    ladder = tuple(
+        (cpus, memory, speed)
+        for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
+        for memory, speed in zip(matrix.memory, row, strict=True)
+        if cpus <= best[0] and memory <= best[1]
+    )
+    return Ask(place, gpus, fair, best, ladder)
 
 
 def speedup(job: Work, asked: Ask, replay: Replay) -> float:

@@ -9,11 +9,14 @@ from typing import Final
 from slurmsched.experiments.experiment import Bound, Outcome, Row, Task
 from slurmsched.experiments.synergy.reference import LOAD
 from slurmsched.experiments.synergy.sweep import DIFFERS, Cell, Measured, measured, window
-from slurmsched.policies.synergy import PAPER
+from slurmsched.policies.synergy import OURS, PAPER
 
 __all__ = ["load"]
 
 MECHANISMS: Final = ("proportional", "greedy", "tune", "opt")
+BETTER: Final = "ours: tune"
+"""With the reading that measured best: cuts that spare, and spare CPUs handed out again."""
+
 TEXT: Final = "paper: tune"
 """Tune as the text has it. Packing by demand onto the fewest servers costs it some of its gain: the hungriest come
 together, and then cut each other."""
@@ -37,6 +40,7 @@ def load(task: Task) -> Outcome:
         for rate in rates
         for mechanism in MECHANISMS
     }
+    cells |= {(rate, BETTER): replace(cells[rate, "tune"], reading=OURS) for rate in rates}
     cells |= {(rate, TEXT): replace(cells[rate, "tune"], reading=PAPER) for rate in rates}
     figures = measured(list(cells.values()), task, "sweeping")
     found = {name: figures[cell] for name, cell in cells.items()}
@@ -52,6 +56,7 @@ def _rows(found: Mapping[tuple[float, str], Measured], rates: Sequence[float], *
             bound = Bound.EQUAL if published and not quick else Bound.STATED
             jct = found[rate, mechanism].jct
             yield Row(f"{mechanism} {rate:g}/h mean JCT", "h", jct, published, None, _SLACK, bound, note=DIFFERS)
+        yield Row(f"{BETTER} {rate:g}/h mean JCT", "h", found[rate, BETTER].jct, bound=Bound.STATED)
         yield Row(f"{TEXT} {rate:g}/h mean JCT", "h", found[rate, TEXT].jct, bound=Bound.STATED)
         tune, opt = found[rate, "tune"].jct, found[rate, "opt"].jct
         yield Row(f"tune over opt {rate:g}/h", "x", tune / opt, 1.0, None, _NEAR, Bound.AT_MOST)

@@ -8,12 +8,13 @@ from slurmsched.policies.synergy.asking import Ask, Grant
 from slurmsched.policies.synergy.greedy import greedy
 from slurmsched.policies.synergy.opt import Kind, Pooled, most_throughput
 from slurmsched.policies.synergy.proportional import proportional
-from slurmsched.policies.synergy.reading import AUTHORS, PAPER, Reading
+from slurmsched.policies.synergy.reading import AUTHORS, OURS, PAPER, Reading
 from slurmsched.policies.synergy.servers import Servers
 from slurmsched.policies.synergy.tune import tune
 
 __all__ = [
     "AUTHORS",
+    "OURS",
     "PAPER",
     "Ask",
     "Grant",

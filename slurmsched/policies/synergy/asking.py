@@ -15,12 +15,21 @@ Seat = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One runnable job. `fair` is the GPU-proportional share, `best` its best-case demand (section 3.2)."""
+    """One runnable job. `fair` is the GPU-proportional share, `best` its best-case demand (section 3.2).
+
+    `ladder` are points of its matrix up to that demand: CPUs and memory per GPU, and the speed there.
+    """
 
     job: int
     gpus: int
     fair: PerGpu
     best: PerGpu
+    ladder: tuple[tuple[float, float, float], ...] = ()
+
+    def speed_at(self, each: PerGpu) -> float:
+        """The fastest point of the ladder that so much reaches; 0 below all of them."""
+        reached = (speed for cpus, memory, speed in self.ladder if cpus <= each[0] and memory <= each[1])
+        return max(reached, default=0.0)
 
     @property
     def demanding(self) -> bool:

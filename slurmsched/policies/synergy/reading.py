@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["AUTHORS", "PAPER", "Reading"]
+__all__ = ["AUTHORS", "OURS", "PAPER", "Reading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Reading:
     reads_matrix: bool
     """Speed is what the sensitivity matrix says of what a job has. Else one figure: the speed-up with the whole
     best-case demand, which anything less forfeits."""
+    hands_back: bool
+    """What is spare on a server in the end goes to jobs that run faster with it."""
     whole_iterations: bool
     """A round books whole iterations when it begins, and a job ends at a round's end. Else work is done as time
     passes, and a job ends when it is done."""
@@ -38,6 +40,7 @@ PAPER: Final = Reading(
     reverts_only_excess=True,
     spares_the_useless=True,
     reads_matrix=True,
+    hands_back=False,
     whole_iterations=False,
 )
 """As the text has it."""
@@ -48,6 +51,19 @@ AUTHORS: Final = Reading(
     reverts_only_excess=False,
     spares_the_useless=False,
     reads_matrix=False,
+    hands_back=False,
     whole_iterations=True,
 )
 """As the authors' simulator does it (msr-fiddle/synergy, commit 1bb2bed, the schedulers without `+place`)."""
+
+OURS: Final = Reading(
+    consolidates=False,
+    sorts_by_demand=False,
+    reverts_only_excess=True,
+    spares_the_useless=True,
+    reads_matrix=True,
+    hands_back=True,
+    whole_iterations=False,
+)
+"""What measured best of both: the authors' packing in the policy's order, which mixes hungry and frugal jobs on a
+server; the paper's sparing cuts; and nothing left idle that makes somebody faster."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from slurmsched.policies.synergy.asking import Ask, Grant, PerGpu, Seat
 from slurmsched.policies.synergy.finding import seats_for
+from slurmsched.policies.synergy.handing_back import hand_back
 from slurmsched.policies.synergy.reading import Reading
 from slurmsched.policies.synergy.servers import Servers
 from slurmsched.policies.synergy.victims import victims
@@ -24,6 +25,8 @@ def tune(asks: Sequence[Ask], servers: Servers, reading: Reading) -> list[Grant]
     round_ = _Round(servers, reading)
     for ask in asks:
         round_.place(ask)
+    if reading.hands_back:
+        round_.hand_back()
     return list(round_.grants.values())
 
 
@@ -47,6 +50,10 @@ class _Round:
             for victim in victims(server, missing, self._residents[server], self._reading):
                 self._replace(victim)
         self._placed(ask, cut, reverted=ask.demanding)
+
+    def hand_back(self) -> None:
+        for server, residents in enumerate(self._residents):
+            hand_back(server, residents, self._servers)
 
     def _cut(self, ask: Ask) -> PerGpu:
         if not ask.demanding:
