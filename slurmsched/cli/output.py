@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Final
+from math import isfinite
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -32,4 +33,17 @@ def console(to_errors: bool = False) -> Console:
 
 def print_json(data: object) -> None:
     """A mapping or a dataclass as one JSON object on standard output, its schema first."""
-    click.echo(json.dumps({"schema": SCHEMA, **plain(data)}, indent=2))
+    click.echo(json.dumps({"schema": SCHEMA, **_numbers(plain(data))}, indent=2, allow_nan=False))
+
+
+def _numbers(data: Any) -> Any:
+    """JSON knows no NaN and no infinity: what is none is null."""
+    match data:
+        case float() if not isfinite(data):
+            return None
+        case dict():
+            return {key: _numbers(value) for key, value in data.items()}
+        case list() | tuple():
+            return [_numbers(value) for value in data]
+        case _:
+            return data
