@@ -44,6 +44,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "trace": Entry("trace", "Read, make and look at traces."),
         "simulate": Entry("simulate", "Run a trace through a policy on a virtual cluster."),
         "compare": Entry("compare", "Compare policies on the same work."),
+        "fidelity": Entry("fidelity", "Hold the simulator against this Slurm."),
         "reproduce": Entry("reproduce", "Measure a published figure again."),
         "bench": Entry("bench", "Measure a round on the cluster, or a decision."),
     },

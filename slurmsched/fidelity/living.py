@@ -41,8 +41,8 @@ class _Arriving:
     trace: Trace
     sleeper: Sleeper
     clock: Clock
-    queued: dict[JobId, str] = field(default_factory=dict)
-    """Job number to the trace's id."""
+    queued: dict[JobId, tuple[str, float]] = field(default_factory=dict)
+    """Job number to the trace's id and the time of submission, which Slurm renews when it requeues a job."""
     error: SynschedError | None = None
     stopped: Event = field(default_factory=Event)
 
@@ -52,7 +52,8 @@ class _Arriving:
             if self.stopped.wait(max(0.0, start + job.arrival - self.clock.monotonic())):
                 return
             try:
-                self.queued[self.sleeper.start(job)] = job.id
+                at = self.clock.now()
+                self.queued[self.sleeper.start(job)] = job.id, at
             except SynschedError as error:  # told by the thread that waits for us
                 self.error = error
                 return
@@ -90,11 +91,11 @@ def live(
     if arriving.error is not None:
         raise arriving.error
     return {
-        arriving.queued[job.id]: Lived(job.submit_time, job.end_time, job.restarts)
+        arriving.queued[job.id][0]: Lived(arriving.queued[job.id][1], job.end_time, job.restarts)
         for job in ended.values()
         if job.end_time is not None
     }
 
 
-def _note(snapshot: Snapshot, ours: Mapping[JobId, str], ended: dict[JobId, Job]) -> None:
+def _note(snapshot: Snapshot, ours: Mapping[JobId, object], ended: dict[JobId, Job]) -> None:
     ended.update({job.id: job for job in snapshot.in_state(JobState.FINISHED) if job.id in ours})
