@@ -70,11 +70,10 @@ def load_cluster(said: str) -> ClusterSpec:
     path = Path(said)
     if not _looks_like_a_file(said):
         return _cluster(said, [_kind(part.strip(), said) for part in said.split(",")])
-    text = read_text(path)
     if path.suffix == ".toml":
-        return _cluster(path.stem, list(_kinds(text, path.name)))
+        return _cluster(path.stem, list(_kinds(read_text(path), path.name)))
     if path.suffix == ".csv":
-        return _openb(text, path.name)
+        return _openb(read_text(path), path.name)
     raise TraceError(f"{said}: expected a .toml or .csv file, or a text such as v100:4x8:24:500G")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from slurmsched.traces.errors import TraceError
 
-__all__ = ["Line", "lines", "read_text"]
+__all__ = ["Line", "lines", "parted", "read_text"]
 
 T = TypeVar("T")
 _SHOWN: Final = 24
@@ -77,24 +77,36 @@ def read_text(path: str | Path) -> str:
         raise TraceError(f"cannot read {path}: {error.strerror}") from error
 
 
-def lines(text: str, name: str, needed: Sequence[str] = (), delimiter: str = ",") -> Iterator[Line]:
-    """The lines below the headings, blank ones left out. Raises TraceError where a needed heading is missing."""
-    reader = csv.reader(
-        text.splitlines(),
-        delimiter=delimiter,
-        quotechar='"' if delimiter == "," else None,
-        quoting=csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE,
-    )
+def lines(text: str, name: str, needed: Sequence[str] = ()) -> Iterator[Line]:
+    """The lines of a CSV text below the headings, blank ones left out. Raises TraceError where a needed heading is
+    missing."""
+    reader = csv.reader(text.splitlines())
     try:
-        headings = [heading.strip().lstrip("\ufeff") for heading in next(reader, [])]
-        if missing := [heading for heading in needed if heading not in headings]:
-            raise TraceError(f"{name}:1: expected a column {missing[0]}: needed are {', '.join(needed)}")
-        for fields in reader:
-            if not any(field.strip() for field in fields):
-                continue
-            if len(fields) != len(headings):
-                there = f"{len(fields)} fields under {len(headings)} headings"
-                raise TraceError(f"{name}:{reader.line_num}: expected one field for each heading, there are {there}")
-            yield Line(f"{name}:{reader.line_num}", dict(zip(headings, fields, strict=True)))
+        yield from _under_headings(((reader.line_num, fields) for fields in reader), name, needed)
     except csv.Error as error:
         raise TraceError(f"{name}:{reader.line_num}: {error}") from error
+
+
+def parted(text: str, name: str, needed: Sequence[str] = ()) -> Iterator[Line]:
+    """Likewise of a text in columns parted by `|`, where nothing is quoted: what is one too many belongs to the last
+    column."""
+    head = text.partition("\n")[0]
+    count, ends = len(head.removesuffix("|").split("|")), head.endswith("|")
+    rows = (line.removesuffix("|") if ends else line for line in text.splitlines())
+    yield from _under_headings(((at, row.split("|", count - 1)) for at, row in enumerate(rows, start=1)), name, needed)
+
+
+def _under_headings(rows: Iterable[tuple[int, list[str]]], name: str, needed: Sequence[str]) -> Iterator[Line]:
+    headings: list[str] = []
+    for at, fields in rows:
+        if not headings:
+            headings = [heading.strip().lstrip("\ufeff") for heading in fields] or [""]
+            if missing := [heading for heading in needed if heading not in headings]:
+                raise TraceError(f"{name}:1: expected a column {missing[0]}: needed are {', '.join(needed)}")
+        elif any(field.strip() for field in fields):
+            if len(fields) != len(headings):
+                there = f"{len(fields)} fields under {len(headings)} headings"
+                raise TraceError(f"{name}:{at}: expected one field for each heading, there are {there}")
+            yield Line(f"{name}:{at}", dict(zip(headings, fields, strict=True)))
+    if not headings and needed:
+        raise TraceError(f"{name}:1: expected headings: {', '.join(needed)}")

@@ -11,7 +11,7 @@ from typing import Final
 from slurmsched.traces.errors import TraceError
 from slurmsched.traces.imported import Imported, Sources, in_order
 from slurmsched.traces.importing.history import Record, jobs
-from slurmsched.traces.lines import Line, lines
+from slurmsched.traces.lines import Line, parted
 
 __all__ = ["ASK", "read_sacct", "seconds"]
 
@@ -31,7 +31,6 @@ def read_sacct(text: str, name: str, _sources: Sources) -> Imported:
     Times without a zone are taken as UTC: only their distances matter. `SLURM_TIME_FORMAT=%s` gives unix seconds, which
     no change of the clock disturbs.
     """
-    text = "\n".join(line.removesuffix("|") for line in text.splitlines())
     if "|" not in text.partition("\n")[0]:
         raise TraceError(f"{name}:1: expected columns parted by '|': run sacct with --parsable2")
     skipped = Counter[str]()
@@ -40,7 +39,7 @@ def read_sacct(text: str, name: str, _sources: Sources) -> Imported:
 
 
 def _records(text: str, name: str) -> Iterator[Record]:
-    for line in lines(text, name, _NEEDED, delimiter="|"):
+    for line in parted(text, name, _NEEDED):
         if "." not in line.text("JobID"):
             yield _record(line)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.unit.cli.conftest import Site
 
 from slurmsched.cli import reproduce as command
 from slurmsched.experiments import Bound, Outcome, Row, Task
+from tests.unit.cli.conftest import Site
 
 ROWS = (
     Row("fifo tune makespan", "h", 11.0, 11.33, 11.0, 0.005),

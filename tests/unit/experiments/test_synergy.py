@@ -1,0 +1,185 @@
+"""Replays of tiny queues, and the published figures where the data set is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slurmsched.experiments import ExperimentError, Task
+from slurmsched.experiments.synergy.jobs import Replay, Work, ask, speedup
+from slurmsched.experiments.synergy.models import Model, load_models
+from slurmsched.experiments.synergy.replay import run_replay
+from slurmsched.experiments.table import reproduce
+from slurmsched.knowledge import ProfileError, SensitivityMatrix
+from slurmsched.policies.synergy import AUTHORS, PAPER
+from slurmsched.traces import TraceError
+
+DATA = os.environ.get("SLURMSCHED_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
+
+MATRIX = SensitivityMatrix((1, 3, 12), (20, 62.5, 125), ((0.3, 0.3, 0.3), (0.3, 1.0, 1.0), (0.3, 2.0, 3.0)))
+IMAGE = Model("image", "image", 12, 125, 3.0, 1.0, MATRIX)
+FLAT = SensitivityMatrix((1, 3, 12), (20, 62.5, 125), ((1.0,) * 3,) * 3)
+LANGUAGE = Model("language", "language", 1, 20, 1.0, 1.0, FLAT)
+
+
+def work(number: int, iterations: int, model: Model = LANGUAGE, gpus: int = 1, arrival: float = 0.0) -> Work:
+    return Work(number, arrival, iterations, gpus, model)
+
+
+def ends(
+    *jobs: Work, mechanism: str = "tune", order: str = "fifo", paper: bool = False, servers: int = 1
+) -> list[float]:
+    run = run_replay(Replay(jobs, servers), mechanism, order, PAPER if paper else AUTHORS)
+    return [job.end or 0.0 for job in run.jobs]
+
+
+def test_the_authors_jobs_end_with_their_round_and_the_papers_when_they_are_done() -> None:
+    assert ends(work(0, 450)) == [601.0]
+    assert ends(work(0, 450), paper=True) == [pytest.approx(450.0)]
+
+
+def test_the_authors_lose_what_is_left_of_an_iteration_at_a_rounds_end() -> None:
+    slow = Model("slow", "", 1, 20, 1.0, 200.0, FLAT)
+    assert ends(work(0, 2, slow)) == [601.0]
+    assert ends(work(0, 2, slow), paper=True) == [pytest.approx(400.0)]
+
+
+def test_a_hungry_job_runs_at_its_speedup_where_there_is_room() -> None:
+    assert ends(work(0, 3000, IMAGE)) == [1201.0]
+    assert ends(work(0, 3000, IMAGE), mechanism="proportional") == [3001.0]
+
+
+def test_an_arrival_within_a_round_waits_for_the_next() -> None:
+    first, second = ends(work(0, 600), work(1, 300, arrival=310.0))
+    assert (first, second) == (600.0, 900.0)
+
+
+def test_a_cluster_that_was_empty_goes_on_with_whoever_comes_then() -> None:
+    assert ends(work(0, 300), work(1, 300, arrival=7000.0)) == [300.0, 7500.0]
+
+
+def test_the_shortest_goes_first_under_srtf_and_the_first_under_fifo() -> None:
+    jobs = (work(0, 900, gpus=8), work(1, 300, gpus=8, arrival=0.001))
+    assert ends(*jobs) == [901.0, 1201.0]
+    assert ends(*jobs, order="srtf") == [1201.0, 301.0]
+
+
+def test_attained_service_alternates_two_jobs_under_las() -> None:
+    jobs = (work(0, 600, gpus=8), work(1, 600, gpus=8, arrival=0.001))
+    assert ends(*jobs, order="las") == [901.0, 1201.0]
+
+
+def test_a_smaller_job_fills_in_behind_one_that_cannot_start() -> None:
+    jobs = (work(0, 600, gpus=4), work(1, 300, gpus=8, arrival=0.001), work(2, 300, gpus=4, arrival=0.002))
+    assert ends(*jobs) == [601.0, 901.0, 301.0]
+
+
+def test_a_demand_beyond_a_server_is_cut_and_its_speedup_with_it() -> None:
+    four = work(0, 1, IMAGE, gpus=4)
+    asked = ask(0, four, Replay((four,)))
+    assert asked.best == (6.0, 125.0)
+    assert speedup(four, asked, Replay((four,))) == pytest.approx(1 + 2 * 3 / 9)
+    wide = work(0, 1, IMAGE, gpus=16)
+    assert ask(0, wide, Replay((wide,), 2)).best == (3.0, 62.5)
+    assert speedup(wide, ask(0, wide, Replay((wide,), 2)), Replay((wide,), 2)) == 1.0
+
+
+@pytest.mark.parametrize("mechanism", ["proportional", "greedy", "tune", "opt"])
+@pytest.mark.parametrize("order", ["fifo", "srtf", "las", "ftf"])
+def test_every_mechanism_ends_all_jobs_in_every_order(mechanism: str, order: str) -> None:
+    jobs = [work(i, 200 * (i % 5 + 1), IMAGE if i % 2 else LANGUAGE, (1, 2, 8)[i % 3], 40.0 * i) for i in range(12)]
+    run = run_replay(Replay(jobs, 2), mechanism, order, AUTHORS)
+    assert all(job.completed and job.jct >= 0 for job in run.jobs)
+
+
+def test_only_the_window_has_to_end() -> None:
+    jobs = [work(0, 300), work(1, 300, arrival=1.0), work(2, 10**6, arrival=2.0)]
+    run = run_replay(Replay(jobs), "tune", "fifo", AUTHORS, window=(0, 2))
+    assert [job.completed for job in run.jobs] == [True, True, False]
+    assert len(run.measured) == 2
+
+
+def test_what_cannot_be_run_is_said() -> None:
+    with pytest.raises(ExperimentError, match="job 0 asks for 9 GPUs, and there are 8"):
+        ends(work(0, 1, gpus=9))
+    with pytest.raises(ExperimentError, match="there is no order 'x': known are fifo, srtf, las, ftf"):
+        ends(work(0, 1), order="x")
+    eternal = Model("eternal", "", 1, 20, 1.0, 301.0, FLAT)
+    with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations is longer than a round"):
+        ends(work(0, 1, eternal))
+
+
+PROFILE = {
+    "model": "a", "task": "image", "cpu_gpu_ratio": 3, "read_by_simulator": True,
+    "cpus": 6, "mem": 62.5, "speedup": 1.5, "iter_time": 0.5, "tput": [[0.5, 0.5], [1.0, 1.0]],
+}  # fmt: skip
+
+
+def profiles(folder: Path, **changed: object) -> Path:
+    axes = {"tput_rows": {"values": [1, 3]}, "tput_cols": {"values_for_5_columns": [20, 62.5]}}
+    path = folder / "profiles.json"
+    path.write_text(json.dumps({"metadata": axes, "profiles": [PROFILE | changed]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpus": "six"}, r"profiles\.json: profile 1: cpus: expected a number above 0, not 'six'"),
+        ({"iter_time": 0}, r"profile 1: iter_time: expected a number above 0, not 0"),
+        ({"tput": [[1.0, 1.0]]}, r"profile 1: tput: expected 2 rows of 2 numbers"),
+        ({"cpu_gpu_ratio": 4}, r"no profile has cpu_gpu_ratio 3"),
+    ],
+)
+def test_a_mistake_in_the_models_is_named(tmp_path: Path, changed: dict[str, object], said: str) -> None:
+    with pytest.raises(ProfileError, match=said):
+        load_models(profiles(tmp_path, **changed))
+
+
+def test_a_trace_is_replayed_by_every_mechanism_and_both_readings(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job_id,model,arrival_s,iterations,num_gpus\n0,a,0.0,1200,1\n1,a,0.1,600,2\n")
+    given = {"trace": str(trace), "order": "srtf", "profiles": str(profiles(tmp_path))}
+    outcome = reproduce("synergy-replay", Task(tmp_path, options=given))
+    measured = {row.metric: row.measured for row in outcome.rows}
+    assert measured["srtf proportional makespan"] == pytest.approx(601 / 3600)
+    assert measured["paper: srtf tune makespan"] == pytest.approx(600 / 3600, rel=0.01)
+    assert outcome.ok
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("0,b,0.0,1200,1", r"jobs\.csv:2: model: expected one of a, not 'b'"),
+        ("0,a,soon,1200,1", r"jobs\.csv:2: arrival_s: expected a number from 0 on, not 'soon'"),
+        ("0,a,0.0,0,1", r"jobs\.csv:2: iterations: expected a whole number from 1 on, not '0'"),
+        ("0,a,0.0,1200", r"jobs\.csv:2: expected one field for each heading, there are 4 fields under 5 headings"),
+    ],
+)
+def test_a_mistake_in_a_trace_is_named(tmp_path: Path, line: str, said: str) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text(f"job_id,model,arrival_s,iterations,num_gpus\n{line}\n")
+    given = {"trace": str(trace), "profiles": str(profiles(tmp_path))}
+    with pytest.raises(TraceError, match=said):
+        reproduce("synergy-replay", Task(tmp_path, options=given))
+
+
+@needs_data
+def test_the_static_trace_gives_what_the_authors_simulator_gives() -> None:
+    outcome = reproduce("synergy-static", Task(Path(DATA or "")))
+    makespans = [row for row in outcome.rows if row.metric.endswith("makespan") and row.reference is not None]
+    assert len(makespans) == 7
+    assert all(row.ok for row in makespans), [(row.metric, row.measured) for row in makespans]
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["synergy-load", "synergy-ratios"])
+def test_tune_is_near_the_optimum_in_the_small_sweeps(name: str) -> None:
+    outcome = reproduce(name, Task(Path(DATA or ""), quick=True))
+    near = [row for row in outcome.rows if "over opt" in row.metric and row.tolerance is not None]
+    assert near
+    assert all(row.ok for row in near), [(row.metric, row.measured) for row in near]
