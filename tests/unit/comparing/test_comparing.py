@@ -1,0 +1,190 @@
+"""Sweeps as values, in a folder, and what people see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from slurmsched.backends.slurm import submitting
+from slurmsched.backends.slurm.commands import Answer, Commands
+from slurmsched.comparing import Cell, Lost, Result, Sweep, run_cell, run_here, sweep
+from slurmsched.comparing.folder import Folder, FolderError
+from slurmsched.comparing.on_slurm import Array, submit, wait
+from slurmsched.comparing.sweep import loaded
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import decode, encode
+from slurmsched.report.comparison import compared
+from slurmsched.report.comparison_view import comparison_page, comparison_view
+from slurmsched.simulation import Options, Policy, SimulationError
+from slurmsched.traces import Trace, TraceJob
+from slurmsched.traces.clusters import load_cluster
+
+NODES = load_cluster("v100:1x8").nodes
+
+
+def trace(name: str = "t", user: str = "alice") -> Trace:
+    jobs = tuple(TraceJob(str(i), 60.0 * i, 4, 900.0 * (i + 1), user=user if i % 2 else "bob") for i in range(4))
+    return Trace(name, jobs, "made by hand")
+
+
+def planned(*policies: Policy, **more: object) -> Sweep:
+    chosen = policies or (Policy("slurm"), Policy("synergy", "srtf"))
+    return sweep(NODES, Knowledge(), chosen, lambda seed, _: trace(f"t{seed}"), Options(), **more)  # type: ignore[arg-type]  # by name
+
+
+def test_a_sweep_is_the_product_and_all_policies_share_a_trace() -> None:
+    made = planned(seeds=(1, 2), loads=(3.0, 6.0))
+    assert len(made.cells) == 8
+    assert len(made.traces) == 4
+    assert {(cell.load, cell.options.seed, cell.trace) for cell in made.cells} == {
+        (3.0, 1, 0), (3.0, 2, 1), (6.0, 1, 2), (6.0, 2, 3),
+    }  # fmt: skip
+
+
+def test_a_sweep_is_json_and_back() -> None:
+    made = planned(loads=(3.0,))
+    assert decode(Sweep, encode(made)) == made
+
+
+def test_a_load_draws_arrivals_together() -> None:
+    assert [job.arrival for job in loaded(trace(), 120.0).jobs] == [0.0, 30.0, 60.0, 90.0]
+    with pytest.raises(SimulationError, match="all its jobs arrive at once"):
+        loaded(Trace("s", (TraceJob("0", 0.0, 1, 1.0), TraceJob("1", 0.0, 1, 1.0))), 3.0)
+
+
+def test_a_cell_that_fails_is_named_and_the_others_stand() -> None:
+    wide = Trace("wide", (TraceJob("0", 0.0, 99, 1.0),))
+    made = planned(Policy("slurm"))
+    made = replace(made, traces=(*made.traces, wide), cells=(*made.cells, Cell(Policy("synergy"), 1, Options())))
+    good, bad = run_here(made, 1)
+    assert isinstance(good, Result)
+    assert bad == Lost(made.cells[1], bad.why if isinstance(bad, Lost) else "")
+    assert "job 0 can never run here" in compared((good, bad)).lost[0]
+
+
+def results(made: Sweep) -> tuple[Result | Lost, ...]:
+    return tuple(Result(cell, run_cell(made, cell)) for cell in made.cells)
+
+
+def test_the_table_holds_every_policy_against_the_first() -> None:
+    made = planned()
+    comparison = compared(results(made))
+    first, second = comparison.rows
+    assert (first.policy, first.ratio) == ("slurm", 1.0)
+    assert second.ratio == pytest.approx(second.avg_jct_s / first.avg_jct_s)
+    screen = Console(width=80, file=None, no_color=True)
+    with screen.capture() as shown:
+        screen.print(comparison_view(comparison))
+    assert all(len(line.rstrip()) <= 80 for line in shown.get().splitlines())
+    assert "synergy/srtf" in shown.get()
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ((200.0, 100.0), "b finishes the mean job 2 times as soon as a."),
+        ((100.0, 200.0), "No policy finishes the mean job sooner than a."),
+    ],
+)
+def test_the_headline(times: tuple[float, float], said: str) -> None:
+    rows = tuple(
+        replace(compared(results(planned(Policy("slurm")))).rows[0], policy=name, avg_jct_s=time, ratio=time / times[0])
+        for name, time in zip("ab", times, strict=True)
+    )
+    assert replace(compared(()), rows=rows).headline == said
+
+
+class Page(HTMLParser):
+    """What a page refers to, and the tags in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href")]
+
+
+def test_the_page_needs_nothing_else_and_takes_no_name_for_markup() -> None:
+    pytest.importorskip("matplotlib")
+    hostile = "<script>alert(1)</script>"
+    made = planned(loads=(3.0, 9.0), command=f"synsched compare {hostile}", cluster=hostile)
+    made = replace(made, traces=tuple(replace(t, name=hostile) for t in made.traces))
+    text = comparison_page(made, results(made), compared(results(made)))
+    page = Page(text)
+    assert "script" not in page.tags
+    assert all(link.startswith("#") for link in page.links)
+    assert page.tags.count("svg") >= 5
+    assert "&lt;script&gt;" in text
+    assert text.count('role="img"') == page.tags.count("figure")
+
+
+def test_a_folder_keeps_what_is_done_and_knows_what_is_missing(tmp_path: Path) -> None:
+    folder, made = Folder(tmp_path / "c"), planned()
+    folder.create(made)
+    folder.run(1)
+    assert folder.missing(made) == (0,)
+    lost, found = folder.results(folder.sweep())
+    assert isinstance(found, Result)
+    assert isinstance(lost, Lost)
+    assert "no cell-0.json" in lost.why
+    (tmp_path / "c" / "cell-0.json").write_text('{"policy": 3')
+    (spoilt, _) = folder.results(made)
+    assert isinstance(spoilt, Lost)
+    assert "cell-0.json is no result of ours" in spoilt.why
+    with pytest.raises(FolderError, match="take it up with --resume"):
+        folder.create(made)
+    with pytest.raises(FolderError, match="has cells 0 to 1, not 7"):
+        folder.run(7)
+
+
+def test_on_slurm_only_what_is_missing_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, made = Folder(tmp_path / "c"), planned()
+    folder.create(made)
+    folder.run(0)
+    asked: list[tuple[Sequence[str], str]] = []
+
+    def sbatch(options: Sequence[str], script: str, _conf: str) -> str:
+        asked.append((options, script))
+        return "42"
+
+    monkeypatch.setattr(submitting, "submit", sbatch)
+    assert submit(folder, made, Array(partition="cpu", at_once=2)) == "42"
+    ((options, script),) = asked
+    assert {"--array=1%2", "--partition=cpu"} <= set(options)
+    assert f"compare --resume {folder.path} --cell" in script
+    folder.run(1)
+    assert submit(folder, made, Array()) is None
+
+
+class Sleepless:
+    """A clock on which nobody waits."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+def test_one_question_serves_all_tasks() -> None:
+    answers = ["41\n42\n42\n", "42\n", "41\n"]
+    asked: list[Sequence[str]] = []
+
+    def process(argv: Sequence[str], _given: str, _timeout: float, _env: Mapping[str, str]) -> Answer:
+        asked.append(argv)
+        return Answer(0, answers.pop(0), "")
+
+    polls: list[int] = []
+    wait("42", Commands(5.0, run=process), Sleepless(), on_poll=lambda: polls.append(1))
+    assert (len(asked), len(polls)) == (3, 2)
