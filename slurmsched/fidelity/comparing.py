@@ -84,10 +84,8 @@ def measure(
 
 
 def simulated(trace: Trace, site: Site, nodes: tuple[Node, ...], lived: Mapping[str, Lived]) -> Fidelity:
-    """The same jobs on the same nodes in the simulator, each submitted when it really was."""
-    start = min(job.submitted for job in lived.values())
-    moments = {job: own.submitted - start for job, own in lived.items()}
-    jobs = tuple(replace(job, arrival=moments[job.id]) for job in trace.jobs if job.id in lived)
+    """The same jobs on the same nodes in the simulator, each submitted when it really was, with rounds as they were."""
+    jobs = tuple(replace(job, arrival=max(0.0, lived[job.id].submitted)) for job in trace.jobs if job.id in lived)
     empty = tuple(
         replace(
             node,
@@ -105,9 +103,10 @@ def simulated(trace: Trace, site: Site, nodes: tuple[Node, ...], lived: Mapping[
         site.settings,
     )
     live_jct = float(np.mean([own.ended - own.submitted for own in lived.values()]))
+    start = min(own.submitted for own in lived.values())
     live_makespan = max(own.ended for own in lived.values()) - start
     simulated_jct = float(np.mean([job.jct for job in run.jobs]))
-    simulated_makespan = max(job.end or 0.0 for job in run.jobs)
+    simulated_makespan = max(job.end or 0.0 for job in run.jobs) - start
     return Fidelity(
         jobs=len(trace.jobs),
         ended=len(lived),

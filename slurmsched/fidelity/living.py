@@ -27,7 +27,7 @@ _BEAT: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """What became of one job: unix seconds, as Slurm has them."""
+    """What became of one job. `submitted` is in seconds after the first round began, `ended` likewise."""
 
     submitted: float
     ended: float
@@ -74,6 +74,7 @@ def live(
     with sole(path), closing(Store.open(path, clock.now())) as store:
         pulse = Pulse(site.settings, store.switches, clock, Systemd({}), say)
         pulse.beat()  # or job_submit lets Slurm start the jobs
+        began = clock.now()
         submitting = Thread(target=arriving.run, name="submissions")
         submitting.start()
         try:
@@ -91,7 +92,7 @@ def live(
     if arriving.error is not None:
         raise arriving.error
     return {
-        arriving.queued[job.id][0]: Lived(arriving.queued[job.id][1], job.end_time, job.restarts)
+        arriving.queued[job.id][0]: Lived(arriving.queued[job.id][1] - began, job.end_time - began, job.restarts)
         for job in ended.values()
         if job.end_time is not None
     }

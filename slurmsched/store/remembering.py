@@ -48,13 +48,18 @@ class Remembering:
         rows = {
             row["id"]: row
             for row in self._database.rows(
-                "SELECT id, original, original_nice, held_by_us, reshaped, boosted FROM jobs"
+                "SELECT id, original, original_nice, held_by_us, reshaped, boosted, submitted FROM jobs"
             )
             if row["id"] in snapshot.job
         }
         accounts = Accounts(self._database)
         return Memory(
             originals={job: decode(Request, row["original"]) for job, row in rows.items() if row["reshaped"]},
+            submitted={
+                job: row["submitted"]
+                for job, row in rows.items()
+                if row["submitted"] is not None and row["submitted"] < snapshot.job[job].submit_time
+            },
             held=frozenset(job for job, row in rows.items() if row["held_by_us"]),
             service=accounts.service(snapshot.job),
             moves={job: times for job, times in accounts.moves(snapshot.time).items() if job in snapshot.job},

@@ -18,11 +18,13 @@ _ENDED: Final = JobState.FINISHED.value
 _ACTIVE: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 
 _INSERT: Final = (
-    "INSERT INTO jobs (id, owner, name, first_seen, last_seen, state, original, original_nice, held_by_us, summary)"
-    " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary)"
+    "INSERT INTO jobs"
+    " (id, owner, name, first_seen, last_seen, state, original, original_nice, held_by_us, summary, submitted)"
+    " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary, :submitted)"
 )
 _UPDATE: Final = (
     "UPDATE jobs SET last_seen = :at, state = :state, name = :name, summary = :summary,"
+    " submitted = MIN(COALESCE(submitted, :submitted), :submitted),"
     " held_by_us = CASE WHEN :unheld THEN 0 ELSE MAX(held_by_us, :held) END,"
     " reshaped = reshaped AND NOT :as_submitted,"
     " original = CASE WHEN reshaped OR NOT :waits THEN original ELSE :original END,"
@@ -99,6 +101,7 @@ def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str
         "state": job.state.value,
         "original": encode(job.standing),
         "nice": job.nice,
+        "submitted": job.submit_time,
         "held": waits and held_by_us(job, _NOTHING),
         "unheld": (waits and job.hold is Hold.NONE) or job.state in _ACTIVE,
         "summary": encode(_summary(job)),

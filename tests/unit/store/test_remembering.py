@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
@@ -167,3 +169,19 @@ def test_old_history_is_dropped_and_what_lives_is_kept(store: Store) -> None:
     assert [entry.round for entry in store.journal.open_intents()] == [unknown]
     assert [row["id"] for row in store.database.rows("SELECT id FROM rounds")] == [unknown]
     assert store.remembering.memory(sighted(store, lives, at=300.0), "synergy").held == {"7"}
+
+
+def test_a_requeue_that_renews_the_time_of_submission_is_seen_through(store: Store) -> None:
+    """Slurm sets it anew; who came first is still known, and ranks by it."""
+    sighted(store, job("7", hint="task=image", submit_time=500.0))
+    again = (
+        job("7", hint="task=image", submit_time=900.0, restarts=1),
+        job("8", hint="task=image", submit_time=600.0),
+    )
+    seen = sighted(store, *again, at=1000.0)
+    memory = store.remembering.memory(seen, "synergy")
+    assert memory.submitted == {"7": 500.0}
+    settings = Settings(rounds=Rounds(mode=Mode.ENFORCE))
+    settings = replace(settings, policy=replace(settings.policy, order="fifo"))
+    result = run_round(seen, memory, settings, Knowledge(), ROOT)
+    assert [ranked.job for ranked in result.decision.order] == ["7", "8"]
