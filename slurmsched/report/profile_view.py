@@ -1,0 +1,57 @@
+"""Profiles for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from slurmsched.knowledge import Knowledge, Profile
+from slurmsched.knowledge.checking import Checked
+from slurmsched.report.listing import Column, Listing
+from slurmsched.report.quantities import memory
+
+__all__ = ["checked_view", "profile_view", "profiles_view"]
+
+
+def profiles_view(knowledge: Knowledge) -> RenderableType:
+    """Every model and task, and where its numbers come from."""
+    columns = (Column("NAME"), Column("TASK"), Column("GPU TYPES"), Column("SOURCE"))
+    known = [*knowledge.tasks.values(), *knowledge.models.values()]
+    rows = [(p.name, p.task, ",".join(sorted(t or "any" for t in p.matrices)), p.source) for p in known]
+    return Listing(columns, rows)
+
+
+def profile_view(profile: Profile) -> RenderableType:
+    """Its matrix for each GPU type: a line for CPUs per GPU, a column for memory per GPU."""
+    parts: list[RenderableType] = [Text(f"{profile.name} ({profile.source})")]
+    for gpu_type, matrix in sorted(profile.matrices.items()):
+        sizes = [memory(round(size)) for size in matrix.memory] or ["ANY MEMORY"]
+        columns = [Column("CPUS", right=True), *(Column(size, right=True) for size in sizes)]
+        rows = [
+            (f"{cpus:g}", *(f"{speed:.3g}" for speed in row))
+            for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
+        ]
+        parts += [Text(f"\n{gpu_type or 'any GPU'}, speed by what each GPU has beside it:"), Listing(columns, rows)]
+    return Group(*parts)
+
+
+def checked_view(checked: Mapping[str, Checked]) -> RenderableType:
+    """Runs and errors of optimistic profiling, model by model, and in the mean."""
+    columns = (
+        Column("MODEL"),
+        Column("RUNS", right=True),
+        Column("OF", right=True),
+        Column("MEAN ERROR", right=True),
+        Column("LARGEST", right=True),
+    )
+    rows = [
+        (c.model, str(c.runs), str(c.combinations), f"{c.mean_error:.1%}", f"{c.max_error:.1%}")
+        for c in checked.values()
+    ]
+    count = len(checked)
+    runs, error = (sum(c.runs for c in checked.values()), sum(c.mean_error for c in checked.values()))
+    return Group(
+        Listing(columns, rows), Text(f"\nIn the mean {runs / count:.1f} runs and an error of {error / count:.1%}.")
+    )
