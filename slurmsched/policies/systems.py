@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from slurmsched.policies.allocating import Proportional, Tune
+from slurmsched.policies.allocating import Greedy, Proportional, Tune
 from slurmsched.policies.backfilling import Backfilling
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.ordering import (
+    Alignment,
+    DominantShare,
     FinishTimeFairness,
     FirstInFirstOut,
     LeastAttainedService,
@@ -19,16 +21,22 @@ from slurmsched.policies.ordering import (
 from slurmsched.policies.placing import CONSOLIDATED
 from slurmsched.policies.protocol import Ordering, System
 
-__all__ = ["ORDERS", "SYSTEMS", "system"]
+__all__ = ["ORDERS", "OWN_ORDER", "SYSTEMS", "system"]
 
 # fmt: off
 SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
-    # name                                         who comes first   CPUs and memory   nodes
-    "synergy":      lambda order: Composed("synergy",      order,    Tune(),           CONSOLIDATED),
-    "proportional": lambda order: Composed("proportional", order,    Proportional(),   CONSOLIDATED),
-    "slurm":        lambda _:     Backfilling(),  # its priority     as requested      first fit
+    # name                                                     who comes first  CPUs and memory nodes
+    "synergy":        lambda order: Composed("synergy",        order,           Tune(),         CONSOLIDATED),
+    "synergy-greedy": lambda order: Composed("synergy-greedy", order,           Greedy(),       CONSOLIDATED),
+    "proportional":   lambda order: Composed("proportional",   order,           Proportional(), CONSOLIDATED),
+    "drf":            lambda _:     Composed("drf",            DominantShare(), Greedy(),       CONSOLIDATED),
+    "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
+    "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
+
+OWN_ORDER: Final = frozenset({"drf", "tetris", "slurm"})
+"""Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {
     "fifo": lambda _:      FirstInFirstOut(),

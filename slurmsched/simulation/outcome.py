@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurmsched.backends.simulated import Cluster, Interval
 from slurmsched.model import JobId, JobState
+from slurmsched.policies.systems import OWN_ORDER
 from slurmsched.simulation.run import Ran, Run, Sample
 from slurmsched.simulation.world import START
 
@@ -52,7 +53,7 @@ def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
     total = sum(len(node.gpus) for node in world.nodes)
     return Run(
         policy=engine.policy.system,
-        order="" if engine.alone else engine.policy.order,
+        order="" if engine.policy.system in OWN_ORDER else engine.policy.order,
         trace=world.trace.name,
         seed=options.seed,
         jobs=tuple(_ran(engine, number, place, runs[number]) for number, place in engine.ids.items()),

@@ -7,7 +7,7 @@ from typing import Final
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Node, SynschedError
-from slurmsched.policies.systems import DEFAULT_QUEUES, system
+from slurmsched.policies.systems import DEFAULT_QUEUES, OWN_ORDER, system
 from slurmsched.traces import Trace
 
 __all__ = ["ALONE", "START", "Options", "Policy", "SimulationError", "World", "policy_of"]
@@ -47,7 +47,7 @@ class Policy:
     @property
     def name(self) -> str:
         """As people write it: `synergy/fifo`, `slurm`."""
-        return self.system if self.system == ALONE else f"{self.system}/{self.order}"
+        return self.system if self.system in OWN_ORDER else f"{self.system}/{self.order}"
 
 
 def policy_of(said: str, order: str = "las", las_queues: tuple[float, ...] = DEFAULT_QUEUES) -> Policy:

@@ -26,7 +26,13 @@ CACHED = Profile(
     "by hand",
 )
 SYSTEMS = [system(name, order) for name in ("synergy", "proportional") for order in ("fifo", "srtf", "las", "ftf")]
-SYSTEMS += [system("synergy", "las", ()), system("slurm")]
+SYSTEMS += [
+    system("synergy", "las", ()),
+    system("slurm"),
+    system("synergy-greedy", "srtf"),
+    system("drf"),
+    system("tetris"),
+]
 
 unhurried = settings(max_examples=50, deadline=None)
 systems = st.sampled_from(SYSTEMS)

@@ -19,7 +19,13 @@ def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
 @pytest.mark.parametrize(
     ("name", "order", "queues", "said"),
     [
-        pytest.param("synergie", "las", (), "known are synergy, proportional, slurm", id="an unknown system"),
+        pytest.param(
+            "synergie",
+            "las",
+            (),
+            "known are synergy, synergy-greedy, proportional, drf, tetris, slurm",
+            id="an unknown system",
+        ),
         pytest.param("synergy", "lifo", (), "known are fifo, srtf, las, ftf", id="an unknown order"),
         pytest.param("synergy", "las", (9.0, 3.0), "must ascend from above 0, not 9, 3", id="queues out of order"),
         pytest.param("synergy", "las", (0.0,), "must ascend from above 0", id="an empty first queue"),
