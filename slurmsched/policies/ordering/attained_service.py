@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from slurmsched.model import Job, Ranked
+from slurmsched.model import Job, JobId, Ranked
 from slurmsched.model.wording import gpu_time
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.protocol import Outranks, Situation
@@ -37,24 +37,27 @@ class LeastAttainedService:
         attained = situation.knowledge.attained
         if not self.queues:
             return ranked(situation, lambda job: (attained(job),), lambda job: f"{gpu_time(attained(job))} attained")
-        count = len(self.queues) + 1
+        count, queues = len(self.queues) + 1, self._queues(situation)
 
         def said(job: Job) -> str:
-            return f"{gpu_time(attained(job))} attained, queue {self.queue(situation, job) + 1} of {count}"
+            return f"{gpu_time(attained(job))} attained, queue {queues[job.id] + 1} of {count}"
 
-        return ranked(situation, lambda job: (self.queue(situation, job),), said)
+        return ranked(situation, lambda job: (queues[job.id],), said)
 
     def outranks(self, situation: Situation) -> Outranks:
-        attained = situation.knowledge.attained
+        attained, queues = situation.knowledge.attained, self._queues(situation)
 
         def earlier_queue(newcomer: Job, running: Job) -> bool:
-            return self.queue(situation, newcomer) < self.queue(situation, running)
+            return queues[newcomer.id] < queues[running.id]
 
         def far_less(newcomer: Job, running: Job) -> bool:
             own, other = attained(newcomer), attained(running)
             return other >= own * self.clearly and other > own + situation.period * newcomer.gpus
 
         return earlier_queue if self.queues else far_less
+
+    def _queues(self, situation: Situation) -> dict[JobId, int]:
+        return {job.id: self.queue(situation, job) for job in situation.jobs}
 
     def _starves(self, situation: Situation, job: Job) -> bool:
         executed = situation.knowledge.executed(job)

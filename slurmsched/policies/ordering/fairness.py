@@ -37,12 +37,9 @@ class FinishTimeFairness:
 
     def outranks(self, situation: Situation) -> Outranks:
         part = _fair_part(situation)
-
-        def rho(job: Job) -> float:
-            shared, alone = _times(situation, job, part)
-            return shared / alone
-
-        return lambda newcomer, running: rho(newcomer) >= self.clearly * rho(running)
+        times = {job.id: _times(situation, job, part) for job in situation.jobs}
+        rho = {job: shared / alone for job, (shared, alone) in times.items()}
+        return lambda newcomer, running: rho[newcomer.id] >= self.clearly * rho[running.id]
 
 
 def _fair_part(situation: Situation) -> float:
