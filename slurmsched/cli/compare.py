@@ -129,8 +129,9 @@ def compare(
 
     \b
     Example:
-      synsched compare --trace month.txt --policies slurm,synergy/las --html month.html
-      synsched compare --cluster v100:16x8 --trace synergy:1000@6 --policies slurm,synergy --loads 3,6,9
+      synsched compare --trace month.txt --policies slurm,synergy --html m.html
+      synsched compare --cluster v100:16x8 --trace synergy:1000@6 \\
+        --policies slurm,synergy/fifo,synergy/las --loads 3,6,9
     """
     if resume is not None and cell is not None:
         Folder(resume.absolute()).run(cell)

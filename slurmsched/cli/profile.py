@@ -26,7 +26,7 @@ class NoProfileError(SynschedError):
 
 @click.group()
 def profile() -> None:
-    """Look at what is known of models, and how it can be learnt.
+    """Look at what is known of models.
 
     \b
     Example:

@@ -72,8 +72,8 @@ def simulate(
 
     \b
     Example:
-      synsched simulate --cluster v100:16x8 --trace jobs.csv --policy synergy/srtf
-      synsched simulate --cluster v100:4x8:24:500G --trace synergy:200@2 --policy slurm
+      synsched simulate --cluster v100:16x8 --trace jobs.csv --policy synergy
+      synsched simulate --cluster v100:4x8 --trace synergy:200@2 --policy slurm
     """
     if period < 1 or overhead < 0 or lead < 0 or failures < 0:
         raise click.UsageError("--round is a second or more; --overhead, --lead and --failures are not negative")

@@ -28,8 +28,7 @@ def trace() -> None:
 
     \b
     Example:
-      SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o \\
-        JobID,JobIDRaw,User,Account,State,Submit,Start,Elapsed,Timelimit,NNodes,ReqTRES,AllocTRES,Comment > month.txt
+      synsched trace formats
       synsched trace show month.txt
     """
 

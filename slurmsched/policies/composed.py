@@ -9,6 +9,7 @@ from typing import Final
 from slurmsched.model import Decision
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.draft import Draft
+from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.explaining import explained
 from slurmsched.policies.growing import grow
 from slurmsched.policies.placing import Choosing
@@ -48,6 +49,7 @@ class Composed:
             if draft.wants_a_place(job):
                 any(rung.settles(job) for rung in ladder)
         grow(draft)
+        enlarge(draft)
         draft.spare_the_unchanged()
         targets, waiting = explained(draft, self.ordering.name)
         return Decision(self.name, draft.order, targets, waiting, draft.victims, dict(situation.state))

@@ -127,6 +127,14 @@ class Draft:
         self.restarted[victim] = leaner.claim(self.pools)
         self.notes[victim] = why
 
+    def enlarge(self, job: Job, larger: Placement, why: Reason) -> None:
+        """Have a running job start again at once on more, which must be free, on the GPUs it has."""
+        self._end_lease(job.id, job)
+        self.placed[job.id] = larger
+        for ledger in (self.tight, self.wide):
+            ledger.claim(larger.claim(self.pools))
+        self.notes[job.id] = why
+
     def spare_the_unchanged(self) -> None:
         """Let victims that ended up with just what they had keep it: there is nothing to restart for."""
         for victim in [job for job in self.victims if job in self.placed]:

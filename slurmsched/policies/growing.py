@@ -12,7 +12,7 @@ from slurmsched.policies.draft import Draft
 from slurmsched.policies.placing import Placement
 from slurmsched.policies.pools import Claim, Kind
 
-__all__ = ["grow"]
+__all__ = ["difference", "grow", "most_there_is_room_for"]
 
 
 def grow(draft: Draft) -> None:
@@ -25,7 +25,7 @@ def grow(draft: Draft) -> None:
     heapify(heap)
     while heap:
         _, _, job, larger = heappop(heap)
-        extra = _difference(larger.claim(draft.pools), draft.placed[job].claim(draft.pools))
+        extra = difference(larger.claim(draft.pools), draft.placed[job].claim(draft.pools))
         if draft.tight.holds(extra):
             draft.tight.claim(extra)
             draft.placed[job] = larger
@@ -43,7 +43,7 @@ def _next(draft: Draft, job: JobId) -> _Step | None:
     kind = draft.pools.kinds[have.kind]
     if have.gang.request.exclusive:
         return None
-    steps = draft.allocating.larger(have.gang, kind, have.portion, _most(draft, have))
+    steps = draft.allocating.larger(have.gang, kind, have.portion, most_there_is_room_for(draft, have))
     gains = (
         (-faster * sum(have.parts) * have.gang.gpus / _part_of_node(have.portion, portion, kind), portion)
         for portion, faster in steps
@@ -57,7 +57,7 @@ def _part_of_node(have: Portion, larger: Portion, kind: Kind) -> float:
     return (larger.cpus - have.cpus) / kind.cpus + (larger.memory - have.memory) / max(kind.memory, 1)
 
 
-def _most(draft: Draft, have: Placement) -> Portion:
+def most_there_is_room_for(draft: Draft, have: Placement) -> Portion:
     """The largest portion there is room for on every node of the place."""
     nodes = [int(draft.pools.node_of[pool]) for pool in have.pools]
     free = [(max(0, int(draft.tight.cpus[node])), max(0, int(draft.tight.memory[node]))) for node in nodes]
@@ -67,7 +67,8 @@ def _most(draft: Draft, have: Placement) -> Portion:
     return Portion(have.portion.cpus + cpus, max(have.portion.memory, on_node // widest))
 
 
-def _difference(larger: Claim, smaller: Claim) -> Claim:
+def difference(larger: Claim, smaller: Claim) -> Claim:
+    """CPUs and memory that one claim takes beyond another on the same GPUs."""
     return replace(
         larger,
         gpus=(0,) * len(larger.pools),

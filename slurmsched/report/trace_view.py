@@ -11,6 +11,7 @@ from slurmsched.model.wording import counted
 from slurmsched.report.listing import Column, Listing
 from slurmsched.report.quantities import duration
 from slurmsched.traces.imported import Imported
+from slurmsched.traces.importing.sacct import ASK
 from slurmsched.traces.reading import FORMATS
 from slurmsched.traces.summary import Summary
 
@@ -47,8 +48,10 @@ def skipped_lines(imported: Imported) -> list[str]:
 
 
 def formats_view() -> RenderableType:
-    """Every form of trace that is read."""
-    return Listing((Column("FORMAT"), Column("WHAT")), [(name, form.summary) for name, form in FORMATS.items()])
+    """Every form of trace that is read, and how to get the history of one's own cluster."""
+    rows = [(name, form.summary) for name, form in FORMATS.items()]
+    ask = f"SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o {','.join(ASK)}"
+    return Group(Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nYour last month:\n{ask}"))
 
 
 def _listed(counts: Mapping[str, int]) -> str:

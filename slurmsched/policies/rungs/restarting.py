@@ -43,6 +43,9 @@ class BesideRestartedJobs:
         draft, wish = self.draft, self.draft.wishes.of(job)
         if self._full.known(wish, draft.given_back):
             return False
+        if int(draft.tight.gpus.max(initial=0)) < wish.gang.gpus:  # a restart frees no GPU
+            self._full.remember(wish)
+            return False
         room = self._room()
         placement = draft.find(wish, Level.LEAST, room) if self._rich else None
         if placement is None:

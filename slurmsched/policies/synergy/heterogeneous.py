@@ -17,7 +17,7 @@ __all__ = ["Choice", "MixedKind", "most_throughput_mixed", "rounds_of_mixed"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A point of a job's matrix on one GPU type (its place among the pools): CPUs and memory of the whole job, speed."""
+    """A point of a job's matrix on one GPU type (its place among the pools): whole-job CPUs and memory, speed."""
 
     pool: int
     cpus: float

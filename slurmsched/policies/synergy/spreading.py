@@ -49,13 +49,8 @@ def spread(demands: Sequence[Amount], servers: Sequence[Amount]) -> Floats:
     whole = coo_matrix(
         (np.ones(count * jobs), (np.tile(np.arange(jobs), count), np.arange(count * jobs))), shape=(jobs, count * jobs)
     )
-    answer = linprog(
-        np.zeros(count * jobs),
-        A_ub=at_most,  # type: ignore[arg-type]  # the stubs know no sparse matrices, linprog does
-        b_ub=have.ravel(),
-        A_eq=whole,  # type: ignore[arg-type]  # likewise
-        b_eq=np.ones(jobs),
-        method="highs-ds",
+    answer = linprog(  # type: ignore[call-overload]  # the stubs know no sparse matrices, linprog does
+        np.zeros(count * jobs), A_ub=at_most, b_ub=have.ravel(), A_eq=whole, b_eq=np.ones(jobs), method="highs-ds"
     )
     if answer.x is None:
         raise PolicyError(f"the jobs do not fit on the servers, whole or split: {answer.message}")

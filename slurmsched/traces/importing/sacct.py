@@ -15,7 +15,21 @@ from slurmsched.traces.lines import Line, parted
 
 __all__ = ["ASK", "read_sacct", "seconds"]
 
-ASK: Final = "JobID,JobIDRaw,User,Account,State,Submit,Start,Elapsed,Timelimit,NNodes,ReqTRES,AllocTRES,Comment"
+ASK: Final = (
+    "JobID",
+    "JobIDRaw",
+    "User",
+    "Account",
+    "State",
+    "Submit",
+    "Start",
+    "Elapsed",
+    "Timelimit",
+    "NNodes",
+    "ReqTRES",
+    "AllocTRES",
+    "Comment",
+)
 """What to ask sacct for: `sacct -aX --parsable2 -o` these."""
 
 _NEEDED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")

@@ -137,7 +137,9 @@ def test_a_hook_comes_as_it_is() -> None:
 
 
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
-    with pytest.raises(RenderingError, match=r"no template nothing: there are gres.conf, hook.conf, job_submit.lua"):
+    with pytest.raises(
+        RenderingError, match=r"no template nothing: there are compare-array.sh, comparison.html, gres.conf, hook.conf"
+    ):
         render("nothing")
     with pytest.raises(RenderingError, match="no template"):
         render("../sql/0001_first_light.sql")
