@@ -122,7 +122,7 @@ class Cluster:
 
         def create(host: str) -> None:
             own = ["--name", self.container(host), "--hostname", host, "--ip", addresses[host]]
-            if host in ("ctl", "login"):
+            if host not in ("db", "dbd"):
                 own += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
             if host not in SERVICES or options.virtual:
                 own += ["--env", f"GPUS={options.gpus_of.get(host, options.most_gpus)}"]
