@@ -56,7 +56,7 @@ def _notes(outcome: Outcome) -> Iterator[RenderableType]:
     for note, metrics in about.items():
         shown = metrics[0] if len(metrics) == 1 else f"{metrics[0]} and {len(metrics) - 1} more"
         yield Text(f"\n{shown}:")
-        yield Padding(Text(note), (0, 0, 0, 2))
+        yield Padding(Text(note), (0, 0, 0, 2), expand=False)
 
 
 def _asked(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Our own form of a trace: CSV with a column for each field of a job (docs/traces.md)."""
+"""Our own form of a trace: CSV with a column for each field of a job (docs/simulating.md)."""
 
 from __future__ import annotations
 

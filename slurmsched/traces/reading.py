@@ -34,7 +34,7 @@ def _json_with(word: str, opening: str) -> Callable[[str], bool]:
 
 
 FORMATS: Final[Mapping[str, Format]] = {
-    "own": Format("our CSV: docs/traces.md", _headed(*own.NEEDED), own.read_own),
+    "own": Format("our CSV: docs/simulating.md", _headed(*own.NEEDED), own.read_own),
     "synergy": Format(
         "Synergy: job_id,model,arrival_s,iterations,num_gpus", _headed(*synergy.COLUMNS), importing.read_synergy
     ),

@@ -8,8 +8,8 @@ import pytest
 
 from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import Answer
-from slurmsched.backends.slurm.errors import UnsafeError
-from slurmsched.backends.slurm.submitting import rehearse, run
+from slurmsched.backends.slurm.errors import RejectedError, UnsafeError
+from slurmsched.backends.slurm.submitting import rehearse, run, submit
 
 
 def test_nothing_but_sbatch_is_run() -> None:
@@ -42,3 +42,37 @@ def test_no_answer_is_told_in_one_line(error: OSError) -> None:
 
     with pytest.raises(BackendError, match="sbatch"):
         rehearse("x", process=process)
+
+
+@pytest.mark.parametrize("printed", ["17\n", "17;mini\n"])
+def test_a_submission_gives_the_jobs_number(printed: str) -> None:
+    seen: list[tuple[Sequence[str], str]] = []
+
+    def process(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        seen.append((argv, given))
+        return Answer(0, printed, "")
+
+    assert submit(("--mem=1G",), "#!/bin/sh\ntrue\n", process=process) == "17"
+    assert seen == [(("sbatch", "--parsable", "--mem=1G"), "#!/bin/sh\ntrue\n")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        pytest.param(Answer(1, "", "sbatch: error: Invalid\n  partition\n"), "error: Invalid partition", id="refused"),
+        pytest.param(Answer(0, "Submitted batch job 17", ""), "Submitted batch job 17", id="not a number"),
+    ],
+)
+def test_a_refused_submission_says_why_in_one_line(answer: Answer, words: str) -> None:
+    with pytest.raises(RejectedError, match=words) as refused:
+        submit((), "#!/bin/sh\n", process=lambda *_: answer)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), TimeoutError()])
+def test_a_submission_without_an_answer_is_told_in_one_line(error: OSError) -> None:
+    def process(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        raise error
+
+    with pytest.raises(BackendError, match="sbatch"):
+        submit((), "", process=process)

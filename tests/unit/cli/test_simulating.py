@@ -1,0 +1,160 @@
+"""What a person and a program see of traces, simulations, comparisons and profiles. Everything here really runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Site
+
+TRACE = """job_id,arrival_s,gpus,duration_s,model,user
+a,0,8,3600,resnet50,alice
+b,60,8,3600,gnmt,bob
+c,120,1,600,resnet18,alice
+"""
+CLUSTER = "v100:1x8:24:500G"
+
+
+@pytest.fixture
+def jobs(site: Site) -> str:
+    path = site.folder / "jobs.csv"
+    path.write_text(TRACE, encoding="utf-8")
+    return str(path)
+
+
+def simulated(site: Site, jobs: str, policy: str, *more: str) -> dict[str, object]:
+    return site.json("simulate", "--cluster", CLUSTER, "--trace", jobs, "--policy", policy, *more)
+
+
+def test_slurm_runs_one_after_another_and_rounds_share_the_time(site: Site, jobs: str) -> None:
+    plain = simulated(site, jobs, "slurm")
+    assert (plain["jobs"], plain["finished"], plain["rounds"]) == (3, 3, 0)
+    assert plain["makespan_s"] == pytest.approx(7800, abs=30)
+    rounds = simulated(site, jobs, "synergy/srtf")
+    assert rounds["rounds"] != 0
+    assert float(str(rounds["avg_jct_s"])) < float(str(plain["avg_jct_s"]))
+
+
+def test_the_figures_name_what_was_simulated(site: Site, jobs: str) -> None:
+    lines = site.lines("simulate", "--cluster", CLUSTER, "--trace", jobs, "--policy", "slurm")
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "simulated" in text
+    assert "slurm" in text
+
+
+def test_the_whole_run_goes_to_a_file(site: Site, jobs: str) -> None:
+    out = site.folder / "run.json"
+    simulated(site, jobs, "slurm", "--out", str(out))
+    assert [job["job"] for job in json.loads(out.read_text())["jobs"]] == ["a", "b", "c"]
+
+
+def test_the_same_seed_prints_the_same_figures(site: Site) -> None:
+    once, again = (simulated(site, "synergy:40@20", "synergy/las", "--seed", "7") for _ in range(2))
+    for spent in ("wall_s", "cpu_s", "decision_s_median"):
+        del once[spent], again[spent]
+    assert once == again
+    other = simulated(site, "synergy:40@20", "synergy/las", "--seed", "8")
+    assert other["avg_jct_s"] != once["avg_jct_s"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param(("--window", "5:2"), "'5:2' is no window: write FIRST:BEYOND", id="a window backwards"),
+        pytest.param(("--round", "0"), "--round is a second or more", id="no time between rounds"),
+        pytest.param(("--policy", "sinergy"), "sinergy", id="a policy that is none"),
+        pytest.param(("--cluster", "v100:two"), "v100:two", id="a cluster that is none"),
+        pytest.param(("--trace", "nowhere.csv"), "nowhere.csv", id="a trace that is not there"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line(site: Site, jobs: str, given: tuple[str, ...], words: str) -> None:
+    usual = ("--cluster", CLUSTER, "--trace", jobs, "--policy", "slurm")
+    result = site.run("simulate", *usual, *given)
+    assert result.exit_code not in (0, 1)
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_mistake_in_a_trace_names_file_line_field_and_what_was_expected(site: Site, jobs: str) -> None:
+    Path(jobs).write_text(TRACE.replace("b,60,8", "b,60,eight"), encoding="utf-8")
+    result = site.run("trace", "show", jobs)
+    assert result.exit_code == 2
+    assert all(word in result.stderr for word in ("jobs.csv", "3", "gpus", "eight"))
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_trace_is_made_up_shown_and_read_again(site: Site) -> None:
+    made = site.folder / "made.csv"
+    site.lines("trace", "generate", "gavel", "--jobs", "50", "--rate", "5", "-o", str(made))
+    found = site.json("trace", "show", str(made))
+    assert found["jobs"] == 50
+    again = site.lines("trace", "import", str(made))
+    assert again == made.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_form_of_trace_is_listed(site: Site) -> None:
+    text = "\n".join(site.lines("trace", "formats"))
+    assert all(form in text for form in ("synergy", "gavel", "openb", "philly", "sacct"))
+
+
+def test_a_month_of_sacct_is_compared(site: Site) -> None:
+    fields = "JobID|User|Submit|Start|End|Elapsed|State|AllocTRES|NCPUS|ReqMem|Partition|JobName"
+    rows = [
+        f"{number}|alice|2026-10-01T0{number}:00:00|2026-10-01T0{number}:10:00|2026-10-01T0{number}:40:00|00:30:00|COMPLETED|"
+        f"billing=4,cpu=4,gres/gpu=4,mem=16G,node=1|4|16G|gpu|train"
+        for number in range(1, 6)
+    ]
+    history = site.folder / "month.txt"
+    history.write_text("\n".join([fields, *rows]) + "\n", encoding="utf-8")
+    page = site.folder / "month.html"
+    given = ("--cluster", CLUSTER, "--trace", str(history), "--policies", "slurm,synergy/las", "--jobs", "1")
+    found = site.json("compare", *given, "--html", str(page))
+    assert [row["policy"] for row in found["rows"]] == ["slurm", "synergy/las"]  # type: ignore[attr-defined]
+    assert found["lost"] == []
+    assert "<html" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param((), "name the work with --trace", id="nothing"),
+        pytest.param(("--trace", "synergy:9@9", "--policies", ","), "at least one policy", id="no policy"),
+        pytest.param(("--loads", "3,many"), "write jobs per hour", id="a load that is none"),
+        pytest.param(("--loads", "0"), "a load is above 0", id="a load of nothing"),
+        pytest.param(("--seeds", "9..1"), "is no seed", id="seeds backwards"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(site: Site, given: tuple[str, ...], words: str) -> None:
+    result = site.run("compare", "--cluster", CLUSTER, *given)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_profiles_are_listed_and_shown(site: Site) -> None:
+    text = "\n".join(site.lines("profile", "show"))
+    assert "resnet50" in text
+    one = site.json("profile", "show", "resnet50")
+    assert (one["name"], one["task"]) == ("resnet50", "image")
+
+
+def test_a_model_nobody_knows(site: Site) -> None:
+    result = site.run("profile", "show", "resnet5000")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "nothing is known of resnet5000: 'synsched profile show' lists what is" in result.stderr
+
+
+def test_profiles_without_a_matrix_over_memory_cannot_be_checked(site: Site) -> None:
+    result = site.run("profile", "check", "--profiles", _only_cpus(site))
+    assert result.exit_code == 2
+    assert "no model here has a matrix over memory" in result.stderr
+
+
+def _only_cpus(site: Site) -> str:
+    path = site.folder / "own.toml"
+    path.write_text(
+        'source = "by hand"\n[models.lm]\ntask = "language"\ncpus = [1, 2]\nspeed = [1.0, 1.0]\n', encoding="utf-8"
+    )
+    return str(path)
