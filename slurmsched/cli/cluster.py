@@ -8,7 +8,7 @@ from pathlib import Path
 from slurmsched.backends.protocol import Backend
 from slurmsched.backends.slurm import connect
 from slurmsched.daemon.scheduling import Site
-from slurmsched.knowledge import Knowledge, load_profiles, shipped_profiles
+from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.model import Memory, Snapshot
 from slurmsched.settings.definition import Settings
 from slurmsched.store.database import Database
@@ -25,7 +25,7 @@ def backend(settings: Settings) -> Backend:
 
 def knowledge(settings: Settings) -> Knowledge:
     """The profiles that the settings name, or the shipped ones. Raises ProfileError."""
-    return load_profiles(settings.policy.profiles) if settings.policy.profiles else shipped_profiles()
+    return load_knowledge(settings.policy.profiles) if settings.policy.profiles else shipped_profiles()
 
 
 def site(settings: Settings) -> Site:

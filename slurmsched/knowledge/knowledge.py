@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from slurmsched.knowledge.scaling import Scaling
 from slurmsched.knowledge.sensitivity import SensitivityMatrix
 from slurmsched.model import Job, JobId, Node, Share
 
@@ -14,15 +15,17 @@ __all__ = ["Knowledge", "Profile"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One model's (or task class's) sensitivity. `matrices` by GPU type; the key "" serves every other type.
+    """What is known of one model, or of a task class. `matrices`: its sensitivity to CPUs and memory by GPU type, where
+    the key "" serves every other type. `scaling`: its rates by GPU type.
 
-    `source` says where the numbers come from (`measured`, `imported: FILE`, `rule of thumb`).
+    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`).
     """
 
     name: str
     task: str
     matrices: Mapping[str, SensitivityMatrix]
     source: str
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)
 
     def matrix(self, gpu_type: str) -> SensitivityMatrix | None:
         return self.matrices.get(gpu_type) or self.matrices.get("")
@@ -30,11 +33,15 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Profiles by model and by task, and the GPU-seconds each job has attained."""
+    """Profiles by model and by task, and the GPU-seconds each job has attained.
+
+    `reference` is the GPU type whose seconds a job's duration counts where the job asks for no type.
+    """
 
     models: Mapping[str, Profile] = field(default_factory=dict)
     tasks: Mapping[str, Profile] = field(default_factory=dict)
     service: Mapping[JobId, float] = field(default_factory=dict)
+    reference: str = ""
 
     def profile(self, job: Job) -> Profile | None:
         """The best that is known: the job's model, else its task, else nothing (which claims no sensitivity)."""
@@ -68,6 +75,41 @@ class Knowledge:
             return 1.0
         pairs = [pair for share in shares if (pair := _speeds(profile, share, nodes)) is not None]
         return min((own for own, _ in pairs), default=1.0) / min((fair for _, fair in pairs), default=1.0)
+
+    def type_speed(self, job: Job, types: Mapping[str, int], nodes: int = 1) -> float:
+        """Speed on these GPUs, a number of each type, on so many nodes, as a multiple of that on as many GPUs of the
+        reference type on one node; the type the job asks for is its reference.
+
+        The slowest type holds the others back. 0.0 where the job cannot run, 1.0 where nothing is known.
+        """
+        profile = self.profile(job)
+        reference = profile.scaling.get(job.request.gpu_type or self.reference) if profile else None
+        gpus = sum(types.values())
+        full = reference.at(gpus) if reference else 0.0
+        if profile is None or not full:
+            return 1.0
+        rates = (known.at(gpus, nodes) for kind in types if (known := profile.scaling.get(kind)) is not None)
+        return min(rates, default=full) / full
+
+    def speed(
+        self, job: Job, shares: Sequence[Share], nodes: Mapping[str, Node], partners: Iterable[Job] = ()
+    ) -> float:
+        """Work per second, where work is counted in seconds on the reference type at the GPU-proportional share.
+
+        A product: the share of CPUs and memory, the GPU types and their number, whether they are on more than one node,
+        and who uses the same GPUs.
+        """
+        types: dict[str, int] = {}
+        for share in shares:
+            types[share.gpu_type] = types.get(share.gpu_type, 0) + (share.resources.gpus or 1)
+        whole = self.relative_speed(job, shares, nodes) * self.type_speed(job, types, len(shares))
+        return whole * min((self.beside(job, partner, kind) for partner in partners for kind in types), default=1.0)
+
+    def beside(self, job: Job, partner: Job, gpu_type: str) -> float:
+        """The part of its speed the job keeps while the partner uses the same GPU; 1.0 where nothing is known."""
+        profile = self.profile(job)
+        known = profile.scaling.get(gpu_type) if profile else None
+        return known.beside.get(partner.hints.model or "", 1.0) if known else 1.0
 
 
 def _speeds(profile: Profile, share: Share, nodes: Mapping[str, Node]) -> tuple[float, float] | None:

@@ -15,6 +15,12 @@ speed = [[0.2, 0.3, 0.3], [0.6, 1, 1.1], [0.6, 1.4, 1.9]]   # a row for each of 
 [models.resnet50.gpu.a100]                  # the same three, for one GPU type
 cpus = [1, 6, 12]
 speed = [0.4, 2.1, 3.0]
+gpus = [1, 2, 4]                            # GPUs of one job, ascending
+rate = [310, 600, 1100]                     # its work per second with each, in a unit that all types share
+apart = [310, 560, 900]                     # the same on more than one node; left out where it was not measured
+beside = { gnmt = 0.8 }                     # the part of its speed it keeps while that model uses the same GPU
+
+reference = "v100" before all tables names the GPU type that the durations of jobs are of.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.knowledge.knowledge import Knowledge, Profile
+from slurmsched.knowledge.scaling import Scaling
 from slurmsched.knowledge.sensitivity import SensitivityMatrix
 from slurmsched.model import SynschedError
 
@@ -36,6 +43,7 @@ __all__ = ["ProfileError", "load_profiles", "shipped_profiles"]
 MIB_PER_GIB: Final = 1024
 _SHIPPED: Final = "profiles.toml"
 _MATRIX: Final = frozenset({"cpus", "memory", "speed"})
+_SCALING: Final = frozenset({"gpus", "rate", "apart", "beside"})
 
 
 class ProfileError(SynschedError):
@@ -62,26 +70,42 @@ def _parse(text: str, name: str) -> Knowledge:
     except ValueError as error:  # both parsers' errors are ValueErrors
         raise ProfileError(f"{name}: {error}") from error
     whole = _Entry(name, data)
-    whole.knows({"source", "tasks", "models"})
+    whole.knows({"source", "reference", "tasks", "models"})
     source = whole.text("source") or f"imported: {name}"
     tasks = {key: _profile(entry, key, key, source, {}) for key, entry in whole.entries("tasks")}
     models = {key: _profile(entry, key, entry.text("task"), source, tasks) for key, entry in whole.entries("models")}
-    return Knowledge(models=models, tasks=tasks)
+    return Knowledge(models=models, tasks=tasks, reference=whole.text("reference"))
 
 
 def _profile(entry: _Entry, name: str, task: str, source: str, tasks: Mapping[str, Profile]) -> Profile:
     entry.knows(_MATRIX | {"task", "gpu"})
-    matrices = dict[str, SensitivityMatrix]()
+    matrices, scaling = dict[str, SensitivityMatrix](), dict[str, Scaling]()
     for gpu_type, own in entry.entries("gpu"):
-        own.knows(_MATRIX)
-        matrices[gpu_type] = _matrix(own)
+        own.knows(_MATRIX | _SCALING)
+        if own.says("cpus"):
+            matrices[gpu_type] = _matrix(own)
+        if own.says("rate"):
+            scaling[gpu_type] = _scaling(own)
     if entry.says("cpus"):
         matrices[""] = _matrix(entry)
     elif task in tasks:
         matrices = {**tasks[task].matrices, **matrices}
-    if not matrices:
+    if not matrices and not scaling:
         raise entry.mistake("task" if task else "cpus", "the name of a task in this file, or cpus and speed")
-    return Profile(name, task, matrices, source)
+    return Profile(name, task, matrices, source, scaling)
+
+
+def _scaling(entry: _Entry) -> Scaling:
+    gpus = entry.ascending("gpus", entry.data.get("gpus", [1]))
+    if any(number != int(number) for number in gpus):
+        raise entry.mistake("gpus", "whole numbers")
+    rates = {key: entry.numbers(key, entry.data[key], zero=True) for key in ("rate", "apart") if entry.says(key)}
+    for key, own in rates.items():
+        if len(own) != len(gpus):
+            raise entry.mistake(key, f"{len(gpus)} of them, one for each of gpus")
+    beside = _Entry(f"{entry.place}: beside", entry.data.get("beside", {}))
+    parts = {model: beside.numbers(model, [part], zero=True)[0] for model, part in beside.data.items()}
+    return Scaling(tuple(int(number) for number in gpus), rates["rate"], rates.get("apart", ()), parts)
 
 
 def _matrix(entry: _Entry) -> SensitivityMatrix:
@@ -126,12 +150,13 @@ class _Entry:
         table = _Entry(f"{self.place}: {key}", self.data.get(key, {}))
         return [(name, _Entry(f"{table.place}.{name}", value)) for name, value in table.data.items()]
 
-    def numbers(self, key: str, value: object) -> tuple[float, ...]:
+    def numbers(self, key: str, value: object, *, zero: bool = False) -> tuple[float, ...]:
         if not isinstance(value, list) or not value:
             raise self.mistake(key, "a list of numbers")
         for number in value:
-            if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < float("inf"):
-                raise self.mistake(key, f"numbers above 0, not {number!r}")
+            known = isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < float("inf")
+            if not known or (not number and not zero):
+                raise self.mistake(key, f"numbers {'of 0 or more' if zero else 'above 0'}, not {number!r}")
         return tuple(float(number) for number in value)
 
     def ascending(self, key: str, value: object) -> tuple[float, ...]:

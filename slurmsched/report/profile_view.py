@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -19,7 +19,9 @@ def profiles_view(knowledge: Knowledge) -> RenderableType:
     """Every model and task, and where its numbers come from."""
     columns = (Column("NAME"), Column("TASK"), Column("GPU TYPES"), Column("SOURCE"))
     known = [*knowledge.tasks.values(), *knowledge.models.values()]
-    rows = [(p.name, p.task, ",".join(sorted(t or "any" for t in p.matrices)), p.source) for p in known]
+    rows = [
+        (p.name, p.task, ",".join(sorted({t or "any" for t in (*p.matrices, *p.scaling)})), p.source) for p in known
+    ]
     return Listing(columns, rows)
 
 
@@ -34,7 +36,32 @@ def profile_view(profile: Profile) -> RenderableType:
             for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
         ]
         parts += [Text(f"\n{gpu_type or 'any GPU'}, speed by what each GPU has beside it:"), Listing(columns, rows)]
-    return Group(*parts)
+    return Group(*parts, *_rates(profile))
+
+
+def _rates(profile: Profile) -> Iterator[RenderableType]:
+    """A line for each number of GPUs, a column for each type, on one node and apart."""
+    kinds = sorted(profile.scaling)
+    if not kinds:
+        return
+    columns = [Column("GPUS", right=True)]
+    for kind in kinds:
+        columns += [Column(kind.upper(), right=True), Column("APART", right=True)]
+    rows = []
+    for gpus in sorted({gpus for known in profile.scaling.values() for gpus in known.gpus}):
+        cells = [str(gpus)]
+        for kind in kinds:
+            known = profile.scaling[kind]
+            cells += [f"{known.at(gpus):.3g}", f"{known.at(gpus, 2):.3g}" if known.apart else "-"]
+        rows.append(tuple(cells))
+    yield Text("\nwork per second by GPUs of a job:")
+    yield Listing(columns, rows)
+    beside = {model: part for kind in kinds for model, part in profile.scaling[kind].beside.items()}
+    if beside:
+        mean = sum(beside.values()) / len(beside)
+        yield Text(
+            f"\nbeside one of {len(beside)} models on the same GPU it keeps {mean:.0%} of its speed in the mean."
+        )
 
 
 def checked_view(checked: Mapping[str, Checked]) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from slurmsched.knowledge import Knowledge, load_profiles, load_synergy_profiles, shipped_profiles
+from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.synergy import is_synergy, iteration_seconds
 from slurmsched.simulation.world import World
 from slurmsched.traces import Trace
@@ -23,10 +23,8 @@ _RATE: Final = 10.0
 
 
 def knowledge_from(path: str | None) -> Knowledge:
-    """The profiles in a file of ours or of Synergy's authors; the shipped ones without. Raises ProfileError."""
-    if not path:
-        return shipped_profiles()
-    return load_synergy_profiles(path) if is_synergy(path) else load_profiles(path)
+    """The profiles in a file, whosever; the shipped ones without. Raises ProfileError."""
+    return load_knowledge(path) if path else shipped_profiles()
 
 
 def trace_from(said: str, *, profiles: str | None = None, form: str | None = None, seed: int = 1) -> Imported:

@@ -97,7 +97,7 @@ def nothing(_world: SimulatedBackend, _seen: Snapshot) -> None:
 def live(steps: list[tuple[float, object]], check: Callable[[SimulatedBackend, Snapshot], None] = nothing) -> Metered:
     """Let all this happen; `check` looks at every state in between."""
     speed = {"a": 2.0, "b": 1.0, "c": 0.5}
-    world = Metered(Cluster(NODES, speed=lambda _job, shares: speed[shares[0].node]), VirtualClock())
+    world = Metered(Cluster(NODES, speed=lambda _job, shares, _partners: speed[shares[0].node]), VirtualClock())
     for wait, what in steps:
         world.pass_time(wait)
         match what:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
@@ -10,12 +10,15 @@ from typing import Final
 from slurmsched.backends.simulated.agenda import Agenda, Event, Happening
 from slurmsched.backends.simulated.job import SimulatedJob
 from slurmsched.backends.simulated.machine import Machine
+from slurmsched.backends.simulated.sharing import Sharing
 from slurmsched.backends.simulated.work import Interval, Speed
 from slurmsched.model import Hold, JobId, JobState, Resources, Share
 
 __all__ = ["Delays", "Lifecycle"]
 
 _ROUNDING: Final = 1e-9
+_SAME_MOMENT: Final = 1e-5
+"""Seconds: what unix time as a double can tell apart, and a little more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +58,38 @@ class Lifecycle:
     delays: Delays
     intervals: list[Interval] = field(default_factory=list)
     ended: dict[JobId, SimulatedJob] = field(default_factory=dict)
+    sharing: Sharing = field(default_factory=Sharing)
     changed: bool = False
 
     def start(self, job: SimulatedJob, shares: tuple[Share, ...], now: float) -> None:
         """The pending job runs on these shares, which must be free."""
         for share in shares:
             self.machines[share.node].claim(share)
-        rate = self.speed(job.seen(now), shares)
-        if rate <= 0:
-            raise ValueError(f"job {job.id} has speed {rate:g}: a job's speed is above 0")
-        run = job.work.begin(now, rate, self.delays.restart if job.restarts else 0.0)
+        company = self.sharing.enter(job, shares)
+        run = job.work.begin(now, self._rate(job, shares, now), self.delays.restart if job.restarts else 0.0)
         job.run += 1
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
         job.shares, job.start_time, job.end_time = shares, now, None
         job.begin, job.begin_from_requeue, job.paused, job.view = None, False, 0.0, None
         self._expect_end(job, self.delays.end(run.finish(job.work.total)))
+        self._reconsider(company, now)
+
+    def _rate(self, job: SimulatedJob, shares: tuple[Share, ...], now: float) -> float:
+        partners = [other.seen(now) for other in self.sharing.company(job, shares)]
+        rate = self.speed(job.seen(now), shares, partners)
+        if rate <= 0:
+            raise ValueError(f"job {job.id} has speed {rate:g}: a job's speed is above 0")
+        return rate
+
+    def _reconsider(self, company: Iterable[SimulatedJob], now: float) -> None:
+        """Somebody has come to their GPUs, or left them."""
+        for job in company:
+            run = job.work.run
+            rate = self._rate(job, job.shares, now)
+            if run is not None and rate != run.rate:
+                run.change(now, rate)
+                if job.state is JobState.RUNNING:
+                    self._expect_end(job, self.delays.end(run.finish(job.work.total)))
 
     def _expect_end(self, job: SimulatedJob, finish: float) -> None:
         if job.latest_end < finish:
@@ -78,7 +98,9 @@ class Lifecycle:
             self.agenda.enter(Event(finish, Happening.FINISHES, job.id, job.run))
 
     def finish(self, job: SimulatedJob, now: float) -> None:
-        """All its work is done, or all that it will ever do."""
+        """All its work is done, or all that it will ever do; not yet where it has become slower meanwhile."""
+        if job.work.run is not None and job.work.run.finish(job.work.total) > now + _SAME_MOMENT:
+            return
         job.work.complete()
         self.leave(job, "FAILED" if job.submission.fails else "COMPLETED", now)
 
@@ -108,7 +130,7 @@ class Lifecycle:
             cpus=held.cpus,
             memory=held.memory,
             nodes=tuple(share.node for share in job.shares),
-            rate=1.0 if job.work.run is None else job.work.run.rate,
+            rate=1.0 if job.work.run is None else job.work.run.average(now),
         )
 
     def vacate(self, job: SimulatedJob, now: float) -> None:
@@ -118,8 +140,10 @@ class Lifecycle:
             job.cpus_left = False
         for share in job.shares:
             self.machines[share.node].refund(share)
+        company = self.sharing.leave(job)
         job.shares = ()
         self.touch(job)
+        self._reconsider(company, now)
         if job.leaving == "PENDING":
             self._wait_again(job, now)
         else:

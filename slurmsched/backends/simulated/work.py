@@ -1,32 +1,37 @@
 """How a simulated job gets on: work, speed, checkpoints and what a restart costs.
 
-Work is counted in seconds at the GPU-proportional share. A run has one speed, since an allocation never changes while
-it lasts, so the moment a job finishes is exact and lies where it falls between rounds.
+Work is counted in seconds at the GPU-proportional share, on the type that the job's duration is of. An allocation never
+changes while a run lasts; its speed does when somebody comes to or leaves a GPU that it uses. So the moment a job
+finishes is exact and lies where it falls between rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, Node, Share
 
 __all__ = ["Interval", "Run", "Speed", "Work", "profiled_speed", "proportional_speed"]
 
-Speed = Callable[[Job, Sequence[Share]], float]
-"""How fast a job runs on these shares, relative to its GPU-proportional share there; above 0."""
+Speed = Callable[[Job, Sequence[Share], Sequence[Job]], float]
+"""Work per second of a job on these shares, while those other jobs use the same GPUs; above 0."""
+
+STANDSTILL: Final = 1e-9
+"""The speed of a job where it cannot run: it holds its GPUs, and never ends."""
 
 
-def proportional_speed(_job: Job, _shares: Sequence[Share]) -> float:
-    """CPUs and memory make no difference."""
+def proportional_speed(_job: Job, _shares: Sequence[Share], _partners: Sequence[Job]) -> float:
+    """Neither place nor company makes a difference."""
     return 1.0
 
 
 def profiled_speed(knowledge: Knowledge, nodes: Iterable[Node]) -> Speed:
     """Jobs run as fast as their profiles say; 1.0 where nothing is known."""
     by_name = {node.name: node for node in nodes}
-    return lambda job, shares: knowledge.relative_speed(job, shares, by_name)
+    return lambda job, shares, partners: max(STANDSTILL, knowledge.speed(job, shares, by_name, partners))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +59,45 @@ class Interval:
 
 @dataclass(slots=True)
 class Run:
-    """The current run. `rate` is work per second; nothing is done before `productive`, when it has restarted."""
+    """The current run. `rate` is work per second; nothing is done before `productive`, when it has restarted.
+
+    `began` is the work done before the run. Since the speed last changed, at `productive`, `done_before` had been done,
+    in `worked` seconds of this run.
+    """
 
     start: float
     rate: float
     productive: float
-    done_before: float
+    began: float
+    done_before: float = 0.0
+    worked: float = 0.0
     paused: float | None = None
     """Since when the job is suspended."""
 
+    def __post_init__(self) -> None:
+        self.done_before = self.began
+
+    def _since(self, now: float) -> float:
+        until = now if self.paused is None else self.paused
+        return max(0.0, until - self.productive)
+
     def done(self, now: float) -> float:
         """Work done in all, checkpointed or not."""
-        until = now if self.paused is None else self.paused
-        return self.done_before + self.rate * max(0.0, until - self.productive)
+        return self.done_before + self.rate * self._since(now)
 
     def finish(self, total: float) -> float:
         """When `total` work will be done."""
         return self.productive + max(0.0, total - self.done_before) / self.rate
+
+    def average(self, now: float) -> float:
+        """Work per second of this run, of the seconds in which any was done."""
+        seconds = self.worked + self._since(now)
+        return (self.done(now) - self.began) / seconds if self.worked and seconds else self.rate
+
+    def change(self, now: float, rate: float) -> None:
+        """From now on it is this fast."""
+        self.done_before, self.worked = self.done(now), self.worked + self._since(now)
+        self.productive, self.rate = max(self.productive, now if self.paused is None else self.paused), rate
 
     def pause(self, now: float) -> None:
         self.paused = now
@@ -111,21 +138,21 @@ class Work:
 
     def stop(self, now: float) -> float:
         """The run ends, finished or not; what no checkpoint holds is lost. The seconds of work it kept."""
-        kept, run, self.run = self.kept(now), self.run, None
-        if run is not None:
-            self.saved = max(self.saved, run.done_before + kept * run.rate)
+        kept, self.saved, self.run = self.kept(now), self._safe(now), None
         return kept
 
     def kept(self, now: float) -> float:
         """The seconds of work the current run would keep if it ended now."""
         run = self.run
-        if run is None:
-            return 0.0
-        saved = self.saved
-        if self.every:
-            step = self.every * run.rate
-            saved = max(saved, run.done_before + step * ((run.done(now) - run.done_before) // step))
-        return max(0.0, saved - run.done_before) / run.rate
+        return 0.0 if run is None else max(0.0, self._safe(now) - run.began) / run.average(now)
+
+    def _safe(self, now: float) -> float:
+        """The work that would survive if the run ended now."""
+        run = self.run
+        if run is None or not self.every:
+            return self.saved
+        step = self.every * run.average(now)
+        return max(self.saved, run.began + step * ((run.done(now) - run.began) // step))
 
     @property
     def finished(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from slurmsched.knowledge.gavel import model_name
 from slurmsched.traces.imported import Imported, Sources, in_order
 from slurmsched.traces.lines import Line, lines
 from slurmsched.traces.trace import TraceJob
@@ -19,14 +20,14 @@ def read_gavel(text: str, name: str, _sources: Sources) -> Imported:
 
 
 def _job(line: Line) -> TraceJob:
-    words = line.text("job_type").lower().replace("(", " ").replace(")", " ").split()
-    if not words:
+    model = model_name(line.text("job_type"))
+    if not model:
         raise line.mistake("job_type", "a job type")
     return TraceJob(
         id=line.text("job_id"),
         arrival=line.number("arrival_s"),
         gpus=line.whole("scale_factor", 1),
         duration=line.number("duration_v100_s"),
-        model="-".join(words),
+        model=model,
         iterations=line.whole("total_steps", 1),
     )

@@ -34,7 +34,7 @@ def test_work_that_is_lost_is_not_useful() -> None:
 
 
 def test_a_faster_job_does_more_work_than_it_takes_time() -> None:
-    cluster = Cluster([node(gpus=1)], delays=Delays(completing=0), speed=lambda _job, _shares: 2.0)
+    cluster = Cluster([node(gpus=1)], delays=Delays(completing=0), speed=lambda _job, _shares, _partners: 2.0)
     cluster.submit(Submission("alice", Request(gpus=1, cpus=1), 100))
     cluster.advance(1000)
     figures = score(cluster)

@@ -81,7 +81,7 @@ def test_json_says_the_same(tmp_path: Path) -> None:
             "[models.x.gpu.v100]\ntask = 'a'", ("gpu.v100: task", "one of"), id="an unknown field of a GPU type"
         ),
         pytest.param("[models]\nx = 3", ("models.x", "a table"), id="a number for a model"),
-        pytest.param("[model.x]\n", ("model", "one of models, source, tasks"), id="an unknown table"),
+        pytest.param("[model.x]\n", ("model", "one of models, reference, source, tasks"), id="an unknown table"),
         pytest.param("models = [", ("ours.toml", ""), id="no TOML at all"),
     ],
 )

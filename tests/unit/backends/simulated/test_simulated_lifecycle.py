@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.backends.simulated import Cluster, Delays, Happening, Submission
 from slurmsched.backends.simulated.agenda import Event
-from slurmsched.model import Hold, Job, JobState, NodeState, Partition, Request, Reservation
+from slurmsched.model import Gpu, Hold, Job, JobState, NodeState, Partition, Request, Reservation
 from tests.builders import node
 
 DELAYS = Delays(restart=60, completing=5, requeue=120, remember=300)
@@ -14,7 +16,7 @@ DELAYS = Delays(restart=60, completing=5, requeue=120, remember=300)
 
 def cluster(gpus: int = 4, nodes: int = 1, speed: float = 1.0, **other: object) -> Cluster:
     machines = [node(f"n{i}", gpus, cpus=12) for i in range(1, nodes + 1)]
-    return Cluster(machines, delays=DELAYS, speed=lambda _job, _shares: speed, **other)  # type: ignore[arg-type]
+    return Cluster(machines, delays=DELAYS, speed=lambda _job, _shares, _partners: speed, **other)  # type: ignore[arg-type]
 
 
 def wants(gpus: int = 1, work: float = 1000.0, **other: object) -> Submission:
@@ -225,3 +227,40 @@ def test_jobs_arrive_when_they_are_expected() -> None:
     world.advance(299)
     assert not world.snapshot().jobs
     assert after(world, 300).submit_time == 300
+
+
+def crowded(shards: int = 2) -> Cluster:
+    """One GPU in shards; everybody on it runs at 1 / the number of jobs there."""
+    machine = replace(node("n1", 1, cpus=12), gpus=(Gpu(0, "v100", shards=shards),))
+    return Cluster([machine], delays=DELAYS, speed=lambda _job, _shares, partners: 1 / (1 + len(partners)))
+
+
+def half(work: float) -> Submission:
+    return Submission("alice", Request(shards=1, cpus=1), work)
+
+
+def test_a_partner_slows_a_job_down_for_as_long_as_it_is_there() -> None:
+    world = crowded()
+    world.submit(half(1000))
+    world.submit(half(100), at=500)
+    world.advance(1e5)
+    ended = {job.id: job.end_time for job in world.life.ended.values()}
+    assert ended["2"] == 500 + 200
+    assert ended["1"] == 500 + 205 + (500 - 205 / 2)  # the partner's shard is free once it is done completing
+    own = next(interval for interval in world.life.intervals if interval.job == "1")
+    assert own.kept * own.rate == pytest.approx(1000)
+    assert own.kept == pytest.approx(ended["1"])
+
+
+def test_a_partner_that_comes_while_it_restarts_costs_only_its_own_time() -> None:
+    world = crowded()
+    world.submit(half(1000))
+    world.advance(100)
+    world.life.signal(world.jobs["1"], 90)
+    world.advance(101)
+    world.life.requeue(world.jobs["1"], held=False, now=101)
+    world.submit(half(100), at=230)  # the job is back at 226 and works from 286
+    world.advance(1e5)
+    assert world.life.ended["2"].end_time == 430
+    done = 100 + (435 - 286) / 2
+    assert world.life.ended["1"].end_time == pytest.approx(435 + 1000 - done)
