@@ -1,0 +1,76 @@
+"""What asks for a part of a node, and what usually does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+
+from slurmsched.model import MILLI
+from slurmsched.policies.errors import PolicyError
+
+__all__ = ["COVER", "Task", "Workload", "typical"]
+
+COVER = 0.95
+"""The part of all tasks that the typical ones stand for."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task takes on one node: CPUs in thousandths of a core, memory in MiB, GPUs, and `milli` of each of them.
+
+    `types` are the GPU types it runs on, none for any. A part of a GPU is of one GPU; several are always whole.
+    Raises PolicyError for what is none of these.
+    """
+
+    cpu: int
+    memory: int
+    gpus: int
+    milli: int
+    types: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = (self.gpus == 0 and self.milli == 0) or (self.gpus == 1 and 0 < self.milli <= MILLI)
+        if not (shape or (self.gpus > 1 and self.milli == MILLI)) or self.cpu < 0 or self.memory < 0:
+            raise PolicyError(f"{self} is no task: a part of a GPU is of one, and nothing is below 0")
+
+    @cached_property
+    def partial(self) -> bool:
+        """Whether it takes a part of a GPU."""
+        return 0 < self.milli < MILLI
+
+    @cached_property
+    def demand(self) -> int:
+        """GPUs in all, in milli-GPU."""
+        return self.gpus * self.milli
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Tasks and how likely each is to be the next that comes, together 1: the target workload M (section 3.2)."""
+
+    tasks: tuple[Task, ...]
+    popularity: tuple[float, ...]
+
+
+def typical(tasks: Iterable[Task], cover: float = COVER) -> Workload:
+    """The commonest kinds of task that together are `cover` of all; memory makes no difference.
+
+    Kinds as common as each other come in the order of their CPUs, GPU parts, GPUs and types, the largest first. Raises
+    PolicyError where there is no task.
+    """
+    counts = Counter(Task(task.cpu, 0, task.gpus, task.milli, task.types) for task in tasks)
+    if not counts:
+        raise PolicyError("there is no typical workload: no task is known")
+    ranked = sorted(counts, key=lambda t: (counts[t], t.cpu, t.milli, t.gpus, t.types), reverse=True)
+    enough, total, chosen = cover * counts.total(), 0, list[Task]()
+    for task in ranked:
+        if total >= enough:
+            break
+        chosen.append(task)
+        total += counts[task]
+    shares = [counts[task] / total for task in chosen]
+    assert abs(fsum(shares) - 1) < 1e-9
+    return Workload(tuple(chosen), tuple(shares))
