@@ -7,6 +7,7 @@ from slurmsched.policies.placing.fragmentation.dot_product import DotProduct
 from slurmsched.policies.placing.fragmentation.gpu_packing import GpuPacking
 from slurmsched.policies.placing.fragmentation.idle import Idle, Server
 from slurmsched.policies.placing.fragmentation.measure import Fragment, Measure
+from slurmsched.policies.placing.fragmentation.priced import PricedDescent
 from slurmsched.policies.placing.fragmentation.random_fit import RandomFit, RandomScores
 from slurmsched.policies.placing.fragmentation.scoring import Heuristic, Scores
 from slurmsched.policies.placing.fragmentation.task import COVER, Task, Workload, typical
@@ -22,6 +23,7 @@ __all__ = [
     "Heuristic",
     "Idle",
     "Measure",
+    "PricedDescent",
     "RandomFit",
     "RandomScores",
     "Scores",

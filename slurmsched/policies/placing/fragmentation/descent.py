@@ -27,16 +27,17 @@ class Descent:
     name: str = "fgd"
 
     def scores(self, idle: Idle, task: Task, nodes: Ints) -> Floats:
-        each = self._by_device(task, nodes)
+        each = self.by_device(task, nodes)
         if task.partial:
             each = np.where(idle.gpus[nodes] >= task.milli, each, -np.inf)
         return np.asarray(each.max(axis=1), dtype=np.float64)
 
     def device(self, idle: Idle, task: Task, node: int) -> int:
-        each = self._by_device(task, np.array([node]))[0]
+        each = self.by_device(task, np.array([node]))[0]
         return int(np.argmax(np.where(idle.gpus[node] >= task.milli, each, -np.inf)))
 
-    def _by_device(self, task: Task, nodes: Ints) -> Floats:
+    def by_device(self, task: Task, nodes: Ints) -> Floats:
+        """How far F falls, by device for a part of a GPU; [nodes, devices or 1]."""
         descent = self.measure.amount(nodes)[:, None] - self.measure.after(task, nodes)
         if not self.rounded:
             return descent
