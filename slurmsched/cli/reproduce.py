@@ -50,6 +50,8 @@ _LISTED = "\n".join(f"  {name:<16} {entry.summary}" for name, entry in EXPERIMEN
 @click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
 @click.option("--round", metavar="SECONDS", help="synergy-replay: the round's length.")
 @click.option("--profiles", metavar="FILE", help="synergy-replay: the models, as in the data set.")
+@click.option("--variant", metavar="NAME", help="fgd-variant: gpushare100, multigpu20 or gpuspec10.")
+@click.option("--pods", metavar="FILE", help="fgd-variant: any list of that form.")
 @json_option
 @click.pass_context
 def reproduce(

@@ -7,6 +7,7 @@ from slurmsched.policies.placing.fragmentation.dot_product import DotProduct
 from slurmsched.policies.placing.fragmentation.gpu_packing import GpuPacking
 from slurmsched.policies.placing.fragmentation.idle import Idle, Server
 from slurmsched.policies.placing.fragmentation.measure import Fragment, Measure
+from slurmsched.policies.placing.fragmentation.moving import MovingScores
 from slurmsched.policies.placing.fragmentation.priced import PricedDescent
 from slurmsched.policies.placing.fragmentation.random_fit import RandomFit, RandomScores
 from slurmsched.policies.placing.fragmentation.scoring import Heuristic, Scores
@@ -23,6 +24,7 @@ __all__ = [
     "Heuristic",
     "Idle",
     "Measure",
+    "MovingScores",
     "PricedDescent",
     "RandomFit",
     "RandomScores",

@@ -34,7 +34,7 @@ class GpuClustering:
         kinds = present.sum(axis=1)
         base = np.where(present[:, tag], np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))
         full = 25 * (LARGEST_GPU - idle.gpus[nodes].sum(axis=1)) // LARGEST_GPU
-        return (base + full).astype(np.float64)
+        return np.asarray(base + full, dtype=np.float64)
 
     def device(self, idle: Idle, task: Task, node: int) -> int:
         return smallest_device(idle, task, node)

@@ -21,8 +21,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class GpuPacking:
-    """Of 100: above 50 on devices that are shared, the fuller the higher; 33 to 50 on idle devices of a node in use, the
-    fewer the higher; 33 or less on an untouched node, the smaller the higher. Tasks without GPUs have no preference."""
+    """Of 100: above 50 on devices that are shared, the fuller the higher; 33 to 50 on idle devices of a node in use,
+    the fewer the higher; 33 or less on an untouched node, the smaller the higher. Tasks without GPUs do not care."""
 
     name: str = "gpu_packing"
 
@@ -35,7 +35,7 @@ class GpuPacking:
         opened = (ascending == MILLI).sum(axis=1)
         left = (100 * ascending // MILLI).sum(axis=1) // 10
         used = np.where(opened > 0, np.maximum(50 - opened, 33), np.maximum(100 - left, 50))
-        return np.where(whole == idle.count[nodes], 33 - whole, used).astype(np.float64)
+        return np.asarray(np.where(whole == idle.count[nodes], 33 - whole, used), dtype=np.float64)
 
     def device(self, idle: Idle, task: Task, node: int) -> int:
         return smallest_device(idle, task, node)

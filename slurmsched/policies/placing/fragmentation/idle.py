@@ -70,11 +70,11 @@ class Idle:
         enough = (self.gpus[nodes] >= task.milli).sum(axis=1) >= task.gpus
         return np.asarray(room & enough & self.accepts(task)[self.kind[nodes]], dtype=np.bool_)
 
-    def whole(self, node: int, gpus: int) -> tuple[int, ...]:
-        """That many devices of which nobody uses anything, the lowest first. Raises PolicyError for too few."""
-        devices = np.flatnonzero(self.gpus[node] == MILLI)[:gpus]
-        if len(devices) < gpus:
-            raise PolicyError(f"node {node} has {len(devices)} whole GPUs, not {gpus}")
+    def lowest(self, node: int, task: Task) -> tuple[int, ...]:
+        """The first devices that are large enough for the task. Raises PolicyError for too few."""
+        devices = np.flatnonzero(self.gpus[node] >= task.milli)[: task.gpus]
+        if len(devices) < task.gpus:
+            raise PolicyError(f"node {node} has {len(devices)} GPUs for {task}")
         return tuple(int(device) for device in devices)
 
     def take(self, node: int, task: Task, devices: Iterable[int]) -> None:

@@ -7,7 +7,7 @@ is a fragment; F_n(M) is its expected amount, in milli-GPU, device by device:
     F_n(m) = the sum of the devices too small for m, where m fits;  all that is idle, where it does not.
 
 Tasks of M that ask for the same part of as many GPUs of the same types differ in nothing but CPUs. So with V_k, what is
-idle on devices large enough for such a class k, and P_k(c), how likely is a task of the class that c CPUs are enough for,
+idle on devices large enough for such a class k, and P_k(c), how likely a task of the class is that does with c CPUs,
 
     F_n(M) = R_n - sum over the classes k that fit of P_k(c_n) * V_k,
 
@@ -21,7 +21,6 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from slurmsched.model import MILLI
 from slurmsched.policies.placing.fragmentation.idle import Idle
 from slurmsched.policies.placing.fragmentation.task import Task, Workload
 
@@ -83,7 +82,7 @@ class Measure:
         if not task.gpus:
             return self._amount(cpu, kind, gpus)[:, None]
         if not task.partial:
-            return self._amount(cpu, kind, self._without(gpus, task.gpus))[:, None]
+            return self._amount(cpu, kind, self._without(gpus, task))[:, None]
         width = gpus.shape[1]
         each = np.repeat(gpus[:, None, :], width, axis=1)
         each[:, np.arange(width), np.arange(width)] -= task.milli
@@ -91,10 +90,10 @@ class Measure:
         return found.reshape(-1, width)
 
     @staticmethod
-    def _without(gpus: Ints, count: int) -> Ints:
-        """Each node's devices after its first `count` whole ones were taken."""
-        idle = gpus == MILLI
-        return np.where(idle & (idle.cumsum(axis=1) <= count), 0, gpus)
+    def _without(gpus: Ints, task: Task) -> Ints:
+        """Each node's devices after the first that are large enough for the task were taken."""
+        large = gpus >= task.milli
+        return np.where(large & (large.cumsum(axis=1) <= task.gpus), gpus - task.milli, gpus)
 
     def _amount(self, cpu: Ints, kind: Ints, gpus: Ints) -> Floats:
         large = gpus[:, :, None] >= self._milli
@@ -102,7 +101,7 @@ class Measure:
         likely = self._likely[kind, np.searchsorted(self._steps, cpu, "right")]
         likely = likely * (large.sum(axis=1) >= self._gpus)
         idle = gpus.sum(axis=1)
-        return np.round(self._total * idle - (likely * usable).sum(axis=1), _DIGITS)
+        return np.asarray(np.round(self._total * idle - (likely * usable).sum(axis=1), _DIGITS), dtype=np.float64)
 
     def by_class(self, nodes: Ints) -> Floats:
         """What is idle on each of these nodes, by what becomes of it, in milli-GPU; [nodes, fragments]."""

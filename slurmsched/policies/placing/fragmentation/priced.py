@@ -2,9 +2,8 @@
 
 F counts what is too small for one task of M at a time, so to it 530 left of a GPU are as good beside 470 as 190 are bad
 beside 810, whatever else could complete them. Most of what FGD strands at full load are such rests: 276 of 302 GPUs on
-openb's default trace. Here a part of a GPU first goes where the worth of the device (`prices`) falls by the least, which
-leaves rests that pieces of M fill; only among equals does the rounded descent decide, then the node with fewer GPUs,
-since wide nodes are what wide gangs need.
+openb's default trace. Here a part of a GPU first goes where the worth of the device (`prices`) falls by the least,
+which leaves rests that pieces of M fill; the rounded descent decides among equals.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FIRST = 1000.0
 
 @dataclass(frozen=True)
 class PricedDescent:
-    """Worth first, descent second, narrow nodes third."""
+    """Worth first, descent second."""
 
     measure: Measure
     name: str = "fgd_priced"
@@ -41,9 +40,7 @@ class PricedDescent:
         object.__setattr__(self, "_worth", worth(self.measure.workload))
 
     def scores(self, idle: Idle, task: Task, nodes: Ints) -> Floats:
-        each = self._by_device(idle, task, nodes)
-        narrow = idle.count[nodes] / (idle.gpus.shape[1] + 1)
-        return np.asarray(each.max(axis=1) - narrow, dtype=np.float64)
+        return np.asarray(self._by_device(idle, task, nodes).max(axis=1), dtype=np.float64)
 
     def device(self, idle: Idle, task: Task, node: int) -> int:
         return int(self._by_device(idle, task, np.array([node]))[0].argmax())

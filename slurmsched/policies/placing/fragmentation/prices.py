@@ -1,9 +1,9 @@
 """What an idle part of a GPU is worth: prices of a cutting-stock program over the target workload.
 
 The parts that tasks take are pieces, a GPU is the stock that they are cut from. The least number of GPUs that hold all
-pieces of the workload is a linear program over the ways to cut one (Gilmore and Gomory, 1961), whose dual gives each size
-a price, so that no way to cut is worth more than the whole GPU it takes. What is idle is worth the best set of pieces
-that can still be cut from it. Of 1000 with pieces of 810 and 470: 530 left are worth as much as a half, 190 nothing.
+pieces of the workload is a linear program over the ways to cut one (Gilmore and Gomory, 1961), whose dual gives each
+size a price, so that no way to cut is worth more than the whole GPU it takes. What is idle is worth the best set of
+pieces that can still be cut from it: with pieces of 810 and 470, 530 left are worth a half, and 190 nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,13 @@ class RandomFit:
         return int(self.random.choice(np.flatnonzero(idle.gpus[node] >= task.milli)))
 
 
+@dataclass(slots=True)
 class RandomScores(Scores):
-    """Draws among the nodes that fit, where all others take the first of the best."""
+    """Draws among the best nodes, where others take the first of them."""
+
+    random: np.random.Generator = field(kw_only=True)
 
     def choose(self, task: Task) -> int | None:
-        able = np.flatnonzero(self.row(task) == 0)
-        assert isinstance(self.heuristic, RandomFit)
-        return int(self.heuristic.random.choice(able)) if len(able) else None
+        row = self.row(task)
+        able = np.flatnonzero((row == row.max()) & (row > -np.inf))
+        return int(self.random.choice(able)) if len(able) else None

@@ -82,7 +82,7 @@ class Scores:
         """Which ones the task takes on this node."""
         if task.partial:
             return (self.heuristic.device(self.idle, task, node),)
-        return self.idle.whole(node, task.gpus)
+        return self.idle.lowest(node, task)
 
     def _refresh(self, row: _Row, task: Task, nodes: Ints) -> None:
         fits = self.idle.fits(task, nodes)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import fsum
 
 from slurmsched.model import MILLI
 from slurmsched.policies.errors import PolicyError
@@ -21,8 +20,7 @@ COVER = 0.95
 class Task:
     """What one task takes on one node: CPUs in thousandths of a core, memory in MiB, GPUs, and `milli` of each of them.
 
-    `types` are the GPU types it runs on, none for any. A part of a GPU is of one GPU; several are always whole.
-    Raises PolicyError for what is none of these.
+    `types` are the GPU types it runs on, none for any. Raises PolicyError for what is no task.
     """
 
     cpu: int
@@ -32,14 +30,14 @@ class Task:
     types: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        shape = (self.gpus == 0 and self.milli == 0) or (self.gpus == 1 and 0 < self.milli <= MILLI)
-        if not (shape or (self.gpus > 1 and self.milli == MILLI)) or self.cpu < 0 or self.memory < 0:
-            raise PolicyError(f"{self} is no task: a part of a GPU is of one, and nothing is below 0")
+        part = 0 < self.milli <= MILLI if self.gpus else self.milli == 0
+        if not part or min(self.cpu, self.memory, self.gpus) < 0:
+            raise PolicyError(f"{self} is no task: it takes 1 to {MILLI} of each GPU, and nothing is below 0")
 
     @cached_property
     def partial(self) -> bool:
-        """Whether it takes a part of a GPU."""
-        return 0 < self.milli < MILLI
+        """Whether it takes a part of one GPU, so that it matters of which."""
+        return self.gpus == 1 and self.milli < MILLI
 
     @cached_property
     def demand(self) -> int:
@@ -71,6 +69,4 @@ def typical(tasks: Iterable[Task], cover: float = COVER) -> Workload:
             break
         chosen.append(task)
         total += counts[task]
-    shares = [counts[task] / total for task in chosen]
-    assert abs(fsum(shares) - 1) < 1e-9
-    return Workload(tuple(chosen), tuple(shares))
+    return Workload(tuple(chosen), tuple(counts[task] / total for task in chosen))
