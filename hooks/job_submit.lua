@@ -25,6 +25,7 @@ local DEFAULTS = {
     heartbeat = "/var/lib/synsched/heartbeat",
     stale_after = "900",
     disable_file = "/etc/synsched/disable",
+    parts = "no",
     opt_in = "yes",
 }
 
@@ -243,8 +244,9 @@ local function in_force()
     return mode == "enforce" and alive and not exists(conf.disable_file) and conf or nil
 end
 
--- Whether the job asks for whole GPUs; one with shards of them is Slurm's to place.
-local function whole_gpus(job_desc)
+-- Whether the job is of a kind that is placed: of whole GPUs, or also of parts of one, or of none, where the system in
+-- force places those too (`parts`).
+local function placed(job_desc, parts)
     local gpus, shards = false, false
     for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres" }) do
         for item in tostring(job_desc[field] or ""):gmatch("[^,%s]+") do
@@ -253,7 +255,7 @@ local function whole_gpus(job_desc)
             shards = shards or name == "shard"
         end
     end
-    return gpus and not shards
+    return (gpus and not shards) or (parts and not (gpus and shards))
 end
 
 local function is_heterogeneous(job_desc)
@@ -286,7 +288,7 @@ end
 -- As slurmsched/rounds/scope.py decides it, as far as it is known at submission.
 local function managed(job_desc, part_list, conf, hints)
     local batch = job_desc.script ~= nil and job_desc.script ~= ""
-    if not batch or is_heterogeneous(job_desc) or not whole_gpus(job_desc) then
+    if not batch or is_heterogeneous(job_desc) or not placed(job_desc, conf.parts == "yes") then
         return false
     end
     local partitions = partitions_of(job_desc, part_list)

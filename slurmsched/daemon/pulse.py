@@ -11,6 +11,7 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Heartbeat, HeartbeatError
 from slurmsched.daemon.systemd import Systemd
+from slurmsched.policies.systems import PARTS
 from slurmsched.rendering import render
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
@@ -35,7 +36,9 @@ class Pulse:
         self.well = True
         self._heartbeat = Heartbeat(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
-        self._in_force = render("hook.conf", settings=settings, file="the settings in force")
+        self._in_force = render(
+            "hook.conf", settings=settings, parts=settings.policy.system in PARTS, file="the settings in force"
+        )
         self._gate = Gate(settings, switches)
         self._clock = clock
         self._systemd = systemd

@@ -124,7 +124,7 @@ class _Round:
     def _look(self) -> _Seen:
         settings = self.site.settings
         snapshot = self.site.backend.observe()
-        managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings.manage) is None)
+        managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings) is None)
         self.store.remembering.sight(self.id, snapshot, managed)
         return _Seen(snapshot, self.store.remembering.memory(snapshot, settings.policy.system), managed)
 

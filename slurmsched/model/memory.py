@@ -21,6 +21,7 @@ class Memory:
     `nices`: the nice its owner gave a job, of those whose nice is ours now.
     `stalled`: what Slurm said of a start it did not make, of jobs not to be tried again yet.
     `policy_state`: what the policy remembered, JSON-safe.
+    `usual`: what managed jobs of the last days asked for, and how many each.
     `submitted`: when a job was first submitted, of those whose time of submission a requeue has renewed.
     """
 
@@ -32,3 +33,4 @@ class Memory:
     stalled: Mapping[JobId, str] = field(default_factory=dict)
     policy_state: Mapping[str, object] = field(default_factory=dict)
     submitted: Mapping[JobId, float] = field(default_factory=dict)
+    usual: Mapping[Request, int] = field(default_factory=dict)

@@ -22,9 +22,12 @@ class Code(StrEnum):
     AS_REQUESTED = "as_requested"
     FILLS_IN = "fills_in"
     PAYS_FOR_RESTART = "pays_for_restart"
+    FEWEST_FRAGMENTS = "fewest_fragments"
     # a job waits
     BEHIND = "behind"
     NO_ROOM = "no_room"
+    NO_SHARDS = "no_shards"
+    NO_CPUS = "no_cpus"
     NEVER_FITS = "never_fits"
     DEPENDENCY = "dependency"
     BEGIN_TIME = "begin_time"
@@ -72,8 +75,11 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.AS_REQUESTED: "gets the {cpus} CPUs it asked for",
     Code.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
     Code.PAYS_FOR_RESTART: "is restarted with other resources: saves {saving}, costs {cost}",
+    Code.FEWEST_FRAGMENTS: "is placed where it leaves the fewest idle GPUs that the usual jobs cannot use",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
+    Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
+    Code.NO_CPUS: "next in order, but no nodes have {cpus} CPUs and its memory free",
     Code.NEVER_FITS: "asks for more than the cluster has: {what}",
     Code.DEPENDENCY: "waits for another job: {dependency}",
     Code.BEGIN_TIME: "is not to start before {when}",

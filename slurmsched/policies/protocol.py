@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, Ranked, Reason, Snapshot
+from slurmsched.model import Decision, Job, JobId, Ranked, Reason, Request, Snapshot
 
 __all__ = ["Ordering", "Outranks", "Situation", "System"]
 
@@ -35,6 +35,8 @@ class Situation:
     period: float = 300.0
     """Seconds until the next round."""
     state: Mapping[str, object] = field(default_factory=dict)
+    usual: Mapping[Request, int] = field(default_factory=dict)
+    """What jobs of the last days asked for, and how many each."""
 
 
 Outranks = Callable[[Job, Job], bool]

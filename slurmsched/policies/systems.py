@@ -10,6 +10,7 @@ from slurmsched.policies.allocating import Greedy, Proportional, Tune
 from slurmsched.policies.backfilling import Backfilling
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.fgd import FragmentationDescent
 from slurmsched.policies.ordering import (
     Alignment,
     DominantShare,
@@ -21,7 +22,7 @@ from slurmsched.policies.ordering import (
 from slurmsched.policies.placing import CONSOLIDATED
 from slurmsched.policies.protocol import Ordering, System
 
-__all__ = ["ORDERS", "OWN_ORDER", "SYSTEMS", "system"]
+__all__ = ["ORDERS", "OWN_ORDER", "PARTS", "SYSTEMS", "system"]
 
 # fmt: off
 SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
@@ -31,9 +32,13 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "proportional":   lambda order: Composed("proportional",   order,           Proportional(), CONSOLIDATED),
     "drf":            lambda _:     Composed("drf",            DominantShare(), Greedy(),       CONSOLIDATED),
     "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
+    "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
+
+PARTS: Final = frozenset({"fgd"})
+"""Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
 OWN_ORDER: Final = frozenset({"drf", "tetris", "slurm"})
 """Those that no other order can be chosen for."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import JobId, Node, Share, Snapshot
+from slurmsched.model import MILLI, JobId, Node, Share, Snapshot
 
 __all__ = ["Room"]
 
@@ -17,6 +17,8 @@ Amounts = Counter[str]
 _CPUS: Final = "cpus"
 _MEMORY: Final = "memory"
 _GPUS: Final = "gpus:"
+_SHARDS: Final = "shards:"
+"""With a device's index: how many are left of a GPU that is cut into shards."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Room:
             for place, part in enumerate(self._parts[share.node])
         ]
         parts = [part for rank, _, part in sorted((r, p, q) for r, p, q in ranked if r is not None)]
+        if share.shards and not self._cut(share, drawn):
+            return False
         for kinds, wanted in _needs(share, self._nodes[share.node]):
             needed = wanted
             for part in parts:
@@ -84,10 +88,28 @@ class Room:
                 return False
         return True
 
+    def _cut(self, share: Share, drawn: list[tuple[_Part, str, int]]) -> bool:
+        """Draw the shards from the device they are expected on, which is free in part, or whole and then cut."""
+        free, node = self._parts[share.node][0], self._nodes[share.node]
+        for index in share.indices:
+            kind, device = f"{_SHARDS}{index}", next((gpu for gpu in node.gpus if gpu.index == index), None)
+            if device is None:
+                return False
+            if kind not in free.left and free.left[_GPUS + device.type] > 0:
+                drawn += [(free, _GPUS + device.type, 1), (free, kind, -device.shards)]
+                free.left[_GPUS + device.type] -= 1
+                free.left[kind] += device.shards
+            if free.left[kind] < share.shards:
+                return False
+            free.left[kind] -= share.shards
+            drawn.append((free, kind, share.shards))
+        return True
+
 
 def _free(node: Node) -> Amounts:
     free = Counter({_CPUS: max(node.free.cpus, 0), _MEMORY: max(node.free.memory, 0)})
     free.update(_GPUS + gpu.type for gpu in node.gpus if gpu.idle)
+    free.update({f"{_SHARDS}{g.index}": (MILLI - g.used) * g.shards // MILLI for g in node.gpus if g.shards and g.used})
     return free
 
 
@@ -95,6 +117,9 @@ def _amounts(share: Share, node: Node) -> Amounts:
     """What a running job's share gives back; GPUs of unknown type are found by their indices."""
     amounts = Counter({_CPUS: share.resources.cpus, _MEMORY: share.resources.memory})
     types = {gpu.index: gpu.type for gpu in node.gpus}
+    if share.shards:
+        amounts.update({f"{_SHARDS}{index}": share.shards for index in share.indices})
+        return amounts
     if share.gpu_type or len(share.indices) != share.resources.gpus:
         amounts[_GPUS + (share.gpu_type or _only_type(node))] += share.resources.gpus
     else:

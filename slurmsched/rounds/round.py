@@ -71,7 +71,7 @@ def run_round(
 ) -> RoundResult:
     """Decide and plan, changing nothing. `deciding` replaces the system that the settings name."""
     seen = recalled(snapshot, memory)
-    foreign = {job.id: why for job in seen.jobs if (why := unmanaged(job, settings.manage)) is not None}
+    foreign = {job.id: why for job in seen.jobs if (why := unmanaged(job, settings)) is not None}
     managed = [job for job in seen.jobs if job.id not in foreign]
     waiting = stopped(managed, memory, seen)
     jobs = [avoiding_reservations(job, seen) for job in managed if job.id not in waiting]
@@ -85,6 +85,7 @@ def run_round(
         restart_cost=settings.guards.restart_cost,
         period=settings.rounds.period,
         state=memory.policy_state,
+        usual=memory.usual,
     )
     policy = deciding or system(settings.policy.system, settings.policy.order, settings.policy.las_queues)
     decision = policy.decide(situation)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from slurmsched.model import Code, Job, JobState, Reason
-from slurmsched.settings.definition import Manage
+from slurmsched.policies.systems import PARTS
+from slurmsched.settings.definition import Manage, Settings
 
 __all__ = ["unmanaged"]
 
 _LIVE = (JobState.PENDING, JobState.RUNNING)
 
 
-def unmanaged(job: Job, manage: Manage) -> Reason | None:
+def unmanaged(job: Job, settings: Settings) -> Reason | None:
     """Why the job is left to Slurm; None where it is managed.
 
     Managed are batch jobs of whole GPUs, waiting or running, single ones and array tasks alike, in a managed partition
-    or QOS or with a hint where hints opt in.
+    or QOS or with a hint where hints opt in; under a system that places parts of GPUs also jobs with those, or with
+    none.
     """
-    return _out_of_scope(job, manage) or _of_another_kind(job)
+    parts = settings.policy.system in PARTS
+    return _out_of_scope(job, settings.manage) or (None if parts else _of_parts(job)) or _of_another_kind(job)
 
 
 def _out_of_scope(job: Job, manage: Manage) -> Reason | None:
@@ -30,11 +33,15 @@ def _out_of_scope(job: Job, manage: Manage) -> Reason | None:
     return None if job.hints.given else _because("it carries no synsched: hint, and its partition and QOS ask for none")
 
 
-def _of_another_kind(job: Job) -> Reason | None:
+def _of_parts(job: Job) -> Reason | None:
     if job.request.shards or any(share.shards for share in job.shares):
         return Reason(Code.SHARDS)
-    if job.request.gpus == 0 and job.gpus == 0:
-        return Reason(Code.NO_GPU)
+    return Reason(Code.NO_GPU) if job.request.gpus == 0 and job.gpus == 0 else None
+
+
+def _of_another_kind(job: Job) -> Reason | None:
+    if job.request.shards and job.request.gpus:
+        return Reason(Code.SHARDS)
     if not job.batch:
         return Reason(Code.NOT_BATCH)
     if "+" in job.id:

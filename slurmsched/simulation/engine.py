@@ -23,7 +23,7 @@ from slurmsched.backends.simulated import (
 )
 from slurmsched.daemon.applying import Applier
 from slurmsched.model import Hold, JobId, JobState, Operation
-from slurmsched.policies.systems import system
+from slurmsched.policies.systems import PARTS, system
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Checkpoint, Guards, Manage, Mode, Rounds, Settings
 from slurmsched.settings.definition import Policy as PolicySettings
@@ -31,7 +31,7 @@ from slurmsched.simulation.bookkeeping import Bookkeeping
 from slurmsched.simulation.breaking import Breaking
 from slurmsched.simulation.outcome import outcome, sampled
 from slurmsched.simulation.run import Run, Sample
-from slurmsched.simulation.submitting import impossible, submission
+from slurmsched.simulation.submitting import cut, impossible, submission
 from slurmsched.simulation.world import ALONE, START, Options, Policy, SimulationError, World
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import PARTITION
@@ -87,6 +87,8 @@ class Engine:
     """One simulation; `run` may be called once."""
 
     def __init__(self, world: World, policy: Policy, options: Options, settings: Settings | None = None) -> None:
+        if any(job.milli_gpu for job in world.trace.jobs):
+            world = replace(world, nodes=cut(world.nodes))
         self.world, self.policy, self.options = world, policy, options
         self.settings = settings_for(policy, options, settings)
         self.jobs = self._possible()
@@ -98,7 +100,7 @@ class Engine:
             quantum=options.period if options.quantised else 0.0,
             origin=START,
         )
-        hook = JobSubmit(self.settings.manage, fresh=lambda _now: True)
+        hook = JobSubmit(self.settings.manage, fresh=lambda _now: True, parts=policy.system in PARTS)
         speed = profiled_speed(world.knowledge, world.nodes)
         self.cluster = Cluster(
             world.nodes, start=START, speed=speed, delays=delays, hook=_as_submitted if self.alone else hook

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil, inf
+from typing import Final
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.model import MILLI, Node, Request
@@ -11,18 +13,21 @@ from slurmsched.simulation.world import Options
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import PARTITION
 
-__all__ = ["impossible", "submission"]
+__all__ = ["SHARDS", "cut", "impossible", "submission"]
+
+SHARDS: Final = 100
+"""Parts of a simulated GPU that jobs can take."""
 
 
 def impossible(job: TraceJob, nodes: Sequence[Node]) -> str:
     """Why the job could never run on these nodes; empty where it could."""
-    if job.milli_gpu:
-        return f"it takes {job.milli_gpu} of {MILLI} parts of a GPU, and only whole GPUs are simulated"
-    if job.gpus < 1:
+    if job.gpus < 1 and not job.milli_gpu:
         return "it asks for no GPU"
     able = list(_able(job, nodes))
     if not able:
         return f"no node has GPUs of type {job.gpu_type}"
+    if job.milli_gpu:
+        return _impossible_part(job, able)
     each = _gpus_per_node(job, able)
     if each is None:
         room = sum(len(node.gpus) for node in able)
@@ -35,12 +40,23 @@ def impossible(job: TraceJob, nodes: Sequence[Node]) -> str:
     return "" if wide >= count else f"no {count} nodes have {cpus} CPUs and {memory} MiB beside {each} GPUs"
 
 
+def _impossible_part(job: TraceJob, able: Sequence[Node]) -> str:
+    cpus, memory = job.cpus or 1, job.memory or 0
+    wide = any(node.total.cpus >= cpus and node.total.memory >= memory for node in able)
+    return "" if wide else f"no node has {cpus} CPUs and {memory} MiB beside a part of a GPU"
+
+
+def cut(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes with each GPU in shards of a hundredth, for jobs that take parts of one."""
+    return tuple(replace(node, gpus=tuple(replace(gpu, shards=SHARDS) for gpu in node.gpus)) for node in nodes)
+
+
 def submission(job: TraceJob, nodes: Sequence[Node], options: Options) -> Submission:
     """Where the trace says nothing it asks for the GPU-proportional share, as sites' defaults have it, and then lets
     its memory be tuned. The expected duration is said where there is no time limit to tell it."""
     able = list(_able(job, nodes))
-    each = _gpus_per_node(job, able)
-    count = job.gpus // each if each else ceil(job.gpus / max(len(node.gpus) for node in able))
+    each = _gpus_per_node(job, able) if job.gpus else 1
+    count = 1 if job.milli_gpu else job.gpus // each if each else ceil(job.gpus / max(len(node.gpus) for node in able))
     share = min((node for node in able if len(node.gpus) >= (each or 1)), key=_memory_per_gpu).proportional(
         each or ceil(job.gpus / count)
     )
@@ -56,11 +72,12 @@ def submission(job: TraceJob, nodes: Sequence[Node], options: Options) -> Submis
         request=Request(
             gpus=job.gpus,
             gpu_type=job.gpu_type if job.gpu_type and "|" not in job.gpu_type else None,
-            gpus_per_node=each,
+            gpus_per_node=each if job.gpus else None,
             nodes=count,
             tasks=count,
             cpus=job.cpus if job.cpus is not None else max(1, share.cpus) * count,
             memory=share.memory if job.memory is None else ceil(job.memory / count),
+            shards=ceil(job.milli_gpu * SHARDS / MILLI),
             features=job.gpu_type if "|" in job.gpu_type else "",
         ),
         work=max(work, 1e-3),

@@ -31,10 +31,13 @@ if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no polic
 
     Explain = Callable[[RoundResult, JobId], Explanation]
 
-__all__ = ["RETRY_AFTER", "Remembering"]
+__all__ = ["RETRY_AFTER", "USUAL", "Remembering"]
 
 RETRY_AFTER: Final = 900.0
 """Seconds for which a job whose start Slurm did not make is not tried again: each try may displace others."""
+
+USUAL: Final = 14 * 86400.0
+"""Seconds: jobs of this time say what is usually asked for."""
 
 
 class Remembering:
@@ -66,6 +69,7 @@ class Remembering:
             nices={job: row["original_nice"] for job, row in rows.items() if row["boosted"]},
             stalled=self._stalled(snapshot.time),
             policy_state=self._policy_state(system),
+            usual=self._usual(snapshot.time - USUAL),
         )
 
     def sight(self, round_id: int | None, snapshot: Snapshot, managed: Collection[JobId]) -> None:
@@ -115,6 +119,13 @@ class Remembering:
             (Verb.RELEASE.value, Result.UNDONE.value, at - RETRY_AFTER),
         )
         return {row["subject"]: row["detail"] for row in rows}
+
+    def _usual(self, since: float) -> Mapping[Request, int]:
+        rows = self._database.rows(
+            "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original ORDER BY original",
+            (since,),
+        )
+        return {decode(Request, row["original"]): row["times"] for row in rows}
 
     def _policy_state(self, system: str) -> Mapping[str, object]:
         rows = self._database.rows("SELECT state FROM policy_state WHERE system = ?", (system,))

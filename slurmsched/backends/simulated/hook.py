@@ -16,10 +16,12 @@ _MARK = "held=hook"
 
 @dataclass(frozen=True, slots=True)
 class JobSubmit:
-    """The hook. `fresh(now)` says whether the heartbeat is: with a stale one nothing is held."""
+    """The hook. `fresh(now)` says whether the heartbeat is: with a stale one nothing is held. `parts`: whether jobs
+    with parts of GPUs, and jobs without any, are held too."""
 
     manage: Manage
     fresh: Callable[[float], bool]
+    parts: bool = False
 
     def __call__(self, submission: Submission, now: float) -> Submission:
         """The submission as Slurm takes it: unchanged, or held with our mark in the hint word."""
@@ -34,7 +36,8 @@ class JobSubmit:
         return replace(submission, held=True, comment=" ".join(words))
 
     def _manages(self, submission: Submission) -> bool:
-        if not submission.batch or not submission.request.gpus or submission.request.shards:
+        whole = submission.request.gpus > 0 and not submission.request.shards
+        if not submission.batch or not (whole or self.parts):
             return False
         if set(submission.partitions) & set(self.manage.never_partitions):
             return False

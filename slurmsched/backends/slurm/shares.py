@@ -38,7 +38,9 @@ def _on_each(placement: Placement) -> list[Share]:
         memory=mebibytes(placement.memory),
     )
     types = {entry.type for entry in gpus}
-    indices = tuple(sorted(index for entry in gpus for index in entry.indices))
-    shards = sum(entry.count for entry in entries if entry.name == "shard")
+    cut = [entry for entry in entries if entry.name == "shard" and entry.count]
+    devices = {index for entry in (*gpus, *cut) for index in entry.indices}
+    devices |= {index for entry in cut for index, (taken, _) in enumerate(entry.parts) if taken}
+    indices, shards = tuple(sorted(devices)), sum(entry.count for entry in cut)
     kind = types.pop() if len(types) == 1 else ""
     return [Share(node, resources, kind, indices, shards) for node in expand(placement.nodes)]

@@ -129,7 +129,9 @@ def _reshaped(shape: Shape, form: Form, *, asked: bool) -> str:
 def _gpus(shape: Shape, form: Form, *, asked: bool) -> list[str]:
     """GPUs stay in the form their owner chose, as far as they change at all."""
     gpus, kind = number(shape.gpus), _of_type(shape)
-    words = []
+    words: list[str] = []
+    if not gpus:
+        return words  # parts of GPUs, or none: that never changes
     if form.per_node or not (form.per_job or form.per_task):
         each = shape.gpus_per_node
         if each is None:

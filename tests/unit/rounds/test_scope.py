@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.model import Code, Job, JobState, Request
 from slurmsched.rounds.scope import unmanaged
-from slurmsched.settings.definition import Manage
+from slurmsched.settings.definition import Manage, Policy, Settings
 from tests.builders import job
 
-OURS = Manage(partitions=("gpu",), qos=("train",), never_partitions=("exam",))
+OURS = Settings(manage=Manage(partitions=("gpu",), qos=("train",), never_partitions=("exam",)))
+PARTS = replace(OURS, policy=Policy(system="fgd"))
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,24 @@ OURS = Manage(partitions=("gpu",), qos=("train",), never_partitions=("exam",))
 )
 def test_it_is_managed(managed: Job) -> None:
     assert unmanaged(managed, OURS) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(job(1, gpus=0), id="a job without GPUs"),
+        pytest.param(job(1, request=Request(shards=2)), id="a job of GPU shards"),
+    ],
+)
+def test_a_system_that_places_parts_of_gpus_manages_them_too(part: Job) -> None:
+    assert unmanaged(part, PARTS) is None
+    assert unmanaged(part, OURS) is not None
+
+
+def test_shards_beside_whole_gpus_are_left_to_slurm() -> None:
+    reason = unmanaged(job(1, request=Request(gpus=1, shards=2)), PARTS)
+    assert reason is not None
+    assert reason.code is Code.SHARDS
 
 
 @pytest.mark.parametrize(
@@ -50,6 +71,6 @@ def test_it_is_left_to_slurm(foreign: Job, code: Code) -> None:
 
 
 def test_without_opt_in_a_hint_makes_no_job_managed() -> None:
-    reason = unmanaged(job(1, hint="model=bert"), Manage(opt_in=False))
+    reason = unmanaged(job(1, hint="model=bert"), Settings(manage=Manage(opt_in=False)))
     assert reason is not None
     assert reason.sentence == "is not managed: neither its partition nor its QOS is managed"

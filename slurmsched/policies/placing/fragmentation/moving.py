@@ -20,6 +20,7 @@ from slurmsched.policies.placing.fragmentation.task import Task
 __all__ = ["MovingScores"]
 
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -75,10 +76,10 @@ class MovingScores(Scores):
     def __post_init__(self) -> None:
         self._table = _Table(self.idle.gpus.shape[1])
 
-    def place(self, task: Task) -> tuple[int, tuple[int, ...]] | None:
+    def place(self, task: Task, among: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
         """As without moves where it fits; else where one task can make room that fits elsewhere."""
-        found = Scores.place(self, task)
-        if found is None and task.gpus and self.moves < self.budget:
+        found = Scores.place(self, task, among)
+        if found is None and among is None and task.gpus and self.moves < self.budget:
             found = self._moving(task)
         if found is not None:
             self._table.add(_Tenant(task, *found))

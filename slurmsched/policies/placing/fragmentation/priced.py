@@ -39,17 +39,18 @@ class PricedDescent:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_worth", worth(self.measure.workload))
 
-    def scores(self, idle: Idle, task: Task, nodes: Ints) -> Floats:
-        return np.asarray(self._by_device(idle, task, nodes).max(axis=1), dtype=np.float64)
+    def scores(self, idle: Idle, task: Task, nodes: Ints) -> Floats:  # noqa: ARG002 as every heuristic is called
+        return np.asarray(self.by_device(task, nodes).max(axis=1), dtype=np.float64)
 
-    def device(self, idle: Idle, task: Task, node: int) -> int:
-        return int(self._by_device(idle, task, np.array([node]))[0].argmax())
+    def device(self, idle: Idle, task: Task, node: int) -> int:  # noqa: ARG002 as every heuristic is called
+        return int(self.by_device(task, np.array([node]))[0].argmax())
 
-    def _by_device(self, idle: Idle, task: Task, nodes: Ints) -> Floats:
+    def by_device(self, task: Task, nodes: Ints) -> Floats:
+        """Scores by device for a part of a GPU; [nodes, devices or 1]."""
         descent = Descent(self.measure, rounded=True).by_device(task, nodes)
         if not task.partial:
             return descent
-        parts = idle.gpus[nodes]
+        parts = self.measure.idle.gpus[nodes]
         fits = parts >= task.milli
         lost = self._worth[parts] - self._worth[np.where(fits, parts - task.milli, 0)]
         return np.where(fits, descent - _FIRST * lost, -np.inf)

@@ -15,6 +15,7 @@ __all__ = ["RandomFit", "RandomScores"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class RandomScores(Scores):
 
     random: np.random.Generator = field(kw_only=True)
 
-    def choose(self, task: Task) -> int | None:
-        row = self.row(task)
+    def choose(self, task: Task, among: Mask | None = None) -> int | None:
+        row = self.row(task) if among is None else np.where(among, self.row(task), -np.inf)
         able = np.flatnonzero((row == row.max()) & (row > -np.inf))
         return int(self.random.choice(able)) if len(able) else None

@@ -15,6 +15,7 @@ __all__ = ["Heuristic", "Scores", "smallest_device"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 class Heuristic(Protocol):
@@ -63,15 +64,15 @@ class Scores:
         known.seen = len(log)
         return known.scores
 
-    def choose(self, task: Task) -> int | None:
-        """The best node, the first of equals; None where the task fits nowhere."""
-        row = self.row(task)
+    def choose(self, task: Task, among: Mask | None = None) -> int | None:
+        """The best node, the first of equals, of these or of all; None where the task fits on none of them."""
+        row = self.row(task) if among is None else np.where(among, self.row(task), -np.inf)
         best = int(row.argmax())
         return None if row[best] == -np.inf else best
 
-    def place(self, task: Task) -> tuple[int, tuple[int, ...]] | None:
+    def place(self, task: Task, among: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
         """Put the task on the best node; that node and the devices."""
-        node = self.choose(task)
+        node = self.choose(task, among)
         if node is None:
             return None
         devices = self.devices(task, node)

@@ -167,10 +167,12 @@ def test_what_is_taken_on_a_node_is_what_its_running_jobs_have(release: str) -> 
     odd = {share.node for job in running if job.state is not JobState.RUNNING for share in job.shares}
     for node in found.values():
         shares = [share for job in running for share in job.shares if share.node == node.name]
-        whole = {index for share in shares for index in share.indices}
+        whole = {index for share in shares if not share.shards for index in share.indices}
+        cut = {index for share in shares if share.shards for index in share.indices}
         if node.name not in odd:
             assert node.used.cpus == sum(share.resources.cpus for share in shares)
             assert {gpu.index for gpu in node.gpus if gpu.used == 1000} == whole
+            assert {gpu.index for gpu in node.gpus if 0 < gpu.used < 1000} == cut
 
 
 def test_shards_take_part_of_a_gpu(release: str) -> None:

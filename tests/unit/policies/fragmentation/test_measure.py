@@ -129,9 +129,7 @@ def test_without_tasks_there_is_no_typical_workload() -> None:
         typical([])
 
 
-@pytest.mark.parametrize(
-    "wrong", [(1, 1, 1, 1001), (1, 1, 0, 100), (-1, 1, 1, 100), (1, 1, 1, 0)], ids=str
-)
+@pytest.mark.parametrize("wrong", [(1, 1, 1, 1001), (1, 1, 0, 100), (-1, 1, 1, 100), (1, 1, 1, 0)], ids=str)
 def test_what_is_no_task(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(PolicyError, match="is no task"):
         Task(*wrong)

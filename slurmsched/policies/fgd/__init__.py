@@ -1,0 +1,17 @@
+"""Fragmentation gradient descent on Slurm: parts of GPUs, whole GPUs and jobs without any, together."""
+
+from slurmsched.policies.fgd.asking import Asking, asking, usual_workload
+from slurmsched.policies.fgd.cluster import FragmentedCluster
+from slurmsched.policies.fgd.first_device import FirstDevice
+from slurmsched.policies.fgd.seating import Seats
+from slurmsched.policies.fgd.system import FragmentationDescent
+
+__all__ = [
+    "Asking",
+    "FirstDevice",
+    "FragmentationDescent",
+    "FragmentedCluster",
+    "Seats",
+    "asking",
+    "usual_workload",
+]
