@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
@@ -36,11 +37,12 @@ def node(
     busy: Iterable[int] = (),
     used_cpus: int = 0,
     used_memory: int = 0,
+    shards: int = 0,
     **other: Any,
 ) -> Node:
-    """A node; `busy` are the indices of GPUs that somebody has."""
+    """A node; `busy` are the indices of GPUs that somebody has, `shards` are there on each GPU."""
     taken = frozenset(busy)
-    devices = tuple(Gpu(i, gpu_type, MILLI if i in taken else 0) for i in range(gpus))
+    devices = tuple(Gpu(i, gpu_type, MILLI if i in taken else 0, shards) for i in range(gpus))
     other.setdefault("partitions", frozenset({"gpu"}))
     other.setdefault("features", frozenset({gpu_type}))
     other.setdefault("state", NodeState.UP)
@@ -98,7 +100,11 @@ def with_jobs(on: Node, jobs: Iterable[Job]) -> Node:
     shares = [s for j in jobs for s in j.shares if s.node == on.name and j.state is not JobState.FINISHED]
     taken = {index for s in shares for index in s.indices} | {g.index for g in on.gpus if not g.idle}
     used = sum((s.resources for s in shares), on.used)
-    devices = tuple(Gpu(g.index, g.type, MILLI if g.index in taken else 0, g.shards) for g in on.gpus)
+    cut = {g.index: sum(s.shards for s in shares if g.index in s.indices) for g in on.gpus}
+    devices = tuple(
+        replace(g, used=MILLI * cut[g.index] // g.shards if cut[g.index] else MILLI if g.index in taken else 0)
+        for g in on.gpus
+    )
     return Node(
         on.name,
         devices,

@@ -33,4 +33,4 @@ class Memory:
     stalled: Mapping[JobId, str] = field(default_factory=dict)
     policy_state: Mapping[str, object] = field(default_factory=dict)
     submitted: Mapping[JobId, float] = field(default_factory=dict)
-    usual: Mapping[Request, int] = field(default_factory=dict)
+    usual: tuple[tuple[Request, int], ...] = ()

@@ -35,7 +35,7 @@ class Situation:
     period: float = 300.0
     """Seconds until the next round."""
     state: Mapping[str, object] = field(default_factory=dict)
-    usual: Mapping[Request, int] = field(default_factory=dict)
+    usual: tuple[tuple[Request, int], ...] = ()
     """What jobs of the last days asked for, and how many each."""
 
 

@@ -120,12 +120,12 @@ class Remembering:
         )
         return {row["subject"]: row["detail"] for row in rows}
 
-    def _usual(self, since: float) -> Mapping[Request, int]:
+    def _usual(self, since: float) -> tuple[tuple[Request, int], ...]:
         rows = self._database.rows(
             "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original ORDER BY original",
             (since,),
         )
-        return {decode(Request, row["original"]): row["times"] for row in rows}
+        return tuple((decode(Request, row["original"]), row["times"]) for row in rows)
 
     def _policy_state(self, system: str) -> Mapping[str, object]:
         rows = self._database.rows("SELECT state FROM policy_state WHERE system = ?", (system,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,14 +52,14 @@ def _task(request: Request, nodes: int, gpus: int, milli: int, types: tuple[str,
     return Task(_CORE * -(-max(request.cpus, 1) // nodes), request.memory, gpus, milli, types if gpus else ())
 
 
-def usual_workload(requests: Mapping[Request, int], shards_per_gpu: int) -> Workload:
+def usual_workload(requests: Iterable[tuple[Request, int]], shards_per_gpu: int) -> Workload:
     """The target workload of what was asked for, each request as often as it came; what fits nowhere is left out."""
     tasks = list(_tasks(requests, shards_per_gpu))
     return typical(tasks) if tasks else _NOTHING_KNOWN
 
 
-def _tasks(requests: Mapping[Request, int], shards_per_gpu: int) -> Iterator[Task]:
-    for request, times in requests.items():
+def _tasks(requests: Iterable[tuple[Request, int]], shards_per_gpu: int) -> Iterator[Task]:
+    for request, times in requests:
         try:
             yield from asking(request, shards_per_gpu).tasks * times
         except PolicyError:

@@ -25,7 +25,7 @@ _CORE = 1000
 class FragmentedCluster:
     """Nodes by position, what is idle on them, and by how many shards each GPU there has, 0 for none.
 
-    Of equal nodes the first is taken, so those with GPUs come last: they are for jobs that need some.
+    Of equal nodes the first is taken, so they stand by how much of their GPUs is idle: none comes first.
     """
 
     snapshot: Snapshot
@@ -36,7 +36,7 @@ class FragmentedCluster:
     _known: dict[tuple[object, ...], Mask] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.nodes = tuple(sorted(self.snapshot.nodes, key=lambda node: len(node.gpus) > 0))
+        self.nodes = tuple(sorted(self.snapshot.nodes, key=_idle))
         self.idle = Idle([_server(node) for node in self.nodes])
         self.shards = np.array([min((gpu.shards for gpu in n.gpus), default=0) for n in self.nodes], dtype=np.int64)
 
@@ -114,6 +114,10 @@ def _server(node: Node) -> Server:
         gpus=() if mixed else tuple(max(0, MILLI - gpu.used) for gpu in node.gpus),
         gpu_type=next(iter(node.gpu_types), ""),
     )
+
+
+def _idle(node: Node) -> int:
+    return sum(MILLI - gpu.used for gpu in node.gpus)
 
 
 def _emptied(node: Node) -> Node:

@@ -33,9 +33,7 @@ class Seats:
     def of(cls, situation: Situation) -> Seats:
         """The cluster as it is. The usual jobs are those of the last days, and those that are here."""
         cluster = FragmentedCluster(situation.snapshot, situation.usable)
-        usual = dict(situation.usual)
-        for job in situation.jobs:
-            usual[job.request] = usual.get(job.request, 0) + 1
+        usual = (*situation.usual, *((job.request, 1) for job in situation.jobs))
         measure = Measure(usual_workload(usual, cluster.shards_per_gpu), cluster.idle)
         return cls(cluster, Scores(cluster.idle, FirstDevice(PricedDescent(measure))))
 

@@ -100,7 +100,7 @@ def test_only_the_window_is_measured_and_has_to_end() -> None:
         (world(job(7, gpus=9)), FREE, "job 7 can never run here: it asks for 9 GPUs, and there are 8"),
         (world(job(7, gpu_type="a100")), FREE, "no node has GPUs of type a100"),
         (world(job(7, gpus=1, cpus=25)), FREE, "no 1 nodes have 25 CPUs"),
-        (world(job(7, gpus=0, milli_gpu=500)), FREE, "it takes 500 of 1000 parts of a GPU"),
+        (world(job(7, gpus=0, milli_gpu=500, cpus=99)), FREE, "no node has 99 CPUs and 0 MiB beside a part of a GPU"),
         (world(job(7)), replace(FREE, window=(0, 9)), "window 0:9: expected a part of the 1 jobs there are"),
     ],
 )
@@ -178,3 +178,14 @@ def test_service_is_conserved_and_nothing_is_used_twice(seed: int, policy: str) 
 def test_a_run_is_json_and_back() -> None:
     run = simulate(small(1, 6), policy_of("synergy/las"), Options())
     assert decode(Run, encode(run)) == run
+
+
+@pytest.mark.parametrize("policy", [Policy("slurm"), Policy("fgd", "fifo"), Policy("synergy", "fifo")])
+def test_two_halves_share_a_gpu(policy: Policy) -> None:
+    """Three halves on a node of one GPU: the third waits until one of the others is done."""
+    jobs = [TraceJob(str(place), 0.0, 0, 1000.0, milli_gpu=500, cpus=1, memory=1) for place in range(3)]
+    made = World(load_cluster("v100:1x1").nodes, Trace("halves", tuple(jobs)))
+    run = simulate(made, policy, Options(period=100.0))
+    ends = sorted(job.end or 0.0 for job in run.jobs)
+    assert ends[:2] == [1000.0, 1000.0]
+    assert 2000.0 <= ends[2] <= 2100.0

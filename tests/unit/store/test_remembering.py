@@ -29,6 +29,7 @@ from slurmsched.rounds.explaining import explain
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import Mode, Rounds, Settings
+from slurmsched.store.remembering import USUAL
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
@@ -65,7 +66,7 @@ def remembered(store: Store, *jobs: Job) -> tuple[int, RoundResult]:
 
 def test_a_job_that_was_never_changed_leaves_nothing_to_remember(store: Store) -> None:
     seen = sighted(store, job(7, gpus=2))
-    assert store.remembering.memory(seen, "synergy") == Memory()
+    assert replace(store.remembering.memory(seen, "synergy"), usual=()) == Memory()
 
 
 def test_the_original_request_of_a_reshaped_job_and_only_of_that(store: Store) -> None:
@@ -101,7 +102,7 @@ def test_a_job_that_ended_is_not_remembered_for_another_with_its_number(store: S
     journalled(store, Operation(Verb.HOLD, "7", BACK))
     sighted(store, at=200.0)
     seen = sighted(store, job(7, gpus=4, hold=Hold.ADMIN, submit_time=250.0), at=300.0)
-    assert store.remembering.memory(seen, "synergy") == Memory()
+    assert replace(store.remembering.memory(seen, "synergy"), usual=()) == Memory()
 
 
 def test_attained_service_is_up_to_the_snapshot(store: Store) -> None:
@@ -185,3 +186,13 @@ def test_a_requeue_that_renews_the_time_of_submission_is_seen_through(store: Sto
     settings = replace(settings, policy=replace(settings.policy, order="fifo"))
     result = run_round(seen, memory, settings, Knowledge(), ROOT)
     assert [ranked.job for ranked in result.decision.order] == ["7", "8"]
+
+
+def test_what_was_asked_for_lately_is_usual(store: Store) -> None:
+    jobs = [job(1, gpus=2), job(2, gpus=2), job(3, gpus=1)]
+    seen = snapshot([node()], jobs)
+    store.remembering.sight(None, seen, ["1", "2", "3"])
+    later = snapshot([node()], [], seen.time + USUAL / 2)
+    usual = dict(store.remembering.memory(later, "fgd").usual)
+    assert usual == {jobs[0].request: 2, jobs[2].request: 1}
+    assert store.remembering.memory(replace(later, time=seen.time + USUAL + 1), "fgd").usual == ()

@@ -1,0 +1,216 @@
+"""Rounds of the descent on tiny clusters with shards, whole GPUs and jobs without any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.model import MILLI, Code, Decision, Job, JobState, Node, Request, Resources, Share
+from slurmsched.policies import PolicyError, system
+from slurmsched.policies.fgd import asking, usual_workload
+from slurmsched.policies.placing.fragmentation import Task
+from tests.builders import job, node, share, situation
+
+WHOLE, FOUR = Request(gpus=1, cpus=2, gpus_per_node=1), Request(gpus=4, cpus=4, gpus_per_node=4)
+
+
+def shards(count: int, cpus: int = 1, **other: object) -> Request:
+    return Request(shards=count, cpus=cpus, **other)  # type: ignore[arg-type]  # by name
+
+
+def has(count: int, index: int, where: str = "n1", cpus: int = 1) -> Share:
+    return Share(where, Resources(0, cpus, 0), "v100", (index,), count)
+
+
+def decided(nodes: Sequence[Node], jobs: Sequence[Job], usual: dict[Request, int] | None = None) -> Decision:
+    return system("fgd", "fifo").decide(situation(nodes, jobs, usual=tuple((usual or {}).items())))
+
+
+def homes(decision: Decision) -> dict[str, str]:
+    return {target.job: ",".join(target.nodes) for target in decision.targets.values()}
+
+
+N1, N2 = node("n1", 4, shards=10), node("n2", 4, shards=10)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "expected"),
+    [
+        pytest.param(
+            [N1, N2],
+            [job(1, request=shards(5), on=[has(5, 0, "n2")]), job(2, request=shards(5))],
+            {"1": "n2", "2": "n2"},
+            id="a half beside a half",
+        ),
+        pytest.param(
+            [N1, N2],
+            [job(1, request=shards(8), on=[has(8, 0)]), job(2, request=shards(5)), job(3, request=WHOLE)],
+            {"1": "n1", "2": "n1", "3": "n1"},
+            id="another node stays whole for a gang",
+        ),
+        pytest.param(
+            [node("cpu", 0, cpus=8), N1], [job(1, gpus=0, cpus=4)], {"1": "cpu"}, id="without GPUs: off the GPU nodes"
+        ),
+        pytest.param(
+            [N1, node("n2", 4, shards=10, busy=range(4))],
+            [job(1, gpus=0, cpus=20)],
+            {"1": "n2"},
+            id="without GPUs: where no idle GPU is stranded",
+        ),
+        pytest.param(
+            [node("n1", 4), N2], [job(1, request=shards(2))], {"1": "n2"}, id="shards on some nodes only: on those"
+        ),
+        pytest.param(
+            [node("n1", 2, shards=4), node("n2", 2, shards=10)],
+            [job(1, request=shards(6))],
+            {"1": "n2"},
+            id="more shards than some GPUs have: on others",
+        ),
+        pytest.param(
+            [node("n1", 2), node("n2", 2)],
+            [job(1, request=Request(gpus=4, gpus_per_node=2, nodes=2, cpus=4))],
+            {"1": "n1,n2"},
+            id="a gang over two nodes",
+        ),
+        pytest.param(
+            [node("n1", 2), node("n2", 2, busy=[0])],
+            [job(1, request=Request(gpus=4, gpus_per_node=2, nodes=2, cpus=4)), job(2, request=WHOLE)],
+            {"2": "n2"},
+            id="half a gang is not placed, and what was tried is given back",
+        ),
+        pytest.param(
+            [N1, node("n2", 4, "k80", shards=10)],
+            [job(1, request=shards(2, gpu_type="k80"))],
+            {"1": "n2"},
+            id="shards of a type",
+        ),
+        pytest.param(
+            [node("n1", 2, used_cpus=1), node("n2", 2)],
+            [job(1, request=Request(gpus=1, gpus_per_node=1, cpus=2, exclusive=True))],
+            {"1": "n2"},
+            id="an exclusive job on an empty node",
+        ),
+    ],
+)
+def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dict[str, str]) -> None:
+    usual = {WHOLE: 4, FOUR: 2, shards(5): 2}
+    assert homes(decided(nodes, jobs, usual)) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        pytest.param(shards(11), "11 shards of one GPU; the GPUs have 10", id="more shards than a GPU has"),
+        pytest.param(shards(2, gpu_type="h100"), "GPUs of type h100; there are v100", id="a type no node has"),
+        pytest.param(Request(gpus=5, gpus_per_node=5), "this many GPUs", id="more GPUs than a node has"),
+        pytest.param(shards(2, features="a&&b"), "constraint", id="a constraint that cannot be read"),
+        pytest.param(shards(2, features="infiniband"), "as it wants them; there are none", id="no such feature"),
+        pytest.param(shards(2, cpus=99), "CPUs", id="more CPUs than a node has"),
+    ],
+)
+def test_what_never_fits_is_told(request_: Request, sentence: str) -> None:
+    reason = decided([N1], [job(1, request=request_)]).waiting["1"]
+    assert reason.code is Code.NEVER_FITS
+    assert sentence in reason.sentence
+
+
+def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
+    reason = decided([node("n1", 2)], [job(1, request=shards(2))]).waiting["1"]
+    assert reason.sentence == (
+        "asks for more than the cluster has: shards, and the GPUs it may use have none: see gres/shard in slurm.conf"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        pytest.param(shards(6), Code.NO_SHARDS, id="shards are left, too few on each GPU"),
+        pytest.param(WHOLE, Code.NO_ROOM, id="no whole GPU"),
+        pytest.param(Request(cpus=23), Code.NO_CPUS, id="no CPUs"),
+    ],
+)
+def test_what_does_not_fit_now_says_what_is_missing(request_: Request, code: Code) -> None:
+    full = [job(place, request=shards(5), on=[has(5, place)]) for place in range(2)]
+    reason = decided([node("n1", 2, shards=10)], [*full, job(9, request=request_)]).waiting["9"]
+    assert reason.code is code
+
+
+def test_the_device_is_the_first_that_has_enough_left() -> None:
+    """Slurm would not look for the fullest."""
+    jobs = [job(1, request=shards(7), on=[has(7, 1)]), job(2, request=shards(3))]
+    (target,) = (target for target in decided([N1], jobs).targets.values() if target.job == "2")
+    assert target.shares[0].indices == (0,)
+    assert (target.shares[0].shards, target.shares[0].resources.gpus) == (3, 0)
+
+
+def test_a_node_with_gpus_of_several_types_is_left_alone() -> None:
+    mixed = node("n1", 2)
+    mixed = Node(
+        "n1", (mixed.gpus[0], node("x", 2, "k80").gpus[1]), mixed.total, mixed.used, partitions=mixed.partitions
+    )
+    assert homes(decided([mixed, node("n2", 1)], [job(1, request=WHOLE)])) == {"1": "n2"}
+
+
+def test_a_job_that_is_ending_still_has_its_place() -> None:
+    ending = job(1, request=WHOLE, on=[share("n1", (0,), cpus=2, memory=0)], state=JobState.COMPLETING)
+    decision = decided([node("n1", 1)], [ending, job(2, request=WHOLE)])
+    assert decision.waiting["1"].code is Code.FREED_SOON
+    assert decision.waiting["2"].code is Code.NO_ROOM
+
+
+def test_a_vanished_node_changes_nothing_for_the_others() -> None:
+    lost = job(1, request=shards(2), on=[has(2, 0, "gone")])
+    assert homes(decided([N1], [lost, job(2, request=WHOLE)])) == {"1": "gone", "2": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "tasks"),
+    [
+        pytest.param(shards(4, cpus=3, memory=7), [Task(3000, 7, 1, 400)], id="shards"),
+        pytest.param(Request(gpus=4, gpus_per_node=2, nodes=2, cpus=5), [Task(3000, 0, 2, MILLI)] * 2, id="per node"),
+        pytest.param(Request(gpus=3, nodes=2, cpus=2), [Task(1000, 0, 2, MILLI), Task(1000, 0, 1, MILLI)], id="uneven"),
+        pytest.param(Request(cpus=4, nodes=2), [Task(2000, 0, 0, 0)] * 2, id="no GPUs"),
+        pytest.param(Request(gpus=1, gpu_type="k80"), [Task(1000, 0, 1, MILLI, ("k80",))], id="a type"),
+    ],
+)
+def test_what_is_asked_for_on_each_node(request_: Request, tasks: list[Task]) -> None:
+    assert list(asking(request_, 10).tasks) == tasks
+
+
+def test_shards_that_no_gpu_has() -> None:
+    with pytest.raises(PolicyError, match="11 shards of one GPU; the GPUs there have 10"):
+        asking(shards(11), 10)
+
+
+def test_the_usual_workload_leaves_out_what_fits_nowhere_and_is_never_empty() -> None:
+    made = usual_workload([(shards(5), 3), (shards(50), 99)], 10)
+    assert made.tasks == (Task(1000, 0, 1, 500),)
+    assert usual_workload([], 10).tasks == (Task(1000, 0, 1, MILLI),)
+
+
+REQUESTS = st.one_of(
+    st.integers(1, 12).map(shards),
+    st.builds(lambda gpus: Request(gpus=gpus, gpus_per_node=gpus, cpus=gpus), st.integers(1, 4)),
+    st.builds(lambda cpus: Request(cpus=cpus), st.integers(1, 12)),
+    st.just(Request(gpus=4, gpus_per_node=2, nodes=2, cpus=4)),
+)
+
+
+@given(st.lists(REQUESTS, max_size=25), st.lists(st.sampled_from([0, 4, 10]), min_size=1, max_size=3))
+def test_nothing_is_promised_twice(requests: list[Request], kinds: list[int]) -> None:
+    nodes = [node(f"n{place}", 3, cpus=12, shards=own) for place, own in enumerate(kinds)]
+    jobs = [job(place, request=request) for place, request in enumerate(requests)]
+    decision = decided(nodes, jobs)
+    assert set(decision.targets) | set(decision.waiting) == {one.id for one in jobs}
+    assert not set(decision.targets) & set(decision.waiting)
+    for own in nodes:
+        shares = [s for target in decision.targets.values() for s in target.shares if s.node == own.name]
+        assert sum(s.resources.cpus for s in shares) <= own.total.cpus
+        for gpu in own.gpus:
+            there = [s for s in shares if gpu.index in s.indices]
+            cut = sum(s.shards for s in there)
+            assert cut <= own.gpus[0].shards if cut else len(there) <= 1
+            assert not cut or all(s.shards for s in there)
