@@ -45,7 +45,7 @@ def free(
     if gpu_type is not None and gpu_type not in known:
         raise click.BadParameter(f"no GPU of type '{gpu_type}' here: there are {', '.join(known) or 'none'}")
     waiting = sum(job.state is JobState.PENDING for job in now.jobs)
-    found = what_is_free(now.nodes, now.surveyed, waiting, Need(gpu_type, cpus_per_gpu, mem_per_gpu))
+    found = what_is_free(now.nodes, now.surveyed, waiting, Need(gpu_type, cpus_per_gpu, mem_per_gpu), now.fragments)
     if as_json:
         print_json(found)
     else:

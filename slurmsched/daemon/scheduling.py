@@ -18,6 +18,8 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
 from slurmsched.policies.systems import system
 from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.foreseen import surprises
+from slurmsched.rounds.fragments import surveyed
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.rounds.scope import unmanaged
 from slurmsched.settings.definition import Mode, Settings
@@ -148,7 +150,9 @@ class _Round:
     def _record(self, seen: _Seen, result: RoundResult) -> None:
         storage = self.site.settings.storage
         recording = pack(seen.snapshot, seen.memory) if storage.keep_snapshots else None
-        self.store.remembering.remember(self.id, result, explain, recording)
+        self.store.remembering.remember(
+            self.id, result, explain, recording, surveyed(result.snapshot, seen.memory.usual)
+        )
         self.store.remembering.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
 
     def _apply(self, seen: _Seen, result: RoundResult) -> Applied:
@@ -156,9 +160,10 @@ class _Round:
         apply = self.applier.apply if settles else self.applier.apply_at_once
         applied = apply(self.id, result.plan, seen.snapshot)
         if applied.changed:
-            last = applied.snapshot
-            self.store.remembering.happened(self.id, applied.outcomes, result.decision.targets, last.time)
-            self.store.remembering.sight(self.id, last, seen.managed)
+            last, targets = applied.snapshot, result.decision.targets
+            surprised = surprises(targets.values(), seen.snapshot, last)
+            self.store.remembering.happened(self.id, applied.outcomes, targets, last.time, surprised)
+            self.store.remembering.sight(self.id, last, seen.managed, surveyed(last, seen.memory.usual))
         return applied
 
 

@@ -7,7 +7,7 @@ from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hint
 from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
 from slurmsched.model.memory import Memory
 from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
-from slurmsched.model.overview import GpuUse, NodeUse, Overview, survey
+from slurmsched.model.overview import Fragments, GpuUse, NodeFragments, NodeUse, Overview, survey
 from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
 from slurmsched.model.reasons import SENTENCES, Code, Reason
 from slurmsched.model.resources import Resources
@@ -21,6 +21,7 @@ __all__ = [
     "Code",
     "Decision",
     "EncodingError",
+    "Fragments",
     "Gpu",
     "GpuUse",
     "Hints",
@@ -30,6 +31,7 @@ __all__ = [
     "JobState",
     "Memory",
     "Node",
+    "NodeFragments",
     "NodeState",
     "NodeUse",
     "Operation",

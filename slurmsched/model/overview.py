@@ -10,7 +10,7 @@ from slurmsched.model.node import Node, NodeState
 from slurmsched.model.resources import Resources
 from slurmsched.model.snapshot import Snapshot
 
-__all__ = ["GpuUse", "NodeUse", "Overview", "survey"]
+__all__ = ["Fragments", "GpuUse", "NodeFragments", "NodeUse", "Overview", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class GpuUse:
     type: str
     used: int = 0
     jobs: tuple[JobId, ...] = ()
+    shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,38 @@ class NodeUse:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeFragments:
+    """One node, or all: its idle GPUs, and the parts of them that the next job could not use, in the mean over what is
+    usually asked for. `lost` is their sum without `no_gpu_asked`, which no placing could help. All in GPUs."""
+
+    node: str
+    idle: float
+    lack_gpu: float
+    lack_cpu: float
+    lack_both: float
+    other_type: float
+    no_gpu_asked: float
+
+    @property
+    def lost(self) -> float:
+        return self.lack_gpu + self.lack_cpu + self.lack_both + self.other_type
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """As a line of a table: idle, lost, and what of that lacks GPUs, CPUs, both, or is of another type."""
+        return self.idle, self.lost, self.lack_gpu, self.lack_cpu, self.lack_both, self.other_type
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """`sentence` says it for the usual job that could use least of what is idle; empty where nothing is lost."""
+
+    all: NodeFragments
+    nodes: tuple[NodeFragments, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The cluster at `time` (unix seconds), nodes in the snapshot's order. Stored with each round as JSON."""
 
@@ -54,6 +87,8 @@ class Overview:
     cluster: str = ""
     release: str = ""
     oddities: tuple[str, ...] = ()
+    fragments: Fragments | None = None
+    """None where nobody worked it out."""
 
 
 def survey(snapshot: Snapshot) -> Overview:
@@ -69,7 +104,8 @@ def survey(snapshot: Snapshot) -> Overview:
 
 def _node(node: Node, holders: Mapping[tuple[str, int], list[JobId]]) -> NodeUse:
     gpus = tuple(
-        GpuUse(gpu.index, gpu.type, gpu.used, tuple(holders.get((node.name, gpu.index), ()))) for gpu in node.gpus
+        GpuUse(gpu.index, gpu.type, gpu.used, tuple(holders.get((node.name, gpu.index), ())), gpu.shards)
+        for gpu in node.gpus
     )
     partitions = tuple(sorted(node.partitions))
     return NodeUse(node.name, gpus, node.total, node.used, node.state, node.state_text, partitions, node.reason)

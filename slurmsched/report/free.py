@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import NodeState, NodeUse
+from slurmsched.model import Fragments, NodeState, NodeUse
 from slurmsched.report.quantities import count, memory
 
 __all__ = ["Free", "Largest", "Need", "NodeFree", "free"]
@@ -60,16 +60,23 @@ class Free:
     types: tuple[Largest, ...]
     nodes: tuple[NodeFree, ...]
     waiting: int
+    fragments: Fragments | None
 
 
-def free(nodes: Sequence[NodeUse], at: float, waiting: int, need: Need = ANY) -> Free:
-    """What could start now. `waiting` managed jobs come first."""
+def free(
+    nodes: Sequence[NodeUse],
+    at: float,
+    waiting: int,
+    need: Need = ANY,
+    fragments: Fragments | None = None,
+) -> Free:
+    """What could start now. `waiting` managed jobs come first; `fragments` are those of the last round."""
     types = sorted({gpu.type for node in nodes for gpu in node.gpus if need.gpu_type in (None, gpu.type)})
     rows = tuple(
         _node(node, kind, need) for kind in types for node in nodes if any(gpu.type == kind for gpu in node.gpus)
     )
     sums = tuple(_largest(kind, nodes, [row for row in rows if row.gpu_type == kind]) for kind in types)
-    return Free(at, sums, rows, waiting)
+    return Free(at, sums, rows, waiting, fragments)
 
 
 def _node(node: NodeUse, kind: str, need: Need) -> NodeFree:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from slurmsched.model import Fragments
 from slurmsched.report.free import Free, Largest
 from slurmsched.report.listing import Column, Listing
 from slurmsched.report.quantities import count, duration, memory
+from slurmsched.report.words import line
 
 __all__ = ["free_view"]
 
@@ -44,8 +46,20 @@ def free_view(free: Free, now: float) -> RenderableType:
     parts: list[RenderableType] = [sums]
     if any(row.idle for row in free.nodes):
         parts += ["", nodes]
+    if free.fragments and free.fragments.sentence:
+        parts += ["", line(free.fragments.sentence), "", _fragments(free.fragments)]
     parts += (Text(note, style="dim") for note in _notes(free, now))
     return Group(*parts)
+
+
+def _fragments(found: Fragments) -> Listing:
+    """By node, what of its idle GPUs the usual jobs could not use, in the mean: GPUs, by what is missing."""
+    columns = (
+        Column("NODE"),
+        *(Column(heading, right=True) for heading in ("IDLE", "LOST", "NO GPU", "NO CPU", "NEITHER", "OTHER TYPE")),
+    )
+    rows = [("all nodes", found.all), *((own.node, own) for own in found.nodes if own.lost)]
+    return Listing(columns, [(name, *(f"{part:.1f}" for part in own.parts)) for name, own in rows])
 
 
 def _notes(free: Free, now: float) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurmsched.daemon.heartbeat import Beat
-from slurmsched.model import JobId, JobState, NodeUse, Overview
+from slurmsched.model import Fragments, JobId, JobState, NodeUse, Overview
 from slurmsched.report.liveness import Life, Liveness, liveness
 from slurmsched.report.quantities import count, duration
 from slurmsched.settings.definition import Settings
@@ -64,6 +64,8 @@ class Status:
     waiting: int
     jobs: tuple[QueuedJob, ...]
     problems: tuple[str, ...]
+    fragments: Fragments | None = None
+    """What of the idle GPUs the usual jobs could not use, as of the last round."""
 
 
 def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, disabled: bool = False) -> Status:
@@ -84,6 +86,9 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
         problems.append(f"{pause}: 'synsched resume' goes on")
     if (latest := next(iter(reading.rounds(1)), None)) and latest.error:
         problems.append(f"round {latest.id} failed: {latest.error}")
+    if last is not None and (elsewhere := reading.surprises(last.id)):
+        where = f"of round {last.id} on other GPUs than foreseen: see 'synsched history'"
+        problems.append(f"{count(elsewhere, 'job')} {where}")
     problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
     problems += used.oddities
     return Status(
@@ -99,6 +104,7 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
         waiting=sum(job.state is JobState.PENDING for job in jobs),
         jobs=jobs,
         problems=tuple(problems),
+        fragments=used.fragments,
     )
 
 

@@ -38,6 +38,8 @@ def status_view(status: Status, every_node: bool = False) -> RenderableType:
     parts: list[RenderableType] = [header_view(status)]
     if status.nodes:
         parts += ["", nodes_view(status.nodes, every_node)]
+    if status.fragments and status.fragments.sentence:
+        parts += [line(status.fragments.sentence)]
     if status.jobs:
         parts += ["", jobs_view(status.jobs)]
     if status.problems:

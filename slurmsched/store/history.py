@@ -25,6 +25,7 @@ class Kind(StrEnum):
     REFUSED = "refused"
     HINT = "hint"
     UNDONE = "undone"
+    DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)

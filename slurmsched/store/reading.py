@@ -105,6 +105,11 @@ class Reading:
         query = "SELECT at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
         return self._each(_event, query, job)
 
+    def surprises(self, round_id: int) -> int:
+        """How many jobs run on other GPUs than that round foresaw."""
+        rows = self._rows("SELECT count(*) AS jobs FROM events WHERE round = ? AND kind = 'device'", round_id)
+        return int(rows[0]["jobs"])
+
     def operations(self, job: JobId) -> tuple[OperationRow, ...]:
         """What was done to a job, oldest first."""
         return self._each(_operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)

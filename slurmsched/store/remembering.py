@@ -11,6 +11,7 @@ from slurmsched.model import (
     JobId,
     Memory,
     Outcome,
+    Overview,
     Request,
     Result,
     Snapshot,
@@ -21,9 +22,11 @@ from slurmsched.model import (
     survey,
 )
 from slurmsched.rounds.explanation import Explanation
+from slurmsched.rounds.foreseen import Surprise
 from slurmsched.store.accounts import Accounts
 from slurmsched.store.database import Database
-from slurmsched.store.history import events_of, note
+from slurmsched.store.history import Event, Kind, events_of, note
+from slurmsched.store.lately import USUAL
 from slurmsched.store.sightings import sight
 
 if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no policy for it
@@ -31,13 +34,10 @@ if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no polic
 
     Explain = Callable[[RoundResult, JobId], Explanation]
 
-__all__ = ["RETRY_AFTER", "USUAL", "Remembering"]
+__all__ = ["RETRY_AFTER", "Remembering"]
 
 RETRY_AFTER: Final = 900.0
 """Seconds for which a job whose start Slurm did not make is not tried again: each try may displace others."""
-
-USUAL: Final = 14 * 86400.0
-"""Seconds: jobs of this time say what is usually asked for."""
 
 
 class Remembering:
@@ -72,17 +72,26 @@ class Remembering:
             usual=self._usual(snapshot.time - USUAL),
         )
 
-    def sight(self, round_id: int | None, snapshot: Snapshot, managed: Collection[JobId]) -> None:
+    def sight(
+        self, round_id: int | None, snapshot: Snapshot, managed: Collection[JobId], overview: Overview | None = None
+    ) -> None:
         """Bring jobs and accounts up to a poll, and within a round what `status` and `free` show of the nodes."""
         with self._database.transaction():
             note(self._database, round_id, sight(self._database, snapshot, managed))
             Accounts(self._database).observe(snapshot)
             if round_id is not None:
                 self._database.write(
-                    "UPDATE rounds SET overview = ? WHERE id = ?", (encode(survey(snapshot)), round_id)
+                    "UPDATE rounds SET overview = ? WHERE id = ?", (encode(overview or survey(snapshot)), round_id)
                 )
 
-    def remember(self, round_id: int, result: RoundResult, explain: Explain, recording: bytes | None = None) -> None:
+    def remember(
+        self,
+        round_id: int,
+        result: RoundResult,
+        explain: Explain,
+        recording: bytes | None = None,
+        overview: Overview | None = None,
+    ) -> None:
         """A round's decision, before anything is done about it, with its recording for replay."""
         unmanaged = result.unmanaged
         alone = [(job, Explanation(job, unmanaged[job].sentence), None, None) for job in unmanaged]
@@ -94,12 +103,21 @@ class Remembering:
             )
             self._database.write(
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
-                (encode(survey(result.snapshot)), recording, round_id),
+                (encode(overview or survey(result.snapshot)), recording, round_id),
             )
 
-    def happened(self, round_id: int, outcomes: Iterable[Outcome], placed: Iterable[JobId], at: float) -> None:
-        """What the round did to whom, for `history`. `placed` are the jobs that have a target."""
+    def happened(
+        self,
+        round_id: int,
+        outcomes: Iterable[Outcome],
+        placed: Iterable[JobId],
+        at: float,
+        surprised: Iterable[Surprise] = (),
+    ) -> None:
+        """What the round did to whom, for `history`. `placed` are the jobs that have a target, `surprised` those that
+        run on other GPUs than it foresaw."""
         note(self._database, round_id, events_of(outcomes, placed, at))
+        note(self._database, round_id, (Event(at, own.job, Kind.DEVICE, own.sentence) for own in surprised))
 
     def prune(self, at: float, keep_days: int, keep_snapshots: int) -> None:
         """Drop history older than `keep_days` and all but the latest `keep_snapshots` recordings."""

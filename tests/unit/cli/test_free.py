@@ -61,7 +61,7 @@ def test_what_each_gpu_needs_narrows_it_down(site: Site) -> None:
 def test_json_has_stable_keys(site: Site) -> None:
     site.round(HALF)
     told = site.json("free")
-    assert list(told) == ["schema", "at", "types", "nodes", "waiting"]
+    assert list(told) == ["schema", "at", "types", "nodes", "waiting", "fragments"]
     nodes = told["nodes"]
     assert isinstance(nodes, list)
     assert list(nodes[0]) == ["node", "gpu_type", "idle", "usable", "at_share", "cpus", "memory", "why"]

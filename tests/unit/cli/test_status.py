@@ -168,6 +168,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "waiting",
         "jobs",
         "problems",
+        "fragments",
     ]
     assert told["schema"] == 1
     jobs = told["jobs"]

@@ -29,7 +29,7 @@ from slurmsched.rounds.explaining import explain
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import Mode, Rounds, Settings
-from slurmsched.store.remembering import USUAL
+from slurmsched.store.lately import USUAL
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 

@@ -1,0 +1,91 @@
+"""What of the idle GPUs is lost to the usual jobs, in words; and which GPUs were not those foreseen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.model import Node, Request, Resources, Share, Target, survey
+from slurmsched.rounds.foreseen import surprises
+from slurmsched.rounds.fragments import fragments, surveyed
+from tests.builders import job, node, share, snapshot
+
+WHOLE = Request(gpus=1, gpus_per_node=1, cpus=2)
+EIGHT = Request(gpus=8, gpus_per_node=8, cpus=8)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "usual", "sentence"),
+    [
+        pytest.param([node()], [(EIGHT, 1)], "", id="nothing is lost"),
+        pytest.param(
+            [node(used_cpus=20)],
+            [(EIGHT, 1)],
+            "8 GPUs idle, 8 of them unusable for the usual 8-GPU job with 8 CPUs: CPU is gone",
+            id="CPUs are gone",
+        ),
+        pytest.param(
+            [node("n1", busy=[0]), node("n2")],
+            [(EIGHT, 1)],
+            "15 GPUs idle, 7 of them unusable for the usual 8-GPU job with 8 CPUs: too few are free together",
+            id="one short of a node",
+        ),
+        pytest.param(
+            [node(gpu_type="k80")],
+            [(replace(WHOLE, gpu_type="v100"), 3), (WHOLE, 1)],
+            "8 GPUs idle, 8 of them unusable for the usual 1-GPU job with 2 CPUs: they are of other types",
+            id="other types",
+        ),
+    ],
+)
+def test_what_is_lost_in_words(nodes: list[Node], usual: list[tuple[Request, int]], sentence: str) -> None:
+    assert fragments(survey(snapshot(nodes)).nodes, usual).sentence == sentence
+
+
+def test_a_rest_of_a_gpu_in_words() -> None:
+    other = job(1, request=Request(shards=5), on=[Share("n1", Resources(0, 1, 0), "v100", (0,), 5)])
+    seen = survey(snapshot([node("n1", 1, shards=10)], [other]))
+    assert fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
+        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: too few are free together"
+    )
+
+
+def test_by_node_and_by_what_is_missing() -> None:
+    seen = surveyed(snapshot([node("n1", 4, used_cpus=23), node("n2", 2)]), [(WHOLE, 1)])
+    assert seen.fragments is not None
+    first, second = seen.fragments.nodes
+    assert (first.node, first.idle, first.lost, first.lack_cpu) == ("n1", 4.0, 4.0, 4.0)
+    assert (second.idle, second.lost) == (2.0, 0.0)
+    assert seen.fragments.all.parts == (6.0, 4.0, 0.0, 4.0, 0.0, 0.0)
+
+
+def test_nodes_that_are_down_or_of_several_types_do_not_count() -> None:
+    mixed = node("n2", 2)
+    mixed = replace(mixed, gpus=(mixed.gpus[0], replace(mixed.gpus[1], type="k80")))
+    found = fragments(survey(snapshot([mixed, node("cpu", 0)])).nodes, [(WHOLE, 1)])
+    assert (found.nodes, found.all.idle, found.sentence) == ((), 0.0, "")
+
+
+def started(index: int) -> Target:
+    return Target("1", (share("n1", (index,)),))
+
+
+@pytest.mark.parametrize(
+    ("foreseen", "taken", "sentences"),
+    [
+        pytest.param(2, (2,), [], id="as foreseen"),
+        pytest.param(0, (2,), ["runs on GPU 2 of n1; GPU 0 was foreseen"], id="another"),
+    ],
+)
+def test_gpus_that_were_not_foreseen(foreseen: int, taken: tuple[int, ...], sentences: list[str]) -> None:
+    before = snapshot([node()], [job(1)])
+    after = snapshot([node()], [job(1, on=[share("n1", taken)])])
+    assert [own.sentence for own in surprises([started(foreseen)], before, after)] == sentences
+
+
+def test_a_job_that_ran_before_or_waits_still_surprises_nobody() -> None:
+    runs = snapshot([node()], [job(1, on=[share("n1", (5,))])])
+    assert surprises([started(0)], runs, runs) == ()
+    waits = snapshot([node()], [job(1)])
+    assert surprises([started(0)], waits, waits) == ()
