@@ -11,7 +11,7 @@ from slurmsched.backends.recorded import RecordedBackend, load
 from slurmsched.cli.cluster import backend, knowledge, remembered
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import policy_options, with_policy
+from slurmsched.cli.policy import defragmenting, policy_options, with_policy
 from slurmsched.daemon.fragments import fragments
 from slurmsched.report.plan_view import plan_view
 from slurmsched.report.planned import planned
@@ -29,6 +29,7 @@ __all__ = ["plan"]
     help="Decide this recording instead of the cluster as it is.",
 )
 @policy_options
+@click.option("--defrag", is_flag=True, help="Also move running jobs where that lets a waiting one start.")
 @click.option("--commands", is_flag=True, help="Also the exact Slurm commands.")
 @json_option
 @click.pass_obj
@@ -38,19 +39,21 @@ def plan(
     recording: Path | None,
     system: str | None,
     order: str | None,
+    defrag: bool,
     commands: bool,
     as_json: bool,
 ) -> None:
     """Show what a round would do now.
 
-    Asks Slurm once, decides and plans; nothing is changed and nothing is written.
+    Asks Slurm once, decides and plans; nothing is changed and nothing is written. With --defrag the plan has the fewest
+    moves that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out.
 
     \b
     Example:
       synsched plan --commands
       synsched plan --from monday.round --order srtf
     """
-    settings = with_policy(invocation.settings, system, order)
+    settings = defragmenting(with_policy(invocation.settings, system, order), asked=defrag)
     cluster: Backend
     if recording is not None:
         recorded = load(recording)

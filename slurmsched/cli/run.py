@@ -10,7 +10,7 @@ import click
 from slurmsched.cli.cluster import site
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import MODE, with_mode
+from slurmsched.cli.policy import MODE, defragmenting, with_mode
 from slurmsched.daemon.running import once as one_round_alone
 from slurmsched.daemon.running import serve
 from slurmsched.daemon.scheduling import Site
@@ -25,10 +25,11 @@ BLOCKED: Final = 3
 @click.command()
 @click.option("--once", is_flag=True, help="One round, then end; for cron. Quiet unless something changed.")
 @click.option("--mode", type=MODE, help="Another mode than the settings name.")
+@click.option("--defrag", is_flag=True, help="With --once: also move running jobs for waiting ones.")
 @click.option("--keep-holds", is_flag=True, help="At the end keep held what is held, for a quick restart.")
 @json_option
 @click.pass_obj
-def run(invocation: Invocation, *, once: bool, mode: str | None, keep_holds: bool, as_json: bool) -> None:
+def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, keep_holds: bool, as_json: bool) -> None:
     """Run scheduling rounds.
 
     As a daemon until SIGTERM, which gives everything held back to Slurm first; SIGHUP reads the settings again. With
@@ -42,11 +43,11 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, keep_holds: boo
     """
 
     def assemble() -> Site:
-        settings = with_mode(invocation.reload().settings, mode)
+        settings = defragmenting(with_mode(invocation.reload().settings, mode), asked=defrag)
         return site(settings)
 
-    if as_json and not once:
-        raise click.UsageError("--json goes with --once")
+    if (as_json or defrag) and not once:
+        raise click.UsageError(f"{'--json' if as_json else '--defrag'} goes with --once")
     if not once:
         serve(assemble, invocation.clock, os.environ, _say, keep_holds=keep_holds)
         return

@@ -133,7 +133,12 @@ class _Round:
     def _decide(self, seen: _Seen) -> tuple[RoundResult, float]:
         settings = self.site.settings
         timed = Timed(
-            system(settings.policy.system, settings.policy.order, settings.policy.las_queues),
+            system(
+                settings.policy.system,
+                settings.policy.order,
+                settings.policy.las_queues,
+                defragment=settings.policy.defragment,
+            ),
             self.clock,
         )
         result = run_round(

@@ -23,6 +23,8 @@ class Code(StrEnum):
     FILLS_IN = "fills_in"
     PAYS_FOR_RESTART = "pays_for_restart"
     FEWEST_FRAGMENTS = "fewest_fragments"
+    ROOM_IS_MADE = "room_is_made"
+    MAKES_ROOM = "makes_room"
     # a job waits
     BEHIND = "behind"
     NO_ROOM = "no_room"
@@ -76,6 +78,8 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
     Code.PAYS_FOR_RESTART: "is restarted with other resources: saves {saving}, costs {cost}",
     Code.FEWEST_FRAGMENTS: "is placed where it leaves the fewest idle GPUs that the usual jobs cannot use",
+    Code.ROOM_IS_MADE: "starts once {jobs} moved to other nodes, which costs {cost} GPU-seconds of restarting",
+    Code.MAKES_ROOM: "moves to {nodes}, so that job {job} can start",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -55,8 +56,11 @@ ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {
 DEFAULT_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 
-def system(name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_QUEUES) -> System:
-    """The system of this name, with jobs in this order; `slurm` keeps Slurm's own order.
+def system(
+    name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_QUEUES, *, defragment: bool = False
+) -> System:
+    """The system of this name, with jobs in this order; `slurm` keeps Slurm's own order. With `defragment` one that
+    places parts of GPUs moves running jobs where that lets a waiting one start.
 
     `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or bounds that
     do not ascend.
@@ -67,4 +71,5 @@ def system(name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_
         raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
-    return SYSTEMS[name](ORDERS[order](las_queues))
+    made = SYSTEMS[name](ORDERS[order](las_queues))
+    return replace(made, defragments=defragment) if isinstance(made, FragmentationDescent) else made

@@ -23,9 +23,9 @@ _SHARDS: Final = "shards:"
 
 @dataclass(slots=True)
 class _Part:
-    """Room on one node; `owner` is the job that has to leave first, None for what is free now."""
+    """Room on one node; `owners` are the jobs that all have to leave first, none for what is free now."""
 
-    owner: JobId | None
+    owners: tuple[JobId, ...]
     left: Amounts
 
 
@@ -34,13 +34,25 @@ class Room:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._nodes = snapshot.node
-        self._parts = {node.name: [_Part(None, _free(node))] for node in snapshot.nodes}
+        self._leaving: dict[tuple[str, int], list[tuple[JobId, int]]] = {}
+        self._parts = {node.name: [_Part((), _free(node))] for node in snapshot.nodes}
 
     def vacate(self, job: JobId, shares: Iterable[Share]) -> None:
         """The job may leave: what it has can be claimed by those who wait for it to be gone."""
         for share in shares:
             if share.node in self._parts:
-                self._parts[share.node].append(_Part(job, _amounts(share, self._nodes[share.node])))
+                self._parts[share.node].append(_Part((job,), _amounts(share, self._nodes[share.node])))
+                self._uncut(job, share)
+
+    def _uncut(self, job: JobId, share: Share) -> None:
+        """A GPU in shards is whole again once everybody who shares it has left."""
+        node = self._nodes[share.node]
+        for gpu in (gpu for gpu in node.gpus if share.shards and gpu.index in share.indices):
+            leaving = self._leaving.setdefault((node.name, gpu.index), [])
+            leaving.append((job, share.shards))
+            if MILLI * sum(shards for _, shards in leaving) // gpu.shards >= gpu.used:
+                owners = tuple(own for own, _ in leaving)
+                self._parts[node.name].append(_Part(owners, Counter({_GPUS + gpu.type: 1})))
 
     def claim(
         self, shares: Sequence[Share], reluctance: Callable[[JobId], int | None]
@@ -60,7 +72,7 @@ class Room:
             if not self._draw(share, reluctance, drawn):
                 take_back()
                 return None
-        owners = dict.fromkeys(part.owner for part, _, _ in drawn if part.owner is not None)
+        owners = dict.fromkeys(owner for part, _, _ in drawn for owner in part.owners)
         return tuple(owners), take_back
 
     def _draw(
@@ -69,7 +81,7 @@ class Room:
         if share.node not in self._parts:
             return False
         ranked = [
-            (-1 if part.owner is None else reluctance(part.owner), place, part)
+            (_most_reluctant(part.owners, reluctance), place, part)
             for place, part in enumerate(self._parts[share.node])
         ]
         parts = [part for rank, _, part in sorted((r, p, q) for r, p, q in ranked if r is not None)]
@@ -104,6 +116,12 @@ class Room:
             free.left[kind] -= share.shards
             drawn.append((free, kind, share.shards))
         return True
+
+
+def _most_reluctant(owners: Iterable[JobId], reluctance: Callable[[JobId], int | None]) -> int | None:
+    """-1 for what is free; None where one of them may never leave."""
+    said = [reluctance(owner) for owner in owners]
+    return None if None in said else max((own for own in said if own is not None), default=-1)
 
 
 def _free(node: Node) -> Amounts:

@@ -87,7 +87,12 @@ def run_round(
         state=memory.policy_state,
         usual=memory.usual,
     )
-    policy = deciding or system(settings.policy.system, settings.policy.order, settings.policy.las_queues)
+    policy = deciding or system(
+        settings.policy.system,
+        settings.policy.order,
+        settings.policy.las_queues,
+        defragment=settings.policy.defragment,
+    )
     decision = policy.decide(situation)
     wanted = plan(
         situation,

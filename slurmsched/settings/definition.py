@@ -95,6 +95,10 @@ class Policy:
             "doc": "bounds of the discretised queues of las, in GPU-seconds attained (Tiresias); empty for plain las"
         },
     )
+    defragment: bool = field(
+        default=False,
+        metadata={"doc": "system fgd: move running jobs where that lets a waiting one start, within the guards"},
+    )
     profiles: str = field(
         default="", metadata={"doc": "file of measured sensitivity profiles; empty uses the shipped ones"}
     )

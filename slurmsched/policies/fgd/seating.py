@@ -56,10 +56,10 @@ class Seats:
                 return ()
             placed.append((found[0], task, found[1]))
             left[found[0]] = False
-        return tuple(self._share(wanted.shards, *one) for one in placed)
+        return tuple(self.share(wanted.shards, *one) for one in placed)
 
-    def _share(self, shards: int, node: int, task: Task, devices: tuple[int, ...]) -> Share:
-        """`indices` are the devices that Slurm is expected to choose."""
+    def share(self, shards: int, node: int, task: Task, devices: tuple[int, ...]) -> Share:
+        """A task's place as the model says it; `indices` are the devices that Slurm is expected to choose."""
         home = self.cluster.nodes[node]
         gpu_type = home.gpus[devices[0]].type if devices else ""
         own = Resources(0 if shards else task.gpus, task.cpu // _CORE, task.memory)
