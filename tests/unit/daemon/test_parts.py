@@ -52,3 +52,26 @@ def test_what_slurm_chose_is_what_was_foreseen(world: World) -> None:
     foreseen = {job: first.result.decision.targets[job].shares[0].indices for job in jobs}
     seen = {job.id: job.shares[0].indices for job in world.simulated.observe().jobs}
     assert seen == foreseen
+
+
+def test_a_job_moves_so_that_a_wide_one_starts_and_keeps_what_it_had_done(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=[node("n1", 8, shards=10), node("n2", 8, shards=10)])
+    policy = Policy("fgd", "fifo", defragment=True)
+    guards = replace(world.settings.guards, restart_cost=60.0)
+    world.settings = replace(world.settings, policy=policy, manage=Manage(partitions=("gpu",)), guards=guards)
+    world.cluster._hook = JobSubmit(Manage(partitions=("gpu",)), lambda _now: True, parts=True)
+    small = [world.submit(1), world.submit(7)]
+    world.rounds(2)
+    assert {world.where()[job] for job in small} == {("n1",)}
+    extra = world.submit(5)
+    world.rounds(1)
+    world.cluster.life.cancel(world.cluster.jobs[small[1]], world.clock.now())
+    world.later(60)
+    gang = world.submit(8)
+    world.rounds(3)
+    where = world.where()
+    assert where[gang] == ("n1",)
+    assert where[small[0]] == where[extra] == ("n2",)
+    moved = next(job for job in world.simulated.observe().jobs if job.id == small[0])
+    assert moved.restarts == 1
+    assert world.cluster.jobs[small[0]].work.saved > 0
