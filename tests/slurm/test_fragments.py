@@ -111,20 +111,9 @@ def test_a_move_lets_a_gang_start_and_the_moved_job_goes_on_where_it_was(site: M
     assert f"so that job {gang} can start" in site.synsched("history", moves).out
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        pytest.param(("--gres=shard:v100:11",), "11 shards of one GPU", id="more shards than a GPU has"),
-        pytest.param(("--gres=shard:2", "--constraint=v100&nvlink"), "", id="no such node: Slurm refuses it"),
-    ],
-)
-def test_what_never_fits_is_told_in_words(site: Mini, options: Sequence[str], words: str) -> None:
+def test_what_never_fits_is_told_in_words(site: Mini) -> None:
     site.configure(**FGD)
     assert site.synsched("run", "--once").code == 0
-    try:
-        job = submit(site, *options)
-    except AssertionError as refused:
-        assert "sbatch" in str(refused)
-        return
+    job = submit(site, "--gres=shard:v100:11")
     assert site.synsched("run", "--once").code == 0
-    assert words in site.synsched("explain", job).out
+    assert "11 shards of one GPU; the GPUs have 10" in site.synsched("explain", job).out
