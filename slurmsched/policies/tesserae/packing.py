@@ -53,7 +53,7 @@ def pack(placed: Sequence[Packable], pending: Sequence[Packable], weights: Weigh
     return tuple(sorted(pairs))
 
 
-_WORTH_IT = 50
+_WORTH_IT = 1000
 """A linear program costs as much as a matching with so many times its entries."""
 
 
