@@ -85,16 +85,32 @@ def replay(workload: Workload, sizes: Ints, policy: Deciding, *, period: float =
         started = perf_counter()
         decided = policy.decide(standing)
         decisions.append(perf_counter() - started)
-        done = _run(at, workload, decided, now, period, overhead)
+        done = _run(at, standing, decided, overhead)
         in_vain = 0 if done > 0 else in_vain + 1
         if in_vain > _IN_VAIN:
             raise ExperimentError(f"{policy.name} never runs job {active[0]} and {len(active) - 1} others")
         before, now, rounds = decided.layout, now + period, rounds + 1
-    return _ran(workload, at, policy.name, sizes, rounds, tuple(decisions), perf_counter() - began)
+    total, wall = float(sizes.sum()), perf_counter() - began
+    return Run(
+        policy.name,
+        "",
+        "",
+        0,
+        jobs=_ran(workload, at),
+        samples=(),
+        total_gpus=total,
+        total_cpus=0.0,
+        total_memory=0.0,
+        rounds=rounds,
+        decisions=tuple(decisions),
+        wall_s=wall,
+        cpu_s=wall,
+    )
 
 
-def _run(at: _Progress, workload: Workload, decided: Decided, now: float, period: float, overhead: float) -> float:
+def _run(at: _Progress, standing: Standing, decided: Decided, overhead: float) -> float:
     """One round. The seconds of work done in it."""
+    workload, now, period = standing.workload, standing.time, standing.period
     job, partner = _partners(decided.layout)
     moved = np.zeros(len(workload), dtype=np.bool_)
     moved[list(decided.moved)] = True
@@ -104,7 +120,9 @@ def _run(at: _Progress, workload: Workload, decided: Decided, now: float, period
     at.moves[job] += moved[job]
     at.start[job] = np.where(np.isnan(at.start[job]), now, at.start[job])
     left = at.remaining[job]
-    done, end = _worked(workload, job, partner, left, delay, period)
+    kind = workload.kind[job]
+    speed = np.where(partner != NOBODY, workload.kept[kind, kind[partner]], 1.0)
+    done, end = _worked(speed, partner, left, delay, period)
     at.remaining[job] = np.maximum(left - done, 0.0)
     at.attained[job] += workload.gpus[job] * np.minimum(end, period)
     at.running[:] = False
@@ -125,13 +143,10 @@ def _partners(layout: Layout) -> tuple[Ints, Ints]:
     return job, partner
 
 
-def _worked(
-    workload: Workload, job: Ints, partner: Ints, left: Floats, delay: Floats, period: float
-) -> tuple[Floats, Floats]:
-    """Seconds of work each job does, and when in the round it ends; beyond the round for one that does not."""
+def _worked(speed: Floats, partner: Ints, left: Floats, delay: Floats, period: float) -> tuple[Floats, Floats]:
+    """Seconds of work each job does, and when in the round it ends; never for one that does not. `speed` is that beside
+    the partner."""
     packed = partner != NOBODY
-    kind = workload.kind[job]
-    speed = np.where(packed, workload.kept[kind, kind[partner]], 1.0)
     with np.errstate(divide="ignore"):
         end = delay + np.where(speed > 0, left / speed, np.inf)
     # Only the first of a pair to end does so at the packed rate; the other has the GPUs to itself from then on.
@@ -142,16 +157,8 @@ def _worked(
     return np.minimum(left, most), np.where(left <= most + _DONE, np.minimum(end, period), np.inf)
 
 
-def _ran(
-    workload: Workload,
-    at: _Progress,
-    policy: str,
-    sizes: Ints,
-    rounds: int,
-    decisions: tuple[float, ...],
-    wall: float,
-) -> Run:
-    jobs = tuple(
+def _ran(workload: Workload, at: _Progress) -> tuple[Ran, ...]:
+    return tuple(
         Ran(
             job=str(number),
             arrival=float(workload.arrival[number]),
@@ -168,5 +175,3 @@ def _ran(
         )
         for number in range(len(workload))
     )
-    total = float(sizes.sum())
-    return Run(policy, policy, "tesserae", 0, jobs, (), total, 0.0, 0.0, rounds, decisions, wall, wall)

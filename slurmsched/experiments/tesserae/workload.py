@@ -13,7 +13,7 @@ from slurmsched.policies.tesserae import PairRates, best_edges
 from slurmsched.policies.tesserae.layout import Floats
 from slurmsched.traces.trace import Trace
 
-__all__ = ["Workload", "kept_beside", "noisy", "weighed_pairs", "workload"]
+__all__ = ["Workload", "kept_beside", "weighed_pairs", "workload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,6 @@ def kept_beside(knowledge: Knowledge, models: Sequence[str], gpu_type: str) -> F
     beside = [knowledge.models[model].scaling[gpu_type].beside for model in models]
     kept = np.array([[known.get(other, 0.0) for other in models] for known in beside], dtype=np.float64)
     return np.where((kept > 0) & (kept.T > 0), kept, 0.0)
-
-
-def noisy(kept: Floats, noise: float, random: np.random.Generator) -> Floats:
-    """As profiling sees it: each figure times one drawn evenly from 1 - noise to 1 + noise (section 7.2)."""
-    return np.asarray(kept * random.uniform(1 - noise, 1 + noise, kept.shape), dtype=np.float64)
 
 
 def weighed_pairs(kept: Floats, least: float) -> Floats:
