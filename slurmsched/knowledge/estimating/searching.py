@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Measure = Callable[[int], float]
 """A profiling run of the candidate at this place: its rate, 0.0 where it does not fit into memory."""
 
-_FIRST: Final = 3
+_FIRST: Final = 4
 """Runs at random before anything is modelled."""
 
 
