@@ -77,17 +77,19 @@ def _saved(common: Overlap, nodes: int) -> csr_matrix:
 
 
 def _matched(saved: csr_matrix) -> Iterator[tuple[int, int]]:
-    """The assignment that saves most (lines 6 and 7): nodes that no chain of common jobs connects are apart."""
-    nodes = saved.shape[0]
-    whole = coo_matrix(saved)
-    links = csr_matrix((np.ones(whole.nnz), (whole.row, whole.col + nodes)), shape=(2 * nodes, 2 * nodes))
-    _, part = connected_components(links, directed=False)
-    members = np.argsort(part, kind="stable")
-    for group in np.split(members, np.flatnonzero(np.diff(part[members])) + 1):
+    """The assignment that saves most (lines 6 and 7): nodes that no chain of common jobs connects are apart, and two
+    that have jobs in common with each other only are a pair."""
+    whole, nodes = coo_matrix(saved), saved.shape[0]
+    planned, named = np.bincount(whole.row, minlength=nodes), np.bincount(whole.col, minlength=nodes)
+    pair = (planned[whole.row] == 1) & (named[whole.col] == 1)
+    yield from zip(whole.row[pair].tolist(), whole.col[pair].tolist(), strict=True)
+    links = (whole.data[~pair], (whole.row[~pair], whole.col[~pair] + nodes))
+    count, part = connected_components(csr_matrix(links, shape=(2 * nodes, 2 * nodes)), directed=False)
+    large = np.flatnonzero(np.bincount(part, minlength=count) > 1)
+    for group in (np.flatnonzero(part == number) for number in large):
         planned, named = group[group < nodes], group[group >= nodes] - nodes
-        if len(planned) and len(named):
-            chosen = linear_sum_assignment(saved[planned][:, named].toarray(), maximize=True)
-            yield from zip(planned[chosen[0]].tolist(), named[chosen[1]].tolist(), strict=True)
+        chosen = linear_sum_assignment(saved[planned][:, named].toarray(), maximize=True)
+        yield from zip(planned[chosen[0]].tolist(), named[chosen[1]].tolist(), strict=True)
 
 
 def _completed(chosen: dict[int, int], alike: Ints) -> Ints:
