@@ -33,21 +33,7 @@ def in_order(
 ) -> dict[int, list[Seat]]:
     """As the paper has it: from nothing, each job in its turn on the fullest node that holds it; one that finds no
     consolidated place is pending, and those behind it are still tried."""
-    room, found = _Room(sizes), dict[int, list[Seat]]()
-    too_wide = int(sizes.sum()) + 1
-    for job in order:
-        if not room.left:
-            break
-        width = int(gpus[job])
-        if width >= too_wide:  # nothing is given back, so who is as wide as one that failed fails too
-            continue
-        seats = room.fullest(width)
-        if seats:
-            room.take(seats)
-            found[job] = seats
-        else:
-            too_wide = width
-    return found
+    return _offered(_Room(sizes), order, gpus)
 
 
 def keeping_homes(
@@ -60,7 +46,6 @@ def keeping_homes(
     room, found = _Room(sizes), dict[int, list[Seat]]()
     for job in chosen:
         room.expect(homes.get(job, ()), 1)
-    strangers = set[int]()
     by_width = sorted(chosen, key=lambda job: (-int(gpus[job]), job not in homes))
     for job in by_width:
         width, home = int(gpus[job]), homes.get(job, ())
@@ -69,12 +54,24 @@ def keeping_homes(
         if seats:
             room.take(seats)
             found[job] = seats
-        else:
-            strangers.add(job)
-    if room.left:
-        rest = [job for job in order if job not in found]
-        for job, seats in in_order(rest, gpus, room.free, {}).items():
+    return found | _offered(room, [job for job in order if job not in found] if room.left else (), gpus)
+
+
+def _offered(room: _Room, order: Sequence[int], gpus: Ints) -> dict[int, list[Seat]]:
+    """Seats of what is free, for who comes first."""
+    found, too_wide = dict[int, list[Seat]](), int(room.sizes.sum()) + 1
+    for job in order:
+        if not room.left:
+            break
+        width = int(gpus[job])
+        if width >= too_wide:  # nothing is given back, so who is as wide as one that failed fails too
+            continue
+        seats = room.fullest(width)
+        if seats:
+            room.take(seats)
             found[job] = seats
+        else:
+            too_wide = width
     return found
 
 
