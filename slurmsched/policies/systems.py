@@ -39,7 +39,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "proportional":   lambda order: Composed("proportional",   order,           Proportional(), CONSOLIDATED),
     "drf":            lambda _:     Composed("drf",            DominantShare(), Greedy(),       CONSOLIDATED),
     "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
-    "tesserae":       lambda order: _renaming("tesserae",      order),          # proportional   consolidated, fewest moves
+    "tesserae":       lambda order: _renaming("tesserae",      order),                      # proportional  fewest moves
     "tesserae-ftf":   lambda _:     _renaming("tesserae-ftf",  FinishTimeFairness()),
     "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit

@@ -170,6 +170,25 @@ def test_no_naming_of_nodes_and_gpus_is_cheaper(seed: int) -> None:
             assert found.cost == pytest.approx(best)
 
 
+@pytest.mark.parametrize("nodes", [8, 64])
+def test_at_scale_never_more_jobs_move_than_under_the_names_as_they_fall(nodes: int) -> None:
+    random = np.random.default_rng(nodes)
+
+    def filled() -> Layout:
+        rows: list[Row] = []
+        jobs = iter(random.permutation(np.arange(8 * nodes, dtype=np.int64)).tolist())
+        for node_ in range(nodes):
+            for gpus in ((8,), (4, 4), (4, 2, 1, 1), (2, 2, 2, 2))[random.integers(0, 4)]:
+                rows.append((node_, gpus, tuple(next(jobs) for _ in range(random.integers(1, 3)))))
+        return Layout.of(rows)
+
+    for _ in range(20):
+        before, after = filled(), filled()
+        found = renamed(before, after, alike(nodes))
+        assert len(found.moved) <= len(moved(before, after))
+        assert found.moved == moved(before, after.renamed(found.names))
+
+
 @some.composite
 def gangs(draw: some.DrawFn) -> tuple[Grid, Grid]:
     """Two rounds of gangs of 1, 2 or 4 GPUs, each within one node of four, pairs of equal width on the same GPUs."""
