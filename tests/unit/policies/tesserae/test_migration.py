@@ -175,12 +175,12 @@ def test_at_scale_never_more_jobs_move_than_under_the_names_as_they_fall(nodes: 
     random = np.random.default_rng(nodes)
 
     def filled() -> Layout:
-        rows: list[Row] = []
-        jobs = iter(random.permutation(np.arange(8 * nodes, dtype=np.int64)).tolist())
-        for node_ in range(nodes):
-            for gpus in ((8,), (4, 4), (4, 2, 1, 1), (2, 2, 2, 2))[random.integers(0, 4)]:
-                rows.append((node_, gpus, tuple(next(jobs) for _ in range(random.integers(1, 3)))))
-        return Layout.of(rows)
+        jobs = iter(random.permutation(8 * nodes).tolist())
+        return Layout.of(
+            (node, gpus, tuple(next(jobs) for _ in range(random.integers(1, 3))))
+            for node in range(nodes)
+            for gpus in ((8,), (4, 4), (4, 2, 1, 1), (2, 2, 2, 2))[random.integers(0, 4)]
+        )
 
     for _ in range(20):
         before, after = filled(), filled()
