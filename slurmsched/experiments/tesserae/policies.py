@@ -45,18 +45,23 @@ class Leases:
         now: dict[tuple[int, ...], tuple[int, ...]] = {}
         for width in sorted({int(gpus[entry[0]]) for entry in entries}, reverse=True):
             alike = [entry for entry in entries if gpus[entry[0]] == width]
-            keep = [entry for entry in alike if entry in self._had]
-            for entry in (*keep, *(entry for entry in alike if entry not in self._had)):
-                had = self._had.get(entry, ())
-                workers = had if had and all(worker in free for worker in had) else tuple(free)[:width]
-                now[entry] = tuple(sorted(workers))
-                for worker in workers:
-                    del free[worker]
+            keeping = [entry for entry in alike if entry in self._had and free.keys() >= set(self._had[entry])]
+            for entry in keeping:
+                now[entry] = _taken(free, self._had[entry])
+            for entry in alike:
+                if entry not in now:
+                    now[entry] = _taken(free, tuple(free)[:width])
         before, after = ({job: workers for entry, workers in of.items() for job in entry} for of in (self._had, now))
         self._had = now
         rows = [(node_of[worker], 1, entry) for entry, workers in now.items() for worker in workers]
         changed = frozenset(job for job in before.keys() & after.keys() if before[job] != after[job])
         return Layout.of(rows), changed
+
+
+def _taken(free: dict[int, None], workers: tuple[int, ...]) -> tuple[int, ...]:
+    for worker in workers:
+        del free[worker]
+    return tuple(sorted(workers))
 
 
 @dataclass(slots=True)

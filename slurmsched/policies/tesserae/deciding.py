@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Reading:
     each other where neither gets GPUs to itself; without that every round is packed anew."""
 
     seating: Seating = keeping_homes
-    widest: int = 1024
+    widest: float = inf
     lasting: bool = True
     renaming: bool = True
 
@@ -86,14 +87,13 @@ def _packed(
     pending = [job for job in question.order if job not in seats and able[job]]
     kept = _lasting(question, set(placed), set(pending), weights) if reading.lasting else {}
     guests = set(kept.values())
-    hosts = [_packable(question, job) for job in placed if job not in kept]
-    queue = [_packable(question, job) for job in pending if job not in guests]
-    free, waiting = [job for job in placed if job not in kept], [job for job in pending if job not in guests]
-    return (*kept.items(), *((free[host], waiting[guest]) for host, guest in pack(hosts, queue, weights)))
+    placed, pending = [job for job in placed if job not in kept], [job for job in pending if job not in guests]
+    found = pack(_packable(question, placed), _packable(question, pending), weights)
+    return (*kept.items(), *((placed[host], pending[guest]) for host, guest in found))
 
 
-def _packable(question: Question, job: int) -> Packable:
-    return Packable(int(question.gpus[job]), int(question.kind[job]))
+def _packable(question: Question, jobs: Sequence[int]) -> list[Packable]:
+    return [Packable(int(question.gpus[job]), int(question.kind[job])) for job in jobs]
 
 
 def _lasting(question: Question, placed: set[int], pending: set[int], weights: Weights) -> dict[int, int]:
