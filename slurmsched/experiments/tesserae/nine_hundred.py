@@ -19,6 +19,7 @@ __all__ = ["nine_hundred"]
 HOUR: Final = 3600.0
 BASELINES: Final = ("tiresias", "tiresias single", "gavel packed")
 NOISE: Final = (0.2, 0.4, 0.6, 0.8, 1.0)
+KNOWN: Final = (0.1, 0.3, 0.5)
 QUICK: Final = 200
 
 _INPUTS: Final = (
@@ -61,8 +62,9 @@ def _cells(base: Cell) -> Iterator[Cell]:
         yield replace(base, variant=variant, overhead=0.0)
     for noise in NOISE:
         yield replace(base, variant="tesserae-t", noise=noise)
-    for known in (0.1, 0.3, 0.5):
+    for known in KNOWN:
         yield replace(base, variant="tesserae-t", known=known)
+        yield replace(base, variant="tesserae-t", known=known, guessed=True)
     yield replace(base, variant="text", least=0.0)
     for variant in (*BASELINES, "tesserae-t"):
         yield replace(base, variant=variant, trace="gavel")
@@ -125,8 +127,10 @@ def _other(found: Means, base: Cell) -> Iterator[Row]:
     for noise in NOISE:
         cell = replace(ours, noise=noise)
         yield from _figures(found, cell, f"noise {noise:.0%}")
-    for known in (0.1, 0.3, 0.5):
-        yield from _figures(found, replace(ours, known=known), f"{known:.0%} of pairs measured")
+    for known in KNOWN:
+        yield from _figures(found, replace(ours, known=known), f"{known:.0%} of pairs measured, others completed")
+        guessed = replace(ours, known=known, guessed=True)
+        yield from _figures(found, guessed, f"{known:.0%} of pairs measured, others guessed")
     yield from _figures(found, replace(base, variant="text", least=0.0), "text, any pair that fits")
     for what, other in (("Gavel's trace", replace(ours, trace="gavel")), ("P100", replace(ours, gpu_type="p100"))):
         for name in BASELINES:

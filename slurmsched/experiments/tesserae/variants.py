@@ -76,7 +76,8 @@ VARIANTS: Final[Mapping[str, Made]] = {
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One replay. `noise` and `known` spoil what packing is told of pairs, not what they do: how far each figure is
-    off, and what part of them was measured, the others being filled in. `least` is what a pair must do together."""
+    off, and what part of them was measured. The others are completed from these or, with `guessed`, are any of these.
+    `least` is what a pair must do together."""
 
     variant: str
     rates: Path
@@ -87,6 +88,7 @@ class Cell:
     overhead: float = 60.0
     noise: float = 0.0
     known: float = 1.0
+    guessed: bool = False
     least: float = _WORTH
 
 
@@ -113,5 +115,7 @@ def _told(cell: Cell, kept: Floats) -> Floats:
     fits, told = kept > 0, kept
     if cell.known < 1:
         holes = fits & (random.random(kept.shape) >= cell.known)
-        told = np.where(fits, completed(np.where(holes, np.nan, kept)), 0.0)
+        drawn = random.choice(kept[fits & ~holes], kept.shape)
+        filled = np.where(holes, drawn, kept) if cell.guessed else completed(np.where(holes, np.nan, kept))
+        told = np.where(fits, filled, 0.0)
     return np.clip(noisy(told, cell.noise, random), 0.0, None)
