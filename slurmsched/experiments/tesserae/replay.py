@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError
+from slurmsched.experiments.tesserae.serving import DONE, partners, worked
 from slurmsched.experiments.tesserae.workload import Workload
 from slurmsched.policies.pools import Ints, Mask
 from slurmsched.policies.tesserae import NOBODY, Layout
@@ -23,7 +24,6 @@ from slurmsched.simulation import Ran, Run
 
 __all__ = ["Deciding", "Standing", "replay"]
 
-_DONE: Final = 1e-6
 _IN_VAIN: Final = 100
 """Rounds in a row without any work done, though nobody will arrive any more."""
 
@@ -111,7 +111,7 @@ def replay(workload: Workload, sizes: Ints, policy: Deciding, *, period: float =
 def _run(at: _Progress, standing: Standing, decided: Decided, overhead: float) -> float:
     """One round. The seconds of work done in it."""
     workload, now, period = standing.workload, standing.time, standing.period
-    job, partner = _partners(decided.layout)
+    job, partner = partners(decided.layout)
     moved = np.zeros(len(workload), dtype=np.bool_)
     moved[list(decided.moved)] = True
     starts = ~at.running[job]
@@ -122,39 +122,14 @@ def _run(at: _Progress, standing: Standing, decided: Decided, overhead: float) -
     left = at.remaining[job]
     kind = workload.kind[job]
     speed = np.where(partner != NOBODY, workload.kept[kind, kind[partner]], 1.0)
-    done, end = _worked(speed, partner, left, delay, period)
+    done, end = worked(speed, partner, left, delay, period)
     at.remaining[job] = np.maximum(left - done, 0.0)
     at.attained[job] += workload.gpus[job] * np.minimum(end, period)
     at.running[:] = False
-    over = left - done < _DONE
+    over = left - done < DONE
     at.running[job[~over]] = True
     at.end[job[over]] = now + end[over]
     return float(done.sum())
-
-
-def _partners(layout: Layout) -> tuple[Ints, Ints]:
-    """Every running job and the place of its partner among them, or nobody."""
-    pairs = np.unique(layout.jobs, axis=0).reshape(-1, 2)
-    job = np.unique(pairs[pairs != NOBODY])
-    partner: Ints = np.full(len(job), NOBODY)
-    shared = pairs[pairs[:, 1] != NOBODY]
-    first, second = np.searchsorted(job, shared[:, 0]), np.searchsorted(job, shared[:, 1])
-    partner[first], partner[second] = second, first
-    return job, partner
-
-
-def _worked(speed: Floats, partner: Ints, left: Floats, delay: Floats, period: float) -> tuple[Floats, Floats]:
-    """Seconds of work each job does, and when in the round it ends; never for one that does not. `speed` is that beside
-    the partner."""
-    packed = partner != NOBODY
-    with np.errstate(divide="ignore"):
-        end = delay + np.where(speed > 0, left / speed, np.inf)
-    # Only the first of a pair to end does so at the packed rate; the other has the GPUs to itself from then on.
-    alone_from = np.where(packed, np.minimum(end[partner], period), period)
-    shared = np.clip(alone_from - delay, 0.0, None) * speed
-    end = np.where(end > alone_from, np.maximum(alone_from, delay) + left - shared, end)
-    most = shared + np.clip(period - np.maximum(alone_from, delay), 0.0, None)
-    return np.minimum(left, most), np.where(left <= most + _DONE, np.minimum(end, period), np.inf)
 
 
 def _ran(workload: Workload, at: _Progress) -> tuple[Ran, ...]:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments import ExperimentError
-from slurmsched.experiments.tesserae.gavel import Classes, GavelPacked, shares_of_time
+from slurmsched.experiments.tesserae.gavel import GavelPacked
 from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
 from slurmsched.experiments.tesserae.replay import Standing, replay
+from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
 from slurmsched.experiments.tesserae.variants import VARIANTS, Cell, measure
 from slurmsched.experiments.tesserae.workload import Workload, weighed_pairs
 from slurmsched.policies.tesserae import Layout
