@@ -78,7 +78,7 @@ def _alike(draft: Draft) -> Ints:
 def _kind(draft: Draft, node: Node) -> Hashable:
     """Everything by which a job may have been placed on it."""
     usable = frozenset(partition for partition, names in draft.situation.usable.items() if node.name in names)
-    gpus = tuple(gpu.type for gpu in node.gpus)
+    gpus = tuple((gpu.type, gpu.shards) for gpu in node.gpus)
     return gpus, node.total, node.state, node.features, node.partitions, node.reservation, node.weight, usable
 
 
