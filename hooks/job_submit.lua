@@ -104,6 +104,9 @@ local KEYS = {
     { "move", "yes or no", function(value)
         return (value == "yes" or value == "no") and { move = value }
     end },
+    { "pack", "yes or no", function(value)
+        return (value == "yes" or value == "no") and { pack = value }
+    end },
     { "mem", "tune or keep", function(value)
         return (value == "tune" or value == "keep") and { memory_tunable = value == "tune" }
     end },

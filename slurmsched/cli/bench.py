@@ -10,6 +10,7 @@ from slurmsched.bench.deciding import time_decision
 from slurmsched.bench.fragmentation import time_placements
 from slurmsched.cli.cluster import knowledge, site
 from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.matching import tesserae
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.policy import MODE, with_mode, with_policy
 from slurmsched.cli.progress import progress
@@ -157,6 +158,9 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
         f"{measured.peak_rss_mb:.0f}",
     )
     console().print(Listing(columns, [row]))
+
+
+bench.add_command(tesserae)
 
 
 def _say(message: str) -> None:

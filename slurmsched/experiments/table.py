@@ -36,6 +36,7 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "synergy-load": Entry("synergy.load", "load", "Synergy, figure 1: mean JCT as the load grows, 128 GPUs."),
     "synergy-splits": Entry("synergy.splits", "splits", "Synergy: mixes of image, language and speech jobs."),
     "synergy-ratios": Entry("synergy.ratios", "ratios", "Synergy: CPU to GPU ratios from 3 to 6."),
+    "tesserae-900": Entry("tesserae.nine_hundred", "nine_hundred", "Tesserae, figures 11 to 17: 900 jobs on 80 GPUs."),
     "fgd-default": Entry("fgd.default", "default", "FGD, figures 7 and 9: openb's default trace, filled."),
     "fgd-variant": Entry(
         "fgd.variant", "variant", "FGD on another list of pods of that form.", frozenset({"variant", "pods"})

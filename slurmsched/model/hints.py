@@ -51,6 +51,8 @@ class Hints:
     duration: int | None = None
     """Expected run time at the GPU-proportional share."""
     move: bool | None = None
+    pack: bool | None = None
+    """Whether it may share its GPUs with one other job; without a word it depends on what it asks for."""
     memory_tunable: bool = False
     """`mem=tune`: the memory asked for is a cache, not a need, and may shrink."""
     held_by_hook: bool = False
@@ -106,6 +108,7 @@ def render_hints(hints: Hints) -> str:
         "ckpt": ckpt,
         "duration": None if hints.duration is None else str(hints.duration),
         "move": None if hints.move is None else ("yes" if hints.move else "no"),
+        "pack": None if hints.pack is None else ("yes" if hints.pack else "no"),
         "mem": "tune" if hints.memory_tunable else None,
         "held": "hook" if hints.held_by_hook else None,
     }
@@ -149,6 +152,10 @@ def _move(hints: Hints, value: str) -> Hints | None:
     return replace(hints, move=value == "yes") if value in ("yes", "no") else None
 
 
+def _pack(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, pack=value == "yes") if value in ("yes", "no") else None
+
+
 def _mem(hints: Hints, value: str) -> Hints | None:
     return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
 
@@ -163,6 +170,7 @@ _KEYS: Final[dict[str, _Key]] = {
     "ckpt": _Key("usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", _checkpoint),
     "duration": _Key("a time such as 90m or 2h", _duration),
     "move": _Key("yes or no", _move),
+    "pack": _Key("yes or no", _pack),
     "mem": _Key("tune or keep", _mem),
     "held": _Key("hook", _held),
 }

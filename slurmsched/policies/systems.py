@@ -22,8 +22,14 @@ from slurmsched.policies.ordering import (
 )
 from slurmsched.policies.placing import CONSOLIDATED
 from slurmsched.policies.protocol import Ordering, System
+from slurmsched.policies.tesserae.naming import rename_nodes
 
 __all__ = ["ORDERS", "OWN_ORDER", "PARTS", "SYSTEMS", "system"]
+
+
+def _renaming(name: str, order: Ordering) -> Composed:
+    return Composed(name, order, Proportional(), CONSOLIDATED, rename_nodes)
+
 
 # fmt: off
 SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
@@ -33,6 +39,8 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "proportional":   lambda order: Composed("proportional",   order,           Proportional(), CONSOLIDATED),
     "drf":            lambda _:     Composed("drf",            DominantShare(), Greedy(),       CONSOLIDATED),
     "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
+    "tesserae":       lambda order: _renaming("tesserae",      order),                      # proportional  fewest moves
+    "tesserae-ftf":   lambda _:     _renaming("tesserae-ftf",  FinishTimeFairness()),
     "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
@@ -41,7 +49,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 PARTS: Final = frozenset({"fgd"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
-OWN_ORDER: Final = frozenset({"drf", "tetris", "slurm"})
+OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "slurm"})
 """Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {

@@ -32,6 +32,8 @@ SYSTEMS += [
     system("synergy-greedy", "srtf"),
     system("drf"),
     system("tetris"),
+    system("tesserae"),
+    system("tesserae-ftf"),
 ]
 
 unhurried = settings(max_examples=50, deadline=None)

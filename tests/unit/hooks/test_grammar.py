@@ -10,7 +10,22 @@ import pytest
 from slurmsched.model import NO_HINTS, Hints, parse_hints
 from tests.unit.hooks.controller import HARNESS, HOOK, Slurmctld
 
-KEYS = ["model", "task", "ckpt", "duration", "move", "mem", "held", "modell", "MODEL", "", "=", "a" * 30, "schlüssel"]
+KEYS = [
+    "model",
+    "task",
+    "ckpt",
+    "duration",
+    "move",
+    "pack",
+    "mem",
+    "held",
+    "modell",
+    "MODEL",
+    "",
+    "=",
+    "a" * 30,
+    "schlüssel",
+]
 VALUES = [
     *[
         "resnet50",
@@ -49,7 +64,17 @@ VALUES = [
     ],
     *["tune", "keep", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
 ]
-RIGHT = ["model=gpt-2", "task=image", "ckpt=usr1@60", "ckpt=term", "duration=2h", "move=no", "mem=tune", "held=hook"]
+RIGHT = [
+    "model=gpt-2",
+    "task=image",
+    "ckpt=usr1@60",
+    "ckpt=term",
+    "duration=2h",
+    "move=no",
+    "pack=yes",
+    "mem=tune",
+    "held=hook",
+]
 BLANKS = [
     " ",
     "\t",
@@ -92,7 +117,7 @@ def comment(chance: random.Random) -> str:
 
 def as_fields(hints: Hints) -> dict[str, str]:
     """Hints as the Lua side prints them: what was not said is left out."""
-    move = None if hints.move is None else ("yes" if hints.move else "no")
+    move, pack = (None if said is None else ("yes" if said else "no") for said in (hints.move, hints.pack))
     fields = {
         "model": hints.model,
         "task": hints.task,
@@ -100,6 +125,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
         "lead": hints.lead,
         "duration": hints.duration,
         "move": move,
+        "pack": pack,
     }
     said = {name: str(value) for name, value in fields.items() if value is not None}
     flags = {"memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook}
@@ -128,7 +154,7 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     read = [parse_hints(comment(chance)) for _ in range(10_000)]
     assert sum(1 for hints in read if hints.given) > 7000
     assert sum(1 for hints in read if hints.problems) > 4000
-    for name in ("model", "task", "checkpoint", "lead", "duration", "move", "memory_tunable", "held_by_hook"):
+    for name in ("model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "held_by_hook"):
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 
 

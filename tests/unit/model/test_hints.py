@@ -30,6 +30,9 @@ from slurmsched.model.hints import LONGEST
             "synsched:model=a synsched:model=b", Hints(given=True, model="a"), id="the first word is the hint"
         ),
         pytest.param(
+            "synsched:pack=no,move=yes", Hints(given=True, pack=False, move=True), id="GPUs for itself, wherever"
+        ),
+        pytest.param(
             "synsched:mem=tune,held=hook",
             Hints(given=True, memory_tunable=True, held_by_hook=True),
             id="memory may be tuned, the hook holds",
@@ -89,6 +92,7 @@ leads = st.none() | st.integers(0, 9999)
         lead=leads,
         duration=st.none() | st.integers(1, 9999999),
         move=st.none() | st.booleans(),
+        pack=st.none() | st.booleans(),
         memory_tunable=st.booleans(),
         held_by_hook=st.booleans(),
     )

@@ -1,0 +1,121 @@
+"""Every policy of the experiment by name, and one replay of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from slurmsched.experiments.experiment import ExperimentError
+from slurmsched.experiments.tesserae.gavel import GavelPacked
+from slurmsched.experiments.tesserae.orders import Order, fairness, least_attained, queued
+from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
+from slurmsched.experiments.tesserae.replay import Deciding, replay
+from slurmsched.experiments.tesserae.workload import Workload, kept_beside, weighed_pairs, workload
+from slurmsched.knowledge.estimating import completed, noisy
+from slurmsched.knowledge.gavel import load_gavel_rates
+from slurmsched.policies.pools import Ints
+from slurmsched.policies.tesserae.deciding import Reading
+from slurmsched.policies.tesserae.layout import Floats
+from slurmsched.policies.tesserae.seating import in_order
+from slurmsched.simulation.figures import Figures, figures
+from slurmsched.traces.generating import generate
+
+__all__ = ["VARIANTS", "Cell", "measure"]
+
+NODES, GPUS = 20, 4
+"""The paper's servers have four GPUs each (section 6.1); 80 GPUs are twenty of them."""
+
+_WORTH: Final = 1.0
+"""Pairs have an edge only where together they do more than one of them alone."""
+
+_OURS = Reading()
+_ALONE = replace(_OURS, seating=in_order, widest=0)
+_PAPER = Reading(in_order, lasting=False)
+_UNNAMED = replace(_PAPER, renaming=False)
+
+Made = Callable[[Floats, Ints], Deciding]
+
+
+def _matching(name: str, order: Order, reading: Reading) -> Made:
+    return lambda weights, _sizes: Matching(name, weights, order, reading)
+
+
+def _workers_kept(name: str, order: Order) -> Made:
+    return lambda weights, sizes: KeepingWorkers(name, Matching(name, weights, order, _UNNAMED), Leases(sizes))
+
+
+# fmt: off
+VARIANTS: Final[Mapping[str, Made]] = {
+    # name                        order           parts of it
+    "tiresias":          _matching("tiresias",    queued, _ALONE),
+    "tiresias single":   _matching("single",      queued, replace(_PAPER, widest=1)),
+    "gavel packed":      lambda _weights, sizes: GavelPacked("gavel packed", Leases(sizes)),
+    "tesserae-t":        _matching("tesserae-t",  queued, _OURS),
+    "text":              _matching("text",        queued, _PAPER),
+    "text, no names":    _matching("no names",    queued, _UNNAMED),
+    "text, gavel rule":  _workers_kept("gavel rule", queued),
+    "no packing":        _matching("no packing",  queued, replace(_OURS, widest=0)),
+    "no homes":          _matching("no homes",    queued, replace(_OURS, seating=in_order)),
+    "no lasting pairs":  _matching("no pairs",    queued, replace(_OURS, lasting=False)),
+    "no names":          _matching("no names",    queued, replace(_OURS, renaming=False)),
+    "las: tesserae-t":   _matching("las",         least_attained, _OURS),
+    "las: text":         _matching("las",         least_attained, _PAPER),
+    "las: text, no names":   _matching("las",     least_attained, _UNNAMED),
+    "las: text, gavel rule": _workers_kept("las", least_attained),
+    "ftf":               _matching("ftf",         fairness, _ALONE),
+    "tesserae-ftf":      _matching("tesserae-ftf", fairness, _OURS),
+}
+"""By name, given the weights of pairs and the GPUs of each node. `text` is the paper's reading, `tesserae-t` ours."""
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One replay. `noise` and `known` spoil what packing is told of pairs, not what they do: how far each figure is
+    off, and what part of them was measured. The others are completed from these or, with `guessed`, are any of these.
+    `least` is what a pair must do together."""
+
+    variant: str
+    rates: Path
+    jobs: int = 900
+    seed: int = 42
+    trace: str = "shockwave"
+    gpu_type: str = "v100"
+    overhead: float = 60.0
+    noise: float = 0.0
+    known: float = 1.0
+    guessed: bool = False
+    least: float = _WORTH
+
+
+def measure(cell: Cell) -> Figures:
+    """Raises ExperimentError, ProfileError."""
+    if cell.variant not in VARIANTS:
+        raise ExperimentError(f"there is no policy {cell.variant!r}: known are {', '.join(VARIANTS)}")
+    jobs = _workload(cell)
+    sizes: Ints = np.full(NODES, GPUS)
+    policy = VARIANTS[cell.variant](weighed_pairs(_told(cell, jobs.kept), cell.least), sizes)
+    return figures(replay(jobs, sizes, policy, overhead=cell.overhead))
+
+
+def _workload(cell: Cell) -> Workload:
+    trace = generate(cell.trace, cell.jobs, cell.seed, 80.0)
+    known = load_gavel_rates(cell.rates)
+    jobs = workload(trace, known, "v100")
+    return replace(jobs, kept=kept_beside(known, jobs.models, cell.gpu_type))
+
+
+def _told(cell: Cell, kept: Floats) -> Floats:
+    """What packing is told. Which pairs fit into memory together is known of all."""
+    random = np.random.default_rng((cell.seed, 1))
+    fits, told = kept > 0, kept
+    if cell.known < 1:
+        holes = fits & (random.random(kept.shape) >= cell.known)
+        drawn = random.choice(kept[fits & ~holes], kept.shape)
+        filled = np.where(holes, drawn, kept) if cell.guessed else completed(np.where(holes, np.nan, kept))
+        told = np.where(fits, filled, 0.0)
+    return np.clip(noisy(told, cell.noise, random), 0.0, None)

@@ -1,0 +1,148 @@
+"""The replay behind tesserae-900, and what is compared in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurmsched.experiments import ExperimentError
+from slurmsched.experiments.tesserae.gavel import GavelPacked
+from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
+from slurmsched.experiments.tesserae.replay import Standing, replay
+from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
+from slurmsched.experiments.tesserae.variants import VARIANTS, Cell, measure
+from slurmsched.experiments.tesserae.workload import Workload, weighed_pairs
+from slurmsched.policies.tesserae import Layout
+from slurmsched.policies.tesserae.deciding import Decided, Reading
+from slurmsched.policies.tesserae.seating import in_order
+
+HALVES = np.array([[0.8]])
+TEXT = Reading(in_order, lasting=False)
+
+
+def jobs(*rows: tuple[float, float, int], kept: np.ndarray = HALVES) -> Workload:
+    """Rows of arrival, seconds alone and GPUs, all of one model."""
+    arrival, work, gpus = (np.array(column) for column in zip(*rows, strict=True))
+    return Workload(arrival.astype(float), work.astype(float), gpus, np.zeros(len(rows), dtype=np.int64), ("m",), kept)
+
+
+@dataclass
+class Prescribed:
+    """Layouts round by round, the last one again and again."""
+
+    rounds: list[list[tuple[int, int, tuple[int, ...]]]]
+    moved: list[frozenset[int]] = field(default_factory=list)
+    name: str = "prescribed"
+
+    def decide(self, standing: Standing) -> Decided:
+        rows = self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
+        moved = self.moved.pop(0) if self.moved else frozenset[int]()
+        there = set(standing.active.tolist())
+        left = [(node, gpus, tuple(job for job in who if job in there)) for node, gpus, who in rows]
+        return Decided(Layout.of([row for row in left if row[2]]), (), moved)
+
+
+SIZES = np.array([4])
+
+
+def ends(workload: Workload, policy: Prescribed, overhead: float = 0.0) -> list[float | None]:
+    return [job.end for job in replay(workload, SIZES, policy, period=100.0, overhead=overhead).jobs]
+
+
+@pytest.mark.parametrize(
+    ("rows", "rounds", "overhead", "expected"),
+    [
+        pytest.param([(0, 250, 1)], [[(0, 1, (0,))]], 0.0, [250], id="alone it ends when its work is done"),
+        pytest.param([(30, 50, 1)], [[(0, 1, (0,))]], 0.0, [150], id="an arrival is seen at the next round"),
+        pytest.param([(0, 250, 1)], [[(0, 1, (0,))]], 10.0, [260], id="a start costs once"),
+        pytest.param(
+            [(0, 80, 1), (0, 80, 1)], [[(0, 1, (0, 1))]], 0.0, [100, 100], id="two together at eight tenths each"
+        ),
+        pytest.param(
+            [(0, 40, 1), (0, 80, 1)], [[(0, 1, (0, 1))]], 0.0, [50, 90], id="the GPUs are its own once the other ended"
+        ),
+        pytest.param(
+            [(0, 150, 1), (0, 20, 1)],
+            [[(0, 1, (0,)), (0, 1, (1,))], [(0, 1, (0,))]],
+            0.0,
+            [150, 20],
+            id="side by side nobody slows down",
+        ),
+    ],
+)
+def test_when_jobs_end(
+    rows: list[tuple[float, float, int]],
+    rounds: list[list[tuple[int, int, tuple[int, ...]]]],
+    overhead: float,
+    expected: list[float],
+) -> None:
+    assert ends(jobs(*rows), Prescribed(rounds), overhead) == pytest.approx(expected)
+
+
+def test_a_move_costs_as_much_as_a_start_and_is_counted() -> None:
+    moves = [frozenset[int](), frozenset({0})]
+    run = replay(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0)
+    assert (run.jobs[0].end, run.jobs[0].migrations, run.jobs[0].restarts) == (170.0, 1, 1)
+
+
+def test_a_policy_that_runs_nobody_is_told_so() -> None:
+    with pytest.raises(ExperimentError, match="prescribed never runs job 0"):
+        replay(jobs((0, 10, 1)), SIZES, Prescribed([[]]))
+
+
+def test_a_workers_lease_is_kept_by_the_same_pair_only() -> None:
+    leases, gpus = Leases(np.array([2, 2])), np.ones(5, dtype=np.int64)
+    leases.seated([(0,), (1, 2)], gpus)
+    _, moved = leases.seated([(3,), (1, 2), (0,)], gpus)
+    assert moved == frozenset()
+    layout, moved = leases.seated([(0, 1), (2, 3)], gpus)
+    assert sorted(layout.jobs.tolist()) == [[0, 1], [2, 3]]
+    assert moved == {1, 3}  # 2 has another partner on the GPU it had
+
+
+def test_a_wide_newcomer_takes_workers_that_narrow_jobs_had() -> None:
+    leases, gpus = Leases(np.array([2, 2])), np.array([1, 1, 2])
+    leases.seated([(0,), (1,)], gpus)
+    _, moved = leases.seated([(0,), (1,), (2,)], gpus)
+    assert moved == {0, 1}
+
+
+def test_gavel_shares_time_evenly_and_packs_where_that_is_more() -> None:
+    kind, width = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+    alone = shares_of_time(Classes.of(kind, width, np.array([4]), np.array([[0.4]])), 2)
+    assert alone.tolist() == pytest.approx([2.0])
+    packed = shares_of_time(Classes.of(kind, width, np.array([4]), np.array([[0.7]])), 2)
+    assert packed.tolist() == pytest.approx([0.0, 2.0])
+
+
+def test_every_job_of_a_replay_does_its_work_whatever_the_policy() -> None:
+    random = np.random.default_rng(5)
+    rows = [(float(200 * n), float(random.uniform(50, 2000)), int(random.choice((1, 2, 4)))) for n in range(25)]
+    workload, sizes = jobs(*rows), np.array([4, 4])
+    weights = weighed_pairs(workload.kept, 1.0)
+    policies = [
+        Matching("ours", weights),
+        Matching("text", weights, reading=TEXT),
+        KeepingWorkers("rule", Matching("", weights, reading=replace(TEXT, renaming=False)), Leases(sizes)),
+        GavelPacked("gavel", Leases(sizes)),
+    ]
+    for policy in policies:
+        run = replay(workload, sizes, policy, overhead=20.0)
+        assert all(job.end is not None and job.jct >= job.work for job in run.jobs)
+        assert sum(job.service for job in run.jobs) >= float(workload.work @ workload.gpus) - 1e-6
+
+
+@pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no folder of data sets")
+def test_packing_and_fewer_moves_shorten_the_published_workload() -> None:
+    rates = Path(os.environ["SLURMSCHED_DATA"]) / "gavel" / "throughputs.json"
+    named = ("tiresias", "tiresias single", "text", "text, no names", "tesserae-t")
+    found = {name: measure(Cell(name, rates, jobs=120)) for name in named}
+    jct = {name: figures.avg_jct_s for name, figures in found.items()}
+    assert jct["tesserae-t"] < jct["tiresias single"] < jct["tiresias"]
+    assert found["text"].migrations < 0.8 * found["text, no names"].migrations
+    assert found["tesserae-t"].migrations < 0.5 * found["text"].migrations
+    assert set(named) < set(VARIANTS)

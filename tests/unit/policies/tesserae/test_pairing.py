@@ -1,0 +1,89 @@
+"""Pairs in a live round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Job, Request, Share
+from slurmsched.policies.tesserae.pairing import Pair, apart, may_share, pairs
+from tests.builders import job, share
+
+HALF, WHOLE = 4, 8
+"""Shards of half a GPU, and of a whole one."""
+
+
+def known(**beside: dict[str, float]) -> Knowledge:
+    """Models on V100 GPUs, and what part of its rate each keeps beside others."""
+    scalings = {model: {"v100": Scaling((1,), (1.0,), beside=kept)} for model, kept in beside.items()}
+    return Knowledge({model: Profile(model, "", {}, "by hand", scaling) for model, scaling in scalings.items()})
+
+
+RATES = known(a={"a": 0.4, "b": 0.8, "c": 0.0}, b={"a": 0.7, "b": 0.6}, c={"a": 0.0})
+
+
+def sharing(number: int, model: str, gpus: int = 1, hint: str = "") -> Job:
+    request = Request(shards=HALF * gpus)
+    return job(number, request=request, hint=f"model={model}{',' + hint if hint else ''}")
+
+
+def paired(placed: list[Job], pending: list[Job], urgent: tuple[str, ...] = (), kind: str = "v100") -> list[Pair]:
+    types = {one.id: kind for one in placed}
+    return list(pairs(placed, pending, types=types, knowledge=RATES, shards_per_gpu=WHOLE, urgent=urgent))
+
+
+def test_two_that_do_more_together_share_and_it_is_said_how_fast() -> None:
+    assert paired([sharing(1, "a")], [sharing(2, "b")]) == [Pair("1", "2", (0.8, 0.7))]
+
+
+@pytest.mark.parametrize(
+    ("host", "guest"),
+    [
+        pytest.param(sharing(1, "a"), sharing(2, "a"), id="who do less together than one alone"),
+        pytest.param(sharing(1, "a"), sharing(2, "c"), id="who do not fit into memory together"),
+        pytest.param(sharing(1, "a"), sharing(2, "d"), id="of whom one is not known"),
+        pytest.param(sharing(1, "a", 2), sharing(2, "b"), id="who use different numbers of GPUs"),
+        pytest.param(sharing(1, "a"), sharing(2, "b", hint="pack=no"), id="of whom one said no"),
+        pytest.param(sharing(1, "a", hint="pack=no"), sharing(2, "b"), id="of whom the placed one said no"),
+    ],
+)
+def test_no_pair_is_made_of_two(host: Job, guest: Job) -> None:
+    assert paired([host], [guest]) == []
+
+
+def test_an_urgent_job_shares_with_nobody() -> None:
+    assert paired([sharing(1, "a")], [sharing(2, "b")], urgent=("1",)) == []
+
+
+def test_another_type_of_gpu_is_not_known() -> None:
+    assert paired([sharing(1, "a")], [sharing(2, "b")], kind="a100") == []
+
+
+@pytest.mark.parametrize(
+    ("one", "may"),
+    [
+        pytest.param(job(1, 2), False, id="whole GPUs are its own unless said otherwise"),
+        pytest.param(job(1, 2, hint="pack=yes"), True, id="it says that they may be shared"),
+        pytest.param(sharing(1, "a"), True, id="it asks for a part only"),
+        pytest.param(sharing(1, "a", hint="pack=no"), False, id="no is final"),
+        pytest.param(
+            job(1, hint="pack=yes", request=Request(gpus=1, exclusive=True)), False, id="it wants its node for itself"
+        ),
+    ],
+)
+def test_whose_gpus_may_be_shared(one: Job, may: bool) -> None:
+    assert may_share(one) is may
+
+
+def on(one: Job, *shares: Share) -> Job:
+    return replace(one, shares=shares)
+
+
+def test_a_pair_on_different_devices_is_noticed() -> None:
+    host, guest = on(sharing(1, "a"), share("n1", [0])), on(sharing(2, "b"), share("n1", [1]))
+    found = apart([("1", "2"), ("1", "9")], {"1": host, "2": guest})
+    assert [(one.host, one.guest) for one in found] == [("1", "2")]
+    assert found[0].devices == (frozenset({("n1", 0)}), frozenset({("n1", 1)}))
+    assert apart([("1", "2")], {"1": host, "2": on(guest, share("n1", [0]))}) == ()
