@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from slurmsched.model.job import Job, JobId, JobState
+from slurmsched.model.job import Job, JobId, JobState, Share
 from slurmsched.model.node import Node, Partition, Reservation
 
 __all__ = ["Snapshot"]
@@ -39,6 +39,15 @@ class Snapshot:
     @cached_property
     def partition(self) -> dict[str, Partition]:
         return {partition.name: partition for partition in self.partitions}
+
+    def gpus_of(self, job: Job) -> float:
+        """GPUs that the job has, parts of one counted as such."""
+        return job.gpus + sum(self._part(share) for share in job.shares if share.shards)
+
+    def _part(self, share: Share) -> float:
+        node = self.node.get(share.node)
+        shards = max((gpu.shards for gpu in node.gpus), default=0) if node else 0
+        return share.shards / shards if shards else 0.0
 
     def in_state(self, *states: JobState) -> Iterator[Job]:
         return (job for job in self.jobs if job.state in states)

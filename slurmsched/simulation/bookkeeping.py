@@ -83,7 +83,7 @@ class Bookkeeping:
             elif job.state in _WITH_RESOURCES:
                 known.held = known.held and job.state is JobState.COMPLETING
                 if job.start_time is not None:
-                    self._runs[job.id][job.start_time] = job.gpus * max(job.run_time, 0.0)
+                    self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
         for gone in self._known.keys() - snapshot.job.keys():
             for table in (self._known, self._runs, self._moves, self._stalled, self._released):
                 table.pop(gone, None)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from slurmsched.backends.simulated import Cluster, Interval
-from slurmsched.model import JobId, JobState
+from slurmsched.model import MILLI, JobId, JobState
 from slurmsched.policies.systems import OWN_ORDER
 from slurmsched.simulation.run import Ran, Run, Sample
 from slurmsched.simulation.world import START
@@ -23,17 +23,18 @@ def sampled(cluster: Cluster, at: float) -> Sample:
     running = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
     waiting = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
     held = [share.resources for job in running for share in job.shares]
+    gpus_of = {job.id: cluster.life.gpus_of(job) for job in running}
     idle = [len(machine.idle) for machine in cluster.machines.values()]
     widest = max((job.standing.gpus_per_node or job.standing.gpus for job in waiting), default=0)
     return Sample(
         time=at,
         running=len(running),
         waiting=len(waiting),
-        gpus=float(sum(share.gpus for share in held)),
+        gpus=float(sum(gpus_of.values())),
         cpus=float(sum(share.cpus for share in held)),
         memory=float(sum(share.memory for share in held)),
         speed=sum(
-            job.work.run.rate * sum(share.resources.gpus for share in job.shares)
+            job.work.run.rate * gpus_of[job.id]
             for job in running
             if job.work.run is not None and job.work.run.productive <= cluster.now
         ),
@@ -77,7 +78,7 @@ def _ran(engine: Engine, number: JobId, place: int, runs: list[Interval]) -> Ran
         job=job.id,
         arrival=job.arrival,
         work=job.duration,
-        gpus=float(job.gpus),
+        gpus=job.gpus + job.milli_gpu / MILLI,
         user=job.user,
         account=job.account,
         model=job.model,

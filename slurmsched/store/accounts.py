@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from slurmsched.model import Job, JobId, JobState, Result, Snapshot, Verb
+from slurmsched.model import JobId, JobState, Result, Snapshot, Verb
 from slurmsched.store.database import Database
 
 __all__ = ["Accounts"]
@@ -28,9 +28,9 @@ class Accounts:
         A running job without a start time (Slurm could not say) is left out until it has one.
         """
         runs = [
-            (job.id, job.start_time, _gpu_seconds(job))
+            (job.id, job.start_time, gpus * max(job.run_time, 0.0))
             for job in snapshot.in_state(*_WITH_RESOURCES)
-            if job.start_time is not None and job.gpus
+            if job.start_time is not None and (gpus := snapshot.gpus_of(job))
         ]
         self._database.write_many(
             "INSERT INTO service (job, run_started, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (job, run_started)"
@@ -63,7 +63,3 @@ class Accounts:
         for row in rows:
             times[row["subject"]].append(row["finished"])
         return {job: tuple(when) for job, when in times.items()}
-
-
-def _gpu_seconds(job: Job) -> float:
-    return job.gpus * max(job.run_time, 0.0)

@@ -125,13 +125,22 @@ class Lifecycle:
             job=job.id,
             start=start,
             end=now + self.delays.completing,
-            gpus=held.gpus,
+            gpus=self.gpus_of(job),
             kept=job.work.kept(now),
             cpus=held.cpus,
             memory=held.memory,
             nodes=tuple(share.node for share in job.shares),
             rate=1.0 if job.work.run is None else job.work.run.average(now),
         )
+
+    def gpus_of(self, job: SimulatedJob) -> float:
+        """GPUs that it has, parts of one counted as such."""
+        return sum(share.resources.gpus + self._part(share) for share in job.shares)
+
+    def _part(self, share: Share) -> float:
+        """The part of a GPU that its shards are."""
+        devices = self.machines[share.node].facts.gpus
+        return sum(share.shards / devices[index].shards for index in share.indices) if share.shards else 0.0
 
     def vacate(self, job: SimulatedJob, now: float) -> None:
         """The completing job gives its resources back, and waits again or is finished."""

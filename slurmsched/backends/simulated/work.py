@@ -36,7 +36,8 @@ def profiled_speed(knowledge: Knowledge, nodes: Iterable[Node]) -> Speed:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One run in the accounts: the job had `gpus` from `start` to `end`, resources held while completing included.
+    """One run in the accounts: the job had `gpus`, parts of one counted as such, from `start` to `end`, resources held
+    while completing included.
 
     `kept` seconds of it did work that was not lost to an end without a checkpoint, nor spent on restarting. `rate` is
     the work done per second while it did any.
@@ -45,7 +46,7 @@ class Interval:
     job: JobId
     start: float
     end: float
-    gpus: int
+    gpus: float
     kept: float
     cpus: int = 0
     memory: int = 0

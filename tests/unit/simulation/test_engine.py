@@ -189,3 +189,5 @@ def test_two_halves_share_a_gpu(policy: Policy) -> None:
     ends = sorted(job.end or 0.0 for job in run.jobs)
     assert ends[:2] == [1000.0, 1000.0]
     assert 2000.0 <= ends[2] <= 2100.0
+    assert sum(job.service for job in run.jobs) == 1500.0
+    assert figures(run).gpu_utilization == pytest.approx(1500.0 / ends[2])

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurmsched.model import Code, Job, JobState, Operation, Outcome, Reason, Result, Verb
+from slurmsched.model import Code, Job, JobState, Operation, Outcome, Reason, Request, Resources, Result, Share, Verb
 from slurmsched.store.accounts import Accounts
 from slurmsched.store.database import Database
 from slurmsched.store.journal import Journal
 from slurmsched.store.migrations import migrate
 from slurmsched.store.sightings import sight
-from tests.builders import job, share, snapshot
+from tests.builders import job, node, share, snapshot
 
 
 def running(number: int, gpus: int, since: float, run_time: float, **other: object) -> Job:
@@ -101,3 +101,11 @@ def test_what_befell_an_older_job_with_the_same_number_does_not_count(database: 
     sight(database, snapshot(time=20.0), set())
     sight(database, snapshot(jobs=[job(1, user="bob", submit_time=25.0)], time=30.0), {"1"})
     assert Accounts(database).moves(40.0) == {}
+
+
+def test_a_part_of_a_gpu_counts_as_a_part(database: Database) -> None:
+    half = Share("n1", Resources(0, 1, 0), "v100", (0,), 5)
+    runs = job(1, request=Request(shards=5), on=[half], run_time=100.0, start_time=900.0)
+    accounts = Accounts(database)
+    accounts.observe(snapshot([node("n1", shards=10)], [runs], 1000.0))
+    assert accounts.attained("1") == 50.0
