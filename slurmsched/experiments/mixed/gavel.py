@@ -138,7 +138,9 @@ def by_entry(shares: Shares, jobs: Sequence[str]) -> dict[Entry, Floats]:
 
 
 def _beside(own: Work, other: Work, kind: str) -> float:
-    return own.rates.get(kind, 0.0) * own.beside.get(kind, {}).get(other.model, 0.0) if own.width == other.width else 0.0
+    return (
+        own.rates.get(kind, 0.0) * own.beside.get(kind, {}).get(other.model, 0.0) if own.width == other.width else 0.0
+    )
 
 
 def _runs(jobs: Mapping[str, Active], entry: Entry, kind: str) -> bool:

@@ -1,7 +1,8 @@
-"""Jobs that are alike, as one: a linear program over them has the same optimum as over the jobs.
+"""Jobs that are alike, as one.
 
 Where jobs differ in nothing, the mean of an optimum over all ways to exchange them is an optimum too, and gives them
-equal shares. So 2,048 jobs of 83 kinds make a program of 83 rows, and as many pairs as these have.
+equal shares. So a program over classes has the optimum of that over jobs: 2,048 jobs of 83 kinds make 83 rows, and as
+many pairs as these have.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurmsched.policies.gavel.problem import Floats, Ints, Problem, Shares
+from slurmsched.policies.gavel.problem import Floats, Ints, Mask, Problem, Shares
 
 __all__ = ["Classes"]
 
@@ -19,8 +20,8 @@ __all__ = ["Classes"]
 class Classes:
     """`of[j]`: the class of each job; `one[c]`: a job of each class, `count[c]`: how many it has.
 
-    `first` and `second`: classes whose jobs may share GPUs, the lower first; a class with itself where it has two jobs.
-    `useful[p, w]`: whether sharing type w makes more of it than taking turns does.
+    `first` and `second`: classes of one width, whose jobs may share GPUs, the lower first; a class with itself where it
+    has two jobs.
     """
 
     of: Ints
@@ -28,50 +29,36 @@ class Classes:
     count: Floats
     first: Ints
     second: Ints
-    useful: np.typing.NDArray[np.bool_]
 
     @classmethod
     def alike(cls, problem: Problem, worth: Floats) -> Classes:
         """`worth[j]`: what a step of each job counts in the objective."""
+        told = [worth, problem.widths, *problem.rates.T]
         if problem.packed:
-            told = np.column_stack([problem.kinds, worth])
-        else:
-            told = np.column_stack([problem.rates, problem.widths, worth])
-        _, one, of, count = np.unique(told, axis=0, return_index=True, return_inverse=True, return_counts=True)
-        first, second, useful = _sharing(problem, one, count)
-        return cls(of.reshape(-1), one, count.astype(np.float64), first, second, useful)
+            told.append(problem.kinds.astype(np.float64))
+        _, one, of, count = np.unique(
+            np.column_stack(told), axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        first, second = np.triu_indices(len(one) if problem.packed else 0)
+        widths = problem.widths[one]
+        fit = (widths[first] == widths[second]) & ((first != second) | (count[first] > 1))
+        return cls(of.reshape(-1), one, count.astype(np.float64), first[fit], second[fit])
+
+    @property
+    def pairs(self) -> Floats:
+        """How many pairs of jobs each pair of classes has."""
+        first, second = self.count[self.first], self.count[self.second]
+        found: Floats = first * np.where(self.first == self.second, (first - 1) / 2, second)
+        return found
 
     def spread(self, level: float, single: Floats, pair: Floats) -> Shares:
-        """The shares of jobs and of pairs of jobs, from those of whole classes: equal in each."""
+        """The shares of jobs and of pairs of jobs, equal in each class, from those of whole classes."""
         alone = (single / self.count[:, None])[self.of]
-        if not pair.any():
+        if not len(self.first):
             return Shares.unshared(level, alone)
-        whole = np.zeros((len(self.one), len(self.one), pair.shape[1]))
-        ways = self.count[self.first] * np.where(
-            self.first == self.second, (self.count[self.first] - 1) / 2, self.count[self.second]
-        )
-        whole[self.first, self.second] = whole[self.second, self.first] = pair / ways[:, None]
-        a, b = np.triu_indices(len(self.of), k=1)
-        used = whole.any(axis=2)[self.of[a], self.of[b]]
-        a, b = a[used], b[used]
-        return Shares(level, alone, a, b, whole[self.of[a], self.of[b]])
-
-
-def _sharing(
-    problem: Problem, one: Ints, count: Ints
-) -> tuple[Ints, Ints, np.typing.NDArray[np.bool_]]:
-    """Pairs of classes and where it pays: the parts of their rates alone that two keep sum to more than 1."""
-    types = problem.rates.shape[1]
-    if not problem.packed:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros((0, types), dtype=np.bool_)
-    a, b = np.triu_indices(len(one))
-    kept = (a != b) | (count[a] > 1)
-    kept &= problem.widths[one[a]] == problem.widths[one[b]]
-    a, b = a[kept], b[kept]
-    kinds, alone = problem.kinds[one], problem.rates[one]
-    there, back = problem.beside[kinds[a], kinds[b]], problem.beside[kinds[b], kinds[a]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sum_of_parts = there / alone[a] + back / alone[b]
-    useful = (there > 0) & (back > 0) & (sum_of_parts > 1)
-    some = useful.any(axis=1)
-    return a[some], b[some], useful[some]
+        each = np.zeros((len(self.one), len(self.one), pair.shape[1]))
+        each[self.first, self.second] = each[self.second, self.first] = pair / self.pairs[:, None]
+        first, second = np.triu_indices(len(self.of), k=1)
+        some: Mask = np.asarray(each.any(axis=2))[self.of[first], self.of[second]]
+        first, second = first[some], second[some]
+        return Shares(level, alone, first, second, each[self.of[first], self.of[second]])

@@ -1,4 +1,4 @@
-"""The question to Gavel's policies: rates, widths and what there is (section 3.1)."""
+"""The question to Gavel's policies: rates, widths and what there is; and their answer (section 3.1)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Ints", "Problem", "Shares"]
+__all__ = ["Floats", "Ints", "Mask", "Problem", "Shares"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 def _nothing() -> Floats:
@@ -21,9 +22,9 @@ def _nothing() -> Floats:
 class Problem:
     """Jobs by place and GPU types by place.
 
-    `rates[j, w]`: steps per second of the whole job on `widths[j]` GPUs of type w, 0 where it cannot run; `gpus[w]`: how
-    many there are. `remaining`: steps to go; `elapsed`: seconds since arrival; `alone`: seconds its steps so far would
-    have taken on its equal part of the cluster; `weights`: priority weights.
+    `rates[j, w]`: steps per second of the whole job on `widths[j]` GPUs of type w, 0 where it cannot run; `gpus[w]`:
+    how many there are. `remaining`: steps to go; `elapsed`: seconds since arrival; `alone`: seconds its steps so far
+    would have taken on its equal part of the cluster; `weights`: priority weights.
 
     `beside[k, l, w]`: steps per second of a job of kind k while one of kind l has the same GPUs of type w, 0 where they
     cannot share; `kinds[j]` is each job's. Empty where nobody shares.
@@ -41,21 +42,20 @@ class Problem:
 
     @classmethod
     def of(cls, gpus: Floats, rates: Floats, widths: Floats) -> Problem:
-        """Jobs that have all to go: a step each, just arrived, of weight 1, none of which shares."""
-        jobs = len(rates)
-        ones, zeros = np.ones(jobs), np.zeros(jobs)
-        return cls(gpus, rates, widths, ones, zeros, zeros, ones, np.arange(jobs))
+        """Jobs of weight 1 that have just arrived, each of a kind of its own, with one step to go; nobody shares."""
+        ones, zeros = np.ones(len(rates)), np.zeros(len(rates))
+        return cls(gpus, rates, widths, ones, zeros, zeros, ones, np.arange(len(rates)))
 
     @property
     def packed(self) -> bool:
-        """Whether any two jobs may share GPUs."""
+        """Whether two jobs may share GPUs."""
         return bool(self.beside.size)
 
     def blind(self, reference: int | None = None) -> Problem:
-        """The same to a policy that does not tell GPU types apart: everywhere the rate of the reference type, or 1."""
+        """The same to a policy that does not tell GPU types apart: everywhere the rate on the reference type, or 1."""
         rates = np.ones_like(self.rates)
         if reference is not None:
-            rates = rates * self.rates[:, [reference]]
+            rates *= self.rates[:, [reference]]
         return replace(self, rates=rates, beside=_nothing())
 
 
@@ -76,10 +76,10 @@ class Shares:
         return cls(level, single, nobody, nobody, np.zeros((0, single.shape[1])))
 
     def rates(self, problem: Problem) -> Floats:
-        """Steps per second each job makes of its shares, on average over time."""
-        total: Floats = np.einsum("jw,jw->j", problem.rates, self.single)
+        """Steps per second that each job makes of its shares, on average over time."""
+        total: Floats = (problem.rates * self.single).sum(axis=1)
         if len(self.first):
             a, b = problem.kinds[self.first], problem.kinds[self.second]
-            np.add.at(total, self.first, np.einsum("pw,pw->p", problem.beside[a, b], self.pair))
-            np.add.at(total, self.second, np.einsum("pw,pw->p", problem.beside[b, a], self.pair))
+            np.add.at(total, self.first, (problem.beside[a, b] * self.pair).sum(axis=1))
+            np.add.at(total, self.second, (problem.beside[b, a] * self.pair).sum(axis=1))
         return total

@@ -1,109 +1,134 @@
 """The linear program that all of Gavel's policies come down to, solved with HiGHS (sections 3.1 and 4).
 
 Shares are not negative; a job's shares, alone and in pairs, sum to at most all of its time; on each GPU type they take
-no more GPUs than there are.
+no more GPUs than there are. As in Gavel, they may also lie where a rate is 0, and rounds let nobody run there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import block_array, coo_array, csr_array
+from scipy.sparse import csr_matrix, hstack, vstack
 
 from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.gavel.centre import Polytope, centre
 from slurmsched.policies.gavel.classes import Classes
 from slurmsched.policies.gavel.equal import equal_shares
-from slurmsched.policies.gavel.problem import Floats, Ints, Problem, Shares
+from slurmsched.policies.gavel.problem import Floats, Problem, Shares
 
 __all__ = ["max_min", "max_sum"]
+
+_EASE: Final = 1e-6
+"""The part of the best level that is given up, so that the optima have an inside."""
+_TOLERANCE: Final = 1e-9
+
+
+def max_min(problem: Problem, worth: Floats, *, middle: bool = True) -> Shares:
+    """The shares whose least job's `worth[j]` times its steps per second is the largest; `level` is that.
+
+    The middle ones of all such shares (`centre`); with `middle` unset whichever is found first, which is sooner. Raises
+    PolicyError for a job that can run nowhere.
+    """
+    floor = float(np.min(worth * equal_shares(problem).rates(problem), initial=np.inf))
+    if not 0 < floor < np.inf:
+        raise PolicyError("a job has no GPU type that it can run on: leave it out")
+    program = _Program.of(problem, worth / floor)
+    count = program.classes.count
+    least = np.concatenate([count, np.zeros(len(program.limits))])
+    rows = hstack([vstack([-program.gain, program.rows]), csr_matrix(least[:, None])]).tocsr()
+    cost = np.zeros(program.gain.shape[1] + 1)
+    cost[-1] = -1.0
+    found = _optimum(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
+    level, shares = float(found[-1]), found[:-1]
+    if middle:
+        shares = program.middle(shares, program.gain, count * level, count)
+    return program.shares(level * floor, shares)
+
+
+def max_sum(problem: Problem, worth: Floats) -> Shares:
+    """The shares with the largest sum over all jobs of `worth[j]` times steps per second, and of all such the middle
+    ones; `level` is that sum."""
+    program = _Program.of(problem, worth)
+    gain: Floats = np.asarray(program.gain.sum(axis=0), dtype=np.float64).reshape(-1)
+    found = _optimum(-gain, program.rows, program.limits)
+    level = float(gain @ found)
+    shares = program.middle(found, csr_matrix(gain / level), np.ones(1), np.ones(1)) if level > 0 else found
+    return program.shares(level, shares)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Program:
-    """Variables are seconds per second of a class on a type, then of two classes that share one.
+    """Variables are the seconds per second of each class on each type, then of each pair of classes on each.
 
-    `at`: class or pair, and type, of each. By class and variable, `gain` is what a unit of it is worth, and `time` how
-    much of the class' time it takes; `room` how many GPUs, by type and variable.
+    `gain`: by class and variable, what a unit of it is worth. `rows @ x <= limits`: each class' time, then the GPUs.
     """
 
     classes: Classes
-    gpus: Floats
-    alone: tuple[Ints, Ints]
-    shared: tuple[Ints, Ints]
-    gain: csr_array
-    time: csr_array
-    room: csr_array
+    gain: csr_matrix
+    rows: csr_matrix
+    limits: Floats
 
     @classmethod
     def of(cls, problem: Problem, worth: Floats) -> _Program:
-        classes = Classes.alike(problem, worth)
-        one, (a, b) = classes.one, (classes.first, classes.second)
-        rates = problem.rates[one]
-        own, types = np.nonzero(rates)
-        pairs, shared = np.nonzero(classes.useful)
-        kinds, value = problem.kinds[one], worth[one]
-        gain = [(rates * value[:, None])[own, types]]
-        if len(pairs):
-            gain += [
-                (problem.beside[kinds[x], kinds[y]] * value[x][:, None])[pairs, shared] for x, y in ((a, b), (b, a))
-            ]
-        width = problem.widths[one][np.concatenate([own, a[pairs]])]
-        row = np.concatenate([own, a[pairs], b[pairs]])
-        alone = np.arange(len(own))
-        together = np.arange(len(own), len(own) + len(pairs))
-        column = np.concatenate([alone, together, together])
-        shape = (len(one), len(width))
+        classes, types = Classes.alike(problem, worth), len(problem.gpus)
+        one, a, b = classes.one, classes.first, classes.second
+        kinds, value = problem.kinds[one], worth[one][:, None]
+        gain = [problem.rates[one] * value]
+        if len(a):
+            gain += [problem.beside[kinds[a], kinds[b]] * value[a], problem.beside[kinds[b], kinds[a]] * value[b]]
+        own, shared = len(one) * types, len(a) * types
+        variable = np.concatenate([np.arange(own + shared), np.arange(own, own + shared)])
+        row = np.repeat(np.concatenate([np.arange(len(one)), a, b]), types)
+        shape = (len(one), own + shared)
+        widths = np.repeat(problem.widths[one][np.concatenate([np.arange(len(one)), a])], types)
+        room = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
+        time = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
         return cls(
             classes,
-            problem.gpus,
-            (own, types),
-            (pairs, shared),
-            coo_array((np.concatenate(gain), (row, column)), shape=shape).tocsr(),
-            coo_array((np.ones(len(row)), (row, column)), shape=shape).tocsr(),
-            coo_array((width, (np.concatenate([types, shared]), np.arange(len(width)))), (len(problem.gpus), len(width))).tocsr(),
+            csr_matrix((np.concatenate(gain).reshape(-1), (row, variable)), shape=shape),
+            vstack([time, room]).tocsr(),
+            np.concatenate([classes.count, problem.gpus]),
         )
 
+    def middle(self, optimum: Floats, gain: csr_matrix, level: Floats, times: Floats) -> Floats:
+        """The middle of all x with `gain @ x >= level`, each row counting as `times` says; the optimum that is known
+        where there is none. A class counts as often as it has jobs: then it is the middle for single jobs too."""
+        count, types = self.classes.count, len(self.limits) - len(self.classes.count)
+        polytope = Polytope(
+            vstack([-gain, self.rows]).tocsr(),
+            np.concatenate([(_EASE - 1) * level, self.limits]),
+            np.repeat(np.concatenate([count, self.classes.pairs]), types),
+            np.concatenate([times, count, np.ones(types)]),
+        )
+        found = centre(polytope, self._inside())
+        return optimum if found is None else found
+
+    def _inside(self) -> Floats:
+        """Half of what every variable may have if all those of a row have as much."""
+        entries = self.rows.tocoo()
+        each = self.limits / np.maximum(np.asarray(self.rows.sum(axis=1)).reshape(-1), 1.0)
+        most = np.full(self.rows.shape[1], np.inf)
+        np.minimum.at(most, entries.col, each[entries.row])
+        return most / 2
+
     def shares(self, level: float, found: Floats) -> Shares:
-        single = np.zeros((len(self.classes.one), len(self.gpus)))
-        pair = np.zeros((len(self.classes.first), len(self.gpus)))
-        single[self.alone] = found[: len(self.alone[0])]
-        pair[self.shared] = found[len(self.alone[0]) :]
-        return self.classes.spread(level, single, pair)
+        """By job and pair of jobs."""
+        by_row = found.reshape(-1, len(self.limits) - len(self.classes.one))
+        return self.classes.spread(level, by_row[: len(self.classes.one)], by_row[len(self.classes.one) :])
 
 
-def max_min(problem: Problem, worth: Floats) -> Shares:
-    """The shares whose least job's `worth[j]` times its steps per second is the largest; `level` is that.
-
-    Raises PolicyError for a job that can run nowhere.
-    """
-    floor = float(np.min(worth * equal_shares(problem).rates(problem), initial=np.inf))
-    if not floor > 0:
-        raise PolicyError("a job has no GPU type that it can run on: leave it out")
-    program = _Program.of(problem, worth / floor)
-    count = program.classes.count
-    least = csr_array(count[:, None])
-    whole = block_array([[-program.gain, least], [program.time, None], [program.room, None]]).tocsr()
-    limit = np.concatenate([np.zeros(len(count)), count, program.gpus])
-    cost = np.zeros(whole.shape[1])
-    cost[-1] = -1.0
-    found = _optimum(cost, whole, limit)
-    return program.shares(float(found[-1]) * floor, found[:-1])
-
-
-def max_sum(problem: Problem, worth: Floats) -> Shares:
-    """The shares with the largest sum over all jobs of `worth[j]` times steps per second; `level` is that."""
-    program = _Program.of(problem, worth)
-    cost = -np.asarray(program.gain.sum(axis=0)).reshape(-1)
-    whole = block_array([[program.time], [program.room]]).tocsr()
-    found = _optimum(cost, whole, np.concatenate([program.classes.count, program.gpus]))
-    return program.shares(-float(cost @ found), found)
-
-
-def _optimum(cost: Floats, whole: csr_array, limit: Floats) -> Floats:
-    result = linprog(cost, A_ub=whole, b_ub=limit, method="highs")
-    if result.x is None:
-        raise PolicyError(f"no shares of time were found: {result.message}")
-    found: Floats = np.clip(result.x, 0.0, None)
+def _optimum(cost: Floats, rows: csr_matrix, limits: Floats) -> Floats:
+    answer = linprog(  # type: ignore[call-overload]  # the stubs know no sparse matrices, linprog does
+        cost,
+        A_ub=rows,
+        b_ub=limits,
+        method="highs",
+        options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
+    )
+    if answer.x is None:
+        raise PolicyError(f"no shares of time were found: {answer.message}")
+    found: Floats = np.maximum(answer.x, 0.0)
     return found
