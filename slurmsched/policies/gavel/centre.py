@@ -19,12 +19,13 @@ from slurmsched.policies.gavel.problem import Floats
 
 __all__ = ["Polytope", "centre"]
 
-_STEPS: Final = 100
+_STEPS: Final = 200
 _NEAR: Final = 1e-4
 """How far off the centre a point may be, relative, by any of the conditions."""
 _PART: Final = 0.9
 """Of the way to the nearest bound that a step may go."""
 _SLACK: Final = 1e-3
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,13 +48,12 @@ def centre(polytope: Polytope, start: Floats) -> Floats | None:
     rows, across = polytope.rows, csr_matrix(polytope.rows.T)
     x, slack = start, np.maximum(polytope.limits - rows @ start, _SLACK)
     dual, row_dual = polytope.times / x, polytope.row_times / slack
+    rounding = _ROUNDING * (1 + np.abs(polytope.limits))
     for _ in range(_STEPS):
         missing, unbalanced = polytope.limits - rows @ x - slack, dual - across @ row_dual
         short, row_short = polytope.times / x - dual, polytope.row_times / slack - row_dual
-        if (
-            max(np.abs(off).max() for off in (short / dual, row_short / row_dual, missing / slack, unbalanced / dual))
-            < _NEAR
-        ):
+        off = (short / dual, row_short / row_dual, missing / (slack + rounding), unbalanced / dual)
+        if max(float(np.abs(part).max()) for part in off) < _NEAR:
             return x
         weight, row_weight = x / dual, slack / row_dual
         system = rows @ diags(weight) @ across + diags(row_weight)
