@@ -40,6 +40,8 @@ class Composed:
     ordering: Ordering
     allocating: Allocating
     choosing: Choosing
+    finishing: tuple[Callable[[Draft], None], ...] = (grow, enlarge)
+    """What is done with that which is spare once everybody had a turn."""
 
     def decide(self, situation: Situation) -> Decision:
         draft = Draft(situation, self.ordering, self.allocating, self.choosing)
@@ -48,8 +50,8 @@ class Composed:
             job = draft.jobs[ranked.job]
             if draft.wants_a_place(job):
                 any(rung.settles(job) for rung in ladder)
-        grow(draft)
-        enlarge(draft)
+        for step in self.finishing:
+            step(draft)
         draft.spare_the_unchanged()
         targets, waiting = explained(draft, self.ordering.name)
         return Decision(self.name, draft.order, targets, waiting, draft.victims, dict(situation.state))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Final
 
-from slurmsched.policies.allocating import Greedy, Proportional, Tune
+from slurmsched.policies.allocating import AsRequested, Greedy, Proportional, Tune
 from slurmsched.policies.backfilling import Backfilling
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd import FragmentationDescent
+from slurmsched.policies.gavel.live import Gavel
 from slurmsched.policies.ordering import (
     Alignment,
     DominantShare,
@@ -19,10 +21,16 @@ from slurmsched.policies.ordering import (
     LeastAttainedService,
     ShortestRemainingTime,
 )
-from slurmsched.policies.placing import CONSOLIDATED
+from slurmsched.policies.placing import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.protocol import Ordering, System
 
 __all__ = ["ORDERS", "OWN_ORDER", "PARTS", "SYSTEMS", "system"]
+
+TIRESIAS: Final = LeastAttainedService((3600.0,), patience=inf, name="tiresias")
+"""Two queues, as Hadar compares with it (section V of its paper): nobody is promoted."""
+
+YARN: Final = FirstInFirstOut(name="yarn-cs")
+"""YARN's capacity scheduler with one queue: nobody is displaced."""
 
 # fmt: off
 SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
@@ -33,6 +41,9 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "drf":            lambda _:     Composed("drf",            DominantShare(), Greedy(),       CONSOLIDATED),
     "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
     "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
+    "tiresias":       lambda _:     Composed("tiresias",       TIRESIAS,        Proportional(), CONSOLIDATED),
+    "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
+    "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
@@ -40,7 +51,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 PARTS: Final = frozenset({"fgd"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
-OWN_ORDER: Final = frozenset({"drf", "tetris", "slurm"})
+OWN_ORDER: Final = frozenset({"drf", "tetris", "tiresias", "yarn-cs", "gavel", "slurm"})
 """Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {
