@@ -32,6 +32,9 @@ SYSTEMS += [
     system("synergy-greedy", "srtf"),
     system("drf"),
     system("tetris"),
+    system("tiresias"),
+    system("yarn-cs"),
+    system("gavel"),
 ]
 
 unhurried = settings(max_examples=50, deadline=None)

@@ -2,6 +2,7 @@
 
 Each is a pure function of the problem. `Shares.level` is the objective's value: the least multiple of a fair rate for
 fairness, the largest rho for finish-time fairness, seconds for the makespan, steps per second for the throughput.
+Those that are fair to every job raise PolicyError for a job that can run nowhere.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from scipy.optimize import brentq
 
 from slurmsched.policies.gavel.equal import equal_shares, proportional_rates
 from slurmsched.policies.gavel.problem import Floats, Problem, Shares
-from slurmsched.policies.gavel.program import max_min, max_sum
+from slurmsched.policies.gavel.program import able, max_min, max_sum
 
 __all__ = [
     "Objective",
@@ -35,12 +36,12 @@ _EXACT: Final = 1e-8
 def least_attained_service(problem: Problem) -> Shares:
     """Max-min fairness of GPU time: a job's rate over that of its proportional share, times its width, over its weight
     (section 4.1)."""
-    return max_min(problem, problem.widths / (problem.weights * proportional_rates(problem)))
+    return max_min(problem, problem.widths / (problem.weights * proportional_rates(able(problem))))
 
 
 def makespan(problem: Problem) -> Shares:
     """The soonest that all jobs can be through, in seconds from now (section 4.2)."""
-    shares = max_min(problem, 1.0 / problem.remaining)
+    shares = max_min(able(problem), 1.0 / problem.remaining)
     return replace(shares, level=1.0 / shares.level)
 
 
@@ -56,7 +57,7 @@ def finish_time_fairness(problem: Problem) -> Shares:
     For a given rho, each job is to make its steps in the time that rho leaves it: a max-min program, whose level is 1
     at the least rho and grows with it.
     """
-    equal = equal_shares(problem)
+    equal = equal_shares(able(problem))
     alone = problem.alone + problem.remaining / equal.rates(problem)
 
     def worth(rho: float) -> Floats:

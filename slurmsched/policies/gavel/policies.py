@@ -34,7 +34,7 @@ class GavelPolicy:
     def seen(self, problem: Problem, types: Sequence[str]) -> Problem:
         """The problem as this policy sees it; `types` are its GPU types. A reference that is not there is the first."""
         if not self.blind:
-            return problem
+            return problem if self.packed else problem.unpacked()
         known = self.reference if self.reference in types else types[0]
         return problem.blind(types.index(known) if self.reference else None)
 

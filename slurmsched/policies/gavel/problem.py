@@ -51,12 +51,16 @@ class Problem:
         """Whether two jobs may share GPUs."""
         return bool(self.beside.size)
 
+    def unpacked(self) -> Problem:
+        """The same where nobody shares."""
+        return replace(self, beside=_nothing()) if self.packed else self
+
     def blind(self, reference: int | None = None) -> Problem:
         """The same to a policy that does not tell GPU types apart: everywhere the rate on the reference type, or 1."""
         rates = np.ones_like(self.rates)
         if reference is not None:
             rates *= self.rates[:, [reference]]
-        return replace(self, rates=rates, beside=_nothing())
+        return replace(self.unpacked(), rates=rates)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

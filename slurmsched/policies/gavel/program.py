@@ -19,22 +19,27 @@ from slurmsched.policies.gavel.classes import Classes
 from slurmsched.policies.gavel.equal import equal_shares
 from slurmsched.policies.gavel.problem import Floats, Problem, Shares
 
-__all__ = ["max_min", "max_sum"]
+__all__ = ["able", "max_min", "max_sum"]
 
 _EASE: Final = 1e-6
 """The part of the best level that is given up, so that the optima have an inside."""
 _TOLERANCE: Final = 1e-9
 
 
+def able(problem: Problem) -> Problem:
+    """The problem, if every job can run somewhere. Raises PolicyError."""
+    if not (problem.rates > 0).any(axis=1).all():
+        raise PolicyError("a job has no GPU type that it can run on: leave it out")
+    return problem
+
+
 def max_min(problem: Problem, worth: Floats, *, middle: bool = True) -> Shares:
     """The shares whose least job's `worth[j]` times its steps per second is the largest; `level` is that.
 
-    The middle ones of all such shares (`centre`); with `middle` unset whichever is found first, which is sooner. Raises
-    PolicyError for a job that can run nowhere.
+    The middle ones of all such shares (`centre`); with `middle` unset whichever is found first, which is sooner. Every
+    job can run somewhere, and its worth is above 0.
     """
-    floor = float(np.min(worth * equal_shares(problem).rates(problem), initial=np.inf))
-    if not 0 < floor < np.inf:
-        raise PolicyError("a job has no GPU type that it can run on: leave it out")
+    floor = float(np.min(worth * equal_shares(problem).rates(problem)))
     program = _Program.of(problem, worth / floor)
     count = program.classes.count
     least = np.concatenate([count, np.zeros(len(program.limits))])
@@ -125,7 +130,7 @@ def _optimum(cost: Floats, rows: csr_matrix, limits: Floats) -> Floats:
         cost,
         A_ub=rows,
         b_ub=limits,
-        method="highs",
+        method="highs-ipm",
         options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
     )
     if answer.x is None:
