@@ -56,10 +56,12 @@ class Problem:
         return replace(self, beside=_nothing()) if self.packed else self
 
     def blind(self, reference: int | None = None) -> Problem:
-        """The same to a policy that does not tell GPU types apart: everywhere the rate on the reference type, or 1."""
+        """The same to a policy that does not tell GPU types apart: everywhere the rate on the reference type, or the
+        best where the job cannot run on that; without a reference 1."""
         rates = np.ones_like(self.rates)
         if reference is not None:
-            rates *= self.rates[:, [reference]]
+            known = self.rates[:, reference]
+            rates *= np.where(known > 0, known, self.rates.max(axis=1))[:, None]
         return replace(self.unpacked(), rates=rates)
 
 

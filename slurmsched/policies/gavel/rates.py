@@ -24,14 +24,14 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     0 where the job asks for another type, is too wide for the nodes of this one, or is known not to run there. A job of
     which nothing is known is as fast on every type.
     """
-    snapshot = situation.snapshot
-    empty = EmptyCluster(Pools(snapshot.nodes), snapshot, situation.knowledge, Proportional())
-    return np.array(
-        [
-            [0.0 if empty.lacks(on_type(job, kind)) else _rate(job, kind, situation.knowledge) for kind in types]
-            for job in situation.jobs
-        ]
-    ).reshape(len(situation.jobs), len(types))
+    snapshot, knowledge = situation.snapshot, situation.knowledge
+    pools, found = Pools(snapshot.nodes), np.zeros((len(situation.jobs), len(types)))
+    for column, kind in enumerate(types):
+        empty = EmptyCluster(pools, snapshot, knowledge, Proportional())
+        for row, job in enumerate(situation.jobs):
+            rate = _rate(job, kind, knowledge)
+            found[row, column] = rate if rate > 0 and not empty.lacks(on_type(job, kind)) else 0.0
+    return found
 
 
 def on_type(job: Job, kind: str) -> Job:

@@ -47,7 +47,14 @@ def test_who_gains_from_the_fast_type_has_it() -> None:
 def test_a_job_waits_rather_than_start_where_it_cannot_run() -> None:
     decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
     assert types(decision) == {"1": "v100"}
-    assert decision.waiting["2"].code is Code.NO_ROOM
+    assert decision.waiting["2"].code is Code.BEHIND
+
+
+def test_who_runs_on_one_type_only_has_its_part_of_that() -> None:
+    decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
+    shares = {name: account.share for name, account in Remembered.read(dict(decision.state)).jobs.items()}
+    on_the_fast = [share[1] for share in (shares["1"], shares["2"]) if share]
+    assert on_the_fast == pytest.approx([0.5, 0.5], abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["proportional", "tiresias", "yarn-cs", "gavel"])
