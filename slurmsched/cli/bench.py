@@ -177,7 +177,7 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
     """
     data = os.environ.get("SLURMSCHED_DATA")
     if profiles is None and data is None:
-        raise NotMeasuredError("say where Gavel's rates are: --profiles FILE, or SLURMSCHED_DATA in the environment")
+        raise click.UsageError("say where Gavel's rates are: --profiles FILE, or SLURMSCHED_DATA in the environment")
     rates = load_knowledge(profiles or Path(data or "") / "gavel" / "throughputs.json")
     measured = time_shares(rates, policy, jobs, progress(range(repeat), "sharing"))
     if as_json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Final
 
 import numpy as np
 
@@ -13,12 +12,10 @@ from slurmsched.experiments.mixed.asking import by_entry, problem_of, runs
 from slurmsched.experiments.mixed.rounds import Grant, Question
 from slurmsched.experiments.mixed.work import Active
 from slurmsched.policies.gavel import Books, Entry, GavelPolicy, Problem, equal_shares, picked, seated
+from slurmsched.policies.gavel.books import RESET
 from slurmsched.policies.gavel.problem import Floats, Mask
 
 __all__ = ["GavelRounds"]
-
-RESET: Final = 1920.0
-"""Seconds that shares hold at least, though jobs come and end: Gavel's `minimum_time_between_allocation_resets`."""
 
 
 @dataclass(slots=True)

@@ -29,10 +29,7 @@ ORDERS: Final = 5
 """Replays of a blind policy, each with its own draws of the order of GPU types; their mean is the figure."""
 
 _FIXED: Final = "_fixed"
-_NOTES: Final = {
-    True: "The mean of several orders of GPU types, which are drawn each round; theirs is one.",
-    False: "",
-}
+_DRAWN: Final = "The mean of several orders of GPU types, which are drawn each round; theirs is one."
 _DROPPED: Final = "Their simulator drops {} jobs whose last steps are fewer than their GPUs; ours end."
 
 
@@ -79,7 +76,7 @@ def _rows(theirs: _Theirs, work: Sequence[Work], task: Task) -> Iterator[Row]:
         for seed in seeds
     ]
     dropped = theirs.jobs - theirs.completed
-    note = _NOTES[policy.blind] + (_DROPPED.format(dropped) if dropped else "")
+    note = " ".join([*([_DRAWN] if policy.blind else []), *([_DROPPED.format(dropped)] if dropped else [])])
     name = f"{theirs.jobs} jobs, {theirs.name}"
     span, jct = fmean(run.makespan for run in runs), fmean(run.mean_jct for run in runs)
     yield Row(f"{name}: makespan", "h", span / HOUR, None, theirs.makespan_s / HOUR, TOLERANCE, note=note)

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from slurmsched.policies.gavel.problem import Floats, Ints
+from slurmsched.policies.gavel.problem import Floats, Ints, Mask
 
-__all__ = ["Books", "Entry"]
+__all__ = ["RESET", "Books", "Entry"]
 
 Entry = tuple[str, ...]
 """A job, or two that share GPUs, by id."""
+
+RESET: Final = 1920.0
+"""Seconds that shares hold at least, though jobs come and end: Gavel's `minimum_time_between_allocation_resets`."""
 
 _NEVER_RAN: Final = 1e9
 """Times its share: the priority of who has had nothing at all."""
@@ -46,16 +48,15 @@ class Books:
         self._row = {entry: row for row, entry in enumerate(self.entries)}
 
     def keep(self, entries: Sequence[Entry]) -> None:
-        """From now on these entries, in this order. Who is new has the credit, if it is a single job, and no share."""
+        """From now on these entries, in this order. Who is new has the credit and no share."""
         wanted = tuple(entries)
         if wanted == self.entries:
             return
         old: Ints = np.array([self._row.get(entry, -1) for entry in wanted], dtype=np.int64)
         known = old >= 0
-        single = np.array([len(entry) == 1 for entry in wanted], dtype=np.float64)
         self.share = self._carried(self.share, old, known, np.nan)
         self.deficit = self._carried(self.deficit, old, known, 0.0)
-        self.received = self._carried(self.received, old, known, single[:, None] * self.credit)
+        self.received = self._carried(self.received, old, known, self.credit)
         self.entries, self._row = wanted, {entry: row for row, entry in enumerate(wanted)}
 
     def add(self, entry: Entry, gpu_type: str, seconds: float) -> None:
@@ -67,8 +68,7 @@ class Books:
 
     def settle(self, now: float) -> None:
         """Book what was promised and not had as deficit, and count anew from now."""
-        had = np.where(self.received > 0, self.received - self.credit, 0.0)
-        self.deficit += np.nan_to_num(self.share) * (now - self.since) - had
+        self.deficit += np.nan_to_num(self.share) * (now - self.since) - (self.received - self.credit)
         self.received = np.full_like(self.received, self.credit)
         self.total = self.received.sum(axis=0)
         self.since = now
@@ -78,7 +78,7 @@ class Books:
         nothing = np.zeros(len(self.types))
         self.share = np.array([shares.get(entry, nothing) for entry in self.entries]).reshape(self.deficit.shape)
 
-    def priorities(self, runs: NDArray[np.bool_]) -> Floats:
+    def priorities(self, runs: Mask) -> Floats:
         """Share over the part of all time that was had; 0 where `runs` is not set, and without a share."""
         share = np.nan_to_num(self.share)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -93,7 +93,7 @@ class Books:
         return (entry for entry, share in zip(self.entries, self.share, strict=True) if np.isnan(share).any())
 
     @staticmethod
-    def _carried(was: Floats, old: Ints, known: NDArray[np.bool_], new: Floats | float) -> Floats:
-        found: Floats = np.broadcast_to(np.asarray(new, dtype=np.float64), (len(old), was.shape[1])).copy()
+    def _carried(was: Floats, old: Ints, known: Mask, new: float) -> Floats:
+        found: Floats = np.full((len(old), was.shape[1]), new)
         found[known] = was[old[known]]
         return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from slurmsched.model import Decision, Job, JobId, JobState, Ranked
 from slurmsched.policies.allocating import Proportional
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.enlarging import enlarge
-from slurmsched.policies.gavel.books import Books
+from slurmsched.policies.gavel.books import RESET, Books
 from slurmsched.policies.gavel.memory import Remembered
 from slurmsched.policies.gavel.moving import Moving
 from slurmsched.policies.gavel.objectives import least_attained_service
@@ -29,8 +28,8 @@ from slurmsched.policies.protocol import Outranks, Situation
 
 __all__ = ["Gavel"]
 
-RESET: Final = 1920.0
-"""Seconds that shares hold at least, though jobs come and end (Gavel's own figure)."""
+_SLOWEST = 1e-12
+"""A rate below all there are, to divide by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,8 @@ class Gavel:
         books = _booked(situation, types)
         widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
         _promise(books, situation, Problem.of(np.array([*gpus.values()], dtype=np.float64), rates, widths))
-        fastest_first = [int(kind) for kind in np.argsort(-rates.sum(axis=0))]
+        part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _SLOWEST)
+        fastest_first = [int(kind) for kind in np.argsort(-part_of_best.sum(axis=0), kind="stable")]
         chosen = picked(books, rates > 0, widths, list(gpus.values()), fastest_first)
         kinds = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
         jobs = tuple(on_type(job, kinds[job.id]) if job.id in kinds else job for job in situation.jobs)

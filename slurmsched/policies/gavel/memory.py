@@ -10,6 +10,7 @@ from cattrs import BaseValidationError, Converter
 
 from slurmsched.model import JobId
 from slurmsched.policies.gavel.books import Books
+from slurmsched.policies.gavel.problem import Floats
 
 __all__ = ["Remembered"]
 
@@ -71,5 +72,5 @@ class Remembered:
         return books
 
 
-def _list(amounts: np.typing.NDArray[np.float64]) -> tuple[float, ...]:
+def _list(amounts: Floats) -> tuple[float, ...]:
     return tuple(float(amount) for amount in amounts)
