@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from slurmsched.bench.deciding import time_decision
 from slurmsched.bench.fragmentation import time_placements
+from slurmsched.bench.shares import BENCHED, time_shares
 from slurmsched.cli.cluster import knowledge, site
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.matching import tesserae
@@ -15,6 +17,7 @@ from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.policy import MODE, with_mode, with_policy
 from slurmsched.cli.progress import progress
 from slurmsched.daemon.running import once
+from slurmsched.knowledge import load_knowledge
 from slurmsched.model import SynschedError
 from slurmsched.report.listing import Column, Listing
 from slurmsched.report.quantities import duration
@@ -161,6 +164,37 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
 
 
 bench.add_command(tesserae)
+
+
+@bench.command()
+@click.option("--policy", type=click.Choice(tuple(BENCHED)), default="las", show_default=True, help="What is shared.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
+@click.option("--profiles", metavar="FILE", help="Gavel's throughputs.json; that of $SLURMSCHED_DATA without it.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure.")
+@json_option
+def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json: bool) -> None:
+    """Measure Gavel's shares of 256 GPUs of three types.
+
+    \b
+    Example:
+      synsched bench gavel --policy las --jobs 2048 --json
+    """
+    data = os.environ.get("SLURMSCHED_DATA")
+    if profiles is None and data is None:
+        raise click.UsageError("say where Gavel's rates are: --profiles FILE, or SLURMSCHED_DATA in the environment")
+    rates = load_knowledge(profiles or Path(data or "") / "gavel" / "throughputs.json")
+    measured = time_shares(rates, policy, jobs, progress(range(repeat), "sharing"))
+    if as_json:
+        print_json(measured)
+        return
+    columns = (
+        Column("POLICY"),
+        Column("JOBS", right=True),
+        Column("MEDIAN", right=True),
+        Column("PEAK MB", right=True),
+    )
+    row = (measured.policy, str(jobs), duration(measured.median_s), f"{measured.peak_rss_mb:.0f}")
+    console().print(Listing(columns, [row]))
 
 
 def _say(message: str) -> None:

@@ -52,6 +52,7 @@ _LISTED = "\n".join(f"  {name:<16} {entry.summary}" for name, entry in EXPERIMEN
 @click.option("--profiles", metavar="FILE", help="synergy-replay: the models, as in the data set.")
 @click.option("--variant", metavar="NAME", help="fgd-variant: gpushare100, multigpu20 or gpuspec10.")
 @click.option("--pods", metavar="FILE", help="fgd-variant: any list of that form.")
+@click.option("--vectors", metavar="FILE", help="gavel-vectors: the cases; those of the data set without it.")
 @json_option
 @click.pass_context
 def reproduce(

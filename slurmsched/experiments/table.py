@@ -41,6 +41,10 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "fgd-variant": Entry(
         "fgd.variant", "variant", "FGD on another list of pods of that form.", frozenset({"variant", "pods"})
     ),
+    "gavel-static": Entry("mixed.static", "static", "Gavel's policies on its static trace, beside its own code."),
+    "gavel-vectors": Entry(
+        "mixed.vectors", "vectors", "Gavel's programs on small cases, by their optima.", frozenset({"vectors"})
+    ),
 }
 """Every experiment by name."""
 

@@ -61,7 +61,7 @@ def is_synergy(path: str | Path) -> bool:
             start = file.read(_START)
     except OSError:
         return False
-    return start.lstrip().startswith("{") and '"metadata"' in start
+    return start.lstrip().startswith("{") and '"metadata"' in start and '"worker_types"' not in start
 
 
 def iteration_seconds(path: str | Path) -> Mapping[str, float]:

@@ -27,10 +27,6 @@ LADDER: Final[tuple[Callable[[Draft], Rung], ...]] = (
 """Ways to find a newcomer a place, least disruptive first."""
 
 
-def _as_placed(_draft: Draft) -> None:
-    """Jobs go where they were placed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Composed:
     """One round as in Synergy (sections 3.2 and 4.2), with leases that last.
@@ -38,14 +34,15 @@ class Composed:
     Jobs are gone through in order. One that runs keeps what it has. A newcomer climbs the ladder until a rung settles
     it; it is passed over only where its GPUs cannot be had, and then those behind it are still tried. A job that was
     displaced is a newcomer when its turn comes, so that what one round decides the next one does not undo. In the end
-    `naming` may exchange places, so that fewer of those that run move.
+    the steps of `finishing` go over what was placed: who gets what is spare, and which nodes change names.
     """
 
     name: str
     ordering: Ordering
     allocating: Allocating
     choosing: Choosing
-    naming: Callable[[Draft], None] = _as_placed
+    finishing: tuple[Callable[[Draft], None], ...] = (grow, enlarge)
+    """Done once everybody had a turn."""
 
     def decide(self, situation: Situation) -> Decision:
         draft = Draft(situation, self.ordering, self.allocating, self.choosing)
@@ -54,9 +51,8 @@ class Composed:
             job = draft.jobs[ranked.job]
             if draft.wants_a_place(job):
                 any(rung.settles(job) for rung in ladder)
-        grow(draft)
-        enlarge(draft)
-        self.naming(draft)
+        for step in self.finishing:
+            step(draft)
         draft.spare_the_unchanged()
         targets, waiting = explained(draft, self.ordering.name)
         return Decision(self.name, draft.order, targets, waiting, draft.victims, dict(situation.state))

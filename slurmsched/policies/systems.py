@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Final
 
-from slurmsched.policies.allocating import Greedy, Proportional, Tune
+from slurmsched.policies.allocating import AsRequested, Greedy, Proportional, Tune
 from slurmsched.policies.backfilling import Backfilling
 from slurmsched.policies.composed import Composed
+from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd import FragmentationDescent
+from slurmsched.policies.gavel.live import Gavel
+from slurmsched.policies.growing import grow
 from slurmsched.policies.ordering import (
     Alignment,
     DominantShare,
@@ -20,15 +24,21 @@ from slurmsched.policies.ordering import (
     LeastAttainedService,
     ShortestRemainingTime,
 )
-from slurmsched.policies.placing import CONSOLIDATED
+from slurmsched.policies.placing import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.protocol import Ordering, System
 from slurmsched.policies.tesserae.naming import rename_nodes
 
 __all__ = ["ORDERS", "OWN_ORDER", "PARTS", "SYSTEMS", "system"]
 
+TIRESIAS: Final = LeastAttainedService((3600.0,), patience=inf, name="tiresias")
+"""Two queues, as Hadar compares with it (section V of its paper): nobody is promoted."""
+
+YARN: Final = FirstInFirstOut(name="yarn-cs")
+"""YARN's capacity scheduler with one queue: nobody is displaced."""
+
 
 def _renaming(name: str, order: Ordering) -> Composed:
-    return Composed(name, order, Proportional(), CONSOLIDATED, rename_nodes)
+    return Composed(name, order, Proportional(), CONSOLIDATED, (grow, enlarge, rename_nodes))
 
 
 # fmt: off
@@ -42,6 +52,9 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "tesserae":       lambda order: _renaming("tesserae",      order),                      # proportional  fewest moves
     "tesserae-ftf":   lambda _:     _renaming("tesserae-ftf",  FinishTimeFairness()),
     "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
+    "tiresias":       lambda _:     Composed("tiresias",       TIRESIAS,        Proportional(), CONSOLIDATED),
+    "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
+    "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
@@ -49,7 +62,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 PARTS: Final = frozenset({"fgd"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
-OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "slurm"})
+OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "slurm"})
 """Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {

@@ -34,6 +34,9 @@ SYSTEMS += [
     system("tetris"),
     system("tesserae"),
     system("tesserae-ftf"),
+    system("tiresias"),
+    system("yarn-cs"),
+    system("gavel"),
 ]
 
 unhurried = settings(max_examples=50, deadline=None)

@@ -85,7 +85,8 @@ class Wishes:
 
     def _wish(self, job: Job, gang: Gang) -> Wish:
         terms = tuple(self._allocating.terms(gang, kind) for kind in self._pools.kinds)
-        masks = [mask for mask in self._grounds.of(job) if mask.any()]
+        runs = self._runs(gang)
+        masks = [mask for ground in self._grounds.of(job) if (mask := ground & runs).any()]
         pinned = tuple(self._position.get(name, -1) for name in sorted(job.request.pinned))
         if -1 in pinned:
             masks = []
@@ -93,6 +94,12 @@ class Wishes:
         several = masks if gang.most > 1 else []
         together = tuple(option for mask in several for option in self._together(mask, terms))
         return Wish(gang, options, together, pinned, terms)
+
+    def _runs(self, gang: Gang) -> Mask:
+        """The pools of GPU types that the job is not known to be unable to run on."""
+        scaling = gang.profile.scaling if gang.profile else {}
+        unable = {kind for kind, known in scaling.items() if known.at(max(gang.request.gpus, 1)) <= 0}
+        return np.array([kind not in unable for kind in self._pools.types], dtype=np.bool_)
 
     def _together(self, mask: Mask, terms: tuple[Terms, ...]) -> Iterator[Option]:
         """Several pools on one set of terms, for every worker gets the same and the slowest share decides: the pools of

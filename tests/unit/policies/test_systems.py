@@ -23,7 +23,8 @@ def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
             "synergie",
             "las",
             (),
-            "known are synergy, synergy-greedy, proportional, drf, tetris, tesserae, tesserae-ftf, fgd, slurm",
+            "known are synergy, synergy-greedy, proportional, drf, tetris, tesserae, tesserae-ftf, fgd, tiresias,"
+            " yarn-cs, gavel, slurm",
             id="an unknown system",
         ),
         pytest.param("synergy", "lifo", (), "known are fifo, srtf, las, ftf", id="an unknown order"),

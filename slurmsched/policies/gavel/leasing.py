@@ -1,0 +1,37 @@
+"""Which workers those that run have: their own again where they can (Gavel, section 5: lease extension)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurmsched.policies.gavel.books import Entry
+
+__all__ = ["seated"]
+
+
+def seated(
+    widths: Mapping[Entry, int], workers: Sequence[int], before: Mapping[Entry, Sequence[int]]
+) -> dict[Entry, tuple[int, ...]]:
+    """Workers of one type, ascending, for each entry: the widest first, so that gangs lie on few servers.
+
+    `widths` in the order of picking; `before`: who had which workers. Of equal width, those that can keep theirs come
+    first; the others fill server after server.
+    """
+    free, here = dict.fromkeys(workers), set(workers)
+    places: dict[Entry, tuple[int, ...]] = {}
+    for width in sorted({*widths.values()}, reverse=True):
+        alike = [entry for entry in widths if widths[entry] == width]
+        for entry in alike:
+            had = before.get(entry, ())
+            if had and here.issuperset(had) and all(worker in free for worker in had):
+                places[entry] = _taken(free, had)
+        for entry in alike:
+            if entry not in places:
+                places[entry] = _taken(free, list(free)[:width])
+    return places
+
+
+def _taken(free: dict[int, None], workers: Sequence[int]) -> tuple[int, ...]:
+    for worker in workers:
+        del free[worker]
+    return tuple(sorted(workers))

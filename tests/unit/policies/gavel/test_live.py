@@ -1,0 +1,117 @@
+"""System gavel on tiny clusters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Code, Decision, Request
+from slurmsched.policies import Situation, system
+from slurmsched.policies.gavel.memory import Remembered
+from tests.builders import job, node, share, situation
+
+GAVEL = system("gavel")
+
+
+def known(**rates: tuple[float, float]) -> Knowledge:
+    """Models by their rates on one V100 and on one K80, linear in GPUs."""
+    return Knowledge(
+        models={
+            model: Profile(model, "", {}, "by hand", {"v100": Scaling((1,), (fast,)), "k80": Scaling((1,), (slow,))})
+            for model, (fast, slow) in rates.items()
+        },
+        reference="v100",
+    )
+
+
+RATES = known(gains=(10.0, 1.0), even=(1.0, 1.0), cannot=(1.0, 0.0))
+CLUSTER = (node("fast", 1, "v100"), node("slow", 1, "k80"))
+
+
+def types(decision: Decision) -> dict[str, str]:
+    return {target.job: target.shares[0].gpu_type for target in decision.targets.values()}
+
+
+def asked(*jobs: object, **other: object) -> Situation:
+    return situation(CLUSTER, jobs, RATES, **other)  # type: ignore[arg-type]
+
+
+def test_who_gains_from_the_fast_type_has_it() -> None:
+    decision = GAVEL.decide(asked(job(1, hint="model=even"), job(2, hint="model=gains")))
+    assert types(decision) == {"1": "k80", "2": "v100"}
+
+
+def test_a_job_waits_rather_than_start_where_it_cannot_run() -> None:
+    decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
+    assert types(decision) == {"1": "v100"}
+    assert decision.waiting["2"].code is Code.BEHIND
+
+
+def test_who_runs_on_one_type_only_has_its_part_of_that() -> None:
+    decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
+    shares = {name: account.share for name, account in Remembered.read(dict(decision.state)).jobs.items()}
+    on_the_fast = [share[1] for share in (shares["1"], shares["2"]) if share]
+    assert on_the_fast == pytest.approx([0.5, 0.5], abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["proportional", "tiresias", "yarn-cs", "gavel"])
+def test_no_system_starts_a_job_where_it_is_known_not_to_run(name: str) -> None:
+    only = situation(CLUSTER[1:], [job(1, hint="model=cannot")], RATES)
+    assert system(name).decide(only).waiting["1"].code is Code.NEVER_FITS
+
+
+def test_a_type_that_was_asked_for_stands() -> None:
+    request = Request(gpus=1, cpus=1, gpu_type="k80")
+    decision = GAVEL.decide(asked(job(1, hint="model=gains", request=request), job(2, hint="model=even")))
+    assert types(decision) == {"1": "k80", "2": "v100"}
+
+
+def test_a_job_of_which_nothing_is_known_runs_somewhere() -> None:
+    assert set(types(GAVEL.decide(asked(job(1))))) == {"1"}
+
+
+def test_time_had_is_booked_and_the_turn_goes_to_who_had_less() -> None:
+    jobs = [job(number, hint="model=even", request=Request(gpus=1, cpus=1, gpu_type="v100")) for number in (1, 2)]
+    first = GAVEL.decide(asked(*jobs, time=10_000.0))
+    (begun,) = first.targets
+    running = [
+        replace(job(one.id, hint="model=even", on=[share("fast")], request=one.request), run_time=300.0)
+        if one.id == begun
+        else one
+        for one in jobs
+    ]
+    second = GAVEL.decide(asked(*running, time=10_300.0, state=json.loads(json.dumps(first.state)), fixed={}))
+    assert set(second.targets) == {"1", "2"} - {begun}
+    assert second.victims == {begun: next(iter(second.targets))}
+
+
+def test_a_running_job_goes_to_a_faster_type_that_is_free_where_it_pays() -> None:
+    slow = job(1, hint="model=gains,duration=10h", on=[share("slow", gpu_type="k80")], run_time=600.0)
+    moved = GAVEL.decide(asked(slow, service={"1": 600.0}))
+    assert types(moved) == {"1": "v100"}
+    assert moved.targets["1"].reasons[0].code is Code.PAYS_FOR_RESTART
+    stays = GAVEL.decide(asked(replace(slow, hints=replace(slow.hints, duration=700)), service={"1": 600.0}))
+    assert types(stays) == {"1": "k80"}
+
+
+def test_the_books_survive_json() -> None:
+    state = GAVEL.decide(asked(job(1, hint="model=even"), job(2, hint="model=gains"))).state
+    read = Remembered.read(json.loads(json.dumps(state)))
+    assert read.types == ("k80", "v100")
+    assert read.said() == json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"types": 3}, id="another form"),
+        pytest.param({"types": ["k80"], "total": [1.0, 2.0]}, id="sizes that do not agree"),
+        pytest.param({"jobs": {"1": {"received": ["x"], "deficit": [0.0]}}}, id="words for numbers"),
+    ],
+)
+def test_books_that_cannot_be_read_are_begun_anew(state: dict[str, object]) -> None:
+    assert Remembered.read(state) == Remembered()
+    assert GAVEL.decide(asked(job(1, hint="model=even"), state=state)).targets
