@@ -9,7 +9,7 @@ from slurmsched.policies.hadar.asking import Allocation, Ask
 from slurmsched.policies.hadar.dual import STATES, admit, fill
 from slurmsched.policies.hadar.prices import Prices, prices
 from slurmsched.policies.hadar.servers import Servers
-from slurmsched.policies.hadar.utilities import Utility, effective_throughput
+from slurmsched.policies.hadar.utilities import Utility, Valuing, effective_throughput
 
 __all__ = ["Hadar"]
 
@@ -23,7 +23,7 @@ class Hadar:
     what would be idle. `moving`: jobs may be given other GPUs than they have.
     """
 
-    utility: Utility = effective_throughput
+    valuing: Valuing = effective_throughput
     restart: float = 10.0
     period: float = 360.0
     states: int = STATES
@@ -35,52 +35,51 @@ class Hadar:
     ) -> dict[str, Allocation]:
         """Where each job of the queue runs in the coming round; those that are not named wait."""
         leases = dict(running or {})
-        known = prices(queue, servers, self.utility, self.period)
-        kept = self._solved(queue, servers, known, leases)
+        market = _Market(self, queue, servers)
+        kept = market.solved(leases)
         if not self.moving or not leases:
             return kept
-        anew = self._solved(queue, servers, known, {})
-        unmoved = {job: leases[job] for job in anew if job in leases and _same_types(servers, anew[job], leases[job])}
-        anew = self._solved(queue, servers, known, unmoved)
-        gain = self._worth(queue, servers, anew, leases) - self._worth(queue, servers, kept, leases)
-        return anew if gain > 0 else kept
+        anew = market.solved({})
+        unmoved = {job: leases[job] for job in anew if job in leases and _alike(servers, anew[job], leases[job])}
+        anew = market.solved(unmoved)
+        return anew if market.worth(anew, leases) > market.worth(kept, leases) else kept
 
-    def _solved(
-        self, queue: Sequence[Ask], servers: Servers, known: Prices, leases: Mapping[str, Allocation]
-    ) -> dict[str, Allocation]:
-        found = dict(leases)
-        waiting = [ask for ask in queue if ask.job not in found]
-        found |= admit(waiting, servers, servers.without(found.values()), known, self.utility, self.states)
-        if self.conserving:
+
+class _Market:
+    """One round's jobs, servers and prices."""
+
+    def __init__(self, hadar: Hadar, queue: Sequence[Ask], servers: Servers) -> None:
+        self._hadar, self._queue, self._servers = hadar, queue, servers
+        self._utility: Utility = hadar.valuing(queue, servers)
+        self._prices: Prices = prices(queue, servers, self._utility, hadar.period)
+
+    def solved(self, leases: Mapping[str, Allocation]) -> dict[str, Allocation]:
+        """These leases, and places for as many of the others as pay."""
+        found, hadar, servers = dict(leases), self._hadar, self._servers
+        waiting = [ask for ask in self._queue if ask.job not in found]
+        free = servers.without(found.values())
+        found |= admit(waiting, servers, free, self._prices, self._utility, states=hadar.states)
+        if hadar.conserving:
             waiting = [ask for ask in waiting if ask.job not in found]
-            found |= fill(waiting, servers, servers.without(found.values()), known, self.utility)
+            found |= fill(waiting, servers, servers.without(found.values()), self._prices, self._utility)
         return found
 
-    def _worth(
-        self, queue: Sequence[Ask], servers: Servers, places: Mapping[str, Allocation], leases: Mapping[str, Allocation]
-    ) -> float:
-        """The sum of utilities, with a restart for every job that loses or changes what it has."""
+    def worth(self, places: Mapping[str, Allocation], leases: Mapping[str, Allocation]) -> float:
+        """The sum of utilities, less a restart for every job that loses or changes what it has."""
         total = 0.0
-        for ask in queue:
+        for ask in self._queue:
             place, lease = places.get(ask.job), leases.get(ask.job)
             if place is not None:
-                delay = self.restart if lease is not None and lease != place else 0.0
-                total += self.utility(ask, ask.completion(servers.rate(ask, place), delay))
+                delay = self._hadar.restart if lease is not None and lease != place else 0.0
+                total += self._at(ask, place, delay)
             elif lease is not None:
-                rate = servers.rate(ask, lease)
-                total -= self.utility(ask, ask.completion(rate))
-                total += self.utility(ask, ask.completion(rate, self.restart))
+                total -= self._at(ask, lease) - self._at(ask, lease, self._hadar.restart)
         return total
 
+    def _at(self, ask: Ask, place: Allocation, delay: float = 0.0) -> float:
+        return self._utility(ask, ask.completion(self._servers.rate(ask, place), delay))
 
-def _same_types(servers: Servers, one: Allocation, other: Allocation) -> bool:
+
+def _alike(servers: Servers, one: Allocation, other: Allocation) -> bool:
     """Whether both are as many GPUs of each type: then the one is no better than the other."""
-    return _by_type(servers, one) == _by_type(servers, other)
-
-
-def _by_type(servers: Servers, allocation: Allocation) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for pool, gpus in allocation:
-        kind = int(servers.type_of[pool])
-        found[kind] = found.get(kind, 0) + gpus
-    return found
+    return servers.counts(one) == servers.counts(other)

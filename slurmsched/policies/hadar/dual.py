@@ -11,7 +11,7 @@ equation 8, that is compared here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from slurmsched.policies.hadar.prices import Prices
 from slurmsched.policies.hadar.servers import Ints, Servers
 from slurmsched.policies.hadar.utilities import Utility
 
-__all__ = ["STATES", "admit", "fill"]
+__all__ = ["STATES", "admit", "fill", "in_order"]
 
 STATES = 4
 """States that are followed."""
@@ -59,7 +59,7 @@ class _Market:
 
 
 def admit(
-    queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, utility: Utility, states: int = STATES
+    queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, utility: Utility, *, states: int = STATES
 ) -> Mapping[str, Allocation]:
     """The jobs to admit and their places. Only a job whose payoff is positive is admitted (the payoff test)."""
     market, smallest = _Market(servers, prices), min((ask.workers for ask in queue), default=0)
@@ -92,9 +92,13 @@ def fill(queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, uti
 
 
 def in_order(queue: Sequence[Ask], utility: Utility) -> list[Ask]:
-    """Who gains most from a GPU comes first; of equals the widest, then who has the most to do, then the oldest."""
-    worth: Callable[[Ask], float] = lambda ask: utility(ask, ask.completion(ask.speeds.best)) / ask.workers
-    return sorted(queue, key=lambda ask: (-worth(ask), -ask.workers, -ask.left / (ask.speeds.best or 1.0), -ask.age))
+    """Who gains most from a GPU comes first; of equals the widest, then who ends first."""
+
+    def place(ask: Ask) -> tuple[float, int, float]:
+        best = ask.completion(ask.speeds.best)
+        return -utility(ask, best) / ask.workers, -ask.workers, best
+
+    return sorted(queue, key=place)
 
 
 def _after(state: _State, ask: Ask, place: Allocation, payoff: float) -> _State:

@@ -35,7 +35,7 @@ def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple
         pools = np.flatnonzero((rates[servers.type_of] >= slowest) & (free > 0))
         if int(free[pools].sum()) >= speeds.workers:
             found += _places(speeds, servers, pools, free[pools], price[pools])
-    found.sort(key=lambda offer: (-offer.rate, offer.cost, len(offer.allocation), offer.allocation))
+    found.sort(key=lambda offer: (-offer.rate, offer.cost, len(offer.allocation)))
     kept: list[Offer] = []
     for offer in found:
         if offer.rate > 0 and (not kept or offer.cost < kept[-1].cost):
@@ -52,13 +52,13 @@ def best_offer(ask: Ask, among: tuple[Offer, ...], utility: Utility) -> tuple[fl
 def _places(speeds: Speeds, servers: Servers, pools: Ints, free: Ints, price: Floats) -> Iterator[Offer]:
     wanted, on = speeds.workers, servers.server_of[pools]
     cheapest = np.lexsort((-free, price))
-    orders = [cheapest]
-    room = np.bincount(on, weights=free)
+    orders: list[Ints] = []
+    room = np.asarray(np.bincount(on, weights=free), dtype=np.float64)
     if (alone := _one_server(wanted, on, free, price, room)) is not None:
         orders.append(alone)
     elif len(room) > 1:
         orders.append(np.lexsort((price, on, -room[on])))
-    for order in orders:
+    for order in (*orders, cheapest):
         before = np.cumsum(free[order]) - free[order]
         taken = np.clip(wanted - before, 0, free[order])
         allocation = servers.allocation(pools[order], taken)
@@ -78,4 +78,4 @@ def _one_server(wanted: int, on: Ints, free: Ints, price: Floats, room: Floats) 
     if not len(fitting):
         return None
     best = fitting[np.lexsort((room[fitting], cost[fitting]))[0]]
-    return order[on[order] == best]
+    return np.asarray(order[on[order] == best], dtype=np.int64)

@@ -56,6 +56,14 @@ class Servers:
         pools = [pool for pool, _ in allocation]
         return ask.speeds.of(self.type_of[pools].tolist(), len(set(self.server_of[pools].tolist())))
 
+    def counts(self, allocation: Allocation) -> dict[int, int]:
+        """GPUs by type."""
+        found: dict[int, int] = {}
+        for pool, gpus in allocation:
+            kind = int(self.type_of[pool])
+            found[kind] = found.get(kind, 0) + gpus
+        return found
+
     def allocation(self, pools: Sequence[int] | Ints, gpus: Sequence[int] | Ints) -> Allocation:
         """Those with any GPU of them, pools ascending."""
         return tuple(sorted((int(pool), int(count)) for pool, count in zip(pools, gpus, strict=True) if count > 0))
