@@ -25,10 +25,6 @@ class Speeds:
     apart: tuple[float, ...]
 
     @property
-    def best(self) -> float:
-        return max(self.together)
-
-    @property
     def worst(self) -> float:
         """On the slowest type that it runs on at all."""
         return min((rate for rate in self.together if rate > 0), default=0.0)

@@ -64,7 +64,7 @@ def admit(
     """The jobs to admit and their places. Only a job whose payoff is positive is admitted (the payoff test)."""
     market, smallest = _Market(servers, prices), min((ask.workers for ask in queue), default=0)
     beam = [_State(free.tobytes(), free, int(free.sum()), 0.0)]
-    for ask in in_order(queue, utility):
+    for ask in in_order(queue, servers, utility):
         reached: dict[bytes, _State] = {state.key: state for state in beam}
         for state in beam:
             chosen = best_offer(ask, market.offers(ask.speeds, state), utility)
@@ -83,7 +83,7 @@ def fill(queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, uti
     """Places for jobs in what is free, whatever it costs: GPUs that nobody wants at their price are idle otherwise."""
     market, state = _Market(servers, prices), _State(free.tobytes(), free, int(free.sum()), 0.0)
     given: dict[str, Allocation] = {}
-    for ask in in_order(queue, utility):
+    for ask in in_order(queue, servers, utility):
         chosen = best_offer(ask, market.offers(ask.speeds, state), utility)
         if chosen is not None:
             given[ask.job] = chosen[1].allocation
@@ -91,11 +91,11 @@ def fill(queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, uti
     return given
 
 
-def in_order(queue: Sequence[Ask], utility: Utility) -> list[Ask]:
+def in_order(queue: Sequence[Ask], servers: Servers, utility: Utility) -> list[Ask]:
     """Who gains most from a GPU comes first; of equals the widest, then who ends first."""
 
     def place(ask: Ask) -> tuple[float, int, float]:
-        best = ask.completion(ask.speeds.best)
+        best = ask.completion(servers.best(ask.speeds))
         return -utility(ask, best) / ask.workers, -ask.workers, best
 
     return sorted(queue, key=place)

@@ -46,12 +46,13 @@ def prices(asks: Sequence[Ask], servers: Servers, utility: Utility, period: floa
     cluster. `eta` is the smallest that equation 9 allows.
     """
     kinds, total = len(servers.types), int(servers.capacity.sum())
-    runnable = [ask for ask in asks if ask.speeds.worst > 0 and ask.left > 0 and ask.workers <= total]
+    runnable = [ask for ask in asks if ask.left > 0 and servers.best(ask.speeds) > 0]
     high = np.zeros(kinds)
     for ask in runnable:
         for kind, rate in enumerate(ask.speeds.together):
             if rate > 0:
-                high[kind] = max(high[kind], utility(ask, ask.completion(rate)) / ask.workers)
+                reached = min(rate, servers.best(ask.speeds))
+                high[kind] = max(high[kind], utility(ask, ask.completion(reached)) / ask.workers)
     if not runnable:
         return Prices(np.ones(kinds), np.full(kinds, _LEAST_RATIO))
     slots = [max(1, ceil(ask.left / ask.speeds.worst / period)) * ask.workers for ask in runnable]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slurmsched.policies.hadar.asking import Allocation, Ask
+from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
 
 __all__ = ["Floats", "Ints", "Servers"]
 
@@ -26,6 +26,7 @@ class Servers:
     capacity: Ints
     by_type: Ints = field(init=False, repr=False)
     """GPUs of each type."""
+    _best: dict[Speeds, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.type_of, weights=self.capacity, minlength=len(self.types))
@@ -50,6 +51,18 @@ class Servers:
             for pool, gpus in allocation:
                 free[pool] -= gpus
         return free
+
+    def best(self, speeds: Speeds) -> float:
+        """Iterations per second on the fastest types that have enough GPUs for the gang; 0.0 where it never fits."""
+        if speeds not in self._best:
+            room, reached = 0, 0.0
+            for rate, gpus in sorted(zip(speeds.together, self.by_type.tolist(), strict=True), reverse=True):
+                room += gpus
+                if room >= speeds.workers:
+                    reached = rate
+                    break
+            self._best[speeds] = reached
+        return self._best[speeds]
 
     def rate(self, ask: Ask, allocation: Allocation) -> float:
         """Iterations per second there."""

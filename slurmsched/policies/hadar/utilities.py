@@ -29,10 +29,15 @@ _SHORTEST: Final = 360.0
 """Seconds, the paper's round: what is shorter is equally short, and no job is infinitely urgent."""
 
 
-def effective_throughput(_queue: Sequence[Ask], _servers: Servers) -> Utility:
+def effective_throughput(_queue: Sequence[Ask], servers: Servers) -> Utility:
     """The work of a job's whole life per second of it, E_j N_j / (f_j - a_j): the paper's default. Long jobs come
     first, for they lose the least of their worth by waiting: a short total time, and late completions."""
-    return lambda ask, completion: ask.workers * _seconds(ask, ask.total) / completion if 0 < completion < inf else 0.0
+
+    def utility(ask: Ask, completion: float) -> float:
+        whole = _seconds(ask, ask.total, servers)
+        return ask.workers * whole / completion if 0 < completion < inf else 0.0
+
+    return utility
 
 
 def sooner(_queue: Sequence[Ask], _servers: Servers) -> Utility:
@@ -46,7 +51,7 @@ def timely(queue: Sequence[Ask], servers: Servers) -> Utility:
     horizon = _horizon(queue, servers)
 
     def utility(ask: Ask, completion: float) -> float:
-        ahead, alone = completion - ask.age, _seconds(ask, ask.left)
+        ahead, alone = completion - ask.age, _seconds(ask, ask.left, servers)
         if not 0 < ahead < inf:
             return 0.0
         worth = 1.0 / max(alone, _SHORTEST) + _URGENCY / max(horizon - alone, _SHORTEST)
@@ -57,20 +62,22 @@ def timely(queue: Sequence[Ask], servers: Servers) -> Utility:
 
 def _horizon(queue: Sequence[Ask], servers: Servers) -> float:
     """Seconds until all would be done at the mean speed of each type, or the longest alone at its best."""
-    runnable = [ask for ask in queue if ask.speeds.best > 0]
+    runnable = [ask for ask in queue if servers.best(ask.speeds) > 0]
     if not runnable:
         return 0.0
     part = [
-        sum(ask.speeds.together[kind] / ask.speeds.best for ask in runnable) / len(runnable)
+        sum(ask.speeds.together[kind] / servers.best(ask.speeds) for ask in runnable) / len(runnable)
         for kind in range(len(servers.types))
     ]
     whole = sum(gpus * of_best for gpus, of_best in zip(servers.by_type.tolist(), part, strict=True))
-    work = sum(ask.workers * _seconds(ask, ask.left) for ask in runnable)
-    return float(max(work / whole, *(_seconds(ask, ask.left) for ask in runnable)))
+    work = sum(ask.workers * _seconds(ask, ask.left, servers) for ask in runnable)
+    return float(max(work / whole, *(_seconds(ask, ask.left, servers) for ask in runnable)))
 
 
-def _seconds(ask: Ask, iterations: float) -> float:
-    return iterations / ask.speeds.best if ask.speeds.best > 0 else 0.0
+def _seconds(ask: Ask, iterations: float, servers: Servers) -> float:
+    """At its best."""
+    best = servers.best(ask.speeds)
+    return iterations / best if best > 0 else 0.0
 
 
 UTILITIES: Final[Mapping[str, Valuing]] = {
