@@ -2,7 +2,7 @@
 
 from slurmsched.policies.hadare.dispatching import dispatched
 from slurmsched.policies.hadare.errors import TrackingError
-from slurmsched.policies.hadare.estimating import Machine, Model, Throughputs, estimate
+from slurmsched.policies.hadare.estimating import Machine, Model, Throughputs, estimate, learned_unit
 from slurmsched.policies.hadare.forking import copies, copy_id, parent_of
 from slurmsched.policies.hadare.sharing import Forked, shared
 from slurmsched.policies.hadare.tracking import JobTracker, Lease
@@ -19,6 +19,7 @@ __all__ = [
     "copy_id",
     "dispatched",
     "estimate",
+    "learned_unit",
     "parent_of",
     "shared",
 ]

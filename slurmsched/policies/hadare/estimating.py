@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 
-__all__ = ["Machine", "Model", "Throughputs", "estimate"]
+__all__ = ["Machine", "Model", "Throughputs", "estimate", "learned_unit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,25 @@ class Throughputs:
         """With what a node reported after a round; a round without a step says nothing."""
         return replace(self, measured={**self.measured, node: rate}) if rate > 0 else self
 
-    def of(self, node: str) -> float:
-        """Measured, else estimated and scaled as the estimates of measured nodes were wrong (their geometric mean)."""
+    def of(self, node: str, unit: float = 1.0) -> float:
+        """Measured, else estimated and scaled as the estimates of measured nodes were wrong. `unit`: steps per second
+        in one of the estimates', for a model of which nothing was measured."""
         if node in self.measured:
             return self.measured[node]
-        wrong = [
-            log(rate / self.estimated[at]) for at, rate in self.measured.items() if self.estimated.get(at, 0.0) > 0
-        ]
-        return self.estimated.get(node, 0.0) * exp(sum(wrong) / len(wrong) if wrong else 0.0)
+        return self.estimated.get(node, 0.0) * (_scale([self]) or unit)
+
+
+def learned_unit(models: Iterable[Throughputs]) -> float | None:
+    """Steps per second in one unit of the estimates, from all that was measured; None where nothing was."""
+    return _scale(models)
+
+
+def _scale(models: Iterable[Throughputs]) -> float | None:
+    """The geometric mean of measured over estimated."""
+    wrong = [
+        log(rate / known.estimated[node])
+        for known in models
+        for node, rate in known.measured.items()
+        if known.estimated.get(node, 0.0) > 0
+    ]
+    return exp(sum(wrong) / len(wrong)) if wrong else None

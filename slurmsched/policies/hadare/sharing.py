@@ -2,13 +2,13 @@
 
 Every job has a copy for every node, so a job may use any of them, and all of them together are as fast as the sum. Then
 the least mean completion time is that of the job that ends soonest going first, on all nodes; a job that can end in
-this round gets only as many of the fastest nodes as it needs for that (the paper's beta), and the next job the others.
-Nodes that nobody needs so help whoever ends last, and none is idle while any job has a step for it (theorem 3).
+this round gets only the nodes it needs for that (the last of all the fastest, the paper's beta), and the next job the
+others. Nodes that nobody needs so help whoever ends last, and none is idle while any job has a step for it (theorem 3).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurmsched.policies.hadare.dispatching import dispatched
@@ -28,18 +28,30 @@ class Forked:
 def shared(jobs: Sequence[Forked], slot: float) -> Mapping[str, Mapping[int, int]]:
     """By job the steps of each of its nodes. `slot` is the seconds of a round in which there is work done."""
     queue = sorted((job for job in jobs if job.left and any(job.rates)), key=lambda job: job.left / sum(job.rates))
-    nodes: dict[str, list[int]] = {job.job: [] for job in queue}
+    nodes: dict[str, list[int]] = {}
     free = set(range(max((len(job.rates) for job in queue), default=0)))
     for job in queue:
-        for node in sorted(free, key=lambda node: (-job.rates[node], node)):
-            if _seconds(job, nodes[job.job]) > slot and _helps(job, nodes[job.job], node):
-                nodes[job.job].append(node)
-                free.discard(node)
+        nodes[job.job] = _enough(job, free, slot, alone=job is queue[-1])
+        free.difference_update(nodes[job.job])
     for node in sorted(free):
         helped = [job for job in queue if _helps(job, nodes[job.job], node)]
         if helped:
             nodes[max(helped, key=lambda job: _seconds(job, nodes[job.job])).job].append(node)
     return {job.job: _portions(job, nodes[job.job]) for job in queue if nodes[job.job]}
+
+
+def _enough(job: Forked, free: Collection[int], slot: float, *, alone: bool) -> list[int]:
+    """The nodes on which the job ends in this round: the slowest that does it by itself, so that those behind have the
+    faster ones, else the fewest fastest; all that are free where it does not end."""
+    by_rate = sorted((node for node in free if job.rates[node] > 0), key=lambda node: (-job.rates[node], node))
+    by_itself = [node for node in reversed(by_rate) if not alone and _seconds(job, [node]) <= slot]
+    if by_itself:
+        return by_itself[:1]
+    taken: list[int] = []
+    for node in by_rate:
+        if _seconds(job, taken) > slot and _helps(job, taken, node):
+            taken.append(node)
+    return taken
 
 
 def _seconds(job: Forked, nodes: Sequence[int]) -> float:

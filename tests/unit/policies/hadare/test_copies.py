@@ -82,10 +82,18 @@ def test_steps_are_not_leased_twice(open_round: bool, portions: dict[int, int], 
         job.begin(portions)
 
 
-def test_a_job_that_can_end_gets_only_the_nodes_it_needs() -> None:
-    short, long = Forked("short", 100, (1.0, 0.5, 0.5)), Forked("long", 10_000, (1.0, 0.5, 0.5))
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        pytest.param(50, {"short": {2: 50}, "long": {0: 6667, 1: 3333}}, id="the slowest that does it by itself"),
+        pytest.param(100, {"short": {0: 100}, "long": {1: 5000, 2: 5000}}, id="the only one that does"),
+        pytest.param(150, {"short": {0: 100, 1: 50}, "long": {2: 10_000}}, id="the two fastest together"),
+    ],
+)
+def test_a_job_that_can_end_gets_only_the_nodes_it_needs(left: int, expected: dict[str, dict[int, int]]) -> None:
+    short, long = Forked("short", left, (1.0, 0.5, 0.5)), Forked("long", 10_000, (1.0, 0.5, 0.5))
 
-    assert shared([long, short], slot=120.0) == {"short": {0: 100}, "long": {1: 5000, 2: 5000}}
+    assert shared([long, short], slot=120.0) == expected
 
 
 def test_nodes_that_nobody_needs_help() -> None:
