@@ -7,20 +7,19 @@ from statistics import fmean
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linprog
 
 from slurmsched.experiments.experiment import Bound, Outcome, Row, Task
+from slurmsched.experiments.mixed.fastest import fastest
 from slurmsched.experiments.mixed.figures import Replayed
 from slurmsched.experiments.mixed.forked import replay_forked
 from slurmsched.experiments.mixed.gavel import GavelRounds
 from slurmsched.experiments.mixed.hadar import HadarRounds
 from slurmsched.experiments.mixed.mixes import CLUSTERS, MIXES, cluster, estimates, mix
-from slurmsched.experiments.mixed.replay import ReplayError, replay
-from slurmsched.experiments.mixed.work import Work
-from slurmsched.policies.gavel.objectives import least_attained_service
+from slurmsched.experiments.mixed.replay import replay
+from slurmsched.policies.gavel import POLICIES
 from slurmsched.policies.hadar import Hadar, timely
 
-__all__ = ["fastest", "mixes", "slot_utilisation"]
+__all__ = ["mixes", "slot_utilisation"]
 
 SLOTS: Final = (90.0, 180.0, 270.0, 360.0)
 RESTART: Final = 10.0
@@ -59,34 +58,21 @@ def slot_utilisation(run: Replayed, slot: float) -> float:
     return busy / (sum(run.gpus.values()) * slot * len(run.rounds))
 
 
-def fastest(work: Sequence[Work], nodes: Sequence[str]) -> float:
-    """Seconds that the jobs take at least, if any number of nodes worked on each and no round or restart cost a thing:
-    a linear program over the time each node gives each job."""
-    jobs, count = len(work), len(nodes)
-    cost = np.zeros(jobs * count + 1)
-    cost[-1] = 1.0
-    rates = np.array([[job.rates[node] for node in nodes] for job in work])
-    done = np.zeros((jobs, jobs * count + 1))
-    for job in range(jobs):
-        done[job, job * count : (job + 1) * count] = -rates[job]
-    spent = np.hstack([np.tile(np.eye(count), jobs), -np.ones((count, 1))])
-    limits = np.concatenate([[-float(job.steps) for job in work], np.zeros(count)])
-    answer = linprog(cost, A_ub=np.vstack([done, spent]), b_ub=limits, method="highs")
-    if answer.fun is None:
-        raise ReplayError(f"no time is long enough for these jobs: {answer.message}")
-    return float(answer.fun)
-
-
 def _runs(name: str, mix_: str, seed: int) -> Mapping[str, tuple[float, float, float]]:
     """Total time, mean completion time and utilisation by scheduler; of the fastest possible the time alone."""
     work, nodes, slot = mix(mix_, CLUSTERS[name], seed), cluster(name), SLOTS[-1]
     runs = {
-        "gavel": replay(work, nodes, GavelRounds("gavel", least_attained_service), period=slot, overhead=RESTART),
+        "gavel": replay(work, nodes, _gavel(), period=slot, overhead=RESTART),
         "hadar": replay(work, nodes, HadarRounds(Hadar(valuing=timely)), period=slot, overhead=RESTART),
         "hadare": _forked(name, mix_, seed, slot),
     }
     found = {policy: (run.makespan, run.mean_jct, slot_utilisation(run, slot)) for policy, run in runs.items()}
-    return found | {"fastest": (fastest(work, nodes.types), 0.0, 1.0)}
+    return found | {"fastest": (fastest(work, nodes.gpus), 0.0, 1.0)}
+
+
+def _gavel() -> GavelRounds:
+    """Its policy draws nothing."""
+    return GavelRounds("gavel", POLICIES["max_min_fairness_perf"], np.random.default_rng(0))
 
 
 def _forked(name: str, mix_: str, seed: int, slot: float) -> Replayed:
