@@ -22,6 +22,7 @@ class Code(StrEnum):
     AS_REQUESTED = "as_requested"
     FILLS_IN = "fills_in"
     PAYS_FOR_RESTART = "pays_for_restart"
+    MIXED = "mixed"
     FEWEST_FRAGMENTS = "fewest_fragments"
     # a job waits
     BEHIND = "behind"
@@ -29,6 +30,7 @@ class Code(StrEnum):
     NO_SHARDS = "no_shards"
     NO_CPUS = "no_cpus"
     NEVER_FITS = "never_fits"
+    ONE_TYPE = "one_type"
     DEPENDENCY = "dependency"
     BEGIN_TIME = "begin_time"
     USER_HOLD = "user_hold"
@@ -76,10 +78,12 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
     Code.PAYS_FOR_RESTART: "is restarted with other resources: saves {saving}, costs {cost}",
     Code.FEWEST_FRAGMENTS: "is placed where it leaves the fewest idle GPUs that the usual jobs cannot use",
+    Code.MIXED: "runs on {mix}: sooner than on one type alone",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
     Code.NO_CPUS: "next in order, but no nodes have {cpus} CPUs and its memory free",
+    Code.ONE_TYPE: "waits for {gpus} GPUs of one type, and cannot have several: {why}",
     Code.NEVER_FITS: "asks for more than the cluster has: {what}",
     Code.DEPENDENCY: "waits for another job: {dependency}",
     Code.BEGIN_TIME: "is not to start before {when}",

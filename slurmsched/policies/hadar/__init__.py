@@ -3,7 +3,7 @@
 from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
 from slurmsched.policies.hadar.deciding import Hadar
 from slurmsched.policies.hadar.dual import admit, fill
-from slurmsched.policies.hadar.finding import Offer, best_offer, offers
+from slurmsched.policies.hadar.finding import Offer, offers, paying
 from slurmsched.policies.hadar.prices import Prices, prices
 from slurmsched.policies.hadar.servers import Servers
 from slurmsched.policies.hadar.utilities import UTILITIES, Utility, Valuing, effective_throughput, sooner, timely
@@ -20,10 +20,10 @@ __all__ = [
     "Utility",
     "Valuing",
     "admit",
-    "best_offer",
     "effective_throughput",
     "fill",
     "offers",
+    "paying",
     "prices",
     "sooner",
     "timely",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
-from slurmsched.policies.hadar.finding import Offer, best_offer, offers
+from slurmsched.policies.hadar.finding import Offer, offers, paying
 from slurmsched.policies.hadar.prices import Prices
 from slurmsched.policies.hadar.servers import Ints, Servers
 from slurmsched.policies.hadar.utilities import Utility
@@ -67,12 +67,12 @@ def admit(
     for ask in in_order(queue, servers, utility):
         reached: dict[bytes, _State] = {state.key: state for state in beam}
         for state in beam:
-            chosen = best_offer(ask, market.offers(ask.speeds, state), utility)
-            if chosen is not None and chosen[0] > 0:
-                later = _after(state, ask, chosen[1].allocation, chosen[0])
-                known = reached.get(later.key)
-                if known is None or known.payoff < later.payoff:
-                    reached[later.key] = later
+            for payoff, offer in paying(ask, market.offers(ask.speeds, state), utility):
+                if payoff > 0:
+                    later = _after(state, ask, offer.allocation, payoff)
+                    known = reached.get(later.key)
+                    if known is None or known.payoff < later.payoff:
+                        reached[later.key] = later
         beam = sorted(reached.values(), key=lambda state: -state.payoff)[:states]
         if all(state.idle < smallest for state in beam):
             break
@@ -84,10 +84,11 @@ def fill(queue: Sequence[Ask], servers: Servers, free: Ints, prices: Prices, uti
     market, state = _Market(servers, prices), _State(free.tobytes(), free, int(free.sum()), 0.0)
     given: dict[str, Allocation] = {}
     for ask in in_order(queue, servers, utility):
-        chosen = best_offer(ask, market.offers(ask.speeds, state), utility)
-        if chosen is not None:
-            given[ask.job] = chosen[1].allocation
-            state = _after(state, ask, chosen[1].allocation, 0.0)
+        chosen = paying(ask, market.offers(ask.speeds, state), utility)
+        if chosen:
+            _, offer = max(chosen, key=lambda pair: pair[0])
+            given[ask.job] = offer.allocation
+            state = _after(state, ask, offer.allocation, 0.0)
     return given
 
 

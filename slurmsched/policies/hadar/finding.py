@@ -11,7 +11,7 @@ from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
 from slurmsched.policies.hadar.servers import Floats, Ints, Servers
 from slurmsched.policies.hadar.utilities import Utility
 
-__all__ = ["Offer", "best_offer", "offers"]
+__all__ = ["Offer", "offers", "paying"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Offer:
 
 
 def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple[Offer, ...]:
-    """The places worth thinking about, the fastest first: none is both slower and dearer than another.
+    """The places worth thinking about, the fastest first: none is both slower and no cheaper than another.
 
     Types are let in one after the other, from the fastest. For a given slowest type the cost alone decides: so the
-    cheapest server that holds all of the gang, the fewest servers, and the cheapest GPUs wherever they are.
+    cheapest server that holds all of the gang, the fewest servers, and the cheapest GPUs wherever they are; of equally
+    dear GPUs the slower, since the gang is no faster for the others.
     """
     found: list[Offer] = []
-    rates = np.array(speeds.together)
-    for slowest in sorted({rate for rate in speeds.together if rate > 0}, reverse=True):
-        pools = np.flatnonzero((rates[servers.type_of] >= slowest) & (free > 0))
+    for allowed in _allowed(speeds):
+        pools = np.flatnonzero(np.isin(servers.type_of, allowed) & (free > 0))
         if int(free[pools].sum()) >= speeds.workers:
-            found += _places(speeds, servers, pools, free[pools], price[pools])
-    found.sort(key=lambda offer: (-offer.rate, offer.cost, len(offer.allocation)))
+            found += _places(speeds, servers, pools, free, price)
+    found.sort(key=lambda offer: (-offer.rate, offer.cost))
     kept: list[Offer] = []
     for offer in found:
         if offer.rate > 0 and (not kept or offer.cost < kept[-1].cost):
@@ -43,39 +43,57 @@ def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple
     return tuple(kept)
 
 
-def best_offer(ask: Ask, among: tuple[Offer, ...], utility: Utility) -> tuple[float, Offer] | None:
-    """The offer with the largest payoff, utility less price, and that payoff; None where there is no offer."""
-    paying = ((utility(ask, ask.completion(offer.rate)) - offer.cost, offer) for offer in among)
-    return max(paying, key=lambda pair: pair[0], default=None)
+def _allowed(speeds: Speeds) -> Iterator[list[int]]:
+    """Sets of types: one after the other let in beside the faster ones, or each by itself."""
+    by_rate = sorted(
+        (kind for kind, rate in enumerate(speeds.together) if rate > 0), key=lambda kind: -speeds.together[kind]
+    )
+    for at, kind in enumerate(by_rate):
+        if speeds.mixes:
+            yield by_rate[: at + 1]
+        else:
+            yield [kind]
+
+
+def paying(ask: Ask, among: tuple[Offer, ...], utility: Utility) -> list[tuple[float, Offer]]:
+    """Each offer with its payoff, utility less price."""
+    return [(utility(ask, ask.completion(offer.rate)) - offer.cost, offer) for offer in among]
 
 
 def _places(speeds: Speeds, servers: Servers, pools: Ints, free: Ints, price: Floats) -> Iterator[Offer]:
-    wanted, on = speeds.workers, servers.server_of[pools]
-    cheapest = np.lexsort((-free, price))
-    orders: list[Ints] = []
-    room = np.asarray(np.bincount(on, weights=free), dtype=np.float64)
-    if (alone := _one_server(wanted, on, free, price, room)) is not None:
-        orders.append(alone)
+    own = np.array(speeds.together)[servers.type_of[pools]]
+    room = np.asarray(np.bincount(servers.server_of[pools], weights=free[pools]), dtype=np.float64)
+    cheapest = pools[np.lexsort((-free[pools], own, price[pools]))]
+    on = servers.server_of[cheapest]
+    alone = _one_server(speeds.workers, on, free[cheapest], price[cheapest], room)
+    if alone is not None:
+        yield from _filled(speeds, servers, cheapest[on == alone], free, price)
     elif len(room) > 1:
-        orders.append(np.lexsort((price, on, -room[on])))
-    for order in (*orders, cheapest):
-        before = np.cumsum(free[order]) - free[order]
-        taken = np.clip(wanted - before, 0, free[order])
-        allocation = servers.allocation(pools[order], taken)
-        kinds = servers.type_of[[pool for pool, _ in allocation]].tolist()
-        spread = len({int(servers.server_of[pool]) for pool, _ in allocation})
-        yield Offer(allocation, speeds.of(kinds, spread), float(taken @ price[order]))
+        yield from _filled(speeds, servers, cheapest[np.lexsort((on, -room[on]))], free, price)
+    yield from _filled(speeds, servers, cheapest, free, price)
 
 
-def _one_server(wanted: int, on: Ints, free: Ints, price: Floats, room: Floats) -> Ints | None:
-    """The pools of the cheapest server that holds the whole gang; of equal ones that with the least room."""
-    order = np.lexsort((price, on))
-    first = np.searchsorted(on[order], on[order])
-    filled = np.cumsum(free[order]) - free[order]
-    taken = np.clip(wanted - (filled - filled[first]), 0, free[order])
-    cost = np.bincount(on[order], weights=taken * price[order], minlength=len(room))
-    fitting = np.flatnonzero(room >= wanted)
-    if not len(fitting):
+def _one_server(wanted: int, on: Ints, free: Ints, price: Floats, room: Floats) -> int | None:
+    """The cheapest server that holds the whole gang; of equal ones that with the least room, then the first in the
+    order of the pools."""
+    fitting = room[on] >= wanted
+    if not fitting.any():
         return None
-    best = fitting[np.lexsort((room[fitting], cost[fitting]))[0]]
-    return np.asarray(order[on[order] == best], dtype=np.int64)
+    grouped = np.flatnonzero(fitting)[np.argsort(on[fitting], kind="stable")]
+    of, cumulated = on[grouped], np.cumsum(free[grouped])
+    before = cumulated - free[grouped]
+    taken = np.clip(wanted - (before - before[np.searchsorted(of, of)]), 0, free[grouped])
+    cost = np.bincount(of, weights=taken * price[grouped], minlength=len(room))
+    best = np.lexsort((room[on[fitting]], cost[on[fitting]]))[0]
+    return int(on[fitting][best])
+
+
+def _filled(speeds: Speeds, servers: Servers, order: Ints, free: Ints, price: Floats) -> Iterator[Offer]:
+    """The gang in the first of these pools, if it may lie on so many servers."""
+    before = np.cumsum(free[order]) - free[order]
+    taken = np.clip(speeds.workers - before, 0, free[order])
+    used = order[taken > 0]
+    spread = len(set(servers.server_of[used].tolist()))
+    if spread <= (speeds.most or spread):
+        rate = speeds.of(servers.type_of[used].tolist(), spread)
+        yield Offer(servers.allocation(order, taken), rate, float(taken @ price[order]))

@@ -42,7 +42,8 @@ def prices(asks: Sequence[Ask], servers: Servers, utility: Utility, period: floa
     """From the jobs there are now. A slot is a round of `period` seconds.
 
     The paper takes the completion on the fastest type for U_max of every type; here it is that on the type itself,
-    since a gang with one GPU of it runs no faster. The horizon T is when the slowest job ends if all of them shared the
+    since a gang with one GPU of it runs no faster. A free GPU of a slower type costs less in the same proportion, so that
+    who hardly gains from the fast one leaves it to others. The horizon T is when the slowest job ends if all of them shared the
     cluster. `eta` is the smallest that equation 9 allows.
     """
     kinds, total = len(servers.types), int(servers.capacity.sum())
@@ -60,5 +61,5 @@ def prices(asks: Sequence[Ask], servers: Servers, utility: Utility, period: floa
     eta = max(1.0, total / min(slots))
     least = min(utility(ask, horizon) / size for ask, size in zip(runnable, slots, strict=True)) / (4 * eta)
     high = np.where(high > 0, high, high.max(initial=least) or 1.0)
-    low = np.minimum(least or np.finfo(float).tiny, high / _LEAST_RATIO)
+    low = np.minimum((least or np.finfo(float).tiny) * high / high.max(), high / _LEAST_RATIO)
     return Prices(np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64))

@@ -57,7 +57,7 @@ class Servers:
         if speeds not in self._best:
             room, reached = 0, 0.0
             for rate, gpus in sorted(zip(speeds.together, self.by_type.tolist(), strict=True), reverse=True):
-                room += gpus
+                room = room + gpus if speeds.mixes else gpus
                 if room >= speeds.workers:
                     reached = rate
                     break

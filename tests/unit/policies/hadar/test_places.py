@@ -63,9 +63,25 @@ def test_communication_costs_a_gang_apart_its_speed() -> None:
 def test_a_slower_place_is_offered_only_where_it_is_cheaper() -> None:
     dear_v100 = np.array([5.0, 5.0, 1.0])
 
-    found = offers(speeds(4), TWO_TYPES, TWO_TYPES.capacity, dear_v100)
+    found = [offers(speeds(4), TWO_TYPES, TWO_TYPES.capacity, price) for price in (dear_v100, np.ones(3))]
 
-    assert [(offer.rate, offer.cost) for offer in found] == [(4.0, 20.0), (2.0, 4.0)]
+    assert [[(offer.rate, offer.cost) for offer in among] for among in found] == [
+        [(4.0, 20.0), (2.0, 4.0)],
+        [(4.0, 4.0)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gang", "expected"),
+    [
+        pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, mixes=False), [((0, 4), (1, 2))], id="one type only"),
+        pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, most=1), [], id="one server only"),
+    ],
+)
+def test_a_gang_lies_only_where_its_request_lets_it(gang: Speeds, expected: list[tuple[tuple[int, int], ...]]) -> None:
+    found = offers(gang, TWO_TYPES, np.array([4, 4, 4]), np.ones(3))
+
+    assert [offer.allocation for offer in found] == expected
 
 
 def test_the_price_rises_from_the_lowest_to_the_highest_as_a_server_fills() -> None:
