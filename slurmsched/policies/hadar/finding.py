@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
-from slurmsched.policies.hadar.servers import Floats, Ints, Servers
+from slurmsched.policies.hadar.servers import Floats, Ints, Mask, Servers
 from slurmsched.policies.hadar.utilities import Utility
 
 __all__ = ["Offer", "offers", "paying"]
@@ -31,8 +31,9 @@ def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple
     dear GPUs the slower, since the gang is no faster for the others.
     """
     found: list[Offer] = []
+    idle = free > 0
     for allowed in _allowed(speeds):
-        pools = np.flatnonzero(np.isin(servers.type_of, allowed) & (free > 0))
+        pools = np.flatnonzero(allowed[servers.type_of] & idle)
         if int(free[pools].sum()) >= speeds.workers:
             found += _places(speeds, servers, pools, free, price)
     found.sort(key=lambda offer: (-offer.rate, offer.cost))
@@ -43,16 +44,16 @@ def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple
     return tuple(kept)
 
 
-def _allowed(speeds: Speeds) -> Iterator[list[int]]:
-    """Sets of types: one after the other let in beside the faster ones, or each by itself."""
+def _allowed(speeds: Speeds) -> Iterator[Mask]:
+    """Masks of types: one after the other let in beside the faster ones, or each by itself."""
     by_rate = sorted(
         (kind for kind, rate in enumerate(speeds.together) if rate > 0), key=lambda kind: -speeds.together[kind]
     )
-    for at, kind in enumerate(by_rate):
-        if speeds.mixes:
-            yield by_rate[: at + 1]
-        else:
-            yield [kind]
+    mask = np.zeros(len(speeds.together), dtype=np.bool_)
+    for kind in by_rate:
+        mask = mask.copy() if speeds.mixes else np.zeros_like(mask)
+        mask[kind] = True
+        yield mask
 
 
 def paying(ask: Ask, among: tuple[Offer, ...], utility: Utility) -> list[tuple[float, Offer]]:
@@ -82,7 +83,7 @@ def _one_server(wanted: int, on: Ints, free: Ints, price: Floats, room: Floats) 
     grouped = np.flatnonzero(fitting)[np.argsort(on[fitting], kind="stable")]
     of, cumulated = on[grouped], np.cumsum(free[grouped])
     before = cumulated - free[grouped]
-    taken = np.clip(wanted - (before - before[np.searchsorted(of, of)]), 0, free[grouped])
+    taken = np.minimum(np.maximum(wanted - (before - before[np.searchsorted(of, of)]), 0), free[grouped])
     cost = np.bincount(of, weights=taken * price[grouped], minlength=len(room))
     best = np.lexsort((room[on[fitting]], cost[on[fitting]]))[0]
     return int(on[fitting][best])
@@ -91,7 +92,7 @@ def _one_server(wanted: int, on: Ints, free: Ints, price: Floats, room: Floats) 
 def _filled(speeds: Speeds, servers: Servers, order: Ints, free: Ints, price: Floats) -> Iterator[Offer]:
     """The gang in the first of these pools, if it may lie on so many servers."""
     before = np.cumsum(free[order]) - free[order]
-    taken = np.clip(speeds.workers - before, 0, free[order])
+    taken = np.minimum(np.maximum(speeds.workers - before, 0), free[order])
     used = order[taken > 0]
     spread = len(set(servers.server_of[used].tolist()))
     if spread <= (speeds.most or spread):

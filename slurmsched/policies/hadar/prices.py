@@ -42,9 +42,9 @@ def prices(asks: Sequence[Ask], servers: Servers, utility: Utility, period: floa
     """From the jobs there are now. A slot is a round of `period` seconds.
 
     The paper takes the completion on the fastest type for U_max of every type; here it is that on the type itself,
-    since a gang with one GPU of it runs no faster. A free GPU of a slower type costs less in the same proportion, so that
-    who hardly gains from the fast one leaves it to others. The horizon T is when the slowest job ends if all of them shared the
-    cluster. `eta` is the smallest that equation 9 allows.
+    since a gang with one GPU of it runs no faster. A free GPU of a slower type costs less in the same proportion, so
+    that who hardly gains from the fast one leaves it to others. The horizon T is when the slowest job ends if all of
+    them shared the cluster. `eta` is the smallest that equation 9 allows.
     """
     kinds, total = len(servers.types), int(servers.capacity.sum())
     runnable = [ask for ask in asks if ask.left > 0 and servers.best(ask.speeds) > 0]

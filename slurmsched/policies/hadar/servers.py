@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
 
-__all__ = ["Floats", "Ints", "Servers"]
+__all__ = ["Floats", "Ints", "Mask", "Servers"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
