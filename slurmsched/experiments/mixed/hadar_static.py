@@ -16,7 +16,9 @@ from slurmsched.experiments.mixed.hadar import HadarRounds
 from slurmsched.experiments.mixed.reading import SIXTY, TYPES
 from slurmsched.experiments.mixed.replay import replay
 from slurmsched.experiments.mixed.rounds import RoundPolicy
+from slurmsched.experiments.mixed.tiresias import Tiresias
 from slurmsched.experiments.mixed.work import Work
+from slurmsched.experiments.mixed.yarn import YarnCapacity
 from slurmsched.knowledge import Knowledge, load_gavel_rates
 from slurmsched.policies.gavel import POLICIES
 from slurmsched.policies.hadar import Hadar, timely
@@ -61,6 +63,8 @@ _OURS: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
 }
 _RIVALS: Final[Mapping[str, _Rival]] = {
     "gavel": _Rival(_gavel, 1.21, 1.20),
+    "tiresias": _Rival(Tiresias, 1.35, 1.40),
+    "yarn-cs": _Rival(YarnCapacity, 1.67),
 }
 
 _INPUTS: Final = (

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Target
 from slurmsched.policies.allocating import Proportional
 from slurmsched.policies.composed import Composed
+from slurmsched.policies.enlarging import enlarge
+from slurmsched.policies.gavel.moving import Moving
+from slurmsched.policies.growing import grow
 from slurmsched.policies.hadar.deciding import Hadar
 from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
 from slurmsched.policies.hadar.utilities import Valuing, timely
@@ -37,7 +40,8 @@ class HadarSystem:
         types = _types(question, hadar.decide(question.queue, question.servers, question.running))
         jobs = tuple(_on(job, types.get(job.id)) for job in situation.jobs)
         mixed = {job: frozenset(kinds) for job, kinds in types.items() if len(kinds) > 1}
-        system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, mixed)
+        steps = (_moving(question, types), grow, enlarge)
+        system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, steps, mixed)
         decision = system.decide(replace(situation, jobs=jobs))
         requests = {job.id: job.request for job in situation.jobs}
         waiting = {
@@ -79,6 +83,16 @@ def _types(question: Question, places: Mapping[JobId, tuple[tuple[int, int], ...
         job: {servers.types[kind]: gpus for kind, gpus in servers.counts(place).items()}
         for job, place in places.items()
     }
+
+
+def _moving(question: Question, types: Mapping[JobId, Mapping[str, int]]) -> Moving:
+    """Running jobs that were given another type; onto several types at once nobody is moved."""
+    kinds = {job: next(iter(given)) for job, given in types.items() if len(given) == 1}
+    known = question.servers.types
+    speed = {
+        (ask.job, kind): rate for ask in question.queue for kind, rate in zip(known, ask.speeds.together, strict=True)
+    }
+    return Moving(kinds, speed)
 
 
 def _on(job: Job, kinds: Mapping[str, int] | None) -> Job:

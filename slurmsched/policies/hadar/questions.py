@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -60,8 +61,9 @@ def question_of(situation: Situation) -> Question:
         | {share.gpu_type for share in job.shares}
         for job in asked
     }
-    known: dict[Speeds, Speeds] = {}
-    queue = tuple(_ask(job, situation, types, reachable[job.id], known) for job in asked)
+    copies = Counter(_original(job) for job in asked)
+    parts = {job.id: copies[_original(job)] for job in asked}
+    queue = tuple(_part(_ask(job, situation, types, reachable[job.id]), parts[job.id]) for job in asked)
     return Question(queue, servers, running)
 
 
@@ -73,13 +75,16 @@ def why_unmixed(request: Request) -> str:
     return "it asks for one node, and a node has one type" if gang.most == 1 else ""
 
 
+def _original(job: Job) -> JobId:
+    """The job that this is a copy of (HadarE's forks are the tasks of an array); else itself."""
+    return job.array_job if job.array_job and job.hints.fork else job.id
+
+
 def _asks(job: Job) -> bool:
     return job.request.gpus > 0 and job.state in (JobState.PENDING, JobState.RUNNING)
 
 
-def _ask(
-    job: Job, situation: Situation, types: tuple[str, ...], reachable: set[str], known: dict[Speeds, Speeds]
-) -> Ask:
+def _ask(job: Job, situation: Situation, types: tuple[str, ...], reachable: set[str]) -> Ask:
     """Iterations are seconds on the reference type at the proportional share."""
     knowledge, gang = situation.knowledge, gang_of(job.request, None, memory_tunable=False)
     together = tuple(_speed(job, kind, knowledge, 1) if kind in reachable else 0.0 for kind in types)
@@ -88,7 +93,12 @@ def _ask(
     left = knowledge.remaining(job)
     left = UNSAID if left == inf else left
     age = max(0.0, situation.snapshot.time - job.submit_time)
-    return Ask(job.id, known.setdefault(speeds, speeds), left, left + knowledge.executed(job), age)
+    return Ask(job.id, speeds, left, left + knowledge.executed(job), age)
+
+
+def _part(ask: Ask, copies: int) -> Ask:
+    """What one of so many copies has to do of it."""
+    return replace(ask, left=ask.left / copies, total=ask.total / copies)
 
 
 def _speed(job: Job, kind: str, knowledge: Knowledge, nodes: int) -> float:

@@ -10,7 +10,22 @@ import pytest
 from slurmsched.model import NO_HINTS, Hints, parse_hints
 from tests.unit.hooks.controller import HARNESS, HOOK, Slurmctld
 
-KEYS = ["model", "task", "ckpt", "duration", "move", "mem", "held", "modell", "MODEL", "", "=", "a" * 30, "schlüssel"]
+KEYS = [
+    "model",
+    "task",
+    "ckpt",
+    "duration",
+    "move",
+    "mem",
+    "fork",
+    "held",
+    "modell",
+    "MODEL",
+    "",
+    "=",
+    "a" * 30,
+    "schlüssel",
+]
 VALUES = [
     *[
         "resnet50",
@@ -47,9 +62,20 @@ VALUES = [
         "no",
         "Yes",
     ],
+    *["1", "50000", "050000", "999999999999", "1000000000000", "5e4", "50_000"],
     *["tune", "keep", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
 ]
-RIGHT = ["model=gpt-2", "task=image", "ckpt=usr1@60", "ckpt=term", "duration=2h", "move=no", "mem=tune", "held=hook"]
+RIGHT = [
+    "model=gpt-2",
+    "task=image",
+    "ckpt=usr1@60",
+    "ckpt=term",
+    "duration=2h",
+    "move=no",
+    "mem=tune",
+    "fork=50000",
+    "held=hook",
+]
 BLANKS = [
     " ",
     "\t",
@@ -100,6 +126,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
         "lead": hints.lead,
         "duration": hints.duration,
         "move": move,
+        "fork": hints.fork,
     }
     said = {name: str(value) for name, value in fields.items() if value is not None}
     flags = {"memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook}
@@ -128,7 +155,7 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     read = [parse_hints(comment(chance)) for _ in range(10_000)]
     assert sum(1 for hints in read if hints.given) > 7000
     assert sum(1 for hints in read if hints.problems) > 4000
-    for name in ("model", "task", "checkpoint", "lead", "duration", "move", "memory_tunable", "held_by_hook"):
+    for name in ("model", "task", "checkpoint", "lead", "duration", "move", "memory_tunable", "fork", "held_by_hook"):
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 
 

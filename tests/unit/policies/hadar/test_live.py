@@ -9,6 +9,7 @@ from slurmsched.backends.slurm.wording import worded
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Code, Node, Operation, Reason, Request, Verb
 from slurmsched.policies import system
+from slurmsched.policies.hadar.questions import question_of
 from slurmsched.rounds.shapes import assigned
 from tests.builders import job, node, share, situation
 
@@ -93,10 +94,28 @@ def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
     assert {name: target.nodes for name, target in targets.items()} == {"1": ("p100-2",), "2": ("v100-1",)}
 
 
-def test_a_running_job_keeps_its_place_while_nobody_needs_it() -> None:
-    running = job(1, hint="model=m,duration=5h", on=[share("p100-2", 2, gpu_type="p100")])
+def test_a_running_job_keeps_its_place_where_the_fast_gpus_do_not_pay() -> None:
+    running = job(1, 2, hint="model=flat,duration=5h", on=[share("p100-2", 2, gpu_type="p100")])
 
     decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
 
     assert decision.targets["1"].shares == running.shares
     assert not decision.victims
+
+
+def test_copies_of_one_job_have_a_part_of_it_each() -> None:
+    copies = [job(f"7_{at}", hint="model=m,duration=4h,fork=900", array_job="7") for at in range(4)]
+    alone = job(8, hint="model=m,duration=4h")
+
+    queue = question_of(situation(types("v100"), [*copies, alone], KNOWN)).queue
+
+    assert [ask.left for ask in queue] == [3600.0] * 4 + [4 * 3600.0]
+
+
+def test_a_running_job_moves_to_the_fast_gpus_where_that_pays() -> None:
+    running = job(1, 2, hint="model=m,duration=50h", on=[share("p100-2", 2, gpu_type="p100")], requeue=True)
+
+    decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
+
+    assert decision.targets["1"].nodes == ("v100-1",)
+    assert decision.victims == {"1": "1"}
