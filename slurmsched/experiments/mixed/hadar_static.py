@@ -46,11 +46,13 @@ _MEASURED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Rival:
-    """A scheduler; `total` and `median` are how much longer it takes than Hadar as published."""
+    """A scheduler; `total` and `median` are how much longer it takes than Hadar as published. `bound`: how the total is
+    held against that."""
 
     make: Callable[[], RoundPolicy]
-    total: float | None = None
+    total: float
     median: float | None = None
+    bound: Bound = Bound.AT_LEAST
 
 
 def _gavel() -> RoundPolicy:
@@ -62,7 +64,7 @@ _OURS: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
     "hadar, effective throughput": lambda: HadarRounds(Hadar(restart=RESTART)),
 }
 _RIVALS: Final[Mapping[str, _Rival]] = {
-    "gavel": _Rival(_gavel, 1.21, 1.20),
+    "gavel": _Rival(_gavel, 1.21, 1.20, Bound.STATED),
     "tiresias": _Rival(Tiresias, 1.35, 1.40),
     "yarn-cs": _Rival(YarnCapacity, 1.67),
 }
@@ -71,8 +73,8 @@ _INPUTS: Final = (
     "Jobs are drawn: the trace's own 480 are not public. Sizes in K80 hours, widths of the Philly trace, Gavel's rates."
 )
 _ROOM: Final = (
-    "All four keep the GPUs busy here, so little is left to gain in total time: see the row of the fastest possible. "
-    + _INPUTS
+    "Gavel keeps the GPUs busy, on types that fit: so little is left to gain on it, as the fastest possible shows. Both"
+    " others leave jobs on the slow GPUs that they began on. " + _INPUTS
 )
 
 
@@ -115,7 +117,7 @@ def _rows(runs: Mapping[str, Replayed], least: float) -> Iterator[Row]:
     for name, rival in _RIVALS.items():
         run = runs[name]
         total, median = run.makespan / ours.makespan, run.median_jct / ours.median_jct
-        yield Row(f"{name} over hadar: total time", "x", total, rival.total, bound=Bound.STATED, note=_ROOM)
+        yield Row(f"{name} over hadar: total time", "x", total, rival.total, bound=rival.bound, note=_ROOM)
         if rival.median is not None:
             yield Row(
                 f"{name} over hadar: median completion", "x", median, rival.median, bound=Bound.AT_LEAST, note=_INPUTS

@@ -95,7 +95,7 @@ def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
 
 
 def test_a_running_job_keeps_its_place_where_the_fast_gpus_do_not_pay() -> None:
-    running = job(1, 2, hint="model=flat,duration=5h", on=[share("p100-2", 2, gpu_type="p100")])
+    running = job(1, 2, hint="model=flat,duration=30m", on=[share("p100-2", 2, gpu_type="p100")])
 
     decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
 
