@@ -110,6 +110,9 @@ local KEYS = {
     { "mem", "tune or keep", function(value)
         return (value == "tune" or value == "keep") and { memory_tunable = value == "tune" }
     end },
+    { "fork", "the steps of the whole job, as 50000", function(value)
+        return #value <= 12 and value:match("^[1-9][0-9]*$") and { fork = value }
+    end },
     { "held", "hook", function(value)
         return value == "hook" and { held_by_hook = true }
     end },

@@ -135,7 +135,12 @@ def situation(
     up = {p.name: frozenset(n for n in p.nodes if seen.node[n].state is NodeState.UP) for p in seen.partitions}
     other.setdefault("usable", up)
     ours = seen.jobs if managed is None else tuple(managed)
-    return Situation(snapshot=seen, jobs=ours, knowledge=Knowledge(known.models, known.tasks, service or {}), **other)
+    return Situation(
+        snapshot=seen,
+        jobs=ours,
+        knowledge=Knowledge(known.models, known.tasks, service or {}, known.reference),
+        **other,
+    )
 
 
 def profile(name: str, cpus: Mapping[float, float], memory: Mapping[float, float] | None = None) -> Profile:

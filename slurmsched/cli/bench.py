@@ -9,6 +9,7 @@ import click
 
 from slurmsched.bench.deciding import time_decision
 from slurmsched.bench.fragmentation import time_placements
+from slurmsched.bench.pricing import time_pricing
 from slurmsched.bench.shares import BENCHED, time_shares
 from slurmsched.cli.cluster import knowledge, site
 from slurmsched.cli.invocation import Invocation
@@ -195,6 +196,32 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
     )
     row = (measured.policy, str(jobs), duration(measured.median_s), f"{measured.peak_rss_mb:.0f}")
     console().print(Listing(columns, [row]))
+
+
+@bench.command()
+@click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure.")
+@json_option
+def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
+    """Measure a decision of Hadar's on a made-up cluster that grows with the queue: a GPU for 8 jobs, of three types.
+
+    \b
+    Example:
+      synsched bench hadar --jobs 2048 --json
+    """
+    measured = time_pricing(jobs, progress(range(repeat), "deciding"))
+    if as_json:
+        print_json(measured)
+        return
+    columns = (
+        Column("JOBS", right=True),
+        Column("GPUS", right=True),
+        Column("MEDIAN", right=True),
+        Column("P95", right=True),
+        Column("PEAK MB", right=True),
+    )
+    times = (duration(measured.median_s), duration(measured.p95_s))
+    console().print(Listing(columns, [(str(jobs), str(measured.gpus), *times, f"{measured.peak_rss_mb:.0f}")]))
 
 
 def _say(message: str) -> None:

@@ -45,6 +45,9 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "gavel-vectors": Entry(
         "mixed.vectors", "vectors", "Gavel's programs on small cases, by their optima.", frozenset({"vectors"})
     ),
+    "hadar-example": Entry("mixed.hadar_example", "example", "Hadar, figure 1: three jobs on six GPUs of three types."),
+    "hadar-static": Entry("mixed.hadar_static", "static", "Hadar, figures 3 and 4: 480 jobs, 60 GPUs of three types."),
+    "hadare-mixes": Entry("mixed.hadare_mixes", "mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."),
 }
 """Every experiment by name."""
 

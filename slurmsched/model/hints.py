@@ -22,6 +22,7 @@ LONGEST: Final = 256
 _SHOWN: Final = 24
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
+_STEPS = re.compile(r"[1-9][0-9]{0,11}\Z")
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -55,6 +56,8 @@ class Hints:
     """Whether it may share its GPUs with one other job; without a word it depends on what it asks for."""
     memory_tunable: bool = False
     """`mem=tune`: the memory asked for is a cache, not a need, and may shrink."""
+    fork: int | None = None
+    """Steps of the job of which the tasks of this array are copies (HadarE): each does a part of them."""
     held_by_hook: bool = False
     """`held=hook`: job_submit held the job for us, not its owner."""
     problems: tuple[str, ...] = ()
@@ -110,6 +113,7 @@ def render_hints(hints: Hints) -> str:
         "move": None if hints.move is None else ("yes" if hints.move else "no"),
         "pack": None if hints.pack is None else ("yes" if hints.pack else "no"),
         "mem": "tune" if hints.memory_tunable else None,
+        "fork": None if hints.fork is None else str(hints.fork),
         "held": "hook" if hints.held_by_hook else None,
     }
     return PREFIX + ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
@@ -160,6 +164,10 @@ def _mem(hints: Hints, value: str) -> Hints | None:
     return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
 
 
+def _fork(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, fork=int(value)) if _STEPS.match(value) else None
+
+
 def _held(hints: Hints, value: str) -> Hints | None:
     return replace(hints, held_by_hook=True) if value == "hook" else None
 
@@ -172,5 +180,6 @@ _KEYS: Final[dict[str, _Key]] = {
     "move": _Key("yes or no", _move),
     "pack": _Key("yes or no", _pack),
     "mem": _Key("tune or keep", _mem),
+    "fork": _Key("the steps of the whole job, as 50000", _fork),
     "held": _Key("hook", _held),
 }

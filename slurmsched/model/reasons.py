@@ -22,6 +22,7 @@ class Code(StrEnum):
     AS_REQUESTED = "as_requested"
     FILLS_IN = "fills_in"
     PAYS_FOR_RESTART = "pays_for_restart"
+    MIXED = "mixed"
     FEWEST_FRAGMENTS = "fewest_fragments"
     ROOM_IS_MADE = "room_is_made"
     MAKES_ROOM = "makes_room"
@@ -31,6 +32,7 @@ class Code(StrEnum):
     NO_SHARDS = "no_shards"
     NO_CPUS = "no_cpus"
     NEVER_FITS = "never_fits"
+    ONE_TYPE = "one_type"
     DEPENDENCY = "dependency"
     BEGIN_TIME = "begin_time"
     USER_HOLD = "user_hold"
@@ -80,10 +82,12 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.FEWEST_FRAGMENTS: "is placed where it leaves the fewest idle GPUs that the usual jobs cannot use",
     Code.ROOM_IS_MADE: "starts once {jobs} moved to other nodes, which costs {cost} GPU-seconds of restarting",
     Code.MAKES_ROOM: "moves to {nodes}, so that job {job} can start",
+    Code.MIXED: "runs on {mix}: sooner than on one type alone",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
     Code.NO_CPUS: "next in order, but no nodes have {cpus} CPUs and its memory free",
+    Code.ONE_TYPE: "waits for {gpus} GPUs of one type, and cannot have several: {why}",
     Code.NEVER_FITS: "asks for more than the cluster has: {what}",
     Code.DEPENDENCY: "waits for another job: {dependency}",
     Code.BEGIN_TIME: "is not to start before {when}",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from slurmsched.model import Decision
+from slurmsched.model import Decision, JobId
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.draft import Draft
 from slurmsched.policies.enlarging import enlarge
@@ -43,9 +43,11 @@ class Composed:
     choosing: Choosing
     finishing: tuple[Callable[[Draft], None], ...] = (grow, enlarge)
     """Done once everybody had a turn."""
+    mixed: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
+    """Jobs that may lie on several GPU types at once, and on which."""
 
     def decide(self, situation: Situation) -> Decision:
-        draft = Draft(situation, self.ordering, self.allocating, self.choosing)
+        draft = Draft(situation, self.ordering, self.allocating, self.choosing, self.mixed)
         ladder = [rung(draft) for rung in LADDER]
         for ranked in draft.order:
             job = draft.jobs[ranked.job]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from slurmsched.model import Code, Job, JobId, JobState, Reason
@@ -41,7 +41,14 @@ class Draft:
     peer, and what is spare in the end is handed out once (`growing`).
     """
 
-    def __init__(self, situation: Situation, ordering: Ordering, allocating: Allocating, choosing: Choosing) -> None:
+    def __init__(
+        self,
+        situation: Situation,
+        ordering: Ordering,
+        allocating: Allocating,
+        choosing: Choosing,
+        mixed: Mapping[JobId, frozenset[str]] | None = None,
+    ) -> None:
         self.situation = situation
         self.order = order = ordering.rank(situation)
         self.outranks = ordering.outranks(situation)
@@ -53,7 +60,8 @@ class Draft:
         self.wide = self.tight.copy()
         self.pools = self.tight.pools
         grounds = Grounds(self.pools, situation.snapshot, situation.usable)
-        self.wishes = Wishes(self.pools, grounds, situation.knowledge, allocating)
+        self.mixed = mixed or {}
+        self.wishes = Wishes(self.pools, grounds, situation.knowledge, allocating, self.mixed)
         self.leases: dict[JobId, Claim] = {
             job.id: self.pools.claim(job.shares, alone=job.request.exclusive)
             for job in situation.jobs

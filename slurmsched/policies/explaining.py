@@ -25,7 +25,8 @@ def explained(draft: Draft, order: str) -> tuple[dict[JobId, Target], dict[JobId
             waits.append(job)
             passed_over = True
     last = next((ranked.job for ranked in reversed(draft.order) if ranked.job in targets), None)
-    empty = EmptyCluster(draft.pools, draft.situation.snapshot, draft.situation.knowledge, draft.allocating)
+    situation = draft.situation
+    empty = EmptyCluster(draft.pools, situation.snapshot, situation.knowledge, draft.allocating, draft.mixed)
     return targets, {job.id: draft.notes.get(job.id) or _waits(draft, job, order, last, empty) for job in waits}
 
 

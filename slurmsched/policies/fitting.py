@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, Snapshot
+from slurmsched.model import Job, JobId, Snapshot
 from slurmsched.model.wording import counted
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.allocating.portion import memory_on_node
@@ -24,11 +25,18 @@ __all__ = ["EmptyCluster"]
 class EmptyCluster:
     """All nodes of each partition, whatever their state, with nothing on them."""
 
-    def __init__(self, pools: Pools, snapshot: Snapshot, knowledge: Knowledge, allocating: Allocating) -> None:
+    def __init__(
+        self,
+        pools: Pools,
+        snapshot: Snapshot,
+        knowledge: Knowledge,
+        allocating: Allocating,
+        mixed: Mapping[JobId, frozenset[str]] | None = None,
+    ) -> None:
         self._ledger = Ledger.empty(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._wishes = Wishes(pools, Grounds(pools, snapshot, nodes), knowledge, allocating)
+        self._wishes = Wishes(pools, Grounds(pools, snapshot, nodes), knowledge, allocating, mixed)
         self._known: dict[Wish, str] = {}
 
     def lacks(self, job: Job) -> str:

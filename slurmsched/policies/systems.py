@@ -16,6 +16,7 @@ from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd import FragmentationDescent
 from slurmsched.policies.gavel.live import Gavel
 from slurmsched.policies.growing import grow
+from slurmsched.policies.hadar.live import HadarSystem
 from slurmsched.policies.ordering import (
     Alignment,
     DominantShare,
@@ -55,6 +56,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "tiresias":       lambda _:     Composed("tiresias",       TIRESIAS,        Proportional(), CONSOLIDATED),
     "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
     "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
+    "hadar":          lambda _:     HadarSystem(),             # payoff         proportional    consolidated
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
@@ -62,7 +64,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 PARTS: Final = frozenset({"fgd"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
-OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "slurm"})
+OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "slurm"})
 """Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {

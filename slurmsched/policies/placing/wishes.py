@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job
+from slurmsched.model import Job, JobId
 from slurmsched.policies.allocating import Allocating, Portion, Terms
 from slurmsched.policies.gang import Gang, gang_of
 from slurmsched.policies.placing.grounds import Grounds
@@ -65,8 +65,15 @@ class Wish:
 class Wishes:
     """The wish of every job."""
 
-    def __init__(self, pools: Pools, grounds: Grounds, knowledge: Knowledge, allocating: Allocating) -> None:
-        self._pools, self._grounds = pools, grounds
+    def __init__(
+        self,
+        pools: Pools,
+        grounds: Grounds,
+        knowledge: Knowledge,
+        allocating: Allocating,
+        mixed: Mapping[JobId, frozenset[str]] | None = None,
+    ) -> None:
+        self._pools, self._grounds, self._mixed = pools, grounds, mixed or {}
         self._knowledge, self._allocating = knowledge, allocating
         self._position = {node.name: at for at, node in enumerate(pools.nodes)}
         self._known: dict[tuple[object, ...], Wish] = {}
@@ -77,13 +84,14 @@ class Wishes:
         wish = self._by_job.get(job.id)
         if wish is None:
             profile = self._knowledge.profile(job)
-            key = (job.request, job.partitions, job.reservation, id(profile), job.hints.memory_tunable)
+            mixed = self._mixed.get(job.id, frozenset())
+            key = (job.request, job.partitions, job.reservation, id(profile), job.hints.memory_tunable, mixed)
             if key not in self._known:
-                self._known[key] = self._wish(job, gang_of(job.request, profile, job.hints.memory_tunable))
+                self._known[key] = self._wish(job, gang_of(job.request, profile, job.hints.memory_tunable), mixed)
             wish = self._by_job[job.id] = self._known[key]
         return wish
 
-    def _wish(self, job: Job, gang: Gang) -> Wish:
+    def _wish(self, job: Job, gang: Gang, mixed: frozenset[str]) -> Wish:
         terms = tuple(self._allocating.terms(gang, kind) for kind in self._pools.kinds)
         runs = self._runs(gang)
         masks = [mask for ground in self._grounds.of(job) if (mask := ground & runs).any()]
@@ -93,6 +101,7 @@ class Wishes:
         options = tuple(_option(mask, terms, self._pools.kind_of) for mask in masks)
         several = masks if gang.most > 1 else []
         together = tuple(option for mask in several for option in self._together(mask, terms))
+        together += tuple(option for mask in several for option in self._mixture(mask, terms, mixed))
         return Wish(gang, options, together, pinned, terms)
 
     def _runs(self, gang: Gang) -> Mask:
@@ -113,6 +122,18 @@ class Wishes:
                 leanest = min(alike, key=lambda kind: (terms[kind].least.cpus, terms[kind].least.memory))
                 option = _option(mask & np.isin(pools.kind_of, alike), terms, np.full(len(pools), leanest))
                 yield replace(option, slowest=pools.kind_of == leanest)
+
+    def _mixture(self, mask: Mask, terms: tuple[Terms, ...], mixed: frozenset[str]) -> Iterator[Option]:
+        """Pools of all these types, on the terms of the leanest kind among them. Nodes with several types are left
+        out: a job has GPUs of one type on each of its nodes."""
+        pools = self._pools
+        of_types = np.isin(np.array(pools.types), sorted(mixed)) if mixed else np.zeros(len(pools), dtype=np.bool_)
+        here = mask & of_types & (np.bincount(pools.node_of, minlength=len(pools.nodes)) == 1)[pools.node_of]
+        kinds = [int(kind) for kind in np.unique(pools.kind_of[here])]
+        if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
+            leanest = min(kinds, key=lambda kind: (terms[kind].least.cpus, terms[kind].least.memory))
+            option = _option(here, terms, np.full(len(pools), leanest))
+            yield replace(option, slowest=pools.kind_of == leanest)
 
 
 def _option(mask: Mask, terms: tuple[Terms, ...], kind_of: Ints) -> Option:

@@ -18,6 +18,7 @@ KEYS = [
     "move",
     "pack",
     "mem",
+    "fork",
     "held",
     "modell",
     "MODEL",
@@ -62,6 +63,7 @@ VALUES = [
         "no",
         "Yes",
     ],
+    *["1", "50000", "050000", "999999999999", "1000000000000", "5e4", "50_000"],
     *["tune", "keep", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
 ]
 RIGHT = [
@@ -73,6 +75,7 @@ RIGHT = [
     "move=no",
     "pack=yes",
     "mem=tune",
+    "fork=50000",
     "held=hook",
 ]
 BLANKS = [
@@ -126,6 +129,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
         "duration": hints.duration,
         "move": move,
         "pack": pack,
+        "fork": hints.fork,
     }
     said = {name: str(value) for name, value in fields.items() if value is not None}
     flags = {"memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook}
@@ -154,7 +158,9 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     read = [parse_hints(comment(chance)) for _ in range(10_000)]
     assert sum(1 for hints in read if hints.given) > 7000
     assert sum(1 for hints in read if hints.problems) > 4000
-    for name in ("model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "held_by_hook"):
+    for name in (
+        "model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "fork", "held_by_hook",
+    ):  # fmt: skip
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 
 

@@ -37,6 +37,9 @@ from slurmsched.model.hints import LONGEST
             Hints(given=True, memory_tunable=True, held_by_hook=True),
             id="memory may be tuned, the hook holds",
         ),
+        pytest.param(
+            "synsched:fork=50000", Hints(given=True, fork=50_000), id="the tasks of an array are copies of one job"
+        ),
     ],
 )
 def test_reads(comment: str, hints: Hints) -> None:
@@ -52,6 +55,7 @@ def test_reads(comment: str, hints: Hints) -> None:
         pytest.param("synsched:model=", "hint model has no value", id="a key without value"),
         pytest.param("synsched:model=a,model=b", "hint model given twice: the first counts", id="twice"),
         pytest.param("synsched:model=$(reboot)", "hint model='$(reboot)': expected a name", id="a command is no name"),
+        pytest.param("synsched:fork=0", "hint fork='0': expected the steps", id="no job has no steps"),
         pytest.param("synsched:duration=0", "hint duration='0'", id="no job takes no time"),
         pytest.param("synsched:model=" + "a" * 300, f"hint longer than {LONGEST} characters", id="too long"),
         pytest.param("synsched:model=r\N{EN DASH}50", "hint model='r?50'", id="what cannot be printed shows as ?"),
@@ -94,6 +98,7 @@ leads = st.none() | st.integers(0, 9999)
         move=st.none() | st.booleans(),
         pack=st.none() | st.booleans(),
         memory_tunable=st.booleans(),
+        fork=st.none() | st.integers(1, 10**12 - 1),
         held_by_hook=st.booleans(),
     )
 )

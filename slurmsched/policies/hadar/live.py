@@ -1,0 +1,129 @@
+"""Hadar on a cluster that runs: its places say who runs on which GPU types, and all systems here place alike.
+
+Who runs where is decided by prices; nodes, CPUs, memory, leases and the limit on moves are those of every system. A
+gang on several types reaches Slurm as a job on several nodes that it is pinned to, with GPUs of no type: so it must ask
+for no type itself, and may lie on several nodes. Other jobs stay on one type, and say why where that makes them wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Target
+from slurmsched.policies.allocating import Proportional
+from slurmsched.policies.composed import Composed
+from slurmsched.policies.enlarging import enlarge
+from slurmsched.policies.gavel.moving import Moving
+from slurmsched.policies.growing import grow
+from slurmsched.policies.hadar.deciding import Hadar
+from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
+from slurmsched.policies.hadar.utilities import Valuing, timely
+from slurmsched.policies.ordering.sorting import ranked
+from slurmsched.policies.placing import CONSOLIDATED
+from slurmsched.policies.protocol import Outranks, Situation
+
+__all__ = ["HadarSystem"]
+
+
+@dataclass(frozen=True, slots=True)
+class HadarSystem:
+    """A round by payoff."""
+
+    valuing: Valuing = timely
+    name: str = "hadar"
+
+    def decide(self, situation: Situation) -> Decision:
+        question = question_of(situation)
+        hadar = Hadar(self.valuing, restart=situation.restart_cost, period=situation.period)
+        types = _types(question, hadar.decide(question.queue, question.servers, question.running))
+        jobs = tuple(_on(job, types.get(job.id)) for job in situation.jobs)
+        mixed = {job: frozenset(kinds) for job, kinds in types.items() if len(kinds) > 1}
+        steps = (_moving(question, types), grow, enlarge)
+        system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, steps, mixed)
+        decision = system.decide(replace(situation, jobs=jobs))
+        requests = {job.id: job.request for job in situation.jobs}
+        waiting = {
+            job: _one_type(why, why_unmixed(requests[job]), requests[job].gpus) for job, why in decision.waiting.items()
+        }
+        targets = {job: _said(target) for job, target in decision.targets.items()}
+        return replace(decision, targets=targets, waiting=waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByPayoff:
+    """First those that were given a place and run there already or wait, then those that were given another, then
+    those that were given none; each by submission."""
+
+    types: Mapping[JobId, Mapping[str, int]]
+    name: str = "hadar"
+
+    def rank(self, situation: Situation) -> tuple[Ranked, ...]:
+        return ranked(situation, lambda job: (not self._stays(job), job.id not in self.types), self._said)
+
+    def outranks(self, situation: Situation) -> Outranks:
+        fixed = situation.fixed
+        return lambda newcomer, running: self._stays(newcomer) and not self._stays(running) and running.id not in fixed
+
+    def _stays(self, job: Job) -> bool:
+        """Whether it has a place by price, and is not on other types."""
+        kinds = self.types.get(job.id)
+        return kinds is not None and (not job.shares or _held(job) == Counter(kinds))
+
+    def _said(self, job: Job) -> str:
+        kinds = self.types.get(job.id)
+        return f"pays for {_listed(kinds)}" if kinds else "pays for no place"
+
+
+def _types(question: Question, places: Mapping[JobId, tuple[tuple[int, int], ...]]) -> dict[JobId, dict[str, int]]:
+    """GPUs of each type by job."""
+    servers = question.servers
+    return {
+        job: {servers.types[kind]: gpus for kind, gpus in servers.counts(place).items()}
+        for job, place in places.items()
+    }
+
+
+def _moving(question: Question, types: Mapping[JobId, Mapping[str, int]]) -> Moving:
+    """Running jobs that were given another type; onto several types at once nobody is moved."""
+    kinds = {job: next(iter(given)) for job, given in types.items() if len(given) == 1}
+    known = question.servers.types
+    speed = {
+        (ask.job, kind): rate for ask in question.queue for kind, rate in zip(known, ask.speeds.together, strict=True)
+    }
+    return Moving(kinds, speed)
+
+
+def _on(job: Job, kinds: Mapping[str, int] | None) -> Job:
+    """The job as if it asked for the one type it was given."""
+    if kinds is None or len(kinds) > 1 or job.request.gpu_type:
+        return job
+    return replace(job, request=replace(job.request, gpu_type=next(iter(kinds))))
+
+
+def _held(job: Job) -> Counter[str]:
+    held = Counter[str]()
+    for share in job.shares:
+        held[share.gpu_type] += share.resources.gpus
+    return held
+
+
+def _listed(kinds: Mapping[str, int]) -> str:
+    return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(kinds.items()))
+
+
+def _said(target: Target) -> Target:
+    """With a word on its types where there are several."""
+    kinds = Counter[str]()
+    for share in target.shares:
+        kinds[share.gpu_type] += share.resources.gpus
+    if len(kinds) == 1 or target.reasons[0].code is Code.KEEPS_LEASE:
+        return target
+    return replace(target, reasons=(*target.reasons, Reason(Code.MIXED, {"mix": _listed(kinds)})))
+
+
+def _one_type(why: Reason, unmixed: str, gpus: int) -> Reason:
+    if why.code is not Code.NO_ROOM or not unmixed or gpus == 1:
+        return why
+    return Reason(Code.ONE_TYPE, {"gpus": gpus, "why": unmixed})

@@ -1,0 +1,131 @@
+"""Hadar on random small instances, held against all that could have been done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmsched.policies.hadar import (
+    Allocation,
+    Ask,
+    Hadar,
+    Servers,
+    Speeds,
+    Utility,
+    admit,
+    effective_throughput,
+    prices,
+)
+
+unhurried = settings(max_examples=60, deadline=None)
+
+rates = st.floats(0.5, 20.0) | st.just(0.0)
+
+
+@st.composite
+def asks(draw: st.DrawFn, types: int, most: int) -> list[Ask]:
+    count = draw(st.integers(1, most))
+    found = []
+    for number in range(count):
+        together = tuple(draw(rates) for _ in range(types))
+        apart = tuple(rate * draw(st.floats(0.5, 1.0)) for rate in together)
+        total = draw(st.floats(100.0, 1e5))
+        left = total * draw(st.floats(0.01, 1.0))
+        found.append(Ask(f"j{number}", Speeds(draw(st.integers(1, 4)), together, apart), left, total))
+    return found
+
+
+@st.composite
+def instances(draw: st.DrawFn, most_servers: int = 3, most_jobs: int = 4) -> tuple[list[Ask], Servers]:
+    kinds = draw(st.lists(st.sampled_from(("v100", "p100", "k80")), min_size=1, max_size=most_servers))
+    servers = Servers.alike([(kind, draw(st.integers(1, 3))) for kind in kinds])
+    return draw(asks(len(servers.types), most_jobs)), servers
+
+
+def all_places(ask: Ask, servers: Servers, free: tuple[int, ...]) -> Iterator[Allocation]:
+    for counts in product(*(range(count + 1) for count in free)):
+        if sum(counts) == ask.workers:
+            yield tuple((pool, count) for pool, count in enumerate(counts) if count)
+
+
+def optimum(queue: list[Ask], servers: Servers, free: tuple[int, ...], utility: Utility) -> float:
+    """The largest sum of utilities of any set of jobs in any places."""
+    if not queue:
+        return 0.0
+    ask, rest = queue[0], queue[1:]
+    best = optimum(rest, servers, free, utility)
+    for place in all_places(ask, servers, free):
+        left = list(free)
+        for pool, gpus in place:
+            left[pool] -= gpus
+        gained = utility(ask, ask.completion(servers.rate(ask, place)))
+        if gained > 0:
+            best = max(best, gained + optimum(rest, servers, tuple(left), utility))
+    return best
+
+
+@unhurried
+@given(instances())
+def test_the_total_utility_is_within_two_alpha_of_the_best_there_is(instance: tuple[list[Ask], Servers]) -> None:
+    """Theorem 2, of the jobs and the room of one round."""
+    queue, servers = instance
+    utility = effective_throughput(queue, servers)
+    known = prices(queue, servers, utility, 360.0)
+
+    found = admit(queue, servers, servers.capacity, known, utility)
+
+    by_name = {ask.job: ask for ask in queue}
+    ours = sum(
+        utility(by_name[job], by_name[job].completion(servers.rate(by_name[job], place)))
+        for job, place in found.items()
+    )
+    best = optimum(queue, servers, tuple(servers.capacity.tolist()), utility)
+    assert ours * 2 * known.alpha >= best * (1 - 1e-9)
+
+
+@unhurried
+@given(instances(most_servers=5, most_jobs=8))
+def test_nothing_is_given_twice_and_gangs_are_whole(instance: tuple[list[Ask], Servers]) -> None:
+    queue, servers = instance
+
+    found = Hadar().decide(queue, servers)
+
+    by_name = {ask.job: ask for ask in queue}
+    assert np.all(servers.without(found.values()) >= 0)
+    for job, place in found.items():
+        assert sum(gpus for _, gpus in place) == by_name[job].workers
+        assert servers.rate(by_name[job], place) > 0
+
+
+@unhurried
+@given(instances(most_servers=5, most_jobs=8))
+def test_who_does_not_run_finds_no_room(instance: tuple[list[Ask], Servers]) -> None:
+    """Work-conserving: a gang that waits is wider than what it could use of the rest."""
+    queue, servers = instance
+
+    found = Hadar().decide(queue, servers)
+
+    free = servers.without(found.values())
+    for ask in queue:
+        if ask.job not in found:
+            usable = np.array(ask.speeds.together)[servers.type_of] > 0
+            apart = np.array(ask.speeds.apart)[servers.type_of] > 0
+            assert free[usable & apart].sum() < ask.workers
+
+
+@unhurried
+@given(instances(most_servers=4, most_jobs=6))
+def test_a_round_after_which_nothing_changed_changes_nothing(instance: tuple[list[Ask], Servers]) -> None:
+    queue, servers = instance
+    hadar = Hadar()
+    first = hadar.decide(queue, servers)
+    for _ in range(4):
+        second = hadar.decide(queue, servers, first)
+        if second == first:
+            return
+        first = second
+    raise AssertionError("it changes its mind every round")

@@ -1,0 +1,46 @@
+"""Hadar's comparison on the public rates, and the made-up queue that its speed is measured on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurmsched.bench.pricing import time_pricing
+from slurmsched.experiments.experiment import Task
+from slurmsched.experiments.mixed.hadar_static import sized_work, static
+from slurmsched.knowledge import load_gavel_rates
+
+DATA = os.environ.get("SLURMSCHED_DATA")
+with_data = pytest.mark.skipif(DATA is None, reason="SLURMSCHED_DATA names no data sets")
+
+
+@with_data
+def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_type() -> None:
+    outcome = static(Task(Path(DATA or ""), quick=True))
+
+    rows = {row.metric: row for row in outcome.rows}
+    assert rows["hadar total time"].measured >= rows["fastest possible total time"].measured
+    assert rows["gavel over hadar: median completion"].ok
+    assert len(outcome.series) == 5 * 3
+    assert all(0 <= part <= 1 + 1e-9 for curve in outcome.series.values() for _, part in curve)
+
+
+@with_data
+def test_sizes_count_k80_hours() -> None:
+    rates = load_gavel_rates(Path(DATA or "") / "gavel" / "throughputs.json")
+
+    work = sized_work(200, 1, rates)
+
+    hours = [job.steps / job.rates["k80"] * job.width / 3600 for job in work if job.model.startswith("resnet-50")]
+    assert hours
+    assert all(60 - 0.1 <= own <= 100 + 0.1 for own in hours)
+
+
+def test_the_measured_cluster_grows_with_the_queue() -> None:
+    small, large = time_pricing(64, range(1)), time_pricing(160, range(2))
+
+    assert (small.gpus, large.gpus) == (8, 20)
+    assert (small.repeat, large.repeat) == (1, 2)
+    assert 0 < large.running <= large.gpus

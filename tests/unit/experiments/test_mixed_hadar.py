@@ -1,0 +1,115 @@
+"""Hadar and HadarE in replays: leases, copies that die, bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurmsched.experiments.experiment import Task
+from slurmsched.experiments.mixed import RoundPolicy, Work, Workers, replay
+from slurmsched.experiments.mixed.fastest import fastest
+from slurmsched.experiments.mixed.forked import replay_forked
+from slurmsched.experiments.mixed.hadar import HadarRounds
+from slurmsched.experiments.mixed.hadar_example import example, fewest_rounds, slowest_decides, tasks_add_up
+from slurmsched.experiments.mixed.hadare_mixes import slot_utilisation
+from slurmsched.experiments.mixed.replay import ReplayError
+from slurmsched.policies.hadar import Hadar
+
+NODES = Workers(("fast", "slow", "slow"), (0, 1, 2))
+ESTIMATES = {"m": {"fast": 2.0, "slow": 1.0}}
+
+
+def work(name: str, steps: int, width: int = 1, **rates: float) -> Work:
+    return Work(name, width, steps, rates or {"fast": 2.0, "slow": 1.0}, model="m")
+
+
+def test_a_gang_runs_on_both_types_at_the_pace_of_the_slower() -> None:
+    cluster = Workers.of({"fast": 2, "slow": 2})
+
+    run = replay([work("wide", 3600, width=4)], cluster, HadarRounds())
+
+    assert run.makespan == 3600.0
+    assert run.rounds[0].granted == {"fast": 2, "slow": 2}
+
+
+def test_who_stays_in_his_pools_keeps_his_workers() -> None:
+    cluster = Workers.of({"fast": 4})
+    jobs = [work("short", 100, fast=1.0), *(work(f"long{at}", 2000, fast=1.0) for at in range(3))]
+
+    run = replay(jobs, cluster, HadarRounds(Hadar(restart=10.0)), overhead=10.0)
+
+    assert all(record.extended == 3 for record in run.rounds[1:])
+    assert run.ends["long0"] == pytest.approx(2010.0)
+
+
+def test_forked_copies_share_a_job_in_proportion() -> None:
+    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=360.0, exchange=5.0)
+
+    assert run.makespan == pytest.approx(105.0)
+    assert run.rounds[0].granted == {"fast": 1, "slow": 2}
+
+
+def test_steps_of_a_copy_that_died_are_done_by_the_others() -> None:
+    """400 steps: 200, 100 and 100. The last node dies 55 s into the first round, with 50 of its steps saved."""
+    run = replay_forked(
+        [work("only", 400)],
+        NODES,
+        ESTIMATES,
+        period=360.0,
+        exchange=5.0,
+        dies=lambda number, node: 55.0 if (number, node) == (0, 2) else float("inf"),
+    )
+
+    assert len(run.rounds) == 2
+    assert run.makespan == pytest.approx(360.0 + 5.0 + 13.0)
+
+
+def test_wrong_estimates_are_mended_by_what_is_measured() -> None:
+    """Told that all nodes are alike, it learns better: from the second round on all copies are through together."""
+    alike = {"m": {"fast": 7.0, "slow": 7.0}}
+
+    run = replay_forked([work("only", 3000)], NODES, alike, period=360.0, exchange=0.0)
+
+    assert [round(sum(record.busy.values())) for record in run.rounds[:2]] == [1080, 1080]
+    assert run.makespan == pytest.approx(750.0)
+
+
+def test_a_job_whose_step_is_longer_than_a_round_is_told() -> None:
+    with pytest.raises(ReplayError, match="a step of it takes longer"):
+        replay_forked([work("only", 5, fast=0.001, slow=0.001)], NODES, ESTIMATES, period=360.0)
+
+
+def test_the_fastest_possible_uses_what_each_node_is_best_at() -> None:
+    jobs = [work("a", 100, fast=2.0, slow=0.5), work("b", 100, fast=1.0, slow=1.0)]
+
+    assert fastest(jobs, {"fast": 1, "slow": 1}) == pytest.approx(75.0, rel=0.01)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(HadarRounds(), id="hadar"), pytest.param(None, id="hadare")])
+def test_nobody_is_faster_than_the_fastest_possible(policy: RoundPolicy | None) -> None:
+    jobs = [work(f"j{at}", 500 + 300 * at) for at in range(5)]
+
+    run = replay(jobs, NODES, policy) if policy else replay_forked(jobs, NODES, ESTIMATES)
+
+    assert run.makespan >= fastest(jobs, NODES.gpus)
+
+
+def test_utilisation_counts_the_last_slot_whole() -> None:
+    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=200.0, exchange=0.0)
+
+    assert slot_utilisation(run, 200.0) == pytest.approx(0.5)
+
+
+def test_five_rounds_are_out_of_reach_of_gangs() -> None:
+    """The paper's figure 1 has Hadar end in five; only tasks that wait for nobody do."""
+    assert (fewest_rounds(slowest_decides), fewest_rounds(tasks_add_up)) == (6, 5)
+
+
+def test_the_example_of_three_jobs() -> None:
+    rows = {row.metric: row for row in example(Task(Path())).rows}
+
+    assert rows["Gavel: rounds"].measured == 6
+    assert rows["Gavel: utilisation"].measured == pytest.approx(28 / 36)
+    assert rows["Hadar: rounds"].measured == 6
+    assert all(row.ok for row in rows.values())

@@ -1,0 +1,121 @@
+"""Hadar in rounds on a cluster: gangs on several types, and jobs that must stay on one."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmsched.backends.slurm.requests import PLAIN
+from slurmsched.backends.slurm.wording import worded
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Code, Node, Operation, Reason, Request, Verb
+from slurmsched.policies import system
+from slurmsched.policies.hadar.questions import question_of
+from slurmsched.rounds.shapes import assigned
+from tests.builders import job, node, share, situation
+
+SPEEDS = {"v100": 1.0, "p100": 0.5, "k80": 0.1}
+
+
+def scaled(name: str, **speeds: float) -> Profile:
+    rates = {kind: Scaling((1, 8), (speed, 8 * speed)) for kind, speed in (speeds or SPEEDS).items()}
+    return Profile(name, "", {}, "by hand", rates)
+
+
+KNOWN = Knowledge({"m": scaled("m"), "flat": scaled("flat", v100=1.0, p100=0.95, k80=0.9)}, reference="v100")
+
+
+def types(*kinds: str, gpus: int = 2) -> list[Node]:
+    return [node(f"{kind}-{at}", gpus, kind, cpus=6) for at, kind in enumerate(kinds, start=1)]
+
+
+def gang(number: int, gpu_type: str | None = None, hint: str = "model=m,duration=5h", **other: int) -> object:
+    request = Request(gpus=4, nodes=2, tasks=2, cpus=4, gpu_type=gpu_type, **other)
+    return job(number, hint=hint, request=request)
+
+
+def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
+    asked = situation(types("v100", "p100"), [gang(1)], KNOWN)
+
+    target = system("hadar").decide(asked).targets["1"]
+
+    assert {(share.node, share.gpu_type, share.resources.gpus) for share in target.shares} == {
+        ("v100-1", "v100", 2),
+        ("p100-2", "p100", 2),
+    }
+    assert target.reasons[-1].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
+
+
+def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
+    asked = situation(types("v100", "p100"), [gang(1)], KNOWN)
+    target, request = system("hadar").decide(asked).targets["1"], asked.jobs[0].request
+    shape = assigned(target.shares, request, asked.snapshot.node)
+
+    (line,) = worded(Operation(Verb.RESHAPE, "1", Reason(Code.START), None, shape), PLAIN).lines
+
+    assert "ReqNodeList=p100-2,v100-1" in line
+    assert "TresPerNode=gres/gpu:2" in line
+
+
+def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
+    asked = situation(types("v100", "p100", "p100"), [gang(1, hint="model=flat,duration=5h")], KNOWN)
+
+    shares = system("hadar").decide(asked).targets["1"].shares
+
+    assert {share.gpu_type for share in shares} == {"p100"}
+
+
+@pytest.mark.parametrize(
+    ("asked_type", "nodes", "why"),
+    [
+        pytest.param("v100", 2, "it asks for v100", id="a type that was asked for"),
+        pytest.param(None, 1, "it asks for one node, and a node has one type", id="a single node"),
+    ],
+)
+def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
+    cluster = [node("v1", 4 // nodes, "v100"), node("v2", 4 // nodes, "v100"), node("p1", 2, "p100")]
+    others = [job(8, on=[share("v1", 4 // nodes)]), job(9, on=[share("v2", 4 // nodes - 1)])]
+    one = job(1, hint="model=m", request=Request(gpus=4, nodes=nodes, tasks=nodes, cpus=4, gpu_type=asked_type))
+    asked = situation(cluster, [*others, one], KNOWN, managed=[one])
+
+    waiting = system("hadar").decide(asked).waiting["1"]
+
+    assert waiting.code is Code.ONE_TYPE
+    assert waiting.sentence == f"waits for 4 GPUs of one type, and cannot have several: {why}"
+
+
+def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
+    jobs = [
+        job(1, hint="model=flat,duration=5h", request=Request(gpus=2, cpus=2)),
+        job(2, hint="model=m,duration=5h", request=Request(gpus=2, cpus=2)),
+    ]
+
+    targets = system("hadar").decide(situation(types("v100", "p100"), jobs, KNOWN)).targets
+
+    assert {name: target.nodes for name, target in targets.items()} == {"1": ("p100-2",), "2": ("v100-1",)}
+
+
+def test_a_running_job_keeps_its_place_where_the_fast_gpus_do_not_pay() -> None:
+    running = job(1, 2, hint="model=flat,duration=30m", on=[share("p100-2", 2, gpu_type="p100")])
+
+    decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
+
+    assert decision.targets["1"].shares == running.shares
+    assert not decision.victims
+
+
+def test_copies_of_one_job_have_a_part_of_it_each() -> None:
+    copies = [job(f"7_{at}", hint="model=m,duration=4h,fork=900", array_job="7") for at in range(4)]
+    alone = job(8, hint="model=m,duration=4h")
+
+    queue = question_of(situation(types("v100"), [*copies, alone], KNOWN)).queue
+
+    assert [ask.left for ask in queue] == [3600.0] * 4 + [4 * 3600.0]
+
+
+def test_a_running_job_moves_to_the_fast_gpus_where_that_pays() -> None:
+    running = job(1, 2, hint="model=m,duration=50h", on=[share("p100-2", 2, gpu_type="p100")], requeue=True)
+
+    decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
+
+    assert decision.targets["1"].nodes == ("v100-1",)
+    assert decision.victims == {"1": "1"}
