@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurmsched.backends.protocol import Backend, Calls
 from slurmsched.backends.recorded import pack
@@ -12,6 +13,7 @@ from slurmsched.daemon.applying import Applied, Applier
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.fragments import fragments
 from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.ingesting import ingest
 from slurmsched.daemon.recovering import no_longer_ours, read_back
 from slurmsched.daemon.stopwatch import Timed
 from slurmsched.knowledge import Knowledge
@@ -128,6 +130,8 @@ class _Round:
         snapshot = self.site.backend.observe()
         managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings) is None)
         self.store.remembering.sight(self.id, snapshot, managed)
+        if settings.reports.spool:
+            ingest(Path(settings.reports.spool), snapshot, managed, self.store.measurements)
         return _Seen(snapshot, self.store.remembering.memory(snapshot, settings.policy.system), managed)
 
     def _decide(self, seen: _Seen) -> tuple[RoundResult, float]:

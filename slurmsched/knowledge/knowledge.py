@@ -42,10 +42,13 @@ class Knowledge:
     tasks: Mapping[str, Profile] = field(default_factory=dict)
     service: Mapping[JobId, float] = field(default_factory=dict)
     reference: str = ""
+    own: Mapping[JobId, Profile] = field(default_factory=dict)
+    """Of jobs that measured themselves; they serve nobody else."""
 
     def profile(self, job: Job) -> Profile | None:
-        """The best that is known: the job's model, else its task, else nothing (which claims no sensitivity)."""
-        known = self.models.get(job.hints.model or "")
+        """The best that is known: what the job measured, else its model, else its task, else nothing (which claims no
+        sensitivity)."""
+        known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
 
     def attained(self, job: Job) -> float:

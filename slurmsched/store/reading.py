@@ -25,7 +25,7 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.store.errors import StoreError
-from slurmsched.store.rows import EventRow, JobRow, OperationRow, RoundRow, SwitchRow
+from slurmsched.store.rows import ComplaintRow, EventRow, JobRow, OperationRow, RoundRow, SwitchRow
 
 __all__ = ["NoDatabaseError", "Reading", "UnreadableError", "reading"]
 
@@ -122,6 +122,10 @@ class Reading:
         """GPU-seconds a job has attained over all its runs."""
         return float(self._rows("SELECT TOTAL(gpu_seconds) AS total FROM service WHERE job = ?", job)[0]["total"])
 
+    def complaints(self) -> tuple[ComplaintRow, ...]:
+        """Whose reports were not believed of late, the latest first."""
+        return self._each(_complaint, "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject")
+
     def switch(self, name: str) -> SwitchRow | None:
         """A switch that somebody set, None when it is off."""
         query = "SELECT name, value, set_by, at FROM switches WHERE name = ?"
@@ -184,6 +188,10 @@ def _round(row: sqlite3.Row) -> RoundRow:
 
 def _event(row: sqlite3.Row) -> EventRow:
     return EventRow(**dict(row))
+
+
+def _complaint(row: sqlite3.Row) -> ComplaintRow:
+    return ComplaintRow(**dict(row))
 
 
 def _switch(row: sqlite3.Row) -> SwitchRow:

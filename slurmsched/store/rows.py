@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurmsched.model import JobId, JobState, Operation, Reason, Request, Result, Target, Verb
 
-__all__ = ["EventRow", "JobRow", "OperationRow", "RoundRow", "SwitchRow"]
+__all__ = ["ComplaintRow", "EventRow", "JobRow", "OperationRow", "RoundRow", "SwitchRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,15 @@ class OperationRow:
     detail: str
     intended: float
     finished: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ComplaintRow:
+    """A job or a user, as `job 12 of mallory`, whose reports were not believed, and why; `at` the last time."""
+
+    subject: str
+    sentence: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
