@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 import slurmsched.jobside.checkpoints
 import slurmsched.jobside.durable
 from slurmsched.jobside import CheckpointError, Checkpoints
+from tests.unit.jobside.killing import killed_at
 
 WATCHED = {slurmsched.jobside.checkpoints.__file__, slurmsched.jobside.durable.__file__, __file__}
 
@@ -42,30 +40,6 @@ def read(checkpoints: Checkpoints) -> int | None:
     return found.step
 
 
-def killed_at(line: int, act: Callable[[], object]) -> bool:
-    """Do it in a process that is killed before its so-manieth line; whether it was."""
-    child = os.fork()
-    if child == 0:
-        left = line
-
-        def trace(frame: FrameType, event: str, _: object) -> object:
-            nonlocal left
-            if frame.f_code.co_filename not in WATCHED:
-                return None
-            if event == "line":
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)  # type: ignore[arg-type]  # it may give None for a frame that is not watched
-        try:
-            act()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-
-
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test loses power, so none waits for the disk."""
@@ -79,7 +53,7 @@ def test_a_kill_at_any_line_of_a_save_leaves_the_last_or_the_new_one(tmp_path: P
         checkpoints = Checkpoints(tmp_path / str(line))
         for step in range(1, before + 1):
             checkpoints.save(step, state(step))
-        killed = killed_at(line, lambda checkpoints=checkpoints: checkpoints.save(9, state(9)))  # type: ignore[misc]  # bound now
+        killed = killed_at(line, lambda checkpoints=checkpoints: checkpoints.save(9, state(9)), WATCHED)  # type: ignore[misc]  # bound now
         seen.add(read(checkpoints))
         checkpoints.save(10, state(10))
         assert read(checkpoints) == 10
@@ -96,7 +70,7 @@ def test_a_kill_at_any_line_of_saving_a_step_again_loses_nothing(tmp_path: Path)
     while True:
         checkpoints = Checkpoints(tmp_path / str(line))
         checkpoints.save(5, state(5))
-        killed = killed_at(line, lambda checkpoints=checkpoints: checkpoints.save(5, state(5)))  # type: ignore[misc]  # bound now
+        killed = killed_at(line, lambda checkpoints=checkpoints: checkpoints.save(5, state(5)), WATCHED)  # type: ignore[misc]  # bound now
         assert read(checkpoints) == 5
         if not killed:
             break

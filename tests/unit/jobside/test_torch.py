@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmsched.jobside import TensorError
+from slurmsched.jobside.forking import Copy, average_state_dicts
 from tests.unit.jobside.scripts import CHECKOUT, Job, until
 
 torch = pytest.importorskip("torch", reason="PyTorch is not here: pip install -e '.[torch]'")
@@ -79,3 +81,36 @@ def test_two_ranks_stop_at_the_same_step_and_go_on_as_if_nothing_had_been(tmp_pa
         assert process.wait(timeout=120) == 0
     assert losses(tmp_path) == expected
     assert same_weights(tmp_path, tmp_path / "alone")
+
+
+def test_the_mean_of_state_dicts_is_that_of_their_tensors_and_of_nothing_else(tmp_path: Path) -> None:
+    def state(scale: float, count: int) -> dict[str, object]:
+        weights = torch.arange(6.0).reshape(2, 3) * scale
+        moments = {0: {"exp_avg": torch.full((2,), scale, dtype=torch.bfloat16), "step": torch.tensor(scale)}}
+        groups = [{"lr": 0.1 * count, "params": [0]}]
+        return {"model": {"w": weights, "n": torch.tensor(count)}, "optimizer": {"state": moments, "groups": groups}}
+
+    copies = []
+    for name, scale, steps in (("a", 1.0, 10), ("b", 3.0, 30), ("c", 9.0, 0)):
+        torch.save(state(scale, steps), tmp_path / name)
+        copies.append(Copy(tmp_path / name, steps))
+    average_state_dicts(copies, tmp_path / "mean")
+    found, expected = torch.load(tmp_path / "mean", weights_only=True), state(2.5, 30)
+    assert torch.equal(found["model"]["w"], expected["model"]["w"])  # type: ignore[index]  # as made above
+    assert found["model"]["n"] == 30
+    assert found["optimizer"]["state"][0]["exp_avg"].tolist() == [2.5, 2.5]
+    assert found["optimizer"]["state"][0]["step"] == 2.5
+    assert found["optimizer"]["groups"] == [{"lr": 3.0, "params": [0]}]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "mean"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"w": torch.zeros(3)}, {"v": torch.zeros(2)}, {"w": 1.0}, [torch.zeros(2)]],
+    ids=["another shape", "another name", "no tensor", "another kind"],
+)
+def test_state_dicts_of_different_models_are_refused(tmp_path: Path, other: object) -> None:
+    torch.save({"w": torch.zeros(2)}, tmp_path / "a")
+    torch.save(other, tmp_path / "b")
+    with pytest.raises(TensorError, match="one model for all"):
+        average_state_dicts([Copy(tmp_path / "a", 2), Copy(tmp_path / "b", 1)], tmp_path / "mean")
