@@ -41,7 +41,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "demo": Entry("demo", "Watch a simulated cluster beside plain Slurm."),
         "dump": Entry("recordings", "Write a round to a file."),
         "replay": Entry("recordings", "Decide recorded rounds again."),
-        "profile": Entry("profile", "Look at what is known of models."),
+        "profile": Entry("profile", "Measure models, and look at what is known of them."),
         "trace": Entry("trace", "Read, make and look at traces."),
         "simulate": Entry("simulate", "Run a trace through a policy on a virtual cluster."),
         "compare": Entry("compare", "Compare policies on the same work."),

@@ -18,7 +18,8 @@ class Profile:
     """What is known of one model, or of a task class. `matrices`: its sensitivity to CPUs and memory by GPU type, where
     the key "" serves every other type. `scaling`: its rates by GPU type.
 
-    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`).
+    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`). `measured` is
+    when its speeds were measured in steps per second (unix seconds); where it is None their unit is free.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Profile:
     matrices: Mapping[str, SensitivityMatrix]
     source: str
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
+    measured: float | None = None
 
     def matrix(self, gpu_type: str) -> SensitivityMatrix | None:
         return self.matrices.get(gpu_type) or self.matrices.get("")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurmsched.model import JobId, JobState, Operation, Reason, Request, Result, Target, Verb
+from slurmsched.model import JobId, JobState, Measured, Operation, Reason, Request, Result, Target, Verb
 
-__all__ = ["ComplaintRow", "EventRow", "JobRow", "OperationRow", "RoundRow", "SwitchRow"]
+__all__ = ["ComplaintRow", "EventRow", "JobRow", "MeasuredRow", "OperationRow", "RoundRow", "SwitchRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,17 @@ class OperationRow:
     detail: str
     intended: float
     finished: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """How fast a job was with one allocation, and the hints that name its profile."""
+
+    job: JobId
+    owner: str
+    model: str
+    task: str
+    point: Measured
 
 
 @dataclass(frozen=True, slots=True)
