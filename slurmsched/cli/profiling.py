@@ -73,7 +73,7 @@ def run(
 
     \b
     Example:
-      synsched profile run --model resnet50 --gpu v100 -- --partition=debug train.sh
+      synsched profile run --model resnet50 --gpu v100 -- -p debug train.sh
     """
     gpu_type, gpus = gpu
     settings = invocation.settings
