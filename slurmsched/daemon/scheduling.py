@@ -15,6 +15,7 @@ from slurmsched.daemon.fragments import fragments
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.ingesting import ingest
 from slurmsched.daemon.recovering import no_longer_ours, read_back
+from slurmsched.daemon.spool import checkpointed
 from slurmsched.daemon.stopwatch import Timed
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
@@ -69,7 +70,17 @@ def one_round(
     store.journal.close_interrupted(clock.now())
     round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
     gate = Gate(site.settings, store.switches)
-    applier = Applier(site.backend, store.journal, gate, clock, rounds, tick=tick, stopping=stopping)
+    spool = site.settings.reports.spool
+    applier = Applier(
+        site.backend,
+        store.journal,
+        gate,
+        clock,
+        rounds,
+        tick=tick,
+        stopping=stopping,
+        saved=lambda jobs: checkpointed(Path(spool), jobs) if spool else frozenset(),
+    )
     try:
         report = _Round(round_id, site, store, clock, applier).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,12 +17,12 @@ from pwd import getpwnam
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.report import LONGEST, Report, decode
+from slurmsched.jobside.report import LONGEST, Report, Stage, decode
 from slurmsched.jobside.spool import report_name
 from slurmsched.model import Job, JobId
 from slurmsched.store.measurements import Complaint
 
-__all__ = ["UserId", "about", "read_reports", "uid_of"]
+__all__ = ["UserId", "about", "checkpointed", "read_reports", "uid_of"]
 
 LISTED: Final = 2000
 """Files in one folder after which its owner is named; nothing beyond is looked at."""
@@ -78,6 +78,17 @@ def read_reports(
             said = str(error) if isinstance(error, ReportError) else f"the spool folder cannot be read: {error}"
             complaints.append(Complaint(f"user {user}", said))
     return reports, tuple(complaints)
+
+
+def checkpointed(root: Path, jobs: Sequence[Job], uid: UserId = uid_of) -> frozenset[JobId]:
+    """Those of the jobs that say that their state is saved. Who lies about it loses his own work and nobody else's."""
+    reports, _ = read_reports(root, jobs, {}, uid)
+    return frozenset(
+        job.id
+        for job in jobs
+        if (report := reports.get(job.id)) is not None
+        and (report.job, report.run, report.stage) == (job.id, job.restarts, Stage.CHECKPOINTED)
+    )
 
 
 def _read(folder: int, job: JobId, uid: int) -> Report | None:
