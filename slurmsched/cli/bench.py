@@ -9,6 +9,7 @@ import click
 
 from slurmsched.bench.deciding import time_decision
 from slurmsched.bench.fragmentation import time_placements
+from slurmsched.bench.jobside import time_jobside
 from slurmsched.bench.pricing import time_pricing
 from slurmsched.bench.shares import BENCHED, time_shares
 from slurmsched.cli.cluster import knowledge, site
@@ -32,7 +33,7 @@ class NotMeasuredError(SynschedError):
 
 @click.group()
 def bench() -> None:
-    """Measure a round on the cluster, a decision, a placement.
+    """Measure a round on the cluster, a decision, a placement, the wrapper of jobs.
 
     \b
     Example:
@@ -222,6 +223,31 @@ def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
     )
     times = (duration(measured.median_s), duration(measured.p95_s))
     console().print(Listing(columns, [(str(jobs), str(measured.gpus), *times, f"{measured.peak_rss_mb:.0f}")]))
+
+
+@bench.command()
+@click.option("--reports", type=click.IntRange(min=1), default=2000, show_default=True, help="Jobs that report.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds to read in.")
+@json_option
+def jobside(*, reports: int, repeat: int, as_json: bool) -> None:
+    """Measure what counting steps costs a job, and what its jobs' reports cost a round.
+
+    \b
+    Example:
+      synsched bench jobside --json
+    """
+    measured = time_jobside(reports, progress(range(repeat), "reading reports"))
+    if as_json:
+        print_json(measured)
+        return
+    columns = (Column("FIGURE"), Column("VALUE", right=True))
+    rows = [
+        ("a step, in a tight loop", f"{measured.step_us:.3g} us"),
+        ("a step, 5 ms apart", f"{measured.paced_us:.3g} us"),
+        ("that is, of 5 ms", f"{measured.paced_percent:.2g} %"),
+        (f"a round with {reports} reports", duration(measured.ingest_s)),
+    ]
+    console().print(Listing(columns, rows))
 
 
 def _say(message: str) -> None:

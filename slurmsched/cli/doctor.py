@@ -37,6 +37,7 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
         configuration=lambda: commands.read("scontrol", "show", "config"),
         rehearse=lambda comment: submitting.rehearse(comment, cluster.slurm_conf, cluster.timeout),
         status=invocation.status,
+        complaints=invocation.complaints,
         now=invocation.now,
     )
     found: list[Finding] = []

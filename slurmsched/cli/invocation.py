@@ -15,6 +15,7 @@ from slurmsched.report.status import Status, status
 from slurmsched.settings.definition import Settings
 from slurmsched.settings.loading import Loaded, load_file, settings_file
 from slurmsched.store.reading import Reading, reading
+from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Invocation"]
 
@@ -53,6 +54,11 @@ class Invocation:
         """The database, to look at. Raises StoreError."""
         with reading(self.database) as opened:
             yield opened
+
+    def complaints(self) -> tuple[ComplaintRow, ...]:
+        """Whose reports were not believed of late. Raises StoreError."""
+        with self.reading() as opened:
+            return opened.complaints()
 
     def status(self) -> Status:
         """How things stand, from our own files alone. Raises StoreError."""

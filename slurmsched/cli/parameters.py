@@ -9,8 +9,9 @@ from typing import Final
 import click
 
 from slurmsched.model import JobId
+from slurmsched.model.hints import seconds
 
-__all__ = ["job_ids", "names", "size"]
+__all__ = ["cpu_points", "gpus_of_type", "job_ids", "names", "size", "sizes", "time"]
 
 MOST_TASKS: Final = 10_000
 """Tasks that one bracket may name."""
@@ -19,6 +20,8 @@ _ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _BRACKET = re.compile(r"([0-9]{1,10})_\[([0-9,-]{1,1000})\]\Z")
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)B?\Z", re.IGNORECASE)
+_GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]{0,63})(?::([1-9][0-9]{0,2}))?|([1-9][0-9]{0,2}))\Z")
+_SPAN = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 _MEBIBYTES: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -41,6 +44,41 @@ def size(value: str) -> int:
     if match is None:
         raise click.BadParameter(f"'{value}' is no size: write 4G or 512M")
     return int(int(match[1]) * _MEBIBYTES[match[2].upper()])
+
+
+def sizes(value: str) -> tuple[float, ...]:
+    """`16G,32G` in MiB, ascending; nothing for an empty text. Raises click.BadParameter."""
+    return tuple(sorted({float(size(part)) for part in names(value)}))
+
+
+def time(value: str) -> int:
+    """`90`, `90s`, `5m`, `2h` in seconds. Raises click.BadParameter."""
+    found = seconds(value)
+    if found is None:
+        raise click.BadParameter(f"'{value}' is no time: write 90s, 5m or 2h")
+    return found
+
+
+def gpus_of_type(value: str) -> tuple[str, int]:
+    """`v100`, `v100:4` or `4`: a type, empty for any, and a number, 1 where none is said. Raises click.BadParameter."""
+    match = _GPUS.match(value)
+    if match is None:
+        raise click.BadParameter(f"'{value}' is no GPU: write v100, v100:4 or 4")
+    kind, number, alone = match.groups()
+    return kind or "", int(number or alone or 1)
+
+
+def cpu_points(value: str) -> tuple[float, ...]:
+    """`1-12` or `1,2,4,8`, ascending. Raises click.BadParameter."""
+    points: set[int] = set()
+    for part in value.split(","):
+        match = _SPAN.match(part)
+        if match is None:
+            raise click.BadParameter(f"'{value}' are no numbers of CPUs: write 1-12 or 1,2,4,8")
+        points |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    if not points or not min(points):
+        raise click.BadParameter(f"'{value}' are no numbers of CPUs: write 1-12 or 1,2,4,8")
+    return tuple(float(point) for point in sorted(points))
 
 
 def _expanded(part: str) -> Iterator[JobId]:

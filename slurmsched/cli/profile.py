@@ -7,9 +7,11 @@ import click
 from slurmsched.cli.cluster import knowledge
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.profiling import run
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.checking import checked
-from slurmsched.model import SynschedError
+from slurmsched.model import SynschedError, plain
+from slurmsched.report.drift_view import drift_view, drifts
 from slurmsched.report.profile_view import checked_view, profile_view, profiles_view
 from slurmsched.simulation.inputs import knowledge_from
 
@@ -26,7 +28,7 @@ class NoProfileError(SynschedError):
 
 @click.group()
 def profile() -> None:
-    """Look at what is known of models.
+    """Measure models, and look at what is known of them.
 
     \b
     Example:
@@ -84,6 +86,31 @@ def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> 
         print_json({"models": list(found.values())})
     else:
         console().print(checked_view(found))
+
+
+@profile.command("measured")
+@_FILE
+@json_option
+@click.pass_obj
+def measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
+    """Show how fast jobs say they are, beside what was profiled.
+
+    A profile of 'synsched profile run' is in steps per second, and drift is how far a job is from it; of other profiles
+    only the ratios are known.
+
+    \b
+    Example:
+      synsched profile measured
+    """
+    with invocation.reading() as opened:
+        found = drifts(opened.measured(), _known(invocation, profiles), invocation.now())
+    if as_json:
+        print_json({"jobs": [{"drift": drift.part, **plain(drift)} for drift in found]})
+    else:
+        console().print(drift_view(found))
+
+
+profile.add_command(run)
 
 
 def _known(invocation: Invocation, profiles: str | None) -> Knowledge:

@@ -53,7 +53,9 @@ def submit(
     if only_print:
         click.echo(shlex.join(command))
         return
-    click.get_current_context().exit(submitting.run(command, invocation.settings.cluster.slurm_conf))
+    settings = invocation.settings
+    told = {"SYNSCHED_SPOOL": settings.reports.spool} if settings.reports.spool else {}
+    click.get_current_context().exit(submitting.run(command, settings.cluster.slurm_conf, told))
 
 
 def _commented(hints: Mapping[str, str | None], comment: str) -> str:

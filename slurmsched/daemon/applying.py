@@ -6,7 +6,7 @@ ready, settled or overdue is decided by `rounds`; whether anything may be done a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.course import Course
 from slurmsched.daemon.journalling import Gating, Journalling
-from slurmsched.model import Outcome, Plan, Result, Snapshot
+from slurmsched.model import Job, JobId, Outcome, Plan, Result, Snapshot
 from slurmsched.rounds.undoing import overdue
 from slurmsched.settings.definition import Rounds
 
@@ -31,6 +31,10 @@ _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts for the looks in between; then a round ends whatever it still waits for."""
 
 
+Saved = Callable[[Sequence[Job]], frozenset[JobId]]
+"""Which of these jobs say that they have written their checkpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What became of a plan, and the cluster as it was seen last. `changed` where anything was tried at all."""
@@ -44,7 +48,8 @@ class Applied:
 
 
 class Applier:
-    """Carries out plans on one backend. `tick` is called at least once per pass; `stopping` is asked before each batch.
+    """Carries out plans on one backend. `tick` is called at least once per pass; `stopping` is asked before each batch;
+    a job that is `saved` is requeued before its lead is over.
 
     Raises UnreachableError and StoreError as they come: what was intended then is read back by the next round.
     """
@@ -59,6 +64,7 @@ class Applier:
         *,
         tick: Callable[[], None] = lambda: None,
         stopping: Callable[[], bool] = lambda: False,
+        saved: Saved = lambda _jobs: frozenset(),
     ) -> None:
         self._backend = backend
         self._journal = journal
@@ -67,6 +73,7 @@ class Applier:
         self._rounds = rounds
         self._tick = tick
         self._stopping = stopping
+        self._saved = saved
 
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> Applied:
         """Do what the gate lets through, until it has settled. `snapshot` is the one that the plan was made from."""
@@ -77,6 +84,7 @@ class Applier:
             self._tick()
             self._clock.sleep(wait)
             course.look()
+            course.saved = self._saved(course.notified)
             steps = course.steps
             closed = self._advance(course) or self._take_back(course)
             progressed = course.steps > steps

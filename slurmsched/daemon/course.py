@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.journalling import Journalling
-from slurmsched.model import Operation, Outcome, Plan, Result, Snapshot, Verb
+from slurmsched.model import Job, JobId, Operation, Outcome, Plan, Result, Snapshot, Verb
 from slurmsched.rounds.progress import Done, Progress
 from slurmsched.store.journal import Entry
 
@@ -34,6 +34,8 @@ class Course:
     undone: set[tuple[Verb, str]] = field(default_factory=set)
     outdated: bool = False
     """Something was executed since the snapshot was taken."""
+    saved: frozenset[JobId] = frozenset()
+    """Jobs that were notified and say that their checkpoint is written."""
     _offset: float = 0.0
 
     def __post_init__(self) -> None:
@@ -47,7 +49,15 @@ class Course:
     @property
     def progress(self) -> Progress:
         """Where it stands, for the pure rules."""
-        return Progress(self.plan, self.done, self.snapshot, self.now)
+        return Progress(self.plan, self.done, self.snapshot, self.now, self.saved)
+
+    @property
+    def notified(self) -> tuple[Job, ...]:
+        """Jobs that were told to write a checkpoint and that nobody has requeued yet."""
+        requeued = {subject for subject, place in self.progress.requeues.items() if place in self.done}
+        told = (self.plan.operations[place] for place in self.done)
+        names = dict.fromkeys(op.subject for op in told if op.verb is Verb.NOTIFY and op.subject not in requeued)
+        return tuple(self.snapshot.job[name] for name in names if name in self.snapshot.job)
 
     def look(self) -> None:
         """See the cluster as it is now."""

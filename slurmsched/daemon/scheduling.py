@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurmsched.backends.protocol import Backend, Calls
 from slurmsched.backends.recorded import pack
@@ -12,7 +13,9 @@ from slurmsched.daemon.applying import Applied, Applier
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.fragments import fragments
 from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.ingesting import ingest
 from slurmsched.daemon.recovering import no_longer_ours, read_back
+from slurmsched.daemon.spool import checkpointed
 from slurmsched.daemon.stopwatch import Timed
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
@@ -67,7 +70,17 @@ def one_round(
     store.journal.close_interrupted(clock.now())
     round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
     gate = Gate(site.settings, store.switches)
-    applier = Applier(site.backend, store.journal, gate, clock, rounds, tick=tick, stopping=stopping)
+    spool = site.settings.reports.spool
+    applier = Applier(
+        site.backend,
+        store.journal,
+        gate,
+        clock,
+        rounds,
+        tick=tick,
+        stopping=stopping,
+        saved=lambda jobs: checkpointed(Path(spool), jobs) if spool else frozenset(),
+    )
     try:
         report = _Round(round_id, site, store, clock, applier).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)
@@ -128,6 +141,8 @@ class _Round:
         snapshot = self.site.backend.observe()
         managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings) is None)
         self.store.remembering.sight(self.id, snapshot, managed)
+        if settings.reports.spool:
+            ingest(Path(settings.reports.spool), snapshot, managed, self.store.measurements)
         return _Seen(snapshot, self.store.remembering.memory(snapshot, settings.policy.system), managed)
 
     def _decide(self, seen: _Seen) -> tuple[RoundResult, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, a
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
+from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Instruments", "examine"]
 
@@ -29,6 +31,7 @@ class Instruments:
     configuration: Callable[[], str]
     rehearse: Callable[[str], str]
     status: Callable[[], Status]
+    complaints: Callable[[], Sequence[ComplaintRow]]
     now: Callable[[], float]
 
 
@@ -40,6 +43,7 @@ def examine(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     yield from _guarded("slurm.conf", lambda: _configuration(loaded, instruments))
     yield from about_database(Path(loaded.settings.storage.path))
     yield from _guarded("rounds", lambda: _rounds(loaded, instruments))
+    yield from _guarded("reports", lambda: _reports(loaded, instruments))
 
 
 def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -74,3 +78,9 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     status = instruments.status()
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
+
+
+def _reports(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
+    yield from about_spool(loaded.settings.reports.spool)
+    if loaded.settings.reports.spool and Path(loaded.settings.storage.path).exists():
+        yield from about_reports(instruments.complaints())

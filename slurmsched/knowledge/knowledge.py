@@ -18,7 +18,8 @@ class Profile:
     """What is known of one model, or of a task class. `matrices`: its sensitivity to CPUs and memory by GPU type, where
     the key "" serves every other type. `scaling`: its rates by GPU type.
 
-    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`).
+    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`). `measured` is
+    when its speeds were measured in steps per second (unix seconds); where it is None their unit is free.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Profile:
     matrices: Mapping[str, SensitivityMatrix]
     source: str
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
+    measured: float | None = None
 
     def matrix(self, gpu_type: str) -> SensitivityMatrix | None:
         return self.matrices.get(gpu_type) or self.matrices.get("")
@@ -42,10 +44,13 @@ class Knowledge:
     tasks: Mapping[str, Profile] = field(default_factory=dict)
     service: Mapping[JobId, float] = field(default_factory=dict)
     reference: str = ""
+    own: Mapping[JobId, Profile] = field(default_factory=dict)
+    """Of jobs that measured themselves; they serve nobody else."""
 
     def profile(self, job: Job) -> Profile | None:
-        """The best that is known: the job's model, else its task, else nothing (which claims no sensitivity)."""
-        known = self.models.get(job.hints.model or "")
+        """The best that is known: what the job measured, else its model, else its task, else nothing (which claims no
+        sensitivity)."""
+        known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
 
     def attained(self, job: Job) -> float:

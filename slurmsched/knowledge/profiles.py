@@ -8,6 +8,8 @@ speed = [0.4, 1.0, 1.7, 2.2]                # one for each, in any unit
 
 [models.resnet50]
 task = "image"                              # alone: as fast as its task
+source = "measured on v100"                 # optional, of this model
+measured = 1790000000                       # optional: then speeds and rates are steps per second, as of this time
 cpus = [1, 3, 6]
 memory = [20, 60, 120]                      # GiB per GPU, ascending; left out where it was not measured
 speed = [[0.2, 0.3, 0.3], [0.6, 1, 1.1], [0.6, 1.4, 1.9]]   # a row for each of cpus, a column for each of memory
@@ -78,7 +80,7 @@ def _parse(text: str, name: str) -> Knowledge:
 
 
 def _profile(entry: _Entry, name: str, task: str, source: str, tasks: Mapping[str, Profile]) -> Profile:
-    entry.knows(_MATRIX | {"task", "gpu"})
+    entry.knows(_MATRIX | {"task", "gpu", "source", "measured"})
     matrices, scaling = dict[str, SensitivityMatrix](), dict[str, Scaling]()
     for gpu_type, own in entry.entries("gpu"):
         own.knows(_MATRIX | _SCALING)
@@ -92,7 +94,8 @@ def _profile(entry: _Entry, name: str, task: str, source: str, tasks: Mapping[st
         matrices = {**tasks[task].matrices, **matrices}
     if not matrices and not scaling:
         raise entry.mistake("task" if task else "cpus", "the name of a task in this file, or cpus and speed")
-    return Profile(name, task, matrices, source, scaling)
+    measured = entry.numbers("measured", [entry.data["measured"]])[0] if entry.says("measured") else None
+    return Profile(name, task, matrices, entry.text("source") or source, scaling, measured)
 
 
 def _scaling(entry: _Entry) -> Scaling:

@@ -32,7 +32,7 @@ class Profiled:
 
     @property
     def combinations(self) -> int:
-        return len(self.matrix.cpus) * len(self.matrix.memory)
+        return len(self.matrix.cpus) * max(len(self.matrix.memory), 1)
 
 
 class _Runs:

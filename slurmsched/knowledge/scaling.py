@@ -23,6 +23,11 @@ class Scaling:
     apart: tuple[float, ...] = ()
     beside: Mapping[str, float] = field(default_factory=dict)
 
+    def times(self, factor: float) -> Scaling:
+        """The same in another unit."""
+        rate, apart = (tuple(speed * factor for speed in speeds) for speeds in (self.rate, self.apart))
+        return Scaling(self.gpus, rate, apart, self.beside)
+
     def at(self, gpus: int, nodes: int = 1) -> float:
         """Work per second: what was measured, linear per GPU between that, and outside it linear in GPUs."""
         rates = self.apart if self.apart and nodes > 1 else self.rate

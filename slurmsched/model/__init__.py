@@ -5,6 +5,7 @@ from slurmsched.model.encoding import EncodingError, decode, encode, plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
 from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
+from slurmsched.model.measured import Measured
 from slurmsched.model.memory import Memory
 from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
 from slurmsched.model.overview import Fragments, GpuUse, NodeFragments, NodeUse, Overview, survey
@@ -29,6 +30,7 @@ __all__ = [
     "Job",
     "JobId",
     "JobState",
+    "Measured",
     "Memory",
     "Node",
     "NodeFragments",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurmsched.model.job import JobId, Request
+from slurmsched.model.measured import Measured
 
 __all__ = ["Memory"]
 
@@ -23,6 +24,7 @@ class Memory:
     `policy_state`: what the policy remembered, JSON-safe.
     `usual`: what managed jobs of the last days asked for, and how many each.
     `submitted`: when a job was first submitted, of those whose time of submission a requeue has renewed.
+    `measured`: how fast a job was with each allocation that it has had, by its own reports.
     """
 
     originals: Mapping[JobId, Request] = field(default_factory=dict)
@@ -34,3 +36,4 @@ class Memory:
     policy_state: Mapping[str, object] = field(default_factory=dict)
     submitted: Mapping[JobId, float] = field(default_factory=dict)
     usual: tuple[tuple[Request, int], ...] = ()
+    measured: Mapping[JobId, tuple[Measured, ...]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.refining import own_profiles
 from slurmsched.model import Decision, JobId, Memory, Operation, Plan, Reason, Snapshot, Verb
 from slurmsched.policies.protocol import Situation, System
 from slurmsched.policies.systems import system
@@ -78,7 +79,7 @@ def run_round(
     situation = Situation(
         snapshot=seen,
         jobs=tuple(jobs),
-        knowledge=replace(knowledge, service=memory.service),
+        knowledge=replace(knowledge, service=memory.service, own=own_profiles(knowledge, jobs, memory.measured)),
         fixed=fixed(seen, jobs, memory, settings),
         usable=usable_nodes(seen),
         moves=settings.guards.moves_per_round,

@@ -18,6 +18,7 @@ __all__ = [
     "Mode",
     "Nodes",
     "Policy",
+    "Reports",
     "Rounds",
     "Settings",
     "Storage",
@@ -139,6 +140,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Reports:
+    """What jobs tell of themselves through `slurmsched.jobside`."""
+
+    spool: str = field(
+        default="",
+        metadata={
+            "doc": "folder where jobs report, on a file system that all nodes and the daemon share, open to all"
+            " (mode 1777); empty reads nothing"
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Hook:
     """The dead-man's switch that job_submit.lua and the watchdog read."""
 
@@ -191,6 +205,7 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
     guards: Guards = field(default_factory=Guards)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    reports: Reports = field(default_factory=Reports)
     hook: Hook = field(default_factory=Hook)
     nodes: Nodes = field(default_factory=Nodes)
     storage: Storage = field(default_factory=Storage)

@@ -9,12 +9,14 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Final, TypeVar
 
 from slurmsched.model import (
     JobId,
     JobState,
+    Measured,
     Operation,
     Overview,
     Reason,
@@ -25,7 +27,7 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.store.errors import StoreError
-from slurmsched.store.rows import EventRow, JobRow, OperationRow, RoundRow, SwitchRow
+from slurmsched.store.rows import ComplaintRow, EventRow, JobRow, MeasuredRow, OperationRow, RoundRow, SwitchRow
 
 __all__ = ["NoDatabaseError", "Reading", "UnreadableError", "reading"]
 
@@ -45,6 +47,11 @@ _JOB = (
 _OPERATION = (
     "SELECT id, round, position, verb, subject, reason, sentence, undo, result, commands, detail, intended, finished"
     " FROM operations"
+)
+
+_MEASURED = (
+    "SELECT r.job, j.owner, j.summary, r.gpu_type, r.gpus, r.nodes, r.cpus, r.memory, r.fair_cpus, r.fair_memory,"
+    " r.steps / r.seconds AS rate, r.at FROM rates r JOIN jobs j ON j.id = r.job"
 )
 
 
@@ -122,6 +129,15 @@ class Reading:
         """GPU-seconds a job has attained over all its runs."""
         return float(self._rows("SELECT TOTAL(gpu_seconds) AS total FROM service WHERE job = ?", job)[0]["total"])
 
+    def measured(self) -> tuple[MeasuredRow, ...]:
+        """How fast jobs in the queue were with each allocation that they have had, by their own reports."""
+        order = "ORDER BY CAST(j.id AS INTEGER), j.id, r.at DESC"
+        return self._each(_measured, f"{_MEASURED} WHERE j.state != 'finished' {order}")
+
+    def complaints(self) -> tuple[ComplaintRow, ...]:
+        """Whose reports were not believed of late, the latest first."""
+        return self._each(_complaint, "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject")
+
     def switch(self, name: str) -> SwitchRow | None:
         """A switch that somebody set, None when it is off."""
         query = "SELECT name, value, set_by, at FROM switches WHERE name = ?"
@@ -184,6 +200,16 @@ def _round(row: sqlite3.Row) -> RoundRow:
 
 def _event(row: sqlite3.Row) -> EventRow:
     return EventRow(**dict(row))
+
+
+def _measured(row: sqlite3.Row) -> MeasuredRow:
+    hints = json.loads(row["summary"]).get("hints", {})
+    point = Measured(**{field.name: row[field.name] for field in fields(Measured)})
+    return MeasuredRow(row["job"], row["owner"], hints.get("model") or "", hints.get("task") or "", point)
+
+
+def _complaint(row: sqlite3.Row) -> ComplaintRow:
+    return ComplaintRow(**dict(row))
 
 
 def _switch(row: sqlite3.Row) -> SwitchRow:

@@ -27,6 +27,7 @@ from slurmsched.store.accounts import Accounts
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind, events_of, note
 from slurmsched.store.lately import USUAL
+from slurmsched.store.measurements import Measurements
 from slurmsched.store.sightings import sight
 
 if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no policy for it
@@ -68,6 +69,7 @@ class Remembering:
             moves={job: times for job, times in accounts.moves(snapshot.time).items() if job in snapshot.job},
             nices={job: row["original_nice"] for job, row in rows.items() if row["boosted"]},
             stalled=self._stalled(snapshot.time),
+            measured=Measurements(self._database).measured(rows),
             policy_state=self._policy_state(system),
             usual=self._usual(snapshot.time - USUAL),
         )
@@ -159,6 +161,8 @@ _PRUNE: Final = (
     "DELETE FROM events WHERE at < :oldest",
     "DELETE FROM jobs WHERE state = 'finished' AND last_seen < :oldest",
     "DELETE FROM service WHERE run_started < :oldest AND job NOT IN (SELECT id FROM jobs)",
+    "DELETE FROM reported WHERE job NOT IN (SELECT id FROM jobs)",
+    "DELETE FROM rates WHERE job NOT IN (SELECT id FROM jobs)",
     "DELETE FROM rounds WHERE started < :oldest AND id NOT IN (SELECT round FROM operations)",
 )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurmsched.model import JobId, JobState, Operation, Reason, Request, Result, Target, Verb
+from slurmsched.model import JobId, JobState, Measured, Operation, Reason, Request, Result, Target, Verb
 
-__all__ = ["EventRow", "JobRow", "OperationRow", "RoundRow", "SwitchRow"]
+__all__ = ["ComplaintRow", "EventRow", "JobRow", "MeasuredRow", "OperationRow", "RoundRow", "SwitchRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,26 @@ class OperationRow:
     detail: str
     intended: float
     finished: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """How fast a job was with one allocation, and the hints that name its profile."""
+
+    job: JobId
+    owner: str
+    model: str
+    task: str
+    point: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class ComplaintRow:
+    """A job or a user, as `job 12 of mallory`, whose reports were not believed, and why; `at` the last time."""
+
+    subject: str
+    sentence: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ _UPDATE: Final = (
     " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
     " WHERE id = :id"
 )
+_FORGET: Final = (
+    "DELETE FROM jobs WHERE id = ?",
+    "DELETE FROM service WHERE job = ?",
+    "DELETE FROM reported WHERE job = ?",
+    "DELETE FROM rates WHERE job = ?",
+)
 
 
 def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> tuple[Event, ...]:
@@ -81,8 +87,8 @@ def _is_another(row: Mapping[str, Any], job: Job) -> bool:
 
 
 def _forget(database: Database, job: JobId) -> None:
-    database.write("DELETE FROM jobs WHERE id = ?", (job,))
-    database.write("DELETE FROM service WHERE job = ?", (job,))
+    for statement in _FORGET:
+        database.write(statement, (job,))
 
 
 def _stands_as_submitted(job: Job, row: Mapping[str, Any]) -> bool:

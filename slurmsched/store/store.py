@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurmsched.store.database import Database
 from slurmsched.store.journal import Journal
+from slurmsched.store.measurements import Measurements
 from slurmsched.store.migrations import migrate
 from slurmsched.store.remembering import Remembering
 from slurmsched.store.switches import Switches
@@ -22,6 +23,7 @@ class Store:
     journal: Journal
     remembering: Remembering
     switches: Switches
+    measurements: Measurements
 
     @classmethod
     def open(cls, path: Path, at: float) -> Store:
@@ -40,7 +42,7 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return cls(database, Journal(database), Remembering(database), Switches(database))
+        return cls(database, Journal(database), Remembering(database), Switches(database), Measurements(database))
 
     def close(self) -> None:
         """Further use is an error."""

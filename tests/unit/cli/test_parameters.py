@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.cli.parameters import job_ids, names, size
+from slurmsched.cli.parameters import cpu_points, gpus_of_type, job_ids, names, size, sizes, time
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,34 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_names_are_divided_by_commas() -> None:
     assert names("alice,bob") == ("alice", "bob")
     assert names("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [("v100", ("v100", 1)), ("v100:4", ("v100", 4)), ("4", ("", 4)), ("rtx_2080:2", ("rtx_2080", 2))],
+)
+def test_gpus_of_a_type(text: str, gpus: tuple[str, int]) -> None:
+    assert gpus_of_type(text) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "points"), [("1-3", (1.0, 2.0, 3.0)), ("8,1,4", (1.0, 4.0, 8.0)), ("1-2,2", (1.0, 2.0))]
+)
+def test_numbers_of_cpus(text: str, points: tuple[float, ...]) -> None:
+    assert cpu_points(text) == points
+
+
+def test_times_and_sizes() -> None:
+    assert (time("90"), time("5m")) == (90, 300)
+    assert sizes("32G,16G") == (16384.0, 32768.0)
+    assert sizes("") == ()
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(gpus_of_type, "v100:0"), (gpus_of_type, ":2"), (gpus_of_type, ""), (cpu_points, "0-2"), (cpu_points, "3-1"),
+     (cpu_points, ""), (cpu_points, "1-"), (time, "soon"), (time, ""), (sizes, "much")],
+)  # fmt: skip
+def test_what_is_none_of_these_is_refused(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write"):
+        read(text)

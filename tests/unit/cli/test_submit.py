@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -83,11 +83,11 @@ def test_a_wrong_hint_is_refused_before_sbatch_runs(
 def test_sbatchs_exit_status_is_passed_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Sequence[str]] = []
 
-    def refuses(command: Sequence[str], slurm_conf: str = "") -> int:
-        seen.append((*command, slurm_conf))
+    def refuses(command: Sequence[str], slurm_conf: str, told: Mapping[str, str]) -> int:
+        seen.append((*command, slurm_conf, told["SYNSCHED_SPOOL"]))
         return 5
 
-    site.configure('[cluster]\nslurm_conf = "/etc/slurm/other.conf"\n')
+    site.configure('[cluster]\nslurm_conf = "/etc/slurm/other.conf"\n[reports]\nspool = "/shared/spool"\n')
     monkeypatch.setattr(submitting, "run", refuses)
     assert site.run("submit", "job.sh").exit_code == 5
-    assert seen == [("sbatch", "--comment=synsched:", "job.sh", "/etc/slurm/other.conf")]
+    assert seen == [("sbatch", "--comment=synsched:", "job.sh", "/etc/slurm/other.conf", "/shared/spool")]

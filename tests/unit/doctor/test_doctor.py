@@ -16,11 +16,13 @@ from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.examining import Instruments, examine
 from slurmsched.doctor.finding import Finding, Verdict
 from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.model import NodeState, parse_hints
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.report.status import Status
 from slurmsched.settings.definition import Manage, Mode, Nodes, Rounds, Settings, Storage
 from slurmsched.settings.loading import Loaded
+from slurmsched.store.rows import ComplaintRow
 from slurmsched.store.store import Store
 from tests.builders import node, snapshot
 
@@ -207,7 +209,39 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_pat
 
     backend = SimulatedBackend(Cluster([node(state=NodeState.UP)]), VirtualClock())
     loaded = Loaded(replace(ENFORCE, storage=Storage(path=str(tmp_path / "synsched.db"))))
-    found = list(examine(loaded, Instruments(lambda: backend, silent, lambda _comment: "", no_status, lambda: 0.0)))
+    found = list(
+        examine(loaded, Instruments(lambda: backend, silent, lambda _comment: "", no_status, tuple, lambda: 0.0))
+    )
     assert [finding.topic for finding in found if finding.verdict is Verdict.MEND] == ["slurm.conf"]
     assert {"settings", "Slurm", "GPUs", "rights", "database", "rounds"} <= {finding.topic for finding in found}
     assert all(finding.remedy for finding in found if finding.verdict is not Verdict.FINE)
+
+
+def test_a_spool_that_is_not_set_is_no_topic() -> None:
+    assert list(about_spool("")) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict"),
+    [
+        pytest.param(0o1777, Verdict.FINE, id="as /tmp"),
+        pytest.param(0o777, Verdict.MEND, id="open to all, and nobody's is safe"),
+        pytest.param(0o755, Verdict.MEND, id="closed"),
+        pytest.param(None, Verdict.MEND, id="not there"),
+    ],
+)
+def test_the_spool(tmp_path: Path, mode: int | None, verdict: Verdict) -> None:
+    spool = tmp_path / "spool"
+    if mode is not None:
+        spool.mkdir()
+        spool.chmod(mode)
+    (finding,) = about_spool(str(spool))
+    assert finding.verdict is verdict
+    assert bool(finding.remedy) is (verdict is Verdict.MEND)
+
+
+def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
+    rows = [ComplaintRow(f"job {number} of mallory", "reports as job 1", 0.0) for number in range(30)]
+    found = list(about_reports(rows))
+    assert found[0].sentence == "job 0 of mallory: reports as job 1"
+    assert (len(found), found[-1].sentence) == (21, "10 more complaints")

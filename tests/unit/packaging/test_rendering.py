@@ -124,7 +124,7 @@ def test_the_hooks_configuration_names_what_is_managed() -> None:
     assert {"partitions = gpu,a100", "opt_in = no", "stale_after = 900"} <= set(lines)
 
 
-@pytest.mark.parametrize("name", ["sbatch.sh", "watchdog.sh"])
+@pytest.mark.parametrize("name", ["movable.sh", "sbatch.sh", "watchdog.sh"])
 def test_scripts_are_ones_that_their_shell_reads(name: str, tmp_path: Path) -> None:
     script = tmp_path / name
     script.write_text(rendered(name))

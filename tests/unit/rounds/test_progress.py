@@ -201,3 +201,10 @@ def test_a_moved_job_that_finds_no_start_returns_to_its_place() -> None:
         ("reshape", LEASE),
         ("release", "none"),
     ]
+
+
+def test_a_job_that_says_it_is_saved_is_requeued_before_its_lead_is_over() -> None:
+    seen = cluster(OLD, NEW)
+    plan_so_far = Progress(PLAN, done(NOTIFY, RESHAPE), seen, NOW + 5, frozenset({"1"}))
+    assert plan_so_far.ready() == (REQUEUE,)
+    assert Progress(PLAN, done(RESHAPE), seen, NOW + 5, frozenset({"1"})).ready() == (NOTIFY,), "never unasked"

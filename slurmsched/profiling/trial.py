@@ -1,0 +1,123 @@
+"""One short run as a real job: submitted, waited for, its rate read from what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurmsched.daemon.clock import Clock
+from slurmsched.jobside.errors import ReportError
+from slurmsched.jobside.report import LONGEST, Report, Stage, decode
+from slurmsched.jobside.spool import report_name
+from slurmsched.model import JobId
+from slurmsched.profiling.errors import ProfilingError
+
+__all__ = ["Queue", "Shape", "Trial"]
+
+_LOOK: Final = 1.0
+"""Seconds between two looks at a job."""
+
+_STARTING: Final = 600.0
+"""Seconds beyond those that are measured, for the job to start its program and to warm up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What is asked of Slurm: `submit` takes options of sbatch and what the job's environment has beside ours, `ended`
+    tells whether a job has left the queue, `cancel` removes it. Each may raise a BackendError."""
+
+    submit: Callable[[Sequence[str], Mapping[str, str]], JobId]
+    ended: Callable[[JobId], bool]
+    cancel: Callable[[JobId], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a run asks for on its one node: GPUs of a type (any where it is empty), CPUs in all, memory in MiB in all,
+    None for the partition's own."""
+
+    gpus: int
+    gpu_type: str
+    cpus: int
+    memory: int | None = None
+
+    def options(self) -> tuple[str, ...]:
+        """As sbatch takes it."""
+        kind = f":{self.gpu_type}" if self.gpu_type else ""
+        memory = () if self.memory is None else (f"--mem={self.memory}M",)
+        return (
+            "--nodes=1", "--ntasks=1", f"--gres=gpu{kind}:{self.gpus}", f"--cpus-per-task={self.cpus}", *memory,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Runs the user's own batch job, `arguments` of sbatch, for `seconds` of work at a time.
+
+    `folder` is where it reports, of the user who submits it; `patience` the seconds that a run may wait in the queue.
+    """
+
+    queue: Queue
+    arguments: tuple[str, ...]
+    spool: Path
+    user: int
+    seconds: float
+    patience: float
+    clock: Clock
+
+    def rate(self, shape: Shape) -> float:
+        """Steps per second of the job in this shape. Raises ProfilingError, BackendError."""
+        longest = self.seconds + _STARTING
+        options = (
+            "--job-name=synsched-profile", "--no-requeue", f"--time={int(longest / 60) + 1}", *shape.options(),
+            *self.arguments,
+        )  # fmt: skip
+        told = {"SYNSCHED_SPOOL": str(self.spool), "SYNSCHED_MEASURE": f"{self.seconds:g}"}
+        job = self.queue.submit(options, told)
+        try:
+            report = self._measured(job, longest)
+        finally:
+            self.queue.cancel(job)
+            with suppress(OSError):  # it lies there until a later job of this user's clears it away
+                self._file(job).unlink(missing_ok=True)
+        if report.cpus != shape.cpus:
+            raise ProfilingError(
+                f"job {job} had {report.cpus} CPUs and not {shape.cpus}: leave -c out, and use a partition where rounds"
+                " size no jobs"
+            )
+        if report.busy <= 0 or not report.done:
+            raise ProfilingError(f"job {job} did no step in {self.seconds:g} s: measure for longer, with --seconds")
+        return report.done / report.busy
+
+    def _measured(self, job: JobId, longest: float) -> Report:
+        began, starts = self.clock.monotonic(), None
+        while True:
+            report, ended = self._report(job), self.queue.ended(job)
+            if report is not None and report.stage is Stage.MEASURED:
+                return report
+            if ended and self._report(job) == report:
+                raise ProfilingError(
+                    f"job {job} ended and told no speed: its program has to use slurmsched.jobside, see its output"
+                )
+            now = self.clock.monotonic()
+            starts = now if starts is None and report is not None else starts
+            if starts is None and now - began > self.patience:
+                raise ProfilingError(f"job {job} did not begin to train within {self.patience:.0f} s: see 'squeue -j'")
+            if starts is not None and now - starts > longest:
+                raise ProfilingError(f"job {job} took more than {longest:.0f} s: its steps are too slow for --seconds")
+            self.clock.sleep(_LOOK)
+
+    def _report(self, job: JobId) -> Report | None:
+        try:
+            with self._file(job).open("rb") as file:
+                return decode(file.read(LONGEST + 1))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ReportError) as error:
+            raise ProfilingError(f"cannot read {self._file(job)}: {error}") from error
+
+    def _file(self, job: JobId) -> Path:
+        return self.spool / str(self.user) / report_name(job)

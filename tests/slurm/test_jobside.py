@@ -1,0 +1,211 @@
+"""Training scripts on real daemons: preempted by rounds, moved from node to node, and none the worse for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Final
+
+import pytest
+
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import CHECKOUT, Mini
+
+CLUSTER = ("--nodes", "v100:2x2/6c/20g")
+pytestmark = pytest.mark.parametrize("mini", ["bookworm"], indirect=True, scope="module")
+
+SPOOL: Final = "/var/lib/synsched/spool"
+TORCH: Final = next(iter((CHECKOUT / ".venv" / "lib").glob("python3.11/site-packages/torch")), None)
+PACKAGES: Final = "/opt/slurmsched:/opt/slurmsched/.venv/lib/python3.11/site-packages"
+"""The nodes see the checkout with its environment, and bookworm has the Python that the environment was made with."""
+
+ALONE: Final = """#!/bin/bash
+trap "" USR1
+python3 /opt/slurmsched/examples/train.py --epochs 60 --pause 0.02
+"""
+APART: Final = """#!/bin/bash
+trap "" USR1
+export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29511
+srun python3 /opt/slurmsched/examples/train.py --epochs 30 --pause 0.02
+"""
+PIPELINE: Final = """#!/bin/bash
+# Each step waits for data that as many workers as there are CPUs prepare, up to four.
+exec python3 - << END
+import os, time
+from slurmsched.jobside import Training
+training = Training(lambda path: path.touch(), lambda path: None)
+while True:
+    time.sleep(0.08 / min(int(os.environ["SLURM_CPUS_PER_TASK"]), 4))
+    training.step()
+END
+"""
+LIAR: Final = """#!/bin/bash
+own=$SYNSCHED_SPOOL/$(id -u)
+mkdir -p "$own"
+line='{"version":1,"job":"'$VICTIM'","run":0,"stage":"running","at":1,"steps":9,"done":9,"busy":9,"rate":1,"saved":-1,'
+line+='"node":"","gpus":[],"cpus":0,"memory":0,"ranks":1}'
+echo "$line" > "$own/$SLURM_JOB_ID.json"
+echo "$line" > "$own/$VICTIM.json"
+for number in $(seq 500); do head -c 5000 /dev/urandom > "$own/$number.junk"; done
+sleep 100
+"""
+SHORT: Final = "#!/bin/bash\nsleep 1\n"
+LONGER: Final = "#!/bin/bash\nsleep 8\n"
+
+
+@pytest.fixture(scope="module")
+def site(mini: Mini) -> Mini:
+    """The cluster with a spool, and rounds that may displace as often as they like."""
+    if TORCH is None:
+        pytest.skip("PyTorch for Python 3.11 is not in .venv: pip install -e '.[torch]'")
+    mini.sure("install", "-d", "-m", "1777", SPOOL)
+    own = {
+        "guards": {**SETTINGS["guards"], "moves_per_job_day": 100},
+        "policy": {**SETTINGS["policy"], "las_queues": [10]},
+        "reports": {"spool": SPOOL},
+    }
+    mini.configure(**{**SETTINGS, **own})
+    round_(mini)
+    return mini
+
+
+def submit(mini: Mini, user: str, folder: str, script: str, *options: str, **told: str) -> str:
+    """A batch job in a folder of its user's; its id."""
+    home = f"/home/{user}/{folder}"
+    mini.sure("mkdir", "-p", home, user=user)
+    mini.sure("sh", "-c", f"cat > {home}/job.sh", user=user, stdin=script)
+    variables = {"HOME": f"/home/{user}", "PYTHONPATH": PACKAGES, "SYNSCHED_SPOOL": SPOOL, **told}
+    environment = [f"{name}={value}" for name, value in variables.items()]
+    return mini.sure(
+        "env", *environment, "sbatch", "--parsable", f"--chdir={home}", "--open-mode=append", *options,
+        f"{home}/job.sh", user=user,
+    ).strip()  # fmt: skip
+
+
+def losses(mini: Mini, folder: str) -> list[str]:
+    return mini.run("cat", f"/home/alice/{folder}/losses.txt").out.splitlines()
+
+
+def digest(mini: Mini, folder: str) -> str:
+    """Of the weights; torch writes the same file for the same tensors."""
+    return mini.sure("sha256sum", f"/home/alice/{folder}/weights.pt").split()[0]
+
+
+def ended(mini: Mini, job: str) -> None:
+    mini.until(f"job {job} has ended", lambda: mini.jobs().get(job, {}).get("JobState") == "COMPLETED", 240)
+
+
+def reference(mini: Mini, folder: str, script: str, *options: str) -> list[str]:
+    """The same without anybody's interference, where nobody schedules but Slurm."""
+    ended(mini, submit(mini, "alice", folder, script.replace("--pause 0.02", ""), "-p", "debug", *options))
+    return losses(mini, folder)
+
+
+def round_(mini: Mini) -> None:
+    said = mini.synsched("run", "--once")
+    assert said.code == 0, said.out + said.err
+
+
+def test_ten_preemptions_and_moves_change_neither_losses_nor_weights(site: Mini) -> None:
+    expected = reference(site, "undisturbed", ALONE, "-c", "2")
+    options = ("--gres=gpu:2", "-c", "2", "--requeue", "--comment=synsched:ckpt=usr1@60")
+    job = submit(site, "alice", "moved", ALONE, *options)
+    round_(site)
+    places = []
+    for move in range(10):
+        least = len(losses(site, "moved")) + 40
+        site.until("it trains", lambda least=least: len(losses(site, "moved")) > least)  # type: ignore[misc]  # bound now
+        places.append(site.jobs()[job]["NodeList"])
+        all_of_it = ("--gres=gpu:2", "--nodes=2", "--ntasks-per-node=1", "-c", "2")
+        newcomer = submit(site, "bob", "short", SHORT, *all_of_it)
+        round_(site)
+        assert site.jobs()[job]["Restarts"] == str(move + 1)
+        ended(site, newcomer)
+        taken = submit(
+            site, "bob", "longer", LONGER, "-p", "debug", "--gres=gpu:2", "-c", "1", f"--nodelist={places[-1]}"
+        )
+        round_(site)
+        site.until("it runs again", lambda: site.state(job) == "RUNNING")
+        ended(site, taken)
+    ended(site, job)
+    assert losses(site, "moved") == expected
+    assert digest(site, "moved") == digest(site, "undisturbed")
+    print(f"\npreempted {len(places)} times, on {len(set(places))} nodes: {len(expected)} losses and the weights equal")
+
+
+def test_two_nodes_stop_at_the_same_step_and_go_on(site: Mini) -> None:
+    wide = ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "-c", "1")
+    expected = reference(site, "undisturbed-apart", APART, *wide)
+    job = submit(site, "alice", "apart", APART, "--gres=gpu:2", *wide, "--requeue", "--comment=synsched:ckpt=usr1@60")
+    round_(site)
+    for move in range(3):
+        least = len(losses(site, "apart")) + 40
+        site.until("it trains", lambda least=least: len(losses(site, "apart")) > least)  # type: ignore[misc]  # bound now
+        newcomer = submit(site, "bob", "short", SHORT, "--gres=gpu:2", "-c", "2")
+        round_(site)
+        assert site.jobs()[job]["Restarts"] == str(move + 1)
+        ended(site, newcomer)
+        round_(site)
+    ended(site, job)
+    assert losses(site, "apart") == expected
+    assert digest(site, "apart") == digest(site, "undisturbed-apart")
+
+
+def test_a_model_is_profiled_by_real_jobs_and_drift_is_shown(site: Mini) -> None:
+    home = "/home/carol/profiling"
+    site.sure("mkdir", "-p", home, user="carol")
+    site.sure("sh", "-c", f"cat > {home}/job.sh", user="carol", stdin=PIPELINE)
+    said = site.sure(
+        "env", "HOME=/home/carol", f"PYTHONPATH={PACKAGES}", "sh", "-c",
+        f"cd {home} && synsched profile run --model fed --gpu v100 --cpus 1-6 --seconds 4s"
+        " -- -p debug --output=/dev/null job.sh",
+        user="carol", timeout=400,
+    )  # fmt: skip
+    print(said)
+    shown = site.sure("synsched", "profile", "show", "fed", "--profiles", f"{home}/profiles.json", "--json")
+    rows = json.loads(shown)["matrices"]["v100"]
+    speed = dict(zip(rows["cpus"], (row[0] for row in rows["speed"]), strict=True))
+    assert speed[1] < speed[2] < speed[4]
+    assert speed[6] == pytest.approx(speed[4], rel=0.15)
+
+
+def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
+    honest = submit(site, "alice", "honest", ALONE, "--gres=gpu:1", "-c", "1", "--requeue", "--comment=synsched:")
+    liar = submit(site, "bob", "liar", LIAR, "--gres=gpu:1", "-c", "1", "--comment=synsched:", VICTIM=honest)
+    round_(site)
+    site.until("the honest job trains", lambda: len(losses(site, "honest")) > 200)
+    site.until("the liar has lied", lambda: "2002" in site.run("ls", SPOOL).out)
+    round_(site)
+    rates = {entry["job"]: entry for entry in site.synsched("profile", "measured", "--json").json["jobs"]}
+    assert set(rates) == {honest}
+    assert 5 < rates[honest]["measured"]["rate"] < 60
+    told = site.synsched("doctor").out
+    assert f"job {liar} of bob: reports as job {honest}" in told
+    assert f"user bob: reports about job {honest}, which is alice's: not read" in told
+    site.run("scancel", honest, liar)
+
+
+def test_a_forked_job_does_each_step_once_though_a_copy_is_killed(site: Mini) -> None:
+    """Copies at three speeds on two nodes; the fastest is killed in mid-round, and again started."""
+    steps, here = 2000, "/opt/slurmsched/examples/forked.py"
+    script = f"#!/bin/bash\nexec python3 {here} $ROLE --steps {steps}\n"
+    track = submit(site, "alice", "forked", script, "-p", "debug", "-c", "1", ROLE="track --copies 3 --slot 8")
+    pauses = (0.005, 0.01, 0.02)
+
+    def copy(number: int) -> str:
+        role = f"copy --number {number} --pause {pauses[number]}"
+        return submit(site, "alice", "forked", script, "-p", "debug", "--gres=gpu:1", "-c", "1", ROLE=role)
+
+    copies = [copy(number) for number in range(3)]
+    output = f"/home/alice/forked/slurm-{track}.out"
+    site.until("a round is over", lambda: "round 1:" in site.run("cat", output).out, 90)
+    time.sleep(3)
+    site.run("scancel", "--signal=KILL", "--full", copies[0])
+    copy(0)
+    ended(site, track)
+    said = site.run("cat", output).out
+    print(said)
+    rounds = [[int(word) for word in re.findall(r"\d+", line)] for line in said.splitlines() if "round" in line]
+    assert sum(sum(line[1:4]) for line in rounds) == steps == rounds[-1][-1]
+    assert all(done <= given for line in rounds for done, given in zip(line[1:4], line[4:7], strict=True))

@@ -1,0 +1,118 @@
+"""Reports become rates of the job that made them, and of no other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.daemon.ingesting import ingest
+from slurmsched.jobside.report import Report, Stage
+from slurmsched.jobside.spool import Spool
+from slurmsched.model import Snapshot
+from slurmsched.store.store import Store
+from tests.builders import job, node, share, snapshot
+
+NODES = [node("n1"), node("n2")]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    opened = Store.in_memory()
+    yield opened
+    opened.close()
+
+
+def cluster(at: float, cpus: int = 3, restarts: int = 0, jobs: int = 1) -> Snapshot:
+    """`jobs` of alice's on one GPU each, running for as long as the cluster has been there."""
+    many = [
+        job(number, on=[share(f"n{1 + number % 2}", [number % 8], cpus)], run_time=at, restarts=restarts)
+        for number in range(1, jobs + 1)
+    ]
+    return snapshot(NODES, many, time=at)
+
+
+def said(spool: Path, number: str, at: float, done: int, **other: object) -> None:
+    plain = Report(number, 0, Stage.RUNNING, at, done, done, at / 2, done / at * 2)
+    Spool(spool, number).write(replace(plain, **other))  # type: ignore[arg-type]  # rows
+
+
+def take_in(spool: Path, seen: Snapshot, store: Store) -> None:
+    ingest(spool, seen, [job.id for job in seen.jobs], store.measurements, lambda _user: os.getuid())
+
+
+def rates(store: Store, jobs: int = 9) -> dict[str, list[tuple[float, float]]]:
+    """CPUs and rate, by job."""
+    found = store.measurements.measured(str(number) for number in range(1, jobs + 1))
+    return {job: [(point.cpus, round(point.rate, 6)) for point in points] for job, points in found.items()}
+
+
+def complaints(store: Store) -> dict[str, str]:
+    return {row["subject"]: row["sentence"] for row in store.database.rows("SELECT * FROM complaints")}
+
+
+def test_rates_are_kept_by_what_the_job_had(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200)
+    take_in(tmp_path, cluster(110.0), store)
+    assert rates(store) == {"1": [(3.0, 4.0)]}
+    said(tmp_path, "1", 400.0, 2000, run=1, steps=2200)
+    take_in(tmp_path, cluster(410.0, cpus=12, restarts=1), store)
+    assert rates(store) == {"1": [(12.0, 10.0), (3.0, 4.0)]}
+    assert not complaints(store)
+
+
+def test_a_report_that_was_read_counts_once(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200)
+    for _ in range(3):
+        take_in(tmp_path, cluster(110.0), store)
+    assert store.database.rows("SELECT steps, seconds FROM rates") == [{"steps": 200.0, "seconds": 50.0}]
+
+
+def test_what_is_measured_later_counts_more(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 7200.0, 3600)
+    take_in(tmp_path, cluster(7200.0), store)
+    said(tmp_path, "1", 14400.0, 3600 + 7200, rate=2.0)
+    take_in(tmp_path, cluster(14400.0), store)
+    assert rates(store) == {"1": [(3.0, pytest.approx((0.5 * 3600 + 7200) / (0.5 * 3600 + 3600)))]}
+
+
+def test_a_report_of_the_run_before_waits_for_one_of_this(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200)
+    take_in(tmp_path, cluster(110.0, restarts=1), store)
+    assert rates(store) == {}
+    assert not complaints(store)
+
+
+def test_a_liar_changes_nothing_but_his_own_record_and_is_named(tmp_path: Path, store: Store) -> None:
+    honest = Store.in_memory()
+    for number in ("1", "2"):
+        said(tmp_path, number, 100.0, 200)
+    for each in (store, honest):
+        take_in(tmp_path, cluster(110.0, jobs=2), each)
+    said(tmp_path, "1", 400.0, 800)
+    take_in(tmp_path, cluster(410.0, jobs=1), honest)
+    said(tmp_path, "2", 400.0, 10**9, job="1")
+    take_in(tmp_path, cluster(410.0, jobs=2), store)
+    assert rates(store) == rates(honest)
+    assert complaints(store) == {"job 2 of alice": "reports as job 1"}
+    honest.close()
+
+
+def test_a_complaint_is_forgotten_a_day_after_it_was_last_made(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200, job="2")
+    take_in(tmp_path, cluster(110.0), store)
+    (tmp_path / str(os.getuid()) / "1.json").unlink()
+    take_in(tmp_path, cluster(80_000.0), store)
+    assert complaints(store)
+    take_in(tmp_path, cluster(110.0 + 86_401.0), store)
+    assert not complaints(store)
+
+
+def test_jobs_that_nobody_manages_or_that_wait_are_not_read(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200)
+    ingest(tmp_path, cluster(110.0), [], store.measurements, lambda _user: os.getuid())
+    take_in(tmp_path, snapshot(NODES, [job(1)], time=110.0), store)
+    assert rates(store) == {}
