@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+# The build without CUDA, which is a tenth of the size.
+TORCH := torch==2.13.0+cpu
 
 # Installs Debian packages where we may: $(call install,PACKAGES,WHAT FOR)
 install = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -61,5 +63,7 @@ $(RUNS): setup.cfg pyproject.toml
 # What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
+	echo "$(TORCH) is not to be had here: the tests with it are skipped" >&2
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
 	@touch $@
