@@ -86,6 +86,7 @@ def run_round(
         period=settings.rounds.period,
         state=memory.policy_state,
         usual=memory.usual,
+        tickets=settings.tickets,
     )
     policy = deciding or system(
         settings.policy.system,

@@ -1,0 +1,98 @@
+"""What was had since the last round: brought forward in passes, and in the accounts of users."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from slurmsched.model import Job
+from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.market import Market
+from slurmsched.policies.gandiva_fair.remembering import Account, Past
+
+__all__ = ["best_rates", "had_since", "owed", "settled_accounts"]
+
+_LATELY: Final = 8.0
+"""Rounds that a shortfall of one type of GPU is remembered for."""
+
+Had = Mapping[tuple[str, str], float]
+"""GPU-seconds by user and type."""
+
+
+def had_since(ground: Field, past: Past) -> Had:
+    """What jobs had since the last round, as the GPU-seconds they attained tell: measured, not planned, so that nothing
+    is lost when a round is. A job counts on the type it was at home on."""
+    found = defaultdict[tuple[str, str], float](float)
+    for one in ground.contenders:
+        before = past.jobs.get(one.job.id)
+        if before is None:
+            continue
+        attained = max(0.0, ground.situation.knowledge.attained(one.job) - before.attained)
+        kind = before.home.rpartition(" ")[2]
+        if attained:
+            found[one.job.user, kind] += attained
+    return found
+
+
+def owed(ground: Field, market: Market, past: Past, had: Had) -> Mapping[str, Mapping[str, float]]:
+    """GPU-seconds of each type by which every user fell short lately, below zero for those who had more."""
+    lapse = _lapse(ground, past)
+    found: dict[str, dict[str, float]] = {}
+    for user, held in market.holdings.items():
+        before = past.users.get(user, Account()).owed
+        own = found[user] = {}
+        for kind, gpus in held.items():
+            limit = _LATELY * ground.situation.period * max(gpus, 1.0)
+            late = before.get(kind, 0.0) + gpus * lapse - had.get((user, kind), 0.0)
+            own[kind] = max(-limit, min(limit, late))
+    return found
+
+
+def settled_accounts(
+    ground: Field, market: Market, past: Past, had: Had, owed: Mapping[str, Mapping[str, float]]
+) -> Mapping[str, Account]:
+    """The account of everybody who has jobs: those of the others are closed."""
+    lapse, total = _lapse(ground, past), defaultdict[str, float](float)
+    for one, tickets in zip(ground.contenders, market.tickets.tolist(), strict=True):
+        total[one.job.user] += tickets
+    found: dict[str, Account] = {}
+    for user, tickets in total.items():
+        before, worth = past.users.get(user, Account()), market.speedups.get(user, {})
+        held = market.holdings.get(user, {})
+        confined = max(0.0, tickets - sum(held.values()))
+        due = confined + sum(gpus * worth.get(kind, 1.0) for kind, gpus in held.items())
+        gained = sum(gpus * worth.get(kind, 1.0) for (owner, kind), gpus in had.items() if owner == user)
+        found[user] = Account(
+            due=before.due + due * lapse,
+            had=before.had + gained,
+            holdings={kind: round(gpus, 6) for kind, gpus in held.items()},
+            speedups=dict(worth),
+            owed={kind: round(late, 3) for kind, late in owed.get(user, {}).items()},
+        )
+    return found
+
+
+def _lapse(ground: Field, past: Past) -> float:
+    """Seconds since the last round."""
+    return 0.0 if past.time is None else max(0.0, ground.situation.snapshot.time - past.time)
+
+
+def best_rates(past: Past, jobs: Iterable[Job], measured: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    """The highest rates so far, by `model type`, of models that still have jobs."""
+    models = {job.id: job.hints.model for job in jobs if job.hints.model}
+    alive = frozenset(models.values())
+    best = {key: rate for key, rate in past.best.items() if key.rpartition(" ")[0] in alive}
+    for job, model in models.items():
+        for kind, rate in measured.get(job, {}).items():
+            best[f"{model} {kind}"] = max(best.get(f"{model} {kind}", 0.0), rate)
+    return best
+
+
+def passes(contenders: Iterable[Contender], past: Past, attained: Mapping[str, float]) -> None:
+    """Bring every job's pass forward by what it had, in seconds of its tickets."""
+    for one in contenders:
+        before = past.jobs.get(one.job.id)
+        if before is not None:
+            gained = max(0.0, attained.get(one.job.id, 0.0) - before.attained)
+            one.passed = before.passed + (gained / one.tickets if one.tickets > 0 else 0.0)
