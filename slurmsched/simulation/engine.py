@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from slurmsched.backends.protocol import Identity, Privilege
@@ -126,8 +127,9 @@ class Engine:
         first, beyond = self.options.window or (0, len(self.jobs))
         awaited = {number for number, place in self.ids.items() if first <= place < beyond}
         in_vain, seen = 0, -1
-        while awaited - self.cluster.life.ended.keys():
-            due = self.clock.now() + self.options.period
+        last = inf if self.options.until is None else START + self.options.until
+        while awaited - self.cluster.life.ended.keys() and self.clock.now() < last:
+            due = min(self.clock.now() + self.options.period, last)
             self.breaking.enter(self.cluster.agenda, due)
             if self.alone:
                 self.cluster.advance(self.clock.now())

@@ -37,6 +37,7 @@ SYSTEMS += [
     system("tiresias"),
     system("yarn-cs"),
     system("gavel"),
+    system("gandiva-fair"),
 ]
 
 unhurried = settings(max_examples=50, deadline=None)

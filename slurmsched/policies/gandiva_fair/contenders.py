@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobState
+from slurmsched.model import Job, JobId, JobState
 from slurmsched.policies.allocating import Allocating
 from slurmsched.policies.fitting import EmptyCluster
 from slurmsched.policies.ledger import Ledger
@@ -68,7 +68,9 @@ class Field:
         self._at_home: dict[Wish, frozenset[int]] = {}
         self._claims: dict[tuple[Wish, int], Claim] = {}
         self._types: dict[Wish, frozenset[str]] = {}
-        self.contenders = [self._contender(job) for job in situation.jobs if job.state is not JobState.COMPLETING]
+        here = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
+        self.contenders = [self._contender(job) for job in sorted(here, key=_first_come)]
+        """In order of submission."""
         for one in self.contenders:
             if one.lease is not None:
                 self.capacity.refund(one.lease)
@@ -88,7 +90,7 @@ class Field:
             return
         one.narrow = len(one.lease.pools) == 1 and not one.lease.alone
         one.home = one.lease.pools[0] if one.narrow else -1
-        in_slice = job.run_time < one.slice(said)
+        in_slice = job.run_time + self.situation.period / 2 < one.slice(said)  # to the nearest round
         one.stays = in_slice or job.id in self.situation.fixed or job.state is JobState.SUSPENDED
 
     def homes(self, wish: Wish) -> Ints:
@@ -162,3 +164,8 @@ class Field:
         if homes or not masks or self.empty.lacks(one.job):
             return homes
         return [pool for pool, open_to_it in enumerate(np.logical_or.reduce(masks).tolist()) if open_to_it]
+
+
+def _first_come(job: Job) -> tuple[float, int, JobId]:
+    number = job.id.partition("_")[0]
+    return job.submit_time, int(number) if number.isdecimal() else 0, job.id

@@ -43,7 +43,8 @@ class GandivaFair:
         passes(ground.contenders, past, situation.knowledge.service)
         late = owed(ground, market, past, had)
         reached = _find_homes(ground, market, past, late)
-        queue = sorted(ground.contenders, key=_place)
+        queue = sorted(ground.contenders, key=lambda one: (one.passed, one.lease is None))
+        said = {one.job.id: Said.of(one, reached) for one in queue}
         turns, servers = take_turns(ground, queue, situation.moves)
         placed = turns.kept.keys() | turns.started.keys() | turns.left.keys()
         waiting = [one for one in queue if one.job.id not in placed]
@@ -51,7 +52,6 @@ class GandivaFair:
         for one in waiting:
             if one.narrow and one.job.id in filled:
                 one.home = filled[one.job.id].pools[0]
-        said = {one.job.id: Said.of(one, reached) for one in queue}
         targets = targets_of(ground, turns, filled, said)
         waits = waiting_for(ground, queue, turns, targets, said)
         now = Past(
@@ -89,12 +89,6 @@ def _find_homes(
     for one in ground.contenders:
         reached[one.home] = min(one.passed, reached.get(one.home, one.passed))
     return reached
-
-
-def _place(one: Contender) -> tuple[float, bool, float, int, JobId]:
-    """In order of pass; among equals who runs, then who came first."""
-    number = one.job.id.partition("_")[0]
-    return one.passed, one.lease is None, one.job.submit_time, int(number) if number.isdecimal() else 0, one.job.id
 
 
 def _remembered(ground: Field, placed: Mapping[JobId, Placement]) -> Mapping[JobId, Remembered]:

@@ -20,6 +20,8 @@ __all__ = ["Homes"]
 _HORIZON: Final = 4.0
 """Rounds over which a shortfall is made good, and over which the servers' progress is compared."""
 
+_NONE: Final = 1e-9
+
 
 class Homes:
     """The load of every pool as jobs find a home. `owed` are GPU-seconds by user and type that fell short lately."""
@@ -85,7 +87,8 @@ class Homes:
     def balance(self, waiting: Sequence[Contender]) -> None:
         """Give a few waiting jobs another home: first on another type, then on another server of the type."""
         most = self._said.migrations
-        self._to_other_types(waiting, most)
+        if len(self._market.types) > 1:
+            self._to_other_types(waiting, most)
         by_pool = defaultdict[int, list[Contender]](list)
         for one in sorted(waiting, key=lambda one: one.passed):
             by_pool[one.home].append(one)
@@ -151,31 +154,30 @@ class Homes:
         return gap > one.tickets and len(self._pools(one.wish, kind)) > 0
 
     def _level(self, pools: Ints, by_pool: Mapping[int, list[Contender]]) -> bool:
-        """Move a waiting job from the server whose jobs will be furthest behind to the one furthest ahead."""
-        busy = pools[self._tickets[pools] > 0]
-        if not len(busy):
+        """Move a waiting job from the server whose jobs will be furthest behind to the one furthest ahead, if that
+        brings the two closer."""
+        tickets, had = self._tickets[pools], self._service[pools]
+        ahead = _ahead(tickets, had + self._horizon * self._capacity[pools])
+        source, target = int(np.argmin(ahead)), int(np.argmax(ahead))
+        gap = float(ahead[target] - ahead[source]) if source != target else 0.0
+        if gap <= self._said.quantum:
             return False
-        ahead = self._ahead(pools)
-        source = int(pools[int(np.argmin(np.where(self._tickets[pools] > 0, ahead, np.inf)))])
-        target = int(pools[int(np.argmax(ahead))])
-        gap = float(ahead.max() - ahead[pools == source][0])
-        if source == target or gap <= self._said.quantum:
-            return False
-        for one in by_pool.get(source, []):
-            before, after = self._load(source, 0.0), self._load(target, one.tickets)
-            if after <= before and target in self._pools(one.wish, self._ground.pools.types[target]):
-                by_pool[source].remove(one)
-                self._move(one, target)
-                by_pool[target].append(one)
+        there = int(pools[target])
+        for one in by_pool.get(int(pools[source]), []):
+            if not self._ground.at_home(one.wish, there):
+                continue
+            moved = np.array([-one.tickets, one.tickets])
+            both = np.array([source, target])
+            served = had[both] + self._horizon * self._capacity[pools[both]] + moved * one.passed
+            behind, before = _ahead(tickets[both] + moved, served).tolist()
+            if abs(before - behind) < gap:
+                by_pool[one.home].remove(one)
+                self._move(one, there)
+                by_pool[there].append(one)
                 return True
         return False
 
-    def _load(self, pool: int, more: float) -> float:
-        return float((self._tickets[pool] + more) / self._capacity[pool])
 
-    def _ahead(self, pools: Ints) -> Floats:
-        """The mean pass that each server's jobs will have come to at the horizon; one without jobs is ahead of all."""
-        tickets = self._tickets[pools]
-        some = np.maximum(tickets, 1e-9)
-        ahead = self._service[pools] / some + self._horizon * self._capacity[pools] / some
-        return np.where(tickets > 0, ahead, np.inf)
+def _ahead(tickets: Floats, served: Floats) -> Floats:
+    """The mean pass that each server's jobs will have come to; one without jobs is ahead of all."""
+    return np.where(tickets > _NONE, served / np.maximum(tickets, _NONE), np.inf)
