@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -121,6 +121,15 @@ class Reading:
     def service(self, job: JobId) -> float:
         """GPU-seconds a job has attained over all its runs."""
         return float(self._rows("SELECT TOTAL(gpu_seconds) AS total FROM service WHERE job = ?", job)[0]["total"])
+
+    def policy_state(self, system: str) -> Mapping[str, object]:
+        """What this system remembered in its last round; nothing where it had none."""
+        rows = self._rows("SELECT state FROM policy_state WHERE system = ?", system)
+        try:
+            found = json.loads(rows[0]["state"]) if rows else {}
+        except ValueError as error:
+            raise _unreadable(self._path, error) from error
+        return found if isinstance(found, dict) else {}
 
     def switch(self, name: str) -> SwitchRow | None:
         """A switch that somebody set, None when it is off."""

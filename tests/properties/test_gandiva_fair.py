@@ -106,7 +106,9 @@ def _due(jobs: Sequence[Job], held: Sequence[int], gpus: float) -> dict[str, flo
     weights = np.array([float(held[int(user[1:])]) for user in own])
     caps = np.array([float(sum(one.gpus for one in mine)) for mine in own.values()])
     return {
-        one.id: part / len(mine) for mine, part in zip(own.values(), filled(gpus, weights, caps), strict=True) for one in mine
+        one.id: part / len(mine)
+        for mine, part in zip(own.values(), filled(gpus, weights, caps), strict=True)
+        for one in mine
     }
 
 
@@ -117,9 +119,7 @@ def _due(jobs: Sequence[Job], held: Sequence[int], gpus: float) -> dict[str, flo
 )
 def test_everybody_has_turns_whatever_the_widths(owners: list[tuple[int, int]], servers: int) -> None:
     """Also the jobs wider than a server: over a long while nobody goes without."""
-    jobs = [
-        job(place, size, user=f"u{user}", request=_request(size)) for place, (user, size) in enumerate(owners, 1)
-    ]
+    jobs = [job(place, size, user=f"u{user}", request=_request(size)) for place, (user, size) in enumerate(owners, 1)]
     cluster = Cluster([node(f"n{number}") for number in range(servers)], jobs, tickets())
     cluster.run(50)
     due = sum(size for _, size in owners) * QUANTUM

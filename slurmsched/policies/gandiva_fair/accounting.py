@@ -13,6 +13,7 @@ from slurmsched.policies.gandiva_fair.remembering import Account, Past
 
 __all__ = ["best_rates", "had_since", "owed", "settled_accounts"]
 
+_NONE: Final = 1e-9
 _LATELY: Final = 8.0
 """Rounds that a shortfall of one type of GPU is remembered for."""
 
@@ -36,16 +37,20 @@ def had_since(ground: Field, past: Past) -> Had:
 
 
 def owed(ground: Field, market: Market, past: Past, had: Had) -> Mapping[str, Mapping[str, float]]:
-    """GPU-seconds of each type by which every user fell short lately, below zero for those who had more."""
+    """GPU-seconds of each type by which every user fell short lately, below zero for those who had more.
+
+    Only the mix of types counts: what a user is short of on all of them alike no other home would mend.
+    """
     lapse = _lapse(ground, past)
     found: dict[str, dict[str, float]] = {}
     for user, held in market.holdings.items():
         before = past.users.get(user, Account()).owed
+        late = {kind: before.get(kind, 0.0) + gpus * lapse - had.get((user, kind), 0.0) for kind, gpus in held.items()}
+        alike = sum(late.values()) / max(sum(held.values()), _NONE)
         own = found[user] = {}
         for kind, gpus in held.items():
             limit = _LATELY * ground.situation.period * max(gpus, 1.0)
-            late = before.get(kind, 0.0) + gpus * lapse - had.get((user, kind), 0.0)
-            own[kind] = max(-limit, min(limit, late))
+            own[kind] = max(-limit, min(limit, late[kind] - alike * gpus))
     return found
 
 
