@@ -7,6 +7,7 @@ then go on anywhere: another home costs nothing, and no running job is moved.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -82,8 +83,14 @@ def _find_homes(
         known = before is not None and (one.home >= 0 or not one.narrow)
         (settled if known else newcomers).append(one)
     homes = Homes(ground, market, late, settled)
+    new = [one for one in newcomers if one.job.id not in past.jobs]
+    of_user, come = Counter(one.job.user for one in new), Counter[str]()
     for one in newcomers:
-        homes.enter(one, new=one.job.id not in past.jobs)
+        if one.job.id in past.jobs:
+            homes.enter(one)
+        else:
+            come[one.job.user] += 1
+            homes.enter(one, come[one.job.user] / of_user[one.job.user])
     homes.balance([one for one in settled if one.narrow and one.lease is None])
     reached: dict[int, float] = {}
     for one in ground.contenders:

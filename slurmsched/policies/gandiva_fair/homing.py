@@ -59,18 +59,19 @@ class Homes:
         self._service = np.bincount(homes, weights=had, minlength=len(ground.pools)).astype(np.float64)
         """Tickets times passes: what the jobs of a pool have had."""
 
-    def enter(self, one: Contender, new: bool) -> None:
-        """A first home: the type of which the user is shortest, and there the server with the least load.
+    def enter(self, one: Contender, part: float | None = None) -> None:
+        """A home for who has none: the type of which the user is shortest, and there the server with the least load.
 
-        A newcomer starts one slice after the last of those there: who submits one short job after the other gets no
-        more than who submits a long one.
+        A newcomer starts `part` of a slice after the last of those there; None for a job that only lost its home. It is
+        1 for a job that comes alone: who submits one short job after the other gets no more than who submits a long
+        one. Those that come together spread over the slice, so that they do not all have their turns at once.
         """
         if one.narrow and one.home < 0:
             kinds = [kind for kind in self._market.types if len(self._pools(one.wish, kind))]
             kind = max(kinds, key=lambda kind: self._short.get((one.job.user, kind), 0.0))
             one.home = self._lightest(one, kind)
-        if new:
-            one.passed = self._reached(one.home) + one.stride(one.slice(self._said))
+        if part is not None:
+            one.passed = self._reached(one.home) + part * one.stride(one.slice(self._said))
         if one.narrow:
             self._count(one, 1.0)
 
