@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from slurmsched.model import Job
-from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
 from slurmsched.policies.gandiva_fair.market import Market
 from slurmsched.policies.gandiva_fair.remembering import Account, Past
 
@@ -21,27 +21,27 @@ Had = Mapping[tuple[str, str], float]
 """GPU-seconds by user and type."""
 
 
-def had_since(ground: Field, past: Past) -> Had:
+def had_since(arena: Arena, past: Past) -> Had:
     """What jobs had since the last round, as the GPU-seconds they attained tell: measured, not planned, so that nothing
     is lost when a round is. A job counts on the type it was at home on."""
     found = defaultdict[tuple[str, str], float](float)
-    for one in ground.contenders:
+    for one in arena.contenders:
         before = past.jobs.get(one.job.id)
         if before is None:
             continue
-        attained = max(0.0, ground.situation.knowledge.attained(one.job) - before.attained)
+        attained = max(0.0, arena.situation.knowledge.attained(one.job) - before.attained)
         kind = before.home.rpartition(" ")[2]
         if attained:
             found[one.job.user, kind] += attained
     return found
 
 
-def owed(ground: Field, market: Market, past: Past, had: Had) -> Mapping[str, Mapping[str, float]]:
+def owed(arena: Arena, market: Market, past: Past, had: Had) -> Mapping[str, Mapping[str, float]]:
     """GPU-seconds of each type by which every user fell short lately, below zero for those who had more.
 
     Only the mix of types counts: what a user is short of on all of them alike no other home would mend.
     """
-    lapse = _lapse(ground, past)
+    lapse = _lapse(arena, past)
     found: dict[str, dict[str, float]] = {}
     for user, held in market.holdings.items():
         before = past.users.get(user, Account()).owed
@@ -49,17 +49,17 @@ def owed(ground: Field, market: Market, past: Past, had: Had) -> Mapping[str, Ma
         alike = sum(late.values()) / max(sum(held.values()), _NONE)
         own = found[user] = {}
         for kind, gpus in held.items():
-            limit = _LATELY * ground.situation.period * max(gpus, 1.0)
+            limit = _LATELY * arena.situation.period * max(gpus, 1.0)
             own[kind] = max(-limit, min(limit, late[kind] - alike * gpus))
     return found
 
 
 def settled_accounts(
-    ground: Field, market: Market, past: Past, had: Had, owed: Mapping[str, Mapping[str, float]]
+    arena: Arena, market: Market, past: Past, had: Had, owed: Mapping[str, Mapping[str, float]]
 ) -> Mapping[str, Account]:
     """The account of everybody who has jobs: those of the others are closed."""
-    lapse, total = _lapse(ground, past), defaultdict[str, float](float)
-    for one, tickets in zip(ground.contenders, market.tickets.tolist(), strict=True):
+    lapse, total = _lapse(arena, past), defaultdict[str, float](float)
+    for one, tickets in zip(arena.contenders, market.tickets.tolist(), strict=True):
         total[one.job.user] += tickets
     found: dict[str, Account] = {}
     for user, tickets in total.items():
@@ -78,9 +78,9 @@ def settled_accounts(
     return found
 
 
-def _lapse(ground: Field, past: Past) -> float:
+def _lapse(arena: Arena, past: Past) -> float:
     """Seconds since the last round."""
-    return 0.0 if past.time is None else max(0.0, ground.situation.snapshot.time - past.time)
+    return 0.0 if past.time is None else max(0.0, arena.situation.snapshot.time - past.time)
 
 
 def best_rates(past: Past, jobs: Iterable[Job], measured: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:

@@ -18,7 +18,7 @@ from slurmsched.policies.pools import Claim, Ints
 from slurmsched.policies.protocol import Situation
 from slurmsched.settings.definition import Tickets
 
-__all__ = ["Contender", "Field"]
+__all__ = ["Contender", "Arena"]
 
 _LEAST: Final = 1e-6
 
@@ -51,7 +51,7 @@ class Contender:
         return self.size * quantum / max(self.tickets, _LEAST)
 
 
-class Field:
+class Arena:
     """What the round is held on: every pool with what it has for managed jobs, and who contends for it."""
 
     def __init__(self, situation: Situation, allocating: Allocating) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from slurmsched.model import Decision, JobId, JobState, Ranked
 from slurmsched.policies.allocating import Allocating, Proportional
 from slurmsched.policies.gandiva_fair.accounting import best_rates, had_since, owed, passes, settled_accounts
-from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
 from slurmsched.policies.gandiva_fair.filling_in import fill_in
 from slurmsched.policies.gandiva_fair.homing import Homes
 from slurmsched.policies.gandiva_fair.market import Market, hold
@@ -35,30 +35,30 @@ class GandivaFair:
     allocating: Allocating = field(default_factory=Proportional)
 
     def decide(self, situation: Situation) -> Decision:
-        past, ground = Past.read(situation.state), Field(situation, self.allocating)
-        had = had_since(ground, past)
+        past, arena = Past.read(situation.state), Arena(situation, self.allocating)
+        had = had_since(arena, past)
         best = best_rates(past, situation.jobs, situation.knowledge.measured)
-        market = hold(ground, best)
-        for one, tickets in zip(ground.contenders, market.tickets.tolist(), strict=True):
+        market = hold(arena, best)
+        for one, tickets in zip(arena.contenders, market.tickets.tolist(), strict=True):
             one.tickets = tickets
-        passes(ground.contenders, past, situation.knowledge.service)
-        late = owed(ground, market, past, had)
-        reached = _find_homes(ground, market, past, late)
-        queue = sorted(ground.contenders, key=lambda one: (one.passed, one.lease is None))
+        passes(arena.contenders, past, situation.knowledge.service)
+        late = owed(arena, market, past, had)
+        reached = _find_homes(arena, market, past, late)
+        queue = sorted(arena.contenders, key=lambda one: (one.passed, one.lease is None))
         said = {one.job.id: Said.of(one, reached) for one in queue}
-        turns, servers = take_turns(ground, queue, situation.moves)
+        turns, servers = take_turns(arena, queue, situation.moves)
         placed = turns.kept.keys() | turns.started.keys() | turns.left.keys()
         waiting = [one for one in queue if one.job.id not in placed]
-        filled = fill_in(ground, waiting, servers, market.types)
+        filled = fill_in(arena, waiting, servers, market.types)
         for one in waiting:
             if one.narrow and one.job.id in filled:
                 one.home = filled[one.job.id].pools[0]
-        targets = targets_of(ground, turns, filled, said)
-        waits = waiting_for(ground, queue, turns, targets, said)
+        targets = targets_of(arena, turns, filled, said)
+        waits = waiting_for(arena, queue, turns, targets, said)
         now = Past(
             situation.snapshot.time,
-            _remembered(ground, {**{job: place for job, (_, place) in turns.started.items()}, **filled}),
-            settled_accounts(ground, market, past, had, late),
+            _remembered(arena, {**{job: place for job, (_, place) in turns.started.items()}, **filled}),
+            settled_accounts(arena, market, past, had, late),
             market.trades,
             best,
         )
@@ -69,20 +69,20 @@ class GandivaFair:
 
 
 def _find_homes(
-    ground: Field, market: Market, past: Past, late: Mapping[str, Mapping[str, float]]
+    arena: Arena, market: Market, past: Past, late: Mapping[str, Mapping[str, float]]
 ) -> Mapping[int, float]:
     """Give everybody who has none a home, and some another; how far the last of each pool has come."""
-    pools = ground.pools
+    pools = arena.pools
     names = {f"{pools.node(pool).name} {pools.types[pool]}": pool for pool in range(len(pools))}
     settled, newcomers = list[Contender](), list[Contender]()
-    for one in ground.contenders:
+    for one in arena.contenders:
         before = past.jobs.get(one.job.id)
         if one.lease is None and one.narrow and before is not None:
             home = names.get(before.home, -1)
-            one.home = home if ground.at_home(one.wish, home) else -1
+            one.home = home if arena.at_home(one.wish, home) else -1
         known = before is not None and (one.home >= 0 or not one.narrow)
         (settled if known else newcomers).append(one)
-    homes = Homes(ground, market, late, settled)
+    homes = Homes(arena, market, late, settled)
     new = [one for one in newcomers if one.job.id not in past.jobs]
     of_user, come = Counter(one.job.user for one in new), Counter[str]()
     for one in newcomers:
@@ -93,17 +93,17 @@ def _find_homes(
             homes.enter(one, come[one.job.user] / of_user[one.job.user])
     homes.balance([one for one in settled if one.narrow and one.lease is None])
     reached: dict[int, float] = {}
-    for one in ground.contenders:
+    for one in arena.contenders:
         reached[one.home] = min(one.passed, reached.get(one.home, one.passed))
     return reached
 
 
-def _remembered(ground: Field, placed: Mapping[JobId, Placement]) -> Mapping[JobId, Remembered]:
+def _remembered(arena: Arena, placed: Mapping[JobId, Placement]) -> Mapping[JobId, Remembered]:
     """Of every job; one that lies on several nodes is at home on their type only."""
-    pools, attained = ground.pools, ground.situation.knowledge.attained
+    pools, attained = arena.pools, arena.situation.knowledge.attained
     names = [f"{pools.node(pool).name} {kind}" for pool, kind in enumerate(pools.types)]
     found: dict[JobId, Remembered] = {}
-    for one in ground.contenders:
+    for one in arena.contenders:
         lies = placed[one.job.id].pools if one.job.id in placed else one.lease.pools if one.lease else ()
         apart = f" {pools.types[lies[0]]}" if lies else ""
         home = names[one.home] if one.home >= 0 else apart

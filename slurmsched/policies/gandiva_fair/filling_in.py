@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurmsched.model import JobId
-from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
 from slurmsched.policies.gandiva_fair.servers import Servers
 from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import Level, Placement, Wish, place
@@ -30,12 +30,12 @@ class _FastestFirst:
 
 
 def fill_in(
-    ground: Field, waiting: Iterable[Contender], servers: Servers, fastest_first: tuple[str, ...]
+    arena: Arena, waiting: Iterable[Contender], servers: Servers, fastest_first: tuple[str, ...]
 ) -> Mapping[JobId, Placement]:
     """Places for those of the waiting, in order, that fit into what is left."""
     ranks = {kind: rank for rank, kind in enumerate(fastest_first)}
-    choosing = _FastestFirst(np.array([ranks[kind] for kind in ground.pools.types], dtype=np.int64))
-    room, found, full = servers.ledger(ground.pools), dict[JobId, Placement](), set[Wish]()
+    choosing = _FastestFirst(np.array([ranks[kind] for kind in arena.pools.types], dtype=np.int64))
+    room, found, full = servers.ledger(arena.pools), dict[JobId, Placement](), set[Wish]()
     largest = int(room.gpus.max(initial=0))
     for one in waiting:
         if largest <= 0:
@@ -46,7 +46,7 @@ def fill_in(
         if placement is None:
             full.add(one.wish)
             continue
-        room.claim(placement.claim(ground.pools))
+        room.claim(placement.claim(arena.pools))
         found[one.job.id] = placement
         largest = int(room.gpus.max(initial=0))
     return found

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
 from slurmsched.policies.gandiva_fair.filling import Floats
 from slurmsched.policies.gandiva_fair.market import Market
 from slurmsched.policies.placing import Wish
@@ -28,21 +28,21 @@ class Homes:
 
     def __init__(
         self,
-        ground: Field,
+        arena: Arena,
         market: Market,
         owed: Mapping[str, Mapping[str, float]],
         settled: Sequence[Contender],
     ) -> None:
-        self._ground, self._market, self._said = ground, market, ground.situation.tickets
-        self._horizon = _HORIZON * ground.situation.period
-        self._capacity = np.maximum(ground.capacity.gpus.astype(np.float64), 1e-9)
+        self._arena, self._market, self._said = arena, market, arena.situation.tickets
+        self._horizon = _HORIZON * arena.situation.period
+        self._capacity = np.maximum(arena.capacity.gpus.astype(np.float64), 1e-9)
         self._short: dict[tuple[str, str], float] = {}
         for user, held in market.holdings.items():
             late = owed.get(user, {})
             for kind, gpus in held.items():
                 self._short[user, kind] = gpus + late.get(kind, 0.0) / self._horizon
         self._of_type: dict[tuple[Wish, str], Ints] = {}
-        self._free = {one.job.id for one, free in zip(ground.contenders, market.free, strict=True) if free}
+        self._free = {one.job.id for one, free in zip(arena.contenders, market.free, strict=True) if free}
         self._moved = 0
         self._least: dict[int, float] = {}
         for one in settled:
@@ -54,9 +54,9 @@ class Homes:
         narrow = [one for one in settled if one.narrow]
         homes = np.array([one.home for one in narrow], dtype=np.int64)
         tickets = np.array([one.tickets for one in narrow])
-        self._tickets = np.bincount(homes, weights=tickets, minlength=len(ground.pools)).astype(np.float64)
+        self._tickets = np.bincount(homes, weights=tickets, minlength=len(arena.pools)).astype(np.float64)
         had = tickets * np.array([one.passed for one in narrow])
-        self._service = np.bincount(homes, weights=had, minlength=len(ground.pools)).astype(np.float64)
+        self._service = np.bincount(homes, weights=had, minlength=len(arena.pools)).astype(np.float64)
         """Tickets times passes: what the jobs of a pool have had."""
 
     def enter(self, one: Contender, part: float | None = None) -> None:
@@ -82,7 +82,7 @@ class Homes:
     def _forgive(self, one: Contender) -> None:
         """What a job had only because nobody before it could use it is not held against it for ever: it is never more
         than two slices ahead of the last."""
-        quantum = max(one.slice(self._said), self._ground.situation.period)
+        quantum = max(one.slice(self._said), self._arena.situation.period)
         one.passed = min(one.passed, self._reached(one.home) + 2 * one.stride(quantum))
 
     def balance(self, waiting: Sequence[Contender]) -> None:
@@ -94,14 +94,14 @@ class Homes:
         for one in sorted(waiting, key=lambda one: one.passed):
             by_pool[one.home].append(one)
         for kind in self._market.types:
-            pools = np.array([pool for pool, own in enumerate(self._ground.pools.types) if own == kind], dtype=np.int64)
+            pools = np.array([pool for pool, own in enumerate(self._arena.pools.types) if own == kind], dtype=np.int64)
             while self._moved < most and len(pools) > 1 and self._level(pools, by_pool):
                 self._moved += 1
 
     def _pools(self, wish: Wish, kind: str) -> Ints:
         key = (wish, kind)
         if key not in self._of_type:
-            types, homes = self._ground.pools.types, self._ground.homes(wish)
+            types, homes = self._arena.pools.types, self._arena.homes(wish)
             self._of_type[key] = homes[[types[int(pool)] == kind for pool in homes]] if len(homes) else homes
         return self._of_type[key]
 
@@ -118,7 +118,7 @@ class Homes:
     def _hold(self, one: Contender, sign: float) -> None:
         """Count it on the type it is at home on, against what its user holds of that."""
         if one.narrow and one.job.id in self._free:
-            key = (one.job.user, self._ground.pools.types[one.home])
+            key = (one.job.user, self._arena.pools.types[one.home])
             self._short[key] = self._short.get(key, 0.0) - sign * one.tickets
 
     def _move(self, one: Contender, pool: int) -> None:
@@ -130,7 +130,7 @@ class Homes:
         own = defaultdict[tuple[str, str], list[Contender]](list)
         for one in sorted(waiting, key=lambda one: one.passed):
             if one.job.id in self._free:
-                own[one.job.user, self._ground.pools.types[one.home]].append(one)
+                own[one.job.user, self._arena.pools.types[one.home]].append(one)
         users = {user for user, _ in own}
         while self._moved < most and users:
             gaps = [(self._gap(user, own), user) for user in sorted(users)]
@@ -165,7 +165,7 @@ class Homes:
             return False
         there = int(pools[target])
         for one in by_pool.get(int(pools[source]), []):
-            if not self._ground.at_home(one.wish, there):
+            if not self._arena.at_home(one.wish, there):
                 continue
             moved = np.array([-one.tickets, one.tickets])
             both = np.array([source, target])

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job
-from slurmsched.policies.gandiva_fair.contenders import Field
+from slurmsched.policies.gandiva_fair.contenders import Arena
 from slurmsched.policies.gandiva_fair.entitlement import entitled, mix
 from slurmsched.policies.gandiva_fair.filling import Floats, filled
 from slurmsched.policies.gandiva_fair.speedups import by_speed, listed_speedups, slowed_down, user_speedups
@@ -49,12 +49,12 @@ class _Everybody:
     capacity: Mapping[str, float]
 
     @classmethod
-    def of(cls, ground: Field) -> _Everybody:
-        capacity = ground.gpus_by_type()
-        allowed = [ground.types_of(one) for one in ground.contenders]
-        caps = [one.size if kinds else 0 for one, kinds in zip(ground.contenders, allowed, strict=True)]
+    def of(cls, arena: Arena) -> _Everybody:
+        capacity = arena.gpus_by_type()
+        allowed = [arena.types_of(one) for one in arena.contenders]
+        caps = [one.size if kinds else 0 for one, kinds in zip(arena.contenders, allowed, strict=True)]
         return cls(
-            [one.job for one in ground.contenders],
+            [one.job for one in arena.contenders],
             np.array(caps, dtype=np.float64),
             allowed,
             [kinds >= capacity.keys() for kinds in allowed],
@@ -62,9 +62,9 @@ class _Everybody:
         )
 
 
-def hold(ground: Field, best: Mapping[str, float]) -> Market:
+def hold(arena: Arena, best: Mapping[str, float]) -> Market:
     """The market of one round. `best` are the highest rates measured so far, by `model type`."""
-    situation, everybody = ground.situation, _Everybody.of(ground)
+    situation, everybody = arena.situation, _Everybody.of(arena)
     types = by_speed(situation.knowledge, everybody.capacity)
     branch = tree(everybody.jobs, registry_of(situation.tickets, situation.snapshot.associations))
     tickets = entitled(branch, everybody.caps, everybody.allowed, everybody.capacity)

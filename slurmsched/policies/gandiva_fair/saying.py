@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurmsched.model import Code, Job, JobId, JobState, Ranked, Reason, Reservation, Share, Target
 from slurmsched.model.wording import span
-from slurmsched.policies.gandiva_fair.contenders import Contender, Field
+from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
 from slurmsched.policies.gandiva_fair.turns import Turns
 from slurmsched.policies.placing import Placement
 
@@ -34,23 +34,23 @@ def ranking(queue: Iterable[Contender], said: Mapping[JobId, Said]) -> tuple[Ran
 
 
 def targets_of(
-    ground: Field, turns: Turns, filled: Mapping[JobId, Placement], said: Mapping[JobId, Said]
+    arena: Arena, turns: Turns, filled: Mapping[JobId, Placement], said: Mapping[JobId, Said]
 ) -> dict[JobId, Target]:
     """Everybody who runs next."""
     found: dict[JobId, Target] = {}
     for one in turns.kept.values():
-        found[one.job.id] = _target(ground, one.job, one.job.shares, (Reason(Code.KEEPS_LEASE),))
+        found[one.job.id] = _target(arena, one.job, one.job.shares, (Reason(Code.KEEPS_LEASE),))
     for one, placement in turns.started.values():
         own = said[one.job.id]
         why = Reason(Code.TURN, {"ahead": own.ahead, "due": own.due})
-        found[one.job.id] = _started(ground, one.job, placement, why)
+        found[one.job.id] = _started(arena, one.job, placement, why)
     for job, placement in filled.items():
-        found[job] = _started(ground, ground.situation.snapshot.job[job], placement, Reason(Code.FILLS_IN))
+        found[job] = _started(arena, arena.situation.snapshot.job[job], placement, Reason(Code.FILLS_IN))
     return found
 
 
 def waiting_for(
-    ground: Field,
+    arena: Arena,
     queue: Iterable[Contender],
     turns: Turns,
     targets: Mapping[JobId, Target],
@@ -58,23 +58,23 @@ def waiting_for(
 ) -> dict[JobId, Reason]:
     """Why everybody else does not."""
     before, found = Counter[int](), dict[JobId, Reason]()
-    names = [node.name for node in ground.pools.nodes]
+    names = [node.name for node in arena.pools.nodes]
     for one in queue:
         job, own = one.job, said[one.job.id]
         if job.id in turns.left:
             newcomer = turns.left[job.id][1].job
             found[job.id] = _ended(job, own, newcomer, said[newcomer.id])
         elif job.id in turns.blocked and job.id not in targets:
-            found[job.id] = Reason(Code.MOVES_SPENT, {"limit": ground.situation.moves})
+            found[job.id] = Reason(Code.MOVES_SPENT, {"limit": arena.situation.moves})
         elif one.home < 0 and job.id not in targets:
-            found[job.id] = _has_no_home(ground, one)
+            found[job.id] = _has_no_home(arena, one)
         elif job.id not in targets:
-            node = names[ground.pools.node_of[one.home]]
+            node = names[arena.pools.node_of[one.home]]
             found[job.id] = Reason(
                 Code.AWAITS_TURN, {"count": before[one.home], "node": node, "due": own.due, "ahead": own.ahead}
             )
         before[one.home] += 1
-    for job in ground.situation.jobs:
+    for job in arena.situation.jobs:
         if job.state is JobState.COMPLETING:
             found[job.id] = Reason(Code.FREED_SOON, {"jobs": "its own last run", "nodes": ", ".join(job.nodes)})
     return found
@@ -91,24 +91,24 @@ def _ended(job: Job, own: Said, newcomer: Job, other: Said) -> Reason:
     return Reason(Code.SLICE_ENDED, said)
 
 
-def _has_no_home(ground: Field, one: Contender) -> Reason:
+def _has_no_home(arena: Arena, one: Contender) -> Reason:
     """It is too wide for one node, or fits nowhere."""
-    if what := ground.empty.lacks(one.job):
+    if what := arena.empty.lacks(one.job):
         return Reason(Code.NEVER_FITS, {"what": what})
     if not one.wish.options:
-        snapshot = ground.situation.snapshot
+        snapshot = arena.situation.snapshot
         names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
         if names:
             return Reason(Code.RESERVED, {"reservation": ", ".join(names)})
     return Reason(Code.NO_ROOM, {"gpus": one.job.request.gpus})
 
 
-def _started(ground: Field, job: Job, placement: Placement, why: Reason) -> Target:
-    shares = placement.shares(ground.pools)
+def _started(arena: Arena, job: Job, placement: Placement, why: Reason) -> Target:
+    shares = placement.shares(arena.pools)
     cpus = sum(share.resources.cpus for share in shares)
-    return _target(ground, job, shares, (why, Reason(Code.PROPORTIONAL, {"cpus": cpus})))
+    return _target(arena, job, shares, (why, Reason(Code.PROPORTIONAL, {"cpus": cpus})))
 
 
-def _target(ground: Field, job: Job, shares: tuple[Share, ...], reasons: tuple[Reason, ...]) -> Target:
-    situation = ground.situation
+def _target(arena: Arena, job: Job, shares: tuple[Share, ...], reasons: tuple[Reason, ...]) -> Target:
+    situation = arena.situation
     return Target(job.id, shares, reasons, situation.knowledge.relative_speed(job, shares, situation.snapshot.node))
