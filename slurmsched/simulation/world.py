@@ -65,10 +65,11 @@ class Options:
     `period`: from one round to the next. `overhead`: what a start costs that is not a job's first, during which it
     holds its GPUs and does no work; a lease that goes on costs nothing. `lead`: between the checkpoint signal and the
     requeue; the job works on, and its work is kept. `completing`: from a job's end until its resources are free.
-    `until`: the run ends by then, whatever still runs. `quantised`: jobs end at the end of a round only. `window`: places in order of arrival, first and one beyond last,
-    of the jobs that are measured; the run ends with them. `failures`: how often a node fails per hour it is up, and
-    `repair` how long it stays down. `limits`: whether the trace's time limits end jobs. `skipping`: rounds that cannot
-    change anything are not computed. `skip_impossible`: jobs that could never run are left out instead of an error.
+    `quantised`: jobs end at the end of a round only. `window`: places in order of arrival, first and one beyond last,
+    of the jobs that are measured; the run ends with them. `until`: the run ends by then, whatever still runs.
+    `failures`: how often a node fails per hour it is up, and `repair` how long it stays down. `limits`: whether the
+    trace's time limits end jobs. `skipping`: rounds that cannot change anything are not computed. `skip_impossible`:
+    jobs that could never run are left out instead of an error.
     """
 
     period: float = 300.0

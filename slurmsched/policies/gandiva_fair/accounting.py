@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from slurmsched.model import Job
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.market import Market
 from slurmsched.policies.gandiva_fair.remembering import Account, Past
 

@@ -18,7 +18,7 @@ from slurmsched.policies.pools import Claim, Ints
 from slurmsched.policies.protocol import Situation
 from slurmsched.settings.definition import Tickets
 
-__all__ = ["Contender", "Arena"]
+__all__ = ["Arena", "Contender"]
 
 _LEAST: Final = 1e-6
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from slurmsched.model import Decision, JobId, JobState, Ranked
 from slurmsched.policies.allocating import Allocating, Proportional
 from slurmsched.policies.gandiva_fair.accounting import best_rates, had_since, owed, passes, settled_accounts
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.filling_in import fill_in
 from slurmsched.policies.gandiva_fair.homing import Homes
 from slurmsched.policies.gandiva_fair.market import Market, hold

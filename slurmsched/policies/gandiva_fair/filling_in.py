@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurmsched.model import JobId
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.servers import Servers
 from slurmsched.policies.ledger import Ledger
 from slurmsched.policies.placing import Level, Placement, Wish, place

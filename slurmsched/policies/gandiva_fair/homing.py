@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.filling import Floats
 from slurmsched.policies.gandiva_fair.market import Market
 from slurmsched.policies.placing import Wish

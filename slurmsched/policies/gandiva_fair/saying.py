@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurmsched.model import Code, Job, JobId, JobState, Ranked, Reason, Reservation, Share, Target
 from slurmsched.model.wording import span
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.turns import Turns
 from slurmsched.policies.placing import Placement
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slurmsched.model import JobId
-from slurmsched.policies.gandiva_fair.contenders import Contender, Arena
+from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.servers import Servers
 from slurmsched.policies.placing import CONSOLIDATED, Level, Placement, Wish, place
 from slurmsched.policies.pools import Claim, Ints
