@@ -46,7 +46,7 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
         "mixed.vectors", "vectors", "Gavel's programs on small cases, by their optima.", frozenset({"vectors"})
     ),
     "gandiva-homogeneous": Entry(
-        "gandiva.homogeneous", "homogeneous", "Gandiva_fair, slide 14: fair shares of 70 users on 48 GPUs."
+        "gandiva.homogeneous", "homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one kind."
     ),
     "gandiva-trading": Entry("gandiva.trading", "trading", "Gandiva_fair, slide 15: trading on three types of GPU."),
 }

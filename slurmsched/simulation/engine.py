@@ -24,7 +24,7 @@ from slurmsched.backends.simulated import (
 )
 from slurmsched.daemon.applying import Applier
 from slurmsched.model import Hold, JobId, JobState, Operation
-from slurmsched.policies.systems import PARTS, system
+from slurmsched.policies.systems import OWN_ORDER, PARTS, system
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Checkpoint, Guards, Manage, Mode, Rounds, Settings
 from slurmsched.settings.definition import Policy as PolicySettings
@@ -156,7 +156,8 @@ class Engine:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not machine.idle for machine in self.cluster.machines.values())
-        return waiting and not (full and self.policy.order == "fifo")
+        first_come = self.policy.order == "fifo" and self.policy.system not in OWN_ORDER
+        return waiting and not (full and first_come)
 
     def _round(self) -> None:
         snapshot = self.backend.observe()
