@@ -30,7 +30,7 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "synergy-replay": Entry(
         "synergy.replaying",
         "replaying",
-        "Any trace of that form, as the authors' simulator runs it.",
+        "Any such trace, as the authors' simulator runs it.",
         frozenset({"trace", "order", "round", "profiles"}),
     ),
     "synergy-load": Entry("synergy.load", "load", "Synergy, figure 1: mean JCT as the load grows, 128 GPUs."),

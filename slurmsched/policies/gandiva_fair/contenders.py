@@ -142,13 +142,14 @@ class Arena:
         return claim
 
     def gpus_by_type(self) -> Mapping[str, float]:
-        """GPUs that managed jobs may have, by type: on nodes where one may start, or has what it runs on."""
+        """GPUs that managed jobs may have, by type: on nodes where one may start, or has what it runs on. Of some types
+        that may be none."""
         used = {pool for one in self.contenders if one.lease is not None for pool in one.lease.pools}
         open_nodes = frozenset().union(*self.situation.usable.values())
         found: dict[str, float] = {}
         for pool, (kind, gpus) in enumerate(zip(self.pools.types, self.capacity.gpus.tolist(), strict=True)):
-            if pool in used or self.pools.node(pool).name in open_nodes:
-                found[kind] = found.get(kind, 0.0) + max(gpus, 0)
+            there = pool in used or self.pools.node(pool).name in open_nodes
+            found[kind] = found.get(kind, 0.0) + (max(gpus, 0) if there else 0)
         return found
 
     def types_of(self, one: Contender) -> frozenset[str]:

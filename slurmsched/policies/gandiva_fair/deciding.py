@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from slurmsched.model import Decision, JobId, JobState, Ranked
 from slurmsched.policies.allocating import Allocating, Proportional
-from slurmsched.policies.gandiva_fair.accounting import best_rates, had_since, owed, passes, settled_accounts
+from slurmsched.policies.gandiva_fair.accounting import best_rates, bring_forward, owed, settled_accounts
 from slurmsched.policies.gandiva_fair.contenders import Arena, Contender
 from slurmsched.policies.gandiva_fair.filling_in import fill_in
 from slurmsched.policies.gandiva_fair.homing import Homes
@@ -36,13 +36,12 @@ class GandivaFair:
 
     def decide(self, situation: Situation) -> Decision:
         past, arena = Past.read(situation.state), Arena(situation, self.allocating)
-        had = had_since(arena, past)
         best = best_rates(past, situation.jobs, situation.knowledge.measured)
         market = hold(arena, best)
         for one, tickets in zip(arena.contenders, market.tickets.tolist(), strict=True):
             one.tickets = tickets
-        passes(arena.contenders, past, situation.knowledge.service)
-        late = owed(arena, market, past, had)
+        bring_forward(arena.contenders, past, situation.knowledge.service)
+        late = owed(arena, market, past)
         reached = _find_homes(arena, market, past, late)
         queue = sorted(arena.contenders, key=lambda one: (one.passed, one.lease is None))
         said = {one.job.id: Said.of(one, reached) for one in queue}
@@ -58,7 +57,7 @@ class GandivaFair:
         now = Past(
             situation.snapshot.time,
             _remembered(arena, {**{job: place for job, (_, place) in turns.started.items()}, **filled}),
-            settled_accounts(arena, market, past, had, late),
+            settled_accounts(arena, market, past, late),
             market.trades,
             best,
         )

@@ -19,23 +19,28 @@ from slurmsched.policies.gandiva_fair.trading import Trade, Trader, trade
 
 __all__ = ["Market", "hold"]
 
+_ByUser = Mapping[str, Mapping[str, float]]
+"""GPUs by user and type."""
+
 
 @dataclass(frozen=True, slots=True)
 class Market:
     """`tickets` are GPUs by job, in the order of the contenders; `holdings` GPUs by user and type.
 
-    Only of jobs that may run on every type: what is confined to some types is not traded, and counts where it is.
+    Of jobs that may run on every type: what is `confined` to some types is not traded.
     """
 
     types: tuple[str, ...]
-    """The fastest first."""
+    """All there are, the fastest first."""
     tickets: Floats
     free: Sequence[bool]
     """Whether each job may run on every type."""
     holdings: Mapping[str, Mapping[str, float]]
-    speedups: Mapping[str, Mapping[str, float]]
+    confined: Mapping[str, Mapping[str, float]]
+    """What is not traded, by user and type."""
+    speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     trades: tuple[Trade, ...] = ()
-    suspects: frozenset[str] = field(default=frozenset())
+    suspects: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class _Everybody:
             [one.job for one in arena.contenders],
             np.array(caps, dtype=np.float64),
             allowed,
-            [kinds >= capacity.keys() for kinds in allowed],
+            [kinds >= {kind for kind, gpus in capacity.items() if gpus} for kinds in allowed],
             capacity,
         )
 
@@ -68,41 +73,46 @@ def hold(arena: Arena, best: Mapping[str, float]) -> Market:
     types = by_speed(situation.knowledge, everybody.capacity)
     branch = tree(everybody.jobs, registry_of(situation.tickets, situation.snapshot.associations))
     tickets = entitled(branch, everybody.caps, everybody.allowed, everybody.capacity)
-    market = Market(types, tickets, everybody.free, _holdings(everybody, tickets, types), {})
-    if not types:
+    traded = tuple(kind for kind in types if everybody.capacity[kind])
+    market = Market(types, tickets, everybody.free, *_holdings(everybody, tickets, traded))
+    if not traded:
         return market
     free = [job for job, anywhere in zip(everybody.jobs, everybody.free, strict=True) if anywhere]
-    market = replace(market, speedups=user_speedups(free, situation.knowledge, types, types[-1]))
-    if not situation.tickets.trading or len(types) == 1:
+    market = replace(market, speedups=user_speedups(free, situation.knowledge, traded, traded[-1]))
+    if not situation.tickets.trading or len(traded) == 1:
         return market
     jobs = {job.id: job for job in everybody.jobs}
-    suspects = slowed_down(best, situation.knowledge.measured, types[-1], jobs)
-    return _traded(replace(market, suspects=suspects), everybody, situation.knowledge)
+    suspects = slowed_down(best, situation.knowledge.measured, traded[-1], jobs)
+    return _traded(replace(market, suspects=suspects), everybody, traded, situation.knowledge)
 
 
-def _holdings(everybody: _Everybody, tickets: Floats, types: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
-    """Everybody has the same mix of what confined jobs leave: all of it, or the fastest where not all is needed."""
-    capacity = everybody.capacity
-    left, whole = dict(capacity), defaultdict[str, float](float)
+def _holdings(everybody: _Everybody, tickets: Floats, types: Sequence[str]) -> tuple[_ByUser, _ByUser]:
+    """What users hold, and what of theirs is confined. All hold the same mix of what the confined leave: all of it, or
+    the fastest where not all is needed."""
+    whole, confined = defaultdict[str, float](float), defaultdict[str, dict[str, float]](dict)
+    left, capacity = dict(everybody.capacity), everybody.capacity
     for job, share, anywhere, kinds in zip(
         everybody.jobs, tickets.tolist(), everybody.free, everybody.allowed, strict=True
     ):
         if anywhere:
             whole[job.user] += share
             continue
-        there = sum(capacity.get(kind, 0.0) for kind in kinds)
-        for kind in kinds:
-            left[kind] -= share * capacity[kind] / there if there else 0.0
+        there = sum(capacity[kind] for kind in kinds)
+        for kind in kinds if there else ():
+            part = share * capacity[kind] / there
+            left[kind] -= part
+            confined[job.user][kind] = confined[job.user].get(kind, 0.0) + part
     amount = sum(whole.values())
     made_of = mix(amount, left, types)
-    return {
+    holdings = {
         user: {kind: share * gpus / amount if amount else 0.0 for kind, gpus in made_of.items()}
         for user, share in whole.items()
     }
+    return holdings, confined
 
 
-def _traded(market: Market, everybody: _Everybody, knowledge: Knowledge) -> Market:
-    types, caps, own = market.types, everybody.caps, defaultdict[str, list[int]](list)
+def _traded(market: Market, everybody: _Everybody, types: Sequence[str], knowledge: Knowledge) -> Market:
+    caps, own = everybody.caps, defaultdict[str, list[int]](list)
     for place, (job, anywhere) in enumerate(zip(everybody.jobs, market.free, strict=True)):
         if anywhere:
             own[job.user].append(place)

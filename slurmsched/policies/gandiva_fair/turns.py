@@ -98,6 +98,8 @@ def _central(
             continue
         room = servers.ledger(arena.pools)
         room.gpus -= ahead
+        if one.job.request.exclusive:
+            room.gpus[ahead > 0] = 0
         found = place(one.wish, Level.LEAST, room, CONSOLIDATED)
         if found is None:
             full.add(one.wish)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.knowledge import Knowledge, sample_speedups
-from slurmsched.model import Code, Decision, Job, Request
+from slurmsched.model import Code, Decision, Job, Request, Reservation
 from slurmsched.policies.gandiva_fair import GandivaFair, Past
 from slurmsched.policies.gandiva_fair.speedups import slowed_down
 from slurmsched.settings import Tickets
-from tests.builders import job, node, share, situation
+from tests.builders import job, node, share, situation, snapshot
 from tests.turning import QUANTUM, Cluster, tickets
 
 SLICES = Tickets(quantum=600.0, wide_quantum=1800.0)
@@ -136,6 +136,25 @@ def test_what_was_had_while_nobody_decided_counts() -> None:
 )
 def test_what_makes_no_sense_in_the_store_counts_as_never_said(state: dict[str, object]) -> None:
     assert set(decided(job(1), state=state).targets) == {"1"}
+
+
+def test_an_exclusive_job_has_its_turn_only_where_nobody_is_before_it() -> None:
+    alone = job(9, user="bob", request=Request(gpus=1, exclusive=True))
+    cluster = Cluster([node("n1")], [*(job(n, 1, user=f"u{n}") for n in range(8)), alone], tickets())
+    cluster.run(30)
+    assert 0 < cluster.service["9"] < cluster.time
+    assert min(cluster.service[str(n)] for n in range(8)) >= 0.5 * cluster.time
+
+
+def test_a_job_in_a_reservation_of_other_gpus_starts_there() -> None:
+    nodes = [node("n1"), node("k1", 4, "k80", reservation="lab")]
+    seen = snapshot(
+        nodes,
+        [job(1, 8), job(2, 2, reservation="lab", user="bob")],
+        reservations=(Reservation("lab", frozenset({"k1"}), 0.0, 1e9),),
+    )
+    asked = situation(nodes, seen.jobs, seen=seen, usable={"gpu": frozenset({"n1"})})
+    assert {one.job: one.nodes for one in GandivaFair().decide(asked).targets.values()} == {"1": ("n1",), "2": ("k1",)}
 
 
 class TestBadInput:
