@@ -34,8 +34,8 @@ _SETUP: Final = (
     " are measured. A gain is the aggregate mini-batch rate with trading over that without."
 )
 _GAINS: Final = (
-    "The talk has two users gain about 30 %. At the second price all that the buyer has of the slow GPUs goes to the"
-    " sellers, and that bounds what they gain: 12 K80s for each of them with 128, 6 with 64."
+    "The talk has two users gain about 30 %. At the second price all that the one buyer has of the slow GPUs goes to"
+    " the sellers, and that bounds what they gain."
 )
 
 

@@ -42,6 +42,8 @@ def owed(arena: Arena, market: Market, past: Past) -> Mapping[str, Mapping[str, 
     Only the mix of types counts: what a user is short of on all of them alike no other home would mend.
     """
     lapse, found = _lapse(arena, past), dict[str, dict[str, float]]()
+    if len(market.types) == 1:
+        return found
     anywhere = [one for one, free in zip(arena.contenders, market.free, strict=True) if free]
     had = _had_since(anywhere, past, arena.situation.knowledge.service)
     for user, held in market.holdings.items():

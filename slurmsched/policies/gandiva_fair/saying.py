@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from slurmsched.model import Code, Job, JobId, JobState, Ranked, Reason, Reservation, Share, Target
 from slurmsched.model.wording import span
@@ -13,6 +14,9 @@ from slurmsched.policies.gandiva_fair.turns import Turns
 from slurmsched.policies.placing import Placement
 
 __all__ = ["Said", "ranking", "targets_of", "waiting_for"]
+
+_AWAITS: Final = ("count", "node", "due", "ahead")
+"""What the sentence of who waits for a turn needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def waiting_for(
 ) -> dict[JobId, Reason]:
     """Why everybody else does not."""
     before, found = Counter[int](), dict[JobId, Reason]()
-    names = [node.name for node in arena.pools.nodes]
+    names = [arena.pools.node(pool).name for pool in range(len(arena.pools))]
     for one in queue:
         job, own = one.job, said[one.job.id]
         if job.id in turns.left:
@@ -69,10 +73,8 @@ def waiting_for(
         elif one.home < 0 and job.id not in targets:
             found[job.id] = _has_no_home(arena, one)
         elif job.id not in targets:
-            node = names[arena.pools.node_of[one.home]]
-            found[job.id] = Reason(
-                Code.AWAITS_TURN, {"count": before[one.home], "node": node, "due": own.due, "ahead": own.ahead}
-            )
+            place = (before[one.home], names[one.home], own.due, own.ahead)
+            found[job.id] = Reason(Code.AWAITS_TURN, dict(zip(_AWAITS, place, strict=True)))
         before[one.home] += 1
     for job in arena.situation.jobs:
         if job.state is JobState.COMPLETING:
