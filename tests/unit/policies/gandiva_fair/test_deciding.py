@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
-from slurmsched.model import Code, Decision, Job, Request, Reservation
+from slurmsched.model import Code, Decision, Job, Memory, Request, Reservation, Verb, parse_hints
 from slurmsched.policies.gandiva_fair import GandivaFair, Past
 from slurmsched.policies.gandiva_fair.speedups import slowed_down
-from slurmsched.settings import Tickets
+from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.round import run_round
+from slurmsched.settings import Manage, Mode, Policy, Rounds, Settings, Tickets
 from tests.builders import job, node, share, situation, snapshot
 from tests.turning import QUANTUM, Cluster, tickets
 
@@ -40,6 +43,26 @@ def test_a_slice_ends_for_the_job_that_is_due() -> None:
         "has had its slice of 11.7 min: it is 20 min ahead on 4.00 GPUs due, job 2 of bob 0 s"
     )
     assert decision.targets["2"].reasons[0].code is Code.TURN
+
+
+def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_says_why() -> None:
+    jobs = [replace(running(1, 1300), hints=parse_hints("synsched:ckpt=usr1@60")), job(2, 8, user="bob")]
+    seen = snapshot([node("n1")], jobs)
+    settings = Settings(
+        manage=Manage(partitions=("gpu",)),
+        rounds=Rounds(mode=Mode.ENFORCE),
+        policy=Policy(system="gandiva-fair"),
+        tickets=SLICES,
+    )
+    rights = Identity("synsched", Privilege.OPERATOR)
+    first = run_round(seen, Memory(), settings, Knowledge(), rights)
+    memory = Memory(policy_state=first.decision.state, service={"1": 8 * 600.0})
+    result = run_round(seen, memory, settings, Knowledge(), rights)
+    done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
+    assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
+    assert result.displacement["1"].reason.code is Code.SLICE_ENDED
+    assert explain(result, "1").headline.startswith("job 1 has had its slice of 21.7 min")
+    assert result.start["2"].gone == ("1",)
 
 
 @pytest.mark.parametrize(
