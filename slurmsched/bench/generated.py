@@ -61,7 +61,7 @@ def running(snapshot: Snapshot, decision: Decision, seed: int = 0) -> tuple[Snap
         used[share.node] = used.get(share.node, Resources()) + share.resources
     nodes = tuple(_used(node, used.get(node.name, Resources())) for node in snapshot.nodes)
     service = {job.id: job.gpus * job.run_time for job in jobs if job.shares}
-    return replace(snapshot, nodes=nodes, jobs=jobs), Memory(service=service)
+    return replace(snapshot, nodes=nodes, jobs=jobs), Memory(service=service, policy_state=decision.state)
 
 
 def _job(number: int, gpus: int, each: int, model: str, hours: float) -> Job:

@@ -33,7 +33,7 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     return tuple(dict.fromkeys(seeds))
 
 
-_LISTED = "\n".join(f"  {name:<16} {entry.summary}" for name, entry in EXPERIMENTS.items())
+_LISTED = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMENTS.items())
 
 
 @click.command(epilog="\b\nExperiments:\n" + _LISTED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import RenderableType
@@ -14,6 +16,9 @@ from slurmsched.cli.parameters import names
 from slurmsched.report.status import Status, chosen
 from slurmsched.report.status_view import jobs_view, status_view
 
+if TYPE_CHECKING:
+    from slurmsched.report.shares import Shares
+
 __all__ = ["status"]
 
 
@@ -22,6 +27,7 @@ __all__ = ["status"]
 @click.option("-p", "--partition", "partitions", type=names, default="", metavar="LIST", help="Only these partitions.")
 @click.option("-n", "--noheader", is_flag=True, help="Only the lines of jobs, without headings.")
 @click.option("--nodes", "every_node", is_flag=True, help="Draw every node, however many there are.")
+@click.option("--shares", "by_tickets", is_flag=True, help="What users are due by their tickets, had and trade.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.5),
@@ -39,6 +45,7 @@ def status(
     partitions: tuple[str, ...],
     noheader: bool,
     every_node: bool,
+    by_tickets: bool,
     watch: float | None,
     as_json: bool,
 ) -> None:
@@ -50,13 +57,16 @@ def status(
     Example:
       synsched status -u $USER
       synsched status --watch
+      synsched status --shares
     """
 
-    def current() -> Status:
-        return chosen(invocation.status(), users, partitions)
+    def current() -> Status | Shares:
+        return _shares(invocation, users) if by_tickets else chosen(invocation.status(), users, partitions)
 
     def view() -> RenderableType:
-        shown = current()
+        if by_tickets:
+            return _shares_view(invocation, users)
+        shown = chosen(invocation.status(), users, partitions)
         return jobs_view(shown.jobs, headings=False) if noheader else status_view(shown, every_node)
 
     if as_json:
@@ -65,6 +75,21 @@ def status(
         console().print(view())
     else:
         _watch(invocation, view, watch)
+
+
+def _shares(invocation: Invocation, users: tuple[str, ...]) -> Shares:
+    """Only these people's, but every trade; empty means all."""
+    from slurmsched.report.shares import shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
+
+    with invocation.reading() as reading:
+        found = shares(reading)
+    return replace(found, users=tuple(own for own in found.users if not users or own.user in users))
+
+
+def _shares_view(invocation: Invocation, users: tuple[str, ...]) -> RenderableType:
+    from slurmsched.report.shares_view import shares_view  # noqa: PLC0415  # as above
+
+    return shares_view(_shares(invocation, users), invocation.now())
 
 
 def _watch(invocation: Invocation, view: Callable[[], RenderableType], every: float) -> None:

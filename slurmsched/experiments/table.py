@@ -30,7 +30,7 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "synergy-replay": Entry(
         "synergy.replaying",
         "replaying",
-        "Any trace of that form, as the authors' simulator runs it.",
+        "Any such trace, as the authors' simulator runs it.",
         frozenset({"trace", "order", "round", "profiles"}),
     ),
     "synergy-load": Entry("synergy.load", "load", "Synergy, figure 1: mean JCT as the load grows, 128 GPUs."),
@@ -48,6 +48,10 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "hadar-example": Entry("mixed.hadar_example", "example", "Hadar, figure 1: three jobs on six GPUs of three types."),
     "hadar-static": Entry("mixed.hadar_static", "static", "Hadar, figures 3 and 4: 480 jobs, 60 GPUs of three types."),
     "hadare-mixes": Entry("mixed.hadare_mixes", "mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."),
+    "gandiva-homogeneous": Entry(
+        "gandiva.homogeneous", "homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one kind."
+    ),
+    "gandiva-trading": Entry("gandiva.trading", "trading", "Gandiva_fair, slide 15: trading on three types of GPU."),
 }
 """Every experiment by name."""
 

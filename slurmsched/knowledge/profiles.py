@@ -40,10 +40,11 @@ from slurmsched.knowledge.scaling import Scaling
 from slurmsched.knowledge.sensitivity import SensitivityMatrix
 from slurmsched.model import SynschedError
 
-__all__ = ["ProfileError", "load_profiles", "shipped_profiles"]
+__all__ = ["ProfileError", "load_profiles", "sample_speedups", "shipped_profiles"]
 
 MIB_PER_GIB: Final = 1024
 _SHIPPED: Final = "profiles.toml"
+_SPEEDUPS: Final = "speedups.toml"
 _MATRIX: Final = frozenset({"cpus", "memory", "speed"})
 _SCALING: Final = frozenset({"gpus", "rate", "apart", "beside"})
 
@@ -64,6 +65,11 @@ def load_profiles(path: str | Path) -> Knowledge:
 def shipped_profiles() -> Knowledge:
     """The curves that come with the package: rules of thumb, by hand."""
     return _parse((files("slurmsched.knowledge") / _SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
+
+
+def sample_speedups() -> Knowledge:
+    """Seven models on four GPU types, as Gandiva_fair's authors measured them: sample data, to try trading with."""
+    return _parse((files("slurmsched.knowledge") / _SPEEDUPS).read_text(encoding="utf-8"), _SPEEDUPS)
 
 
 def _parse(text: str, name: str) -> Knowledge:

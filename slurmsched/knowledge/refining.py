@@ -17,7 +17,7 @@ from slurmsched.knowledge.scaling import Scaling
 from slurmsched.knowledge.sensitivity import SensitivityMatrix
 from slurmsched.model import Job, JobId, Measured
 
-__all__ = ["own_profiles", "refined"]
+__all__ = ["latest_rates", "own_profiles", "refined"]
 
 _FLAT: Final = SensitivityMatrix((1.0,), (), ((1.0,),))
 _TWO: Final = 2
@@ -34,6 +34,14 @@ def own_profiles(
         if own is not None:
             found[job.id] = own
     return found
+
+
+def latest_rates(measured: Mapping[JobId, Sequence[Measured]]) -> Mapping[JobId, Mapping[str, float]]:
+    """By job and GPU type, the job's own steps per second when it last ran on that type."""
+    return {
+        job: {point.gpu_type: point.rate for point in sorted(points, key=lambda point: point.at)}
+        for job, points in measured.items()
+    }
 
 
 def refined(known: Profile | None, points: Sequence[Measured]) -> Profile | None:

@@ -1,5 +1,6 @@
 """The plain data everything else speaks in. Frozen; no behaviour that needs a cluster or a clock."""
 
+from slurmsched.model.association import Association
 from slurmsched.model.decision import Decision, Ranked, Target
 from slurmsched.model.encoding import EncodingError, decode, encode, plain
 from slurmsched.model.errors import SynschedError
@@ -18,6 +19,7 @@ __all__ = [
     "MILLI",
     "NO_HINTS",
     "SENTENCES",
+    "Association",
     "CheckpointSignal",
     "Code",
     "Decision",

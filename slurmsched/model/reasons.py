@@ -26,6 +26,7 @@ class Code(StrEnum):
     FEWEST_FRAGMENTS = "fewest_fragments"
     ROOM_IS_MADE = "room_is_made"
     MAKES_ROOM = "makes_room"
+    TURN = "turn"
     # a job waits
     BEHIND = "behind"
     NO_ROOM = "no_room"
@@ -43,6 +44,8 @@ class Code(StrEnum):
     FREED_SOON = "freed_soon"
     RESERVED = "reserved"
     LIMITS = "limits"
+    AWAITS_TURN = "awaits_turn"
+    SLICE_ENDED = "slice_ended"
     # a running job is not touched
     MIN_RUN_TIME = "min_run_time"
     EXEMPT_TIME = "exempt_time"
@@ -83,6 +86,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.ROOM_IS_MADE: "starts once {jobs} moved to other nodes, which costs {cost} GPU-seconds of restarting",
     Code.MAKES_ROOM: "moves to {nodes}, so that job {job} can start",
     Code.MIXED: "runs on {mix}: sooner than on one type alone",
+    Code.TURN: "has its turn: it was {ahead} ahead on the {due} GPUs that its tickets stand for",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
@@ -99,6 +103,8 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.FREED_SOON: "is placed on {nodes}, and waits for {jobs} to leave",
     Code.RESERVED: "the nodes it could use are reserved: {reservation}",
     Code.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
+    Code.AWAITS_TURN: "waits for its turn behind {count} jobs on {node}: it is {ahead} ahead on {due} GPUs due",
+    Code.SLICE_ENDED: "has had its slice of {run}: it is {ahead} ahead on {due} GPUs due, {newcomer} {behind}",
     Code.MIN_RUN_TIME: "has run {run} of the {minimum} every job may run before it is displaced",
     Code.EXEMPT_TIME: "is inside the site's PreemptExemptTime of {minimum}",
     Code.NO_REQUEUE: "was submitted with --no-requeue",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from slurmsched.model.association import Association
 from slurmsched.model.job import Job, JobId, JobState, Share
 from slurmsched.model.node import Node, Partition, Reservation
 
@@ -17,6 +18,7 @@ class Snapshot:
     """The cluster at `time` (unix seconds). Job ids and node names are unique.
 
     `oddities` are things the reader could not make sense of, one sentence each; what they concern is left out.
+    `associations` are empty where nobody asked for them.
     """
 
     time: float
@@ -27,6 +29,7 @@ class Snapshot:
     cluster: str = ""
     release: str = ""
     oddities: tuple[str, ...] = field(default=())
+    associations: tuple[Association, ...] = ()
 
     @cached_property
     def job(self) -> dict[JobId, Job]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, Ranked, Reason, Request, Snapshot
+from slurmsched.settings.definition import Tickets
 
 __all__ = ["Ordering", "Outranks", "Situation", "System"]
 
@@ -37,6 +38,8 @@ class Situation:
     state: Mapping[str, object] = field(default_factory=dict)
     usual: tuple[tuple[Request, int], ...] = ()
     """What jobs of the last days asked for, and how many each."""
+    tickets: Tickets = field(default_factory=Tickets)
+    """Who is entitled to what, for systems that go by tickets."""
 
 
 Outranks = Callable[[Job, Job], bool]

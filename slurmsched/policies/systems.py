@@ -14,6 +14,7 @@ from slurmsched.policies.composed import Composed
 from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd import FragmentationDescent
+from slurmsched.policies.gandiva_fair import GandivaFair
 from slurmsched.policies.gavel.live import Gavel
 from slurmsched.policies.growing import grow
 from slurmsched.policies.hadar.live import HadarSystem
@@ -57,6 +58,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
     "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
     "hadar":          lambda _:     HadarSystem(),             # payoff         proportional    consolidated
+    "gandiva-fair":   lambda _:     GandivaFair(),             # split stride    proportional    balanced by tickets
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
 """Every system by name."""
@@ -64,7 +66,9 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 PARTS: Final = frozenset({"fgd"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
-OWN_ORDER: Final = frozenset({"drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "slurm"})
+OWN_ORDER: Final = frozenset({
+    "drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "gandiva-fair", "slurm",
+})
 """Those that no other order can be chosen for."""
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Ordering]]] = {

@@ -32,13 +32,16 @@ def enforcing(
     moved = {start.job.id: start for start in later if start.job.id in start.gone}
     newcomers = {job: start for start in reversed(later) for job in start.gone}
     keys = {ranked.job: ranked.key for ranked in decision.order}
+    ended = {job: why for job, why in decision.waiting.items() if why.code is Code.SLICE_ENDED}
     return (
         *_held(stay),
         *(operation for start in at_once for operation in let_go(start)),
         *(
             operation
             for job in seating.leaving
-            for operation in _sent_away(situation, jobs[job], _why(job, moved, newcomers, keys), checkpoint)
+            for operation in _sent_away(
+                situation, jobs[job], ended.get(job) or _why(job, moved, newcomers, keys), checkpoint
+            )
         ),
         *(operation for start in later for operation in let_go(start)),
     )

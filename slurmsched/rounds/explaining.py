@@ -27,7 +27,7 @@ __all__ = ["UnknownJobError", "explain", "reason_of"]
 _NAMED: Final = 3
 """How many of the jobs ahead are named."""
 
-_TOO_MUCH: Final = frozenset({Code.BEHIND, Code.NO_ROOM, Code.MOVES_SPENT, Code.FREED_SOON})
+_TOO_MUCH: Final = frozenset({Code.BEHIND, Code.NO_ROOM, Code.MOVES_SPENT, Code.FREED_SOON, Code.AWAITS_TURN})
 """Reasons for waiting that a smaller request, or somebody's end, would change."""
 
 

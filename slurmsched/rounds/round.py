@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.refining import own_profiles
+from slurmsched.knowledge.refining import latest_rates, own_profiles
 from slurmsched.model import Decision, JobId, Memory, Operation, Plan, Reason, Snapshot, Verb
 from slurmsched.policies.protocol import Situation, System
 from slurmsched.policies.systems import system
@@ -79,7 +79,12 @@ def run_round(
     situation = Situation(
         snapshot=seen,
         jobs=tuple(jobs),
-        knowledge=replace(knowledge, service=memory.service, own=own_profiles(knowledge, jobs, memory.measured)),
+        knowledge=replace(
+            knowledge,
+            service=memory.service,
+            own=own_profiles(knowledge, jobs, memory.measured),
+            measured=latest_rates(memory.measured),
+        ),
         fixed=fixed(seen, jobs, memory, settings),
         usable=usable_nodes(seen),
         moves=settings.guards.moves_per_round,
@@ -87,6 +92,7 @@ def run_round(
         period=settings.rounds.period,
         state=memory.policy_state,
         usual=memory.usual,
+        tickets=settings.tickets,
     )
     policy = deciding or system(
         settings.policy.system,

@@ -13,6 +13,7 @@ from slurmsched.settings.definition import (
     Rounds,
     Settings,
     Storage,
+    Tickets,
 )
 from slurmsched.settings.loading import DEFAULT_FILE, VARIABLE, Loaded, SettingsError, load, load_file, settings_file
 
@@ -33,6 +34,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Storage",
+    "Tickets",
     "load",
     "load_file",
     "settings_file",

@@ -22,6 +22,7 @@ __all__ = [
     "Rounds",
     "Settings",
     "Storage",
+    "Tickets",
 ]
 
 
@@ -49,6 +50,9 @@ class Cluster:
     slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; empty leaves SLURM_CONF as it is"})
     timeout: float = field(
         default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time", "at_least": 1}
+    )
+    associations: bool = field(
+        default=False, metadata={"doc": "also read the shares of accounts and users (sshare), as tickets"}
     )
 
 
@@ -103,6 +107,32 @@ class Policy:
     profiles: str = field(
         default="", metadata={"doc": "file of measured sensitivity profiles; empty uses the shipped ones"}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Tickets:
+    """Who is entitled to what part of the GPUs, for system gandiva-fair."""
+
+    users: tuple[str, ...] = field(
+        default=(), metadata={"doc": 'tickets of users, each "USER=TICKETS", e.g. "alice=4"'}
+    )
+    accounts: tuple[str, ...] = field(
+        default=(),
+        metadata={"doc": 'tickets of accounts among their like, each "ACCOUNT=TICKETS" or "PARENT/ACCOUNT=TICKETS"'},
+    )
+    default: int = field(default=1, metadata={"doc": "tickets of users and accounts not named", "at_least": 1})
+    quantum: float = field(
+        default=600.0,
+        metadata={"doc": "shortest slice of a job on one node, before it gives way", "unit": "time", "at_least": 1},
+    )
+    wide_quantum: float = field(
+        default=1800.0,
+        metadata={"doc": "shortest slice of a job on several nodes", "unit": "time", "at_least": 1},
+    )
+    migrations: int = field(
+        default=8, metadata={"doc": "most waiting jobs that a round gives another home", "at_least": 0}
+    )
+    trading: bool = field(default=True, metadata={"doc": "let users exchange fast GPUs for slow ones where both gain"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +233,7 @@ class Settings:
     manage: Manage = field(default_factory=Manage)
     rounds: Rounds = field(default_factory=Rounds)
     policy: Policy = field(default_factory=Policy)
+    tickets: Tickets = field(default_factory=Tickets)
     guards: Guards = field(default_factory=Guards)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     reports: Reports = field(default_factory=Reports)

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from slurmsched.settings.definition import Settings
+from slurmsched.settings.tickets import tickets_of
 
 __all__ = ["contradiction"]
 
@@ -36,6 +37,15 @@ def _fragments_are_pairs(settings: Settings) -> bool:
     return all(template and PurePosixPath(path).is_absolute() for template, _, path in pairs)
 
 
+def _tickets_are_counted(settings: Settings) -> bool:
+    entries = (*settings.tickets.users, *settings.tickets.accounts)
+    return all(tickets_of(entry) is not None for entry in entries)
+
+
+def _slices_in_order(settings: Settings) -> bool:
+    return settings.tickets.quantum <= settings.tickets.wide_quantum
+
+
 _RELATIONS: Final = (
     _Relation(
         _sign_of_life_in_time,
@@ -47,6 +57,11 @@ _RELATIONS: Final = (
         _fragments_are_pairs,
         'nodes.fragments holds "TEMPLATE=/absolute/path", for example ["gres.conf.j2=/etc/slurm/gres.conf"]',
     ),
+    _Relation(
+        _tickets_are_counted,
+        'tickets.users and tickets.accounts hold "NAME=TICKETS" with tickets above 0, for example ["alice=4", "bob=1"]',
+    ),
+    _Relation(_slices_in_order, "tickets.quantum must not be longer than tickets.wide_quantum"),
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from slurmsched.backends.protocol import Identity, Privilege
@@ -23,7 +24,7 @@ from slurmsched.backends.simulated import (
 )
 from slurmsched.daemon.applying import Applier
 from slurmsched.model import Hold, JobId, JobState, Operation
-from slurmsched.policies.systems import PARTS, system
+from slurmsched.policies.systems import OWN_ORDER, PARTS, system
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Checkpoint, Guards, Manage, Mode, Rounds, Settings
 from slurmsched.settings.definition import Policy as PolicySettings
@@ -126,8 +127,9 @@ class Engine:
         first, beyond = self.options.window or (0, len(self.jobs))
         awaited = {number for number, place in self.ids.items() if first <= place < beyond}
         in_vain, seen = 0, -1
-        while awaited - self.cluster.life.ended.keys():
-            due = self.clock.now() + self.options.period
+        last = inf if self.options.until is None else START + self.options.until
+        while awaited - self.cluster.life.ended.keys() and self.clock.now() < last:
+            due = min(self.clock.now() + self.options.period, last)
             self.breaking.enter(self.cluster.agenda, due)
             if self.alone:
                 self.cluster.advance(self.clock.now())
@@ -154,7 +156,8 @@ class Engine:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not machine.idle for machine in self.cluster.machines.values())
-        return waiting and not (full and self.policy.order == "fifo")
+        first_come = self.policy.order == "fifo" and self.policy.system not in OWN_ORDER
+        return waiting and not (full and first_come)
 
     def _round(self) -> None:
         snapshot = self.backend.observe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def sampled(cluster: Cluster, at: float) -> Sample:
 def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
     """The run, seen at the clock's time: what still runs is counted up to then."""
     cluster, world, options = engine.cluster, engine.world, engine.options
+    types = {node.name: node.gpus[0].type for node in world.nodes if node.gpus}
     runs: defaultdict[JobId, list[Interval]] = defaultdict(list)
     for interval in cluster.life.intervals:
         runs[interval.job].append(interval)
@@ -57,7 +59,7 @@ def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
         order="" if engine.policy.system in OWN_ORDER else engine.policy.order,
         trace=world.trace.name,
         seed=options.seed,
-        jobs=tuple(_ran(engine, number, place, runs[number]) for number, place in engine.ids.items()),
+        jobs=tuple(_ran(engine, number, place, runs[number], types) for number, place in engine.ids.items()),
         samples=tuple(engine.samples),
         total_gpus=float(total),
         total_cpus=float(sum(node.total.cpus for node in world.nodes if node.gpus)),
@@ -70,8 +72,11 @@ def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
     )
 
 
-def _ran(engine: Engine, number: JobId, place: int, runs: list[Interval]) -> Ran:
+def _ran(engine: Engine, number: JobId, place: int, runs: list[Interval], types: Mapping[str, str]) -> Ran:
     job, ended = engine.jobs[place], engine.cluster.life.ended.get(number)
+    by_type: defaultdict[str, float] = defaultdict(float)
+    for run in runs:
+        by_type[types[run.nodes[0]]] += run.gpu_seconds
     moved = sum(before.nodes != after.nodes for before, after in pairwise(runs))
     end = None if ended is None or ended.end_time is None else ended.end_time - START
     return Ran(
@@ -86,6 +91,7 @@ def _ran(engine: Engine, number: JobId, place: int, runs: list[Interval]) -> Ran
         end=end,
         state="UNFINISHED" if ended is None else ended.state_text,
         service=sum(run.gpu_seconds for run in runs),
+        by_type=dict(by_type),
         useful=sum(run.gpus * run.kept for run in runs),
         cpu_service=sum(run.cpus * (run.end - run.start) for run in runs),
         restarts=max(0, len(runs) - 1),

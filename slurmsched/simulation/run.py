@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["Ran", "Run", "Sample"]
 
@@ -11,7 +12,8 @@ __all__ = ["Ran", "Run", "Sample"]
 class Ran:
     """What became of one job. Times in seconds from the trace's start, None for what never happened.
 
-    `work` is its trace duration. `service` are the GPU-seconds it held, `useful` those of them whose work was kept,
+    `work` is its trace duration. `service` are the GPU-seconds it held, `by_type` the same by type of GPU (of its first
+    node where nodes have several), `useful` those of them whose work was kept,
     `cpu_service` the CPU-seconds. `migrations` are restarts on other nodes, part of `restarts`.
     """
 
@@ -27,6 +29,7 @@ class Ran:
     state: str = "UNFINISHED"
     """Slurm's word for how it ended: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL; or UNFINISHED."""
     service: float = 0.0
+    by_type: Mapping[str, float] = field(default_factory=dict)
     useful: float = 0.0
     cpu_service: float = 0.0
     restarts: int = 0

@@ -66,9 +66,10 @@ class Options:
     holds its GPUs and does no work; a lease that goes on costs nothing. `lead`: between the checkpoint signal and the
     requeue; the job works on, and its work is kept. `completing`: from a job's end until its resources are free.
     `quantised`: jobs end at the end of a round only. `window`: places in order of arrival, first and one beyond last,
-    of the jobs that are measured; the run ends with them. `failures`: how often a node fails per hour it is up, and
-    `repair` how long it stays down. `limits`: whether the trace's time limits end jobs. `skipping`: rounds that cannot
-    change anything are not computed. `skip_impossible`: jobs that could never run are left out instead of an error.
+    of the jobs that are measured; the run ends with them. `until`: the run ends by then, whatever still runs.
+    `failures`: how often a node fails per hour it is up, and `repair` how long it stays down. `limits`: whether the
+    trace's time limits end jobs. `skipping`: rounds that cannot change anything are not computed. `skip_impossible`:
+    jobs that could never run are left out instead of an error.
     """
 
     period: float = 300.0
@@ -78,6 +79,7 @@ class Options:
     quantised: bool = False
     seed: int = 1
     window: tuple[int, int] | None = None
+    until: float | None = None
     failures: float = 0.0
     repair: float = 3600.0
     limits: bool = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -137,6 +137,15 @@ class Reading:
     def complaints(self) -> tuple[ComplaintRow, ...]:
         """Whose reports were not believed of late, the latest first."""
         return self._each(_complaint, "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject")
+
+    def policy_state(self, system: str) -> Mapping[str, object]:
+        """What this system remembered in its last round; nothing where it had none."""
+        rows = self._rows("SELECT state FROM policy_state WHERE system = ?", system)
+        try:
+            found = json.loads(rows[0]["state"]) if rows else {}
+        except ValueError as error:
+            raise _unreadable(self._path, error) from error
+        return found if isinstance(found, dict) else {}
 
     def switch(self, name: str) -> SwitchRow | None:
         """A switch that somebody set, None when it is off."""

@@ -38,6 +38,7 @@ SYSTEMS += [
     system("yarn-cs"),
     system("gavel"),
     system("hadar"),
+    system("gandiva-fair"),
 ]
 
 unhurried = settings(max_examples=50, deadline=None)

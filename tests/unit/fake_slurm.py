@@ -123,6 +123,7 @@ class FakeSlurm:
         self.down = False
         self.levels = {"synsched": "Operator"}
         self.configuration_error = ""
+        self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
 
     def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
@@ -130,7 +131,12 @@ class FakeSlurm:
         if self.down:
             return Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
         tool, *words = argv
-        answered = {"scontrol": self._scontrol, "squeue": self._squeue, "sacctmgr": self._sacctmgr}.get(tool)
+        answered = {
+            "scontrol": self._scontrol,
+            "squeue": self._squeue,
+            "sacctmgr": self._sacctmgr,
+            "sshare": self._sshare,
+        }.get(tool)
         return answered(words, given) if answered else self._scancel(tool, words)
 
     def _scontrol(self, words: Sequence[str], given: str) -> Answer:
@@ -163,6 +169,12 @@ class FakeSlurm:
                 user = name.removeprefix("name=")
                 return Answer(0, f"{user}|{self.levels[user]}\n" if user in self.levels else "", "")
         raise AssertionError(f"the fake Slurm knows no command sacctmgr {' '.join(words)}")
+
+    def _sshare(self, words: Sequence[str], _given: str) -> Answer:
+        if [*words] != ["-a", "-P"]:
+            raise AssertionError(f"the fake Slurm knows no command sshare {' '.join(words)}")
+        error = "" if self.shares else "slurm_persist_conn_open: failed to send persistent connection init message\n"
+        return Answer(int(not self.shares), self.shares, error)
 
     def _scancel(self, tool: str, words: Sequence[str]) -> Answer:
         match [tool, *words]:

@@ -46,8 +46,8 @@ def connect(cluster: Cluster, clock: Callable[[], float] = time.time) -> Backend
     if cluster.backend != "commands":
         try:
             module = load(lambda: Reader(commands, TextJobs(), clock).configuration().release, cluster.slurm_conf)
-            return SlurmBackend(commands, PyslurmJobs(module), clock)
+            return SlurmBackend(commands, PyslurmJobs(module), clock, associations=cluster.associations)
         except BackendError:
             if cluster.backend == "pyslurm":
                 raise
-    return SlurmBackend(commands, TextJobs(), clock)
+    return SlurmBackend(commands, TextJobs(), clock, associations=cluster.associations)

@@ -20,7 +20,7 @@ __all__ = ["SlurmBackend"]
 class SlurmBackend:
     """Reads jobs from a `JobSource` and everything else by commands; changes go by commands alone.
 
-    `clock` gives unix seconds; `user` is who acts.
+    `clock` gives unix seconds; `user` is who acts; `associations` says whether to read the shares of users too.
     """
 
     def __init__(
@@ -29,10 +29,11 @@ class SlurmBackend:
         jobs: JobSource,
         clock: Callable[[], float],
         user: Callable[[], str] = process_user,
+        associations: bool = False,
     ) -> None:
         self._commands = commands
         self._jobs = jobs
-        self._reader = Reader(commands, jobs, clock)
+        self._reader = Reader(commands, jobs, clock, associations)
         self._user = user
         self._forms: Mapping[JobId, Form] = {}
         self._identity: Identity | None = None

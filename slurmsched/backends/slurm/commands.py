@@ -21,7 +21,7 @@ __all__ = ["Answer", "Commands", "Run", "environment", "run_process"]
 
 _READS: Final = re.compile(
     r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config)\b|ping\Z|--version\Z)"
-    r"|squeue (?!.*--start)|sacctmgr -nP show user\b"
+    r"|squeue (?!.*--start)|sacctmgr -nP show user\b|sshare -a -P\Z"
 )
 _CHANGES: Final = re.compile(
     r"scontrol (?:hold|release|requeuehold Incomplete|update JobId=|update NodeName=|reconfigure\Z)"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
+from slurmsched.backends.protocol import BackendError, UnreachableError
+from slurmsched.backends.slurm.associations import associations_of
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import NotUnderstoodError
 from slurmsched.backends.slurm.jobs import jobs_of
@@ -18,7 +20,7 @@ from slurmsched.backends.slurm.partitions import (
 )
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import Form
-from slurmsched.model import JobId, Node, Partition, Reservation, Snapshot
+from slurmsched.model import Association, JobId, Node, Partition, Reservation, Snapshot
 
 __all__ = ["JobSource", "Poll", "Reader"]
 
@@ -54,15 +56,19 @@ class _Surroundings:
     partitions: tuple[Partition, ...]
     reservations: tuple[Reservation, ...]
     oddities: tuple[str, ...]
+    associations: tuple[Association, ...]
 
 
 class Reader:
-    """Reads a cluster. `clock` gives unix seconds."""
+    """Reads a cluster. `clock` gives unix seconds; `associations` says whether to read the shares of users too."""
 
-    def __init__(self, commands: Commands, jobs: JobSource, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, commands: Commands, jobs: JobSource, clock: Callable[[], float], associations: bool = False
+    ) -> None:
         self._commands = commands
         self._jobs = jobs
         self._clock = clock
+        self._associations = associations
         self._configuration: tuple[float, Configuration] | None = None
         self._surroundings: tuple[float, _Surroundings] | None = None
 
@@ -84,6 +90,7 @@ class Reader:
             cluster=configuration.cluster,
             release=configuration.release,
             oddities=(*around.oddities, *odd_nodes, *odd_records, *odd_jobs),
+            associations=around.associations,
         )
         return Poll(snapshot, {one.job.id: one.form for one in seen})
 
@@ -103,8 +110,19 @@ class Reader:
             exempt = self.configuration().preempt_exempt_time
             partitions, odd = _each("partition", self._lines("partition"), lambda line: partition_of(line, exempt))
             reservations, odd_too = _each("reservation", self._lines("reservation"), reservation_of)
-            self._surroundings = now, _Surroundings(tuple(partitions), tuple(reservations), (*odd, *odd_too))
+            shares, unread = self._shares() if self._associations else ((), ())
+            oddities = (*odd, *odd_too, *unread)
+            self._surroundings = now, _Surroundings(tuple(partitions), tuple(reservations), oddities, shares)
         return self._surroundings[1]
+
+    def _shares(self) -> tuple[tuple[Association, ...], tuple[str, ...]]:
+        """Without accounting nobody has shares, and rounds go on: all are equal then."""
+        try:
+            return associations_of(self._commands.read("sshare", "-a", "-P")), ()
+        except UnreachableError:
+            raise
+        except BackendError as error:
+            return (), (f"the shares of users are left out: {error}",)
 
     def _lines(self, what: str) -> list[str]:
         lines = self._commands.read("scontrol", "-a", "-o", "show", what).splitlines()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, JobState, NodeState, Reason, Snapshot
+from slurmsched.model import Code, JobState, NodeState, Reason, Snapshot, encode
+from slurmsched.policies.gandiva_fair import Account, Past, Trade
 from slurmsched.store.switches import Switches
 from tests.builders import job, node, share, snapshot
 from tests.unit.cli.conftest import NOON, Site, StandingClock
@@ -207,3 +208,54 @@ def test_what_slurm_says_cannot_drive_the_terminal(site: Site) -> None:
     output = site.run("status").stdout
     assert "\x1b" not in output
     assert "down: ?[2Jgone?[bold]x[/bold]" in output
+
+
+class TestShares:
+    """`synsched status --shares`."""
+
+    @pytest.fixture
+    def shared(self, site: Site) -> Site:
+        past = Past(
+            NOON - 120,
+            users={
+                "alice": Account(36_000, 34_200, {"v100": 0.5, "k80": 6.0}, {"v100": 1.2, "k80": 1.0}),
+                "bob": Account(72_000, 72_000, {"v100": 1.5, "k80": 2.0}, {"v100": 6.0, "k80": 1.0}),
+                "carol": Account(),
+            },
+            trades=(Trade("alice", "bob", "v100", "k80", 0.5, 2.0),),
+        )
+        site.opened().write(
+            "INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", encode(past.written()))
+        )
+        return site
+
+    def test_they_are_shown_with_the_trades(self, shared: Site) -> None:
+        assert shared.lines("status", "--shares") == [
+            "shares as of 2 min ago, in hours of the slowest GPU",
+            "USER   DUE  HAD  PART HOLDS",
+            "alice 10.0  9.5  95 % 6.00 k80, 0.50 v100",
+            "bob   20.0 20.0 100 % 2.00 k80, 1.50 v100",
+            "carol  0.0  0.0     - -",
+            "",
+            "1 trade",
+            "  alice gives bob 0.50 v100 for 2.00 k80 each, 1.00 in all",
+        ]
+
+    def test_of_some_users_only(self, shared: Site) -> None:
+        users = shared.json("status", "--shares", "-u", "bob")["users"]
+        assert isinstance(users, list)
+        assert [(one["user"], one["due"], one["speedups"]) for one in users] == [
+            ("bob", 72_000, {"k80": 1.0, "v100": 6.0})
+        ]
+
+    def test_where_no_round_went_by_tickets_that_is_said(self, busy: Site) -> None:
+        result = busy.run("status", "--shares")
+        assert result.exit_code == 1
+        assert 'no round has gone by tickets yet: set system = "gandiva-fair" under [policy]' in result.stderr
+
+    @pytest.mark.parametrize("state", ["[]", "no JSON"])
+    def test_what_somebody_else_wrote_there_is_no_traceback(self, site: Site, state: str) -> None:
+        site.opened().write("INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", state))
+        result = site.run("status", "--shares")
+        assert result.exit_code == 1
+        assert len(result.stderr.splitlines()) == 1

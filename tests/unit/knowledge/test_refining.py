@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.knowledge.refining import own_profiles, refined
+from slurmsched.knowledge.refining import latest_rates, own_profiles, refined
 from slurmsched.model import Measured
 from tests.builders import GIB, job, node, profile, share
 
@@ -85,3 +85,8 @@ def test_what_one_job_claims_serves_no_other() -> None:
     nodes, more = {"n1": node("n1")}, [share(cpus=6)]
     assert both.relative_speed(jobs[1], more, nodes) == known.relative_speed(jobs[1], more, nodes) == 1.5
     assert both.relative_speed(jobs[0], more, nodes) == pytest.approx(300.0)
+
+
+def test_the_latest_rate_on_each_type_counts() -> None:
+    points = [measured(5.0, at=20.0), measured(9.0, at=10.0), measured(2.0, gpu_type="k80", at=5.0)]
+    assert latest_rates({"1": points, "2": ()}) == {"1": {"v100": 5.0, "k80": 2.0}, "2": {}}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from slurmsched.backends import Backend, BackendError
 from slurmsched.backends.recorded import RecordedBackend, Recording, RecordingError, dump, load, pack, unpack
 from slurmsched.model import (
+    Association,
     Code,
     Hints,
     Hold,
@@ -58,6 +59,9 @@ snapshots = st.builds(
     Snapshot,
     time=times,
     nodes=st.lists(nodes, max_size=2).map(tuple),
+    associations=st.lists(
+        st.builds(Association, account=names, user=names, shares=st.none() | st.integers(0, 99)), max_size=2
+    ).map(tuple),
     jobs=st.lists(jobs, max_size=3).map(tuple),
     reservations=st.just((Reservation("r", frozenset({"n1"}), 0.0, 9.0),)),
     oddities=st.lists(names, max_size=2).map(tuple),

@@ -12,7 +12,7 @@ from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Answer, Commands, environment
 from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmError, UnsafeError
 from slurmsched.backends.slurm.text_jobs import TextJobs
-from slurmsched.model import Code, Operation, Reason, Verb
+from slurmsched.model import Association, Code, Operation, Reason, Snapshot, Verb
 from slurmsched.settings.definition import Cluster
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
@@ -105,6 +105,38 @@ def test_the_commands_of_an_operation_are_shown_as_a_person_would_type_them() ->
     assert backend.commands(note) == ("scontrol update JobId=7 'AdminComment=synsched: two words'",)
     assert backend.commands(Operation(Verb.HOLD, "7", Reason(Code.START))) == ("scontrol hold 7",)
     assert backend.commands(Operation(Verb.HOLD, "7; x", Reason(Code.START))) == ()
+
+
+class TestAssociations:
+    """The shares of users, where somebody wants them."""
+
+    @staticmethod
+    def read(slurm: FakeSlurm, wanted: bool = True) -> Snapshot:
+        return SlurmBackend(Commands(5, run=slurm), TextJobs(), Clock(), associations=wanted).observe()
+
+    def test_they_are_read_where_the_settings_ask_for_them(self) -> None:
+        assert self.read(FakeSlurm()).associations == (
+            Association("root", shares=None),
+            Association("vision", "", "root", 3),
+            Association("vision", "alice", "vision", None),
+        )
+        assert self.read(FakeSlurm(), wanted=False).associations == ()
+
+    @pytest.mark.parametrize(
+        ("said", "oddity"),
+        [
+            pytest.param("", "the shares of users are left out: sshare failed", id="no accounting"),
+            pytest.param("Nothing|here", "sshare prints no columns Account, User, RawShares", id="other columns"),
+            pytest.param("Account|User|RawShares\nx", "not a line of sshare: 'x'", id="half a line"),
+            pytest.param("Account|User|RawShares\nx||many", "not a number: 'many'", id="no number"),
+        ],
+    )
+    def test_without_them_rounds_go_on(self, said: str, oddity: str) -> None:
+        slurm = FakeSlurm()
+        slurm.shares = said
+        seen = self.read(slurm)
+        assert seen.associations == ()
+        assert any(oddity in one for one in seen.oddities)
 
 
 class TestCommands:

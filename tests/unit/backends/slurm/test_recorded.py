@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import BackendError, NotPermittedError, UnreachableError
+from slurmsched.backends.slurm.associations import associations_of
 from slurmsched.backends.slurm.errors import NoConfigurationError, explained
 from slurmsched.backends.slurm.jobs import SeenJob, jobs_of
 from slurmsched.backends.slurm.nodes import node_of
 from slurmsched.backends.slurm.partitions import configuration_of, partition_of, reservation_of
 from slurmsched.backends.slurm.records import anatomy, split
 from slurmsched.backends.slurm.requests import Form
-from slurmsched.model import Hold, Job, JobState, Node, NodeState
+from slurmsched.model import Association, Hold, Job, JobState, Node, NodeState
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 SERIES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
@@ -222,3 +223,14 @@ def test_errors_are_told_apart_by_what_to_do_about_them(release: str, name: str,
     error = explained("scontrol", text(release, f"errors/{name}.txt"))
     assert type(error) is kind
     assert "\n" not in str(error)
+
+
+def test_shares_are_read_with_the_accounts_they_hang_under(release: str) -> None:
+    found = associations_of(text(release, "sshare.txt"))
+    assert found[:4] == (
+        Association("root", shares=None),
+        Association("root", "root", "root", 1),
+        Association("language", "", "root", 1),
+        Association("language", "bob", "language", 1),
+    )
+    assert {one.account for one in found if not one.user} == {"root", "language", "service", "speech", "vision"}

@@ -1,0 +1,71 @@
+"""A cluster that follows every decision of Gandiva_fair at once, round after round."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Decision, Job, JobState, Node, Share
+from slurmsched.policies import Situation
+from slurmsched.policies.gandiva_fair import GandivaFair
+from slurmsched.settings import Tickets
+from tests.builders import snapshot
+
+QUANTUM = 60.0
+
+
+@dataclass
+class Cluster:
+    """Time goes by in rounds of one quantum; what is decided is so at once."""
+
+    nodes: Sequence[Node]
+    jobs: list[Job]
+    said: Tickets
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    time: float = 0.0
+    state: dict[str, object] = field(default_factory=dict)
+    service: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    decision: Decision | None = None
+    by_type: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    def situation(self) -> Situation:
+        seen = snapshot(self.nodes, self.jobs, self.time)
+        return Situation(
+            snapshot=seen,
+            jobs=seen.jobs,
+            knowledge=replace(self.knowledge, service=dict(self.service)),
+            usable={"gpu": frozenset(one.name for one in self.nodes)},
+            moves=1000,
+            period=QUANTUM,
+            state=self.state,
+            tickets=self.said,
+        )
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            decision = GandivaFair().decide(self.situation())
+            self.decision, self.state = decision, json.loads(json.dumps(decision.state))
+            idle = {one.name: [gpu.index for gpu in one.gpus] for one in self.nodes}
+            after = list[Job]()
+            for one in self.jobs:
+                target = decision.targets.get(one.id)
+                shares = tuple(_placed(share, idle) for share in target.shares) if target else ()
+                runs = {share.node for share in shares} == set(one.nodes) and bool(shares)
+                for share in shares:
+                    self.by_type[one.user, share.gpu_type] += share.resources.gpus * QUANTUM
+                    self.service[one.id] += share.resources.gpus * QUANTUM
+                state = JobState.RUNNING if shares else JobState.PENDING
+                after.append(replace(one, shares=shares, state=state, run_time=QUANTUM + one.run_time * runs))
+            self.jobs, self.time = after, self.time + QUANTUM
+
+
+def _placed(share: Share, idle: dict[str, list[int]]) -> Share:
+    return replace(share, indices=tuple(idle[share.node].pop(0) for _ in range(share.resources.gpus)))
+
+
+def tickets(users: Sequence[int] = (), trading: bool = True) -> Tickets:
+    held = tuple(f"u{number}={count}" for number, count in enumerate(users))
+    return Tickets(users=held, quantum=QUANTUM, wide_quantum=QUANTUM, trading=trading)

@@ -1,0 +1,262 @@
+"""Whole decisions of Gandiva_fair on tiny clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.knowledge import Knowledge, sample_speedups
+from slurmsched.model import Code, Decision, Job, Memory, Request, Reservation, Verb, parse_hints
+from slurmsched.policies.gandiva_fair import GandivaFair, Past
+from slurmsched.policies.gandiva_fair.speedups import slowed_down
+from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.round import run_round
+from slurmsched.settings import Manage, Mode, Policy, Rounds, Settings, Tickets
+from tests.builders import job, node, share, situation, snapshot
+from tests.turning import QUANTUM, Cluster, tickets
+
+SLICES = Tickets(quantum=600.0, wide_quantum=1800.0)
+
+
+def running(number: int, run_time: float, gpus: int = 8, user: str = "alice") -> Job:
+    return job(number, gpus, user=user, on=[share("n1", gpus, cpus=3 * gpus)], run_time=run_time)
+
+
+def decided(*jobs: Job, nodes: int = 1, service: dict[str, float] | None = None, **other: object) -> Decision:
+    asked = situation([node(f"n{number}") for number in range(1, nodes + 1)], jobs, service=service)
+    return GandivaFair().decide(replace(asked, tickets=SLICES, **other))  # type: ignore[arg-type]  # fields by name
+
+
+def after(first: Job, *others: Job, service: float) -> Decision:
+    """The round after one in which the first ran alone, having had so many GPU-seconds since."""
+    past = decided(first, *others).state
+    return decided(first, *others, service={first.id: service}, state=past)
+
+
+def test_a_slice_ends_for_the_job_that_is_due() -> None:
+    decision = after(running(1, 700), job(2, 8, user="bob"), service=8 * 600)
+    assert (set(decision.targets), decision.victims) == ({"2"}, {"1": "2"})
+    assert decision.waiting["1"].code is Code.SLICE_ENDED
+    assert decision.waiting["1"].sentence == (
+        "has had its slice of 11.7 min: it is 20 min ahead on 4.00 GPUs due, job 2 of bob 0 s"
+    )
+    assert decision.targets["2"].reasons[0].code is Code.TURN
+
+
+def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_says_why() -> None:
+    jobs = [replace(running(1, 1300), hints=parse_hints("synsched:ckpt=usr1@60")), job(2, 8, user="bob")]
+    seen = snapshot([node("n1")], jobs)
+    settings = Settings(
+        manage=Manage(partitions=("gpu",)),
+        rounds=Rounds(mode=Mode.ENFORCE),
+        policy=Policy(system="gandiva-fair"),
+        tickets=SLICES,
+    )
+    rights = Identity("synsched", Privilege.OPERATOR)
+    first = run_round(seen, Memory(), settings, Knowledge(), rights)
+    memory = Memory(policy_state=first.decision.state, service={"1": 8 * 600.0})
+    result = run_round(seen, memory, settings, Knowledge(), rights)
+    done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
+    assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
+    assert result.displacement["1"].reason.code is Code.SLICE_ENDED
+    assert explain(result, "1").headline.startswith("job 1 has had its slice of 21.7 min")
+    assert result.start["2"].gone == ("1",)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "service", "runs"),
+    [
+        pytest.param([running(1, 100), job(2, 8, user="bob")], 9e9, {"1"}, id="a slice that has only begun goes on"),
+        pytest.param([running(1, 700), job(2, 8, user="bob")], 0, {"1"}, id="who had nothing yet stays"),
+        pytest.param(
+            [running(1, 700, 4), job(2, 4, user="bob")], 9e9, {"1", "2"}, id="nobody leaves where there is room"
+        ),
+        pytest.param(
+            [replace(running(1, 900), request=Request(gpus=8)), job(2, 16, user="bob")],
+            9e9,
+            {"1"},
+            id="nobody leaves for a job that is too wide for the cluster",
+        ),
+    ],
+)
+def test_who_keeps_the_place(jobs: list[Job], service: float, runs: set[str]) -> None:
+    assert set(after(*jobs, service=service).targets) == runs
+
+
+def test_no_more_leave_than_may_and_what_was_due_most_comes_first() -> None:
+    ahead, further = running(1, 700), replace(running(2, 700), shares=(share("n2", 8, cpus=24),))
+    waiting = [job(3, 8, user="bob"), job(4, 8, user="carol")]
+    past = decided(ahead, further, *waiting, nodes=2).state
+    service = {"1": 8 * 600.0, "2": 8 * 1200.0}
+    decision = decided(ahead, further, *waiting, nodes=2, service=service, state=past, moves=1)
+    assert set(decision.victims) == {"2"}
+    assert [reason.code for reason in decision.waiting.values()].count(Code.MOVES_SPENT) == 1
+    assert not decided(ahead, further, *waiting, nodes=2, service=service, state=past, moves=0).victims
+
+
+def test_a_gang_on_two_nodes_has_its_turn_among_narrow_jobs() -> None:
+    wide = job(9, user="bob", request=Request(gpus=16, gpus_per_node=8, nodes=2, tasks=2, cpus=2))
+    cluster = Cluster([node("n1"), node("n2")], [*(job(n, 4) for n in range(1, 7)), wide], tickets())
+    cluster.run(40)
+    assert cluster.service["9"] == pytest.approx(8 * cluster.time, rel=0.1)
+
+
+@pytest.mark.parametrize("demand", [(1, 12), (4, 8), (12, 1)], ids=str)
+def test_two_users_with_equal_tickets_and_unequal_demand_have_equal_shares_within_six_rounds(
+    demand: tuple[int, int],
+) -> None:
+    """Where both want that much; else one has what he wants, the other the rest."""
+    first, second = demand
+    jobs = [job(n, 4, user="alice") for n in range(first)] + [job(100 + n, 4, user="bob") for n in range(second)]
+    cluster = Cluster([node("n1"), node("n2")], jobs, tickets())
+    cluster.run(6)
+    had = sum(gpus for (user, _), gpus in cluster.by_type.items() if user == "alice")
+    assert had == pytest.approx(min(4 * first, max(8, 16 - 4 * second)) * cluster.time, rel=0.2)
+
+
+def test_a_user_who_comes_later_is_not_paid_for_the_time_before() -> None:
+    cluster = Cluster([node("n1")], [job(1, 8, user="alice"), job(2, 8, user="alice")], tickets())
+    cluster.run(20)
+    cluster.jobs.append(job(3, 8, user="bob", submit_time=cluster.time))
+    cluster.run(20)
+    assert cluster.service["3"] == pytest.approx(8 * 10 * QUANTUM, rel=0.2)
+
+
+def test_a_round_that_is_decided_again_from_what_was_stored_decides_the_same() -> None:
+    cluster = Cluster([node("n1"), node("n2")], [job(n, 4, user=f"u{n % 3}") for n in range(9)], tickets())
+    cluster.run(7)
+    once, again = (GandivaFair().decide(cluster.situation()) for _ in range(2))
+    assert once == again
+    assert Past.read(cluster.state).written() == cluster.state
+
+
+def test_what_was_had_while_nobody_decided_counts() -> None:
+    """Rounds that were missed lose nothing: passes follow from the GPU-seconds that jobs attained."""
+    late = after(running(1, 7200), job(2, 8, user="bob"), service=8 * 7200)
+    assert Past.read(late.state).jobs["1"].passed > Past.read(late.state).jobs["2"].passed
+    assert set(late.victims) == {"1"}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"time": "x", "jobs": [], "users": 7, "trades": {}}, id="other kinds"),
+        pytest.param(
+            {"jobs": {"id": ["1"], "pass": [], "attained": [0], "home": [""]}}, id="columns of unequal length"
+        ),
+        pytest.param(
+            {"time": 1.0, "jobs": {"id": ["1"], "pass": [float("nan")], "attained": [None], "home": ["n1 v100"]}},
+            id="no numbers",
+        ),
+        pytest.param({"trades": [{"seller": 1}, "x"], "users": {"alice": {"due": "much"}}}, id="halves of things"),
+        pytest.param(
+            {"time": 1.0, "jobs": {"id": ["1"], "pass": [0.0], "attained": [0.0], "home": ["gone v100"]}},
+            id="a home that is no more",
+        ),
+    ],
+)
+def test_what_makes_no_sense_in_the_store_counts_as_never_said(state: dict[str, object]) -> None:
+    assert set(decided(job(1), state=state).targets) == {"1"}
+
+
+def test_an_exclusive_job_has_its_turn_only_where_nobody_is_before_it() -> None:
+    alone = job(9, user="bob", request=Request(gpus=1, exclusive=True))
+    cluster = Cluster([node("n1")], [*(job(n, 1, user=f"u{n}") for n in range(8)), alone], tickets())
+    cluster.run(30)
+    assert 0 < cluster.service["9"] < cluster.time
+    assert min(cluster.service[str(n)] for n in range(8)) >= 0.5 * cluster.time
+
+
+def test_a_job_in_a_reservation_of_other_gpus_starts_there() -> None:
+    nodes = [node("n1"), node("k1", 4, "k80", reservation="lab")]
+    seen = snapshot(
+        nodes,
+        [job(1, 8), job(2, 2, reservation="lab", user="bob")],
+        reservations=(Reservation("lab", frozenset({"k1"}), 0.0, 1e9),),
+    )
+    asked = situation(nodes, seen.jobs, seen=seen, usable={"gpu": frozenset({"n1"})})
+    assert {one.job: one.nodes for one in GandivaFair().decide(asked).targets.values()} == {"1": ("n1",), "2": ("k1",)}
+
+
+class TestBadInput:
+    """Clear words, safe defaults."""
+
+    def test_a_user_with_only_oversize_jobs_takes_nobodys_share(self) -> None:
+        decision = decided(job(1, 64, user="big"), job(2, 8), job(3, 8))
+        assert decision.waiting["1"].code is Code.NEVER_FITS
+        assert "big" not in {user for user, own in Past.read(decision.state).users.items() if own.holdings}
+
+    def test_tickets_for_nobody_here_change_nothing(self) -> None:
+        asked = situation([node("n1")], [job(1, 8), job(2, 8, user="bob")])
+        named = replace(asked, tickets=Tickets(users=("nobody=9",)))
+        assert GandivaFair().decide(named).targets == GandivaFair().decide(asked).targets
+
+    def test_without_speedups_nobody_trades(self) -> None:
+        assert Past.read(mixed(Knowledge()).state).trades == ()
+
+    def test_nothing_at_all(self) -> None:
+        assert GandivaFair().decide(situation([], [])).targets == {}
+
+
+def mixed(knowledge: Knowledge, rounds: int = 1, trading: bool = True) -> Cluster:
+    """Three types, four users with many jobs each."""
+    nodes = [node("v1", 4, "v100"), node("p1", 4, "p100"), *(node(f"k{n}", 4, "k80") for n in range(4))]
+    models = {"alice": "vae", "bob": "superresolution", "carol": "resnext50", "dave": "dcgan"}
+    jobs = [
+        job(100 * place + n, 1, user=user, hint=f"model={model}")
+        for place, (user, model) in enumerate(models.items(), 1)
+        for n in range(24)
+    ]
+    cluster = Cluster(nodes, jobs, tickets(trading=trading), knowledge)
+    cluster.run(rounds)
+    return cluster
+
+
+def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
+    cluster = mixed(sample_speedups(), 60)
+    past = Past.read(cluster.state)
+    assert {(one.seller, one.buyer, round(one.price, 2)) for one in past.trades if one.fast == "v100"} == {
+        ("alice", "dave", 6.33),
+        ("bob", "dave", 6.33),
+    }
+    for user, account in past.users.items():
+        for kind, gpus in account.holdings.items():
+            assert cluster.by_type[user, kind] / cluster.time == pytest.approx(gpus, abs=0.35)
+    assert past.users["alice"].had == pytest.approx(past.users["alice"].due, rel=0.05)
+
+
+def test_nobody_is_worse_off_with_trading_than_without() -> None:
+    traded, not_traded = (mixed(sample_speedups(), 60, trading) for trading in (True, False))
+    for user, account in Past.read(traded.state).users.items():
+        rates = [
+            sum(gpus * account.speedups[kind] for (owner, kind), gpus in one.by_type.items() if owner == user)
+            for one in (traded, not_traded)
+        ]
+        assert rates[0] >= 0.95 * rates[1]
+
+
+@pytest.mark.parametrize(
+    ("now", "found"),
+    [
+        pytest.param({"k80": 10.0, "v100": 50.0}, set(), id="as ever"),
+        pytest.param({"k80": 5.0, "v100": 50.0}, {"alice"}, id="slower on the slow type only"),
+        pytest.param({"k80": 5.0, "v100": 25.0}, set(), id="slower everywhere: another batch size"),
+        pytest.param({"v100": 25.0}, set(), id="nothing measured on the slow type"),
+    ],
+)
+def test_who_slows_down_slow_gpus_is_found(now: dict[str, float], found: set[str]) -> None:
+    jobs = {"1": job(1, hint="model=vae")}
+    assert slowed_down({"vae k80": 10.0, "vae v100": 50.0}, {"1": now}, "k80", jobs) == found
+
+
+def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
+    """Dave's job makes half of what the same model made on the slow type; the others trade on."""
+    cluster = mixed(sample_speedups(), 2)
+    cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 10.0, "v100": 64.0}})
+    cluster.run(1)
+    assert {one.buyer for one in Past.read(cluster.state).trades} == {"dave"}
+    cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 5.0, "v100": 64.0}})
+    cluster.run(1)
+    assert {one.buyer for one in Past.read(cluster.state).trades} == {"carol"}

@@ -1,0 +1,157 @@
+"""Trades (slide 12), and that nobody can gain by what he says of his jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from slurmsched.knowledge import sample_speedups
+from slurmsched.policies.gandiva_fair import Trade, Trader, trade
+
+V100 = {"v100": 1.0}
+
+
+def trader(user: str, speedup: float, fast: float = 1, slow: float = 4, **other: float) -> Trader:
+    return Trader(user, {"v100": fast, "k80": slow}, {"v100": speedup, "k80": 1.0}, **other)
+
+
+def test_the_talks_trade_at_the_price_of_the_third_user() -> None:
+    before = (trader("u1", 1.2), trader("u2", 6.0), trader("u3", 2.0, 0, 0))
+    after, trades = trade(before, V100)
+    assert trades == (Trade("u1", "u2", "v100", "k80", 1.0, 2.0),)
+    assert [one.worth for one in before] == pytest.approx([5.2, 10, 0])
+    assert [one.worth for one in after] == pytest.approx([6, 14, 0])
+
+
+@pytest.mark.parametrize(
+    ("traders", "listed", "trades"),
+    [
+        pytest.param([trader("u1", 1.2), trader("u2", 6.0)], {}, [], id="two users and no price of anybody else's"),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0)], {"v100": 4.0}, [("u1", 1.0, 4.0)], id="two users, at the list price"
+        ),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0)], {"v100": 7.0}, [], id="a list price at which one of the two loses"
+        ),
+        pytest.param([trader("u1", 2.0), trader("u2", 2.0), trader("u3", 2.0)], {}, [], id="all alike"),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0, slow=1), trader("u3", 2.0)],
+            {},
+            [("u1", 0.5, 2.0)],
+            id="the buyer has GPUs for half of it",
+        ),
+        pytest.param(
+            [trader("u1", 1.2, room=0.5), trader("u2", 6.0), trader("u3", 2.0)],
+            {},
+            [("u1", 0.5, 2.0)],
+            id="the seller has jobs for half of what he would get",
+        ),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0, usable={"v100": 1.5}), trader("u3", 2.0)],  # type: ignore[arg-type]  # a mapping
+            {},
+            [("u1", 0.5, 2.0)],
+            id="the buyer can use half of it",
+        ),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0, slow=2), trader("u3", 2.0), trader("u4", 1.5)],
+            {},
+            [("u4", 0.5, 2.0), ("u1", 0.5, 2.0)],
+            id="all below the price sell the same part",
+        ),
+        pytest.param(
+            [replace(trader("u1", 1.2), speedups={}), trader("u2", 6.0), trader("u3", 2.0)],
+            {},
+            [],
+            id="a user of whom nothing is known keeps what he has",
+        ),
+    ],
+)
+def test_trades(traders: list[Trader], listed: dict[str, float], trades: list[tuple[str, float, float]]) -> None:
+    _, found = trade(traders, V100, listed)
+    assert [(one.seller, pytest.approx(one.gpus), one.price) for one in found] == trades
+
+
+def test_the_table_of_speedups_is_the_talks() -> None:
+    known = sample_speedups()
+    table = {
+        name: tuple(
+            round(profile.scaling[kind].at(1) / profile.scaling["k80"].at(1), 2) for kind in ("p40", "p100", "v100")
+        )
+        for name, profile in known.models.items()
+    }
+    assert table == {
+        "vae": (1.17, 1.19, 1.25),
+        "superresolution": (1.43, 1.73, 1.87),
+        "dcgan": (4.34, 4.31, 6.42),
+        "gru": (3.00, 2.58, 4.81),
+        "lstm": (3.10, 3.58, 4.81),
+        "resnet50": (3.17, 3.34, 5.14),
+        "resnext50": (3.70, 4.12, 6.33),
+    }
+    milliseconds = [1000 / profile.scaling["k80"].at(1) for profile in known.models.values()]
+    assert milliseconds == pytest.approx([11.5, 207.5, 183.4, 48.4, 48.9, 134, 2005.7], rel=1e-4)
+
+
+TYPES = {"p100": 3.0, "v100": 5.0}
+speedups = st.fixed_dictionaries({"p100": st.floats(1, 8), "v100": st.floats(1, 8)})
+gpus = st.floats(0, 20)
+
+
+@st.composite
+def markets(draw: st.DrawFn) -> list[Trader]:
+    """Two to six users, each with GPUs of three types and jobs for some more."""
+    found = []
+    for number in range(draw(st.integers(2, 6))):
+        holdings = {kind: draw(gpus) for kind in ("k80", "p100", "v100")}
+        found.append(Trader(f"u{number}", holdings, {**draw(speedups), "k80": 1.0}, room=draw(st.floats(0, 40))))
+    return found
+
+
+listed = st.one_of(st.just({}), speedups)
+
+
+@settings(deadline=None)
+@given(markets(), listed)
+def test_nobody_is_worse_off_and_no_gpu_is_lost_or_made(traders: list[Trader], prices: dict[str, float]) -> None:
+    after, trades = trade(traders, TYPES, prices)
+    for kind in ("k80", "p100", "v100"):
+        assert sum(one.holdings[kind] for one in after) == pytest.approx(sum(one.holdings[kind] for one in traders))
+    for before, one in zip(traders, after, strict=True):
+        assert one.worth >= before.worth - 1e-6
+        assert min(one.holdings.values()) >= -1e-6
+        assert sum(one.holdings.values()) <= sum(before.holdings.values()) + before.room + 1e-6
+    traded = {user for one in trades for user in (one.seller, one.buyer)}
+    gains = {one.user for before, one in zip(traders, after, strict=True) if one.worth > before.worth + 1e-6}
+    assert gains <= traded
+
+
+@settings(deadline=None, max_examples=400)
+@given(markets(), listed, st.data())
+def test_nobody_gains_by_understating_or_inflating_a_speedup(
+    traders: list[Trader], prices: dict[str, float], data: st.DataObject
+) -> None:
+    honest, _ = trade(traders, TYPES, prices)
+    place = data.draw(st.integers(0, len(traders) - 1))
+    truth = traders[place].speedups
+    lie = {**data.draw(speedups), "k80": 1.0}
+    told = [replace(one, speedups=lie) if at == place else one for at, one in enumerate(traders)]
+    lied, _ = trade(told, TYPES, prices)
+    got = replace(lied[place], speedups=truth).worth
+    assert got <= honest[place].worth + 1e-6 * (1 + honest[place].worth)
+
+
+@settings(deadline=None)
+@given(markets())
+def test_no_two_on_the_two_sides_of_a_price_could_gain_any_more(traders: list[Trader]) -> None:
+    """A buyer that still has the currency meets sellers without GPUs, or without jobs for more."""
+    for_two = ({kind: one.holdings[kind] for kind in ("k80", "v100")} for one in traders)
+    unlimited = [replace(one, holdings=held, room=float("inf")) for one, held in zip(traders, for_two, strict=True)]
+    after, trades = trade(unlimited, V100)
+    assume(trades)
+    final = {one.user: one for one in after}
+    buyer = final[trades[0].buyer]
+    left = sum(final[one.seller].holdings["v100"] for one in trades)
+    assert min(buyer.holdings["k80"], left) <= 1e-6
