@@ -16,7 +16,7 @@ from slurmsched.policies.placing import Choosing
 from slurmsched.policies.protocol import Ordering, Situation
 from slurmsched.policies.rungs import AfterCompletingJobs, BesideRestartedJobs, InFreeRoom, InPlaceOfOthers, Rung
 
-__all__ = ["Composed"]
+__all__ = ["FINISHING", "Composed"]
 
 LADDER: Final[tuple[Callable[[Draft], Rung], ...]] = (
     InFreeRoom,
@@ -25,6 +25,9 @@ LADDER: Final[tuple[Callable[[Draft], Rung], ...]] = (
     InPlaceOfOthers,
 )
 """Ways to find a newcomer a place, least disruptive first."""
+
+FINISHING: Final[tuple[Callable[[Draft], None], ...]] = (grow, enlarge)
+"""What is spare goes to those it makes faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Composed:
     ordering: Ordering
     allocating: Allocating
     choosing: Choosing
-    finishing: tuple[Callable[[Draft], None], ...] = (grow, enlarge)
+    finishing: tuple[Callable[[Draft], None], ...] = FINISHING
     """Done once everybody had a turn."""
     mixed: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
     """Jobs that may lie on several GPU types at once, and on which."""

@@ -10,13 +10,11 @@ from typing import Final
 
 from slurmsched.policies.allocating import AsRequested, Greedy, Proportional, Tune
 from slurmsched.policies.backfilling import Backfilling
-from slurmsched.policies.composed import Composed
-from slurmsched.policies.enlarging import enlarge
+from slurmsched.policies.composed import FINISHING, Composed
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd import FragmentationDescent
 from slurmsched.policies.gandiva_fair import GandivaFair
 from slurmsched.policies.gavel.live import Gavel
-from slurmsched.policies.growing import grow
 from slurmsched.policies.hadar.live import HadarSystem
 from slurmsched.policies.ordering import (
     Alignment,
@@ -40,7 +38,7 @@ YARN: Final = FirstInFirstOut(name="yarn-cs")
 
 
 def _renaming(name: str, order: Ordering) -> Composed:
-    return Composed(name, order, Proportional(), CONSOLIDATED, (grow, enlarge, rename_nodes))
+    return Composed(name, order, Proportional(), CONSOLIDATED, (*FINISHING, rename_nodes))
 
 
 # fmt: off

@@ -22,7 +22,7 @@ PACKAGES: Final = "/opt/slurmsched:/opt/slurmsched/.venv/lib/python3.11/site-pac
 
 ALONE: Final = """#!/bin/bash
 trap "" USR1
-python3 /opt/slurmsched/examples/train.py --epochs 60 --pause 0.02
+python3 /opt/slurmsched/examples/train.py --epochs 90 --pause 0.02
 """
 APART: Final = """#!/bin/bash
 trap "" USR1

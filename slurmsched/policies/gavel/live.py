@@ -13,8 +13,7 @@ import numpy as np
 
 from slurmsched.model import Decision, Job, JobId, JobState, Ranked
 from slurmsched.policies.allocating import Proportional
-from slurmsched.policies.composed import Composed
-from slurmsched.policies.enlarging import enlarge
+from slurmsched.policies.composed import FINISHING, Composed
 from slurmsched.policies.gavel.books import RESET, Books
 from slurmsched.policies.gavel.memory import Remembered
 from slurmsched.policies.gavel.moving import Moving
@@ -22,7 +21,6 @@ from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.picking import picked
 from slurmsched.policies.gavel.problem import Mask, Problem
 from slurmsched.policies.gavel.rates import managed_gpus, on_type, rate_matrix
-from slurmsched.policies.growing import grow
 from slurmsched.policies.placing import CONSOLIDATED
 from slurmsched.policies.protocol import Outranks, Situation
 
@@ -52,7 +50,7 @@ class Gavel:
         jobs = tuple(on_type(job, kinds[job.id]) if job.id in kinds else job for job in situation.jobs)
         picks = _Picks(books, rates > 0, kinds)
         speed = {(job.id, kind): rates[row, at] for row, job in enumerate(jobs) for at, kind in enumerate(types)}
-        system = Composed(self.name, picks, Proportional(), CONSOLIDATED, (Moving(kinds, speed), grow, enlarge))
+        system = Composed(self.name, picks, Proportional(), CONSOLIDATED, (Moving(kinds, speed), *FINISHING))
         decision = system.decide(replace(situation, jobs=jobs))
         return replace(decision, state=Remembered.of(books, situation.snapshot.time).said())
 

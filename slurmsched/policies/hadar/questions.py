@@ -36,12 +36,13 @@ class Question:
 
 
 def question_of(situation: Situation) -> Question:
-    """The jobs that may be given a place, and the GPUs that they have or could have on nodes open to anybody."""
+    """The jobs that may be given a place, by submission, and the GPUs that they have or could have on open nodes."""
     ledger = Ledger.free(situation.snapshot)
     pools, types = ledger.pools, tuple(dict.fromkeys(ledger.pools.types))
     grounds = Grounds(pools, situation.snapshot, situation.usable)
     open_to = {job.id: grounds.of(job) for job in situation.jobs}
-    asked = [job for job in situation.jobs if job.id not in situation.fixed and _asks(job)]
+    in_order = sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))
+    asked = [job for job in in_order if job.id not in situation.fixed and _asks(job)]
     usable = np.zeros(len(pools), dtype=np.bool_)
     for job in asked:
         for mask in open_to[job.id]:
