@@ -41,12 +41,12 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "fgd-variant": Entry(
         "fgd.variant", "variant", "FGD on another list of pods of that form.", frozenset({"variant", "pods"})
     ),
-    "gavel-static": Entry("mixed.static", "static", "Gavel's policies on its static trace, beside its own code."),
+    "gavel-static": Entry("mixed.static", "static", "Gavel's policies on its static trace."),
     "gavel-vectors": Entry(
         "mixed.vectors", "vectors", "Gavel's programs on small cases, by their optima.", frozenset({"vectors"})
     ),
     "hadar-example": Entry("mixed.hadar_example", "example", "Hadar, figure 1: three jobs on six GPUs of three types."),
-    "hadar-static": Entry("mixed.hadar_static", "static", "Hadar, figures 3 and 4: 480 jobs, 60 GPUs of three types."),
+    "hadar-static": Entry("mixed.hadar_static", "static", "Hadar, figures 3 and 4: 480 jobs on 60 mixed GPUs."),
     "hadare-mixes": Entry("mixed.hadare_mixes", "mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."),
     "gandiva-homogeneous": Entry(
         "gandiva.homogeneous", "homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one kind."
