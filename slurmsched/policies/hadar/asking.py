@@ -17,13 +17,14 @@ class Speeds:
     """Iterations per second of a whole gang of `workers`, by type as the servers number them: X_j^r.
 
     `together` is on one server, `apart` on several; what it loses there is the cost of communication. 0.0 is a type
-    that it cannot run on. It lies on at most `most` servers, and on several types only if it `mixes`. Jobs that are
+    that it cannot run on. It lies on `fewest` to `most` servers, and on several types only if it `mixes`. Jobs that are
     alike share the object.
     """
 
     workers: int
     together: tuple[float, ...]
     apart: tuple[float, ...]
+    fewest: int = 1
     most: int | None = None
     mixes: bool = True
 

@@ -44,6 +44,16 @@ class Hadar:
         anew = market.solved(unmoved)
         return anew if market.worth(anew, leases) > market.worth(kept, leases) else kept
 
+    def worth(
+        self,
+        queue: Sequence[Ask],
+        servers: Servers,
+        places: Mapping[str, Allocation],
+        running: Mapping[str, Allocation],
+    ) -> float:
+        """What these places are worth to all jobs together, restarts paid."""
+        return _Market(self, queue, servers).worth(places, running)
+
 
 class _Market:
     """One round's jobs, servers and prices."""

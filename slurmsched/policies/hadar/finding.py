@@ -31,6 +31,8 @@ def offers(speeds: Speeds, servers: Servers, free: Ints, price: Floats) -> tuple
     dear GPUs the slower, since the gang is no faster for the others.
     """
     found: list[Offer] = []
+    if speeds.fewest > 1:
+        free = np.minimum(free, -(-speeds.workers // speeds.fewest))
     idle = free > 0
     for allowed in _allowed(speeds):
         pools = np.flatnonzero(allowed[servers.type_of] & idle)
@@ -95,6 +97,6 @@ def _filled(speeds: Speeds, servers: Servers, order: Ints, free: Ints, price: Fl
     taken = np.minimum(np.maximum(speeds.workers - before, 0), free[order])
     used = order[taken > 0]
     spread = len(set(servers.server_of[used].tolist()))
-    if spread <= (speeds.most or spread):
+    if speeds.fewest <= spread <= (speeds.most or spread) and int(taken.sum()) == speeds.workers:
         rate = speeds.of(servers.type_of[used].tolist(), spread)
         yield Offer(servers.allocation(order, taken), rate, float(taken @ price[order]))

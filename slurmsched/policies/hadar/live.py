@@ -22,6 +22,7 @@ from slurmsched.policies.hadar.questions import Question, question_of, why_unmix
 from slurmsched.policies.hadar.utilities import Valuing, timely
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.placing import CONSOLIDATED
+from slurmsched.policies.pools import Pools
 from slurmsched.policies.protocol import Outranks, Situation
 
 __all__ = ["HadarSystem"]
@@ -43,12 +44,25 @@ class HadarSystem:
         steps = (_moving(question, types), grow, enlarge)
         system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, steps, mixed)
         decision = system.decide(replace(situation, jobs=jobs))
+        if decision.victims:
+            spared = system.decide(replace(situation, jobs=jobs, moves=0))
+            if self._worth(hadar, question, situation, decision) <= self._worth(hadar, question, situation, spared):
+                decision = spared
         requests = {job.id: job.request for job in situation.jobs}
         waiting = {
             job: _one_type(why, why_unmixed(requests[job]), requests[job].gpus) for job, why in decision.waiting.items()
         }
         targets = {job: _said(target) for job, target in decision.targets.items()}
         return replace(decision, targets=targets, waiting=waiting)
+
+    @staticmethod
+    def _worth(hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
+        """What the nodes that were found are worth: they may be others than the prices foresaw, for want of CPUs or
+        memory, and nobody is displaced for less."""
+        pools, asked = Pools(situation.snapshot.nodes), {ask.job for ask in question.queue}
+        claims = {job: pools.claim(target.shares) for job, target in decision.targets.items() if job in asked}
+        places = {job: tuple(sorted(zip(claim.pools, claim.gpus, strict=True))) for job, claim in claims.items()}
+        return hadar.worth(question.queue, question.servers, places, question.running)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -12,6 +12,8 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, JobState, Request
+from slurmsched.policies.allocating import Proportional
+from slurmsched.policies.fitting import EmptyCluster
 from slurmsched.policies.gang import gang_of
 from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
 from slurmsched.policies.hadar.servers import Servers
@@ -42,7 +44,8 @@ def question_of(situation: Situation) -> Question:
     grounds = Grounds(pools, situation.snapshot, situation.usable)
     open_to = {job.id: grounds.of(job) for job in situation.jobs}
     in_order = sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))
-    asked = [job for job in in_order if job.id not in situation.fixed and _asks(job)]
+    empty = EmptyCluster(pools, situation.snapshot, situation.knowledge, Proportional(), _mixtures(in_order, types))
+    asked = [job for job in in_order if job.id not in situation.fixed and _asks(job) and not empty.lacks(job)]
     usable = np.zeros(len(pools), dtype=np.bool_)
     for job in asked:
         for mask in open_to[job.id]:
@@ -76,6 +79,10 @@ def why_unmixed(request: Request) -> str:
     return "it asks for one node, and a node has one type" if gang.most == 1 else ""
 
 
+def _mixtures(jobs: Iterable[Job], types: tuple[str, ...]) -> dict[JobId, frozenset[str]]:
+    return {job.id: frozenset(types) for job in jobs if not why_unmixed(job.request)}
+
+
 def _original(job: Job) -> JobId:
     """The job that this is a copy of (HadarE's forks are the tasks of an array); else itself."""
     return job.array_job if job.array_job and job.hints.fork else job.id
@@ -90,7 +97,7 @@ def _ask(job: Job, situation: Situation, types: tuple[str, ...], reachable: set[
     knowledge, gang = situation.knowledge, gang_of(job.request, None, memory_tunable=False)
     together = tuple(_speed(job, kind, knowledge, 1) if kind in reachable else 0.0 for kind in types)
     apart = tuple(_speed(job, kind, knowledge, 2) if kind in reachable else 0.0 for kind in types)
-    speeds = Speeds(job.request.gpus, together, apart, gang.most, not why_unmixed(job.request))
+    speeds = Speeds(job.request.gpus, together, apart, gang.fewest, gang.most, not why_unmixed(job.request))
     left = knowledge.remaining(job)
     left = UNSAID if left == inf else left
     age = max(0.0, situation.snapshot.time - job.submit_time)

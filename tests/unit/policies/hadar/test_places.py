@@ -76,6 +76,9 @@ def test_a_slower_place_is_offered_only_where_it_is_cheaper() -> None:
     [
         pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, mixes=False), [((0, 4), (1, 2))], id="one type only"),
         pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, most=1), [], id="one server only"),
+        pytest.param(
+            Speeds(4, (4.0, 0.0), (4.0, 0.0), fewest=2), [((0, 2), (1, 2))], id="two servers though one would hold it"
+        ),
     ],
 )
 def test_a_gang_lies_only_where_its_request_lets_it(gang: Speeds, expected: list[tuple[tuple[int, int], ...]]) -> None:
