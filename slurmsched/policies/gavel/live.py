@@ -38,6 +38,7 @@ class Gavel:
     name: str = "gavel"
 
     def decide(self, situation: Situation) -> Decision:
+        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))))
         types = tuple(sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}))
         gpus, rates = managed_gpus(situation, types), rate_matrix(situation, types)
         books = _booked(situation, types)
