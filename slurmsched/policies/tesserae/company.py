@@ -64,8 +64,8 @@ def _names(shares: Sequence[Share]) -> str:
 
 def type_of(shares: Sequence[Share], nodes: Mapping[str, Node]) -> str:
     """The GPU type of the first share; Slurm does not say it of shards, so the node does."""
-    first = shares[0]
-    return first.gpu_type or next(iter(nodes[first.node].gpu_types), "")
+    first, home = shares[0], nodes.get(shares[0].node)
+    return first.gpu_type or next(iter(home.gpu_types if home else ()), "")
 
 
 def _listed(jobs: Sequence[Job]) -> str:

@@ -54,10 +54,15 @@ class Halves:
         jobs = {job.id: job for job in (*hosts, *pending)}
         types = {host.id: type_of(self.places[host.id], self.cluster.snapshot.node) for host in hosts}
 
+        at = {host.id: self.devices.places(self.places[host.id]) for host in hosts}
+        homes = dict[JobId, list[tuple[Asking, Mask]]]()
+
         def wanted(host: Job, guest: Job) -> Asking | None:
-            at = self.devices.places(self.places[host.id])
-            homes = self.with_room(guest)
-            return next((own for own, nodes in homes if _is_half(own, len(at), shards) and nodes[at].all()), None)
+            if guest.id not in homes:
+                homes[guest.id] = [own for own in self.with_room(guest) if 2 * own[0].shards == shards]
+            there = at[host.id]
+            found = (own for own, nodes in homes[guest.id] if len(own.tasks) == len(there) and nodes[there].all())
+            return next(found, None)
 
         found = pairs(
             hosts,
@@ -75,7 +80,9 @@ class Halves:
         """Whether a half that is sent to the same nodes comes onto the same devices. That of a job which starts in this
         round is certain: nobody else with shards starts there, and both take the same device."""
         shares = self.places[host.id]
-        if not all(2 * own.shards == shards == self.cluster.shards[self.devices.number[own.node]] for own in shares):
+        number = self.devices.number
+        known = all(own.node in number for own in shares)
+        if not known or not all(2 * own.shards == shards == self.cluster.shards[number[own.node]] for own in shares):
             return False
         if host.state is JobState.PENDING:
             return True
@@ -89,7 +96,3 @@ class Halves:
                 yield wanted, nodes & self.cluster.idle.fits(wanted.tasks[0], everywhere)
         except PolicyError:
             return
-
-
-def _is_half(wanted: Asking, nodes: int, shards: int) -> bool:
-    return len(wanted.tasks) == nodes and 2 * wanted.shards == shards

@@ -103,12 +103,13 @@ class _Round:
         """Why the others wait."""
         if not self._pending:
             return self._ending
-        empty = self._seats.cluster.emptied()
-        return self._ending | {job.id: self._in_the_way(job) or wanting(job, empty) for job in self._pending}
+        empty, halves = self._seats.cluster.emptied(), self._halves()
+        why = {job.id: self._in_the_way(job, halves) or wanting(job, empty) for job in self._pending}
+        return self._ending | why
 
-    def _in_the_way(self, job: Job) -> Reason | None:
+    def _in_the_way(self, job: Job, halves: Halves) -> Reason | None:
         """That there is room, but not for it alone."""
-        nodes, halves = self._seats.cluster.nodes, self._halves()
+        nodes = self._seats.cluster.nodes
         for wanted, room in halves.with_room(job) if job.request.shards else ():
             if (node := self._devices.taking_turns(room)) is not None:
                 return Reason(Code.ONE_A_ROUND, {"node": nodes[node].name})
