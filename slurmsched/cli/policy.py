@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from slurmsched.policies.systems import PARTS
 from slurmsched.settings.definition import Mode, Settings
 
 __all__ = ["MODE", "defragmenting", "policy_options", "with_mode", "with_policy"]
@@ -31,8 +30,7 @@ def policy_options(command: F) -> F:
 def defragmenting(settings: Settings, *, asked: bool) -> Settings:
     """The settings with running jobs moved for waiting ones, where that was asked for; system fgd does it."""
     policy = settings.policy
-    own = policy.system if policy.system in PARTS else "fgd"
-    return replace(settings, policy=replace(policy, system=own, defragment=True)) if asked else settings
+    return replace(settings, policy=replace(policy, system="fgd", defragment=True)) if asked else settings
 
 
 def with_mode(settings: Settings, mode: str | None) -> Settings:

@@ -28,7 +28,9 @@ class Target:
     shares: tuple[Share, ...]
     reasons: tuple[Reason, ...] = ()
     speed: float = 1.0
-    """Relative to the GPU-proportional share."""
+    """Relative to the GPU-proportional share, and to having its GPUs alone."""
+    beside: tuple[JobId, ...] = ()
+    """Who is meant to use the same GPUs."""
 
     @property
     def resources(self) -> Resources:

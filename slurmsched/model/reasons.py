@@ -27,10 +27,14 @@ class Code(StrEnum):
     ROOM_IS_MADE = "room_is_made"
     MAKES_ROOM = "makes_room"
     TURN = "turn"
+    SHARES_GPU = "shares_gpu"
+    SHARES_UNASKED = "shares_unasked"
     # a job waits
     BEHIND = "behind"
     NO_ROOM = "no_room"
     NO_SHARDS = "no_shards"
+    BESIDE_ANOTHER = "beside_another"
+    ONE_A_ROUND = "one_a_round"
     NO_CPUS = "no_cpus"
     NEVER_FITS = "never_fits"
     ONE_TYPE = "one_type"
@@ -87,9 +91,13 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.MAKES_ROOM: "moves to {nodes}, so that job {job} can start",
     Code.MIXED: "runs on {mix}: sooner than on one type alone",
     Code.TURN: "has its turn: it was {ahead} ahead on the {due} GPUs that its tickets stand for",
+    Code.SHARES_GPU: "shares {devices} with job {job}: together {work} times the work of one",
+    Code.SHARES_UNASKED: "shares {devices} with {jobs}, which no round put there",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
+    Code.BESIDE_ANOTHER: "waits: on {node} Slurm may put it on GPU {gpu}, beside {jobs}, and these are not to share",
+    Code.ONE_A_ROUND: "waits for the next round: this one starts others on {node}, and Slurm chooses their GPU",
     Code.NO_CPUS: "next in order, but no nodes have {cpus} CPUs and its memory free",
     Code.ONE_TYPE: "waits for {gpus} GPUs of one type, and cannot have several: {why}",
     Code.NEVER_FITS: "asks for more than the cluster has: {what}",

@@ -27,6 +27,7 @@ from slurmsched.policies.ordering import (
 from slurmsched.policies.placing import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.protocol import Ordering, System
 from slurmsched.policies.tesserae.naming import rename_nodes
+from slurmsched.policies.tesserae.packed import Packed
 
 __all__ = ["ORDERS", "OWN_ORDER", "PARTS", "SYSTEMS", "system"]
 
@@ -51,6 +52,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "tetris":         lambda _:     Composed("tetris",         Alignment(),     Greedy(),       CONSOLIDATED),
     "tesserae":       lambda order: _renaming("tesserae",      order),                      # proportional  fewest moves
     "tesserae-ftf":   lambda _:     _renaming("tesserae-ftf",  FinishTimeFairness()),
+    "tesserae-packed": Packed,                                                # as requested   pairs on halves of GPUs
     "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
     "tiresias":       lambda _:     Composed("tiresias",       TIRESIAS,        Proportional(), CONSOLIDATED),
     "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
@@ -61,7 +63,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
 }
 """Every system by name."""
 
-PARTS: Final = frozenset({"fgd"})
+PARTS: Final = frozenset({"fgd", "tesserae-packed"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
 OWN_ORDER: Final = frozenset({

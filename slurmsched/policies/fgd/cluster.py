@@ -56,7 +56,7 @@ class FragmentedCluster:
         """What the job asks for, and the nodes it may have it on, by partition and, where it asks for shards, by how
         many a GPU has. Raises PolicyError for a constraint that cannot be read."""
         for ground in self.open_to(job):
-            kinds = sorted({int(own) for own in self.shards[ground]}, reverse=True) if job.request.shards else [0]
+            kinds = np.unique(self.shards[ground])[::-1].tolist() if job.request.shards else [0]
             for shards in kinds:
                 try:
                     yield asking(job.request, shards), ground & (self.shards == shards) if shards else ground

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurmsched.model import Code, Decision, Job, JobId, JobState, Ranked, Reason, Target
+from slurmsched.model import Code, Decision, JobId, Ranked, Reason, Target
 from slurmsched.policies.fgd.clearing import cleared, tenants
 from slurmsched.policies.fgd.cluster import FragmentedCluster
+from slurmsched.policies.fgd.leases import ending, has_a_lease
 from slurmsched.policies.fgd.seating import Seats
 from slurmsched.policies.fgd.wanting import wanting
 from slurmsched.policies.protocol import Ordering, Situation
@@ -36,11 +37,10 @@ class FragmentationDescent:
         targets, waiting = dict[JobId, Target](), dict[JobId, Reason]()
         for ranked in order:
             job = jobs[ranked.job]
-            if _has_a_lease(job):
+            if has_a_lease(job):
                 targets[job.id] = Target(job.id, job.shares, (Reason(Code.KEEPS_LEASE),))
-            elif job.state is JobState.COMPLETING:
-                said = {"jobs": "its own last run", "nodes": ", ".join(job.nodes)}
-                waiting[job.id] = Reason(Code.FREED_SOON, said)
+            elif why := ending(job):
+                waiting[job.id] = why
             elif shares := seats.place(job):
                 first = Reason(Code.FIRST_IN_ORDER, {"order": self.ordering.name})
                 turn = Reason(Code.FILLS_IN) if waiting else first
@@ -63,8 +63,8 @@ class FragmentationDescent:
         movable, left, victims = tenants(seats, situation), situation.moves, dict[JobId, JobId]()
         jobs = {job.id: job for job in situation.jobs}
         for ranked in order:
-            why = waiting.get(ranked.job)
-            if why is None or why.code not in (Code.NO_ROOM, Code.NO_SHARDS) or not left:
+            wants = waiting.get(ranked.job)
+            if wants is None or wants.code not in (Code.NO_ROOM, Code.NO_SHARDS) or not left:
                 continue
             found = cleared(seats, jobs[ranked.job], movable, left)
             if found is None:
@@ -80,7 +80,3 @@ class FragmentationDescent:
             movable = [tenant for tenant in movable if tenant.job.id not in gone]
             left -= len(gone)
         return victims
-
-
-def _has_a_lease(job: Job) -> bool:
-    return bool(job.shares) and job.state in (JobState.RUNNING, JobState.SUSPENDED)

@@ -25,7 +25,7 @@ def wanting(job: Job, empty: FragmentedCluster) -> Reason:
 
 def _too_much(job: Job, empty: FragmentedCluster) -> str:
     """What is too much for the whole cluster, for people; empty where it would fit."""
-    request, types = job.request, {node.gpus[0].type for node in empty.nodes if node.gpus}
+    request = job.request
     try:
         grounds, homes = empty.open_to(job), list(empty.homes(job))
     except PolicyError as error:
@@ -35,6 +35,7 @@ def _too_much(job: Job, empty: FragmentedCluster) -> str:
         widest = max(wanted.tasks, key=lambda task: task.demand)
         if (empty.idle.fits(widest, everywhere) & nodes).sum() >= len(wanted.tasks):
             return ""
+    types = {node.gpus[0].type for node in empty.nodes if node.gpus}
     if request.gpu_type and request.gpu_type not in types:
         return f"GPUs of type {request.gpu_type}; there are {', '.join(sorted(types)) or 'none'}"
     if not grounds:

@@ -6,7 +6,7 @@ gets the other half is decided here; the device is Slurm's choice, so it is read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurmsched.knowledge import Knowledge
@@ -14,7 +14,7 @@ from slurmsched.model import Job, JobId
 from slurmsched.policies.tesserae.packing import Packable, pack
 from slurmsched.policies.tesserae.strategies import PairRates, best_edges
 
-__all__ = ["Apart", "Pair", "apart", "may_share", "pairs"]
+__all__ = ["Apart", "Pair", "apart", "kept_by_both", "may_share", "pairs"]
 
 _WORTH = 1.0
 """Two jobs have to do more together than one of them alone."""
@@ -47,18 +47,27 @@ def pairs(
     knowledge: Knowledge,
     shards_per_gpu: int,
     urgent: Collection[JobId] = (),
+    fits: Callable[[Job, Job], bool] | None = None,
 ) -> tuple[Pair, ...]:
     """The heaviest matching of placed jobs with pending ones, both in order. `types` has the GPU type of each placed
     job; `shards_per_gpu` is how many a device is cut into. `urgent` jobs, of high priority or with a deadline, share
-    with nobody, nor do two whose rates together are not known. Raises PolicyError.
+    with nobody, nor do two whose rates together are not known. `fits` says whether a pending job, the second, may go
+    where a placed one is; it is asked once of pending jobs that ask alike. Raises PolicyError.
     """
-    hosts = tuple(dict.fromkeys((_model(job), types[job.id]) for job in placed))
-    guests = tuple(dict.fromkeys(map(_model, pending)))
-    rates = [[_rates(knowledge, host, guest, gpu_type) for guest in guests] for host, gpu_type in hosts]
-    edges, weights = best_edges(rates, _WORTH)
-    row, column = {host: at for at, host in enumerate(hosts)}, {guest: at for at, guest in enumerate(guests)}
-    rows = [row[_model(job), types[job.id]] for job in placed]
-    columns = [column[_model(job)] for job in pending]
+
+    def host_kind(job: Job) -> Hashable:
+        return _model(job), types[job.id], job.id if fits else ""
+
+    def guest_kind(job: Job) -> Hashable:
+        return (_model(job), job.request, job.partitions, job.reservation) if fits else _model(job)
+
+    def rates(host: Job, guest: Job) -> PairRates:
+        both = kept_by_both(knowledge, host, guest, types[host.id])
+        return {} if both is None or not (fits is None or fits(host, guest)) else {("", ""): both}
+
+    rows, hosts = _by_kind(placed, host_kind)
+    columns, guests = _by_kind(pending, guest_kind)
+    edges, weights = best_edges([[rates(host, guest) for guest in guests] for host in hosts], _WORTH)
 
     def packable(job: Job, kind: int) -> Packable:
         return Packable(_gpus(job, shards_per_gpu), kind, job.id not in urgent and may_share(job))
@@ -67,6 +76,13 @@ def pairs(
     return tuple(
         Pair(placed[host].id, pending[guest].id, edges[rows[host]][columns[guest]].kept) for host, guest in found
     )
+
+
+def kept_by_both(knowledge: Knowledge, host: Job, guest: Job, gpu_type: str) -> tuple[float, float] | None:
+    """What part of its rate alone each keeps beside the other; None where that was not measured of both."""
+    first = _beside(knowledge, _model(host), _model(guest), gpu_type)
+    second = _beside(knowledge, _model(guest), _model(host), gpu_type)
+    return None if first is None or second is None else (first, second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +109,18 @@ def _model(job: Job) -> str:
     return job.hints.model or ""
 
 
+def _by_kind(jobs: Sequence[Job], kind: Callable[[Job], Hashable]) -> tuple[list[int], list[Job]]:
+    """The kind of each job as a number, and one job of each kind."""
+    first = dict[Hashable, Job]()
+    for job in jobs:
+        first.setdefault(kind(job), job)
+    number = {one: place for place, one in enumerate(first)}
+    return [number[kind(job)] for job in jobs], list(first.values())
+
+
 def _gpus(job: Job, shards_per_gpu: int) -> int:
     """GPUs it uses, whole or by half."""
     return job.request.gpus or -(-_SHARING * job.request.shards // max(shards_per_gpu, 1))
-
-
-def _rates(knowledge: Knowledge, host: str, guest: str, gpu_type: str) -> PairRates:
-    """What the two keep of their rates; nothing where that was not measured of both."""
-    first, second = _beside(knowledge, host, guest, gpu_type), _beside(knowledge, guest, host, gpu_type)
-    return {} if first is None or second is None else {("", ""): (first, second)}
 
 
 def _beside(knowledge: Knowledge, model: str, other: str, gpu_type: str) -> float | None:

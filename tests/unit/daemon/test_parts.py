@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.simulated import JobSubmit, Submission
-from slurmsched.model import JobId, Request
+from slurmsched.backends.simulated import JobSubmit, SimulatedBackend, Submission
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import JobId, Node, Operation, Outcome, Request
 from slurmsched.settings.definition import Manage, Policy
+from slurmsched.store.reading import reading
 from tests.builders import node
 from tests.unit.daemon.world import World
 
@@ -75,3 +78,71 @@ def test_a_job_moves_so_that_a_wide_one_starts_and_keeps_what_it_had_done(tmp_pa
     moved = next(job for job in world.simulated.observe().jobs if job.id == small[0])
     assert moved.restarts == 1
     assert world.cluster.jobs[small[0]].work.saved > 0
+
+
+def packing(folder: Path, nodes: list[Node]) -> World:
+    """Pairs are made: beside b, a keeps 0.8 of its speed, and b 0.6 beside a."""
+    made = World(folder, nodes=nodes)
+    made.settings = replace(made.settings, policy=Policy("tesserae-packed", "fifo"), manage=Manage(partitions=("gpu",)))
+    made.knowledge = Knowledge(
+        {model: _beside(model, other) for model, other in (("a", {"b": 0.8}), ("b", {"a": 0.6}))}
+    )
+    made.cluster._hook = JobSubmit(Manage(partitions=("gpu",)), lambda _now: True, parts=True)
+    return made
+
+
+def _beside(model: str, others: dict[str, float]) -> Profile:
+    return Profile(model, "", {}, "by hand", {"v100": Scaling((1,), (1.0,), beside=others)})
+
+
+def half(world: World, model: str, hint: str = "", **other: object) -> JobId:
+    said = f"synsched:model={model}{hint}"
+    return world.simulated.submit(Submission("alice", Request(shards=5, cpus=1), 86400.0, comment=said, **other))
+
+
+def devices(world: World) -> dict[JobId, set[tuple[str, int]]]:
+    return {job.id: {(s.node, i) for s in job.shares for i in s.indices} for job in world.simulated.observe().jobs}
+
+
+def test_pairs_share_a_gpu_once_all_are_taken_and_each_says_how_fast_it_is(tmp_path: Path) -> None:
+    packed = packing(tmp_path, [node("n1", 1, shards=10), node("n2", 1, shards=10)])
+    hosts = [half(packed, "a"), half(packed, "a")]
+    packed.rounds(1)
+    guests, refusing = [half(packed, "b"), half(packed, "b")], half(packed, "b", ",pack=no")
+    packed.rounds(1)
+    decision = packed.round().result.decision
+    where = devices(packed)
+    assert {frozenset(where[job]) for job in hosts} == {frozenset(where[job]) for job in guests}
+    assert {decision.targets[job].speed for job in hosts} == {0.8}
+    assert {decision.targets[job].speed for job in guests} == {0.6}
+    assert not where[refusing]
+
+
+class Interfered(SimulatedBackend):
+    """On this cluster somebody else's half of a GPU starts right before the first thing that a round does."""
+
+    stranger: JobId = ""
+
+    def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
+        if not self.stranger:
+            theirs = Submission("bob", Request(shards=5, cpus=1), 86400.0, partitions=("debug",))
+            self.stranger = self.submit(theirs)
+            self.observe()
+        return super().execute(operations)
+
+
+def test_a_pair_that_slurm_did_not_put_together_is_noticed_and_told(tmp_path: Path) -> None:
+    world = packing(tmp_path, [node("n1", 2, shards=10, partitions=frozenset({"gpu", "debug"}))])
+    host = half(world, "a")
+    world.rounds(1)
+    guest = half(world, "b")
+    world.backend = between = Interfered(world.cluster, world.clock)
+    report = world.round()
+    assert report.result.decision.targets[guest].beside == (host,)
+    where = devices(world)
+    assert where[between.stranger] == where[host] == {("n1", 0)}
+    assert where[guest] == {("n1", 1)}
+    with reading(world.path) as opened:
+        assert opened.surprises(report.id) == 1
+    told = world.round().result.decision.targets[host]
+    assert told.reasons[0].sentence == f"shares GPU 0 of n1 with job {between.stranger}, which no round put there"

@@ -51,6 +51,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.settings = settings_in(self.folder, self.mode)
+        self.knowledge = Knowledge()
         self.hook_holds = self.mode is Mode.ENFORCE
         hook = JobSubmit(Manage(), lambda _now: self.hook_holds)
         self.cluster = Cluster(self.nodes, start=self.clock.now(), hook=hook)
@@ -77,7 +78,7 @@ class World:
         self.settings = replace(self.settings, rounds=replace(self.settings.rounds, mode=mode))
 
     def site(self) -> Site:
-        return Site(self.settings, self.backend, Knowledge())
+        return Site(self.settings, self.backend, self.knowledge)
 
     def submit(self, gpus: int, hint: str = "ckpt=usr1@30", work: float = DAY, **other: object) -> JobId:
         request = Request(gpus=gpus, gpus_per_node=gpus, cpus=3 * gpus)

@@ -89,3 +89,14 @@ def test_a_job_that_ran_before_or_waits_still_surprises_nobody() -> None:
     assert surprises([started(0)], runs, runs) == ()
     waits = snapshot([node()], [job(1)])
     assert surprises([started(0)], waits, waits) == ()
+
+
+def test_two_that_were_to_share_a_gpu_and_do_not_are_told() -> None:
+    guest = Target("2", (share("n1", (0,)),), beside=("1",))
+    host = job(1, on=[share("n1", (0,))])
+    before = snapshot([node()], [host, job(2)])
+    together = snapshot([node()], [host, job(2, on=[share("n1", (0,))])])
+    assert surprises([guest], before, together) == ()
+    apart = snapshot([node()], [host, job(2, on=[share("n1", (1,))])])
+    (found,) = surprises([guest], before, apart)
+    assert found.sentence == "runs on GPU 1 of n1; GPU 0 was foreseen, beside job 1"

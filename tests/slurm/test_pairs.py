@@ -1,0 +1,187 @@
+"""Pairs on real GPUs cut into shards: who shares, who does not, what is told, and a round that moves nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from slurmsched.policies.tesserae import Layout
+from slurmsched.policies.tesserae.deciding import Question, Reading, decide
+from slurmsched.policies.tesserae.seating import in_order
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import Mini
+
+CLUSTER = ("--nodes", "v100:3x2/8c/64g")
+NODES = ("v100-1", "v100-2", "v100-3")
+BETWEEN = "/srv/between"
+"""On the login host: a `scontrol` that lets somebody in before the first change of a round."""
+PROFILES = """\
+[models.reader.gpu.v100]
+rate = [1]
+beside = { writer = 0.8, reader = 0.4 }
+
+[models.writer.gpu.v100]
+rate = [1]
+beside = { reader = 0.7 }
+"""
+"""Together a reader and a writer do 1.5 times the work of one, two readers less than one."""
+
+
+def policy(system: str) -> dict[str, dict[str, object]]:
+    named = {"system": system, "order": "fifo", "profiles": "/etc/synsched/pairs.toml"}
+    return {**SETTINGS, "policy": named, "guards": {"min_run_time": 1}}
+
+
+@pytest.fixture(scope="module")
+def site(mini: Mini) -> Mini:
+    mini.write("/etc/synsched/pairs.toml", PROFILES)
+    return mini
+
+
+@pytest.fixture
+def packing(site: Mini) -> Iterator[Mini]:
+    """Rounds that make pairs, on a cluster with nothing on it."""
+    site.configure(**policy("tesserae-packed"))
+    once(site)
+    yield site
+    clean(site)
+
+
+def once(site: Mini) -> None:
+    done = site.synsched("run", "--once")
+    assert done.code == 0, done.out + done.err
+
+
+def clean(site: Mini) -> None:
+    site.sure("scancel", "--user=alice")
+    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
+
+
+def submit(site: Mini, *options: str, hint: str = "") -> str:
+    return site.train("alice", "--mem=1000", "--cpus-per-task=1", *options, hint=hint)
+
+
+def half(site: Mini, hint: str, *options: str) -> str:
+    return submit(site, "--gres=shard:5", "--nodelist=v100-1", *options, hint=hint)
+
+
+def runs(site: Mini, *jobs: str) -> None:
+    site.until(f"{', '.join(jobs)} run", lambda: all(site.state(job) == "RUNNING" for job in jobs))
+
+
+def shards(site: Mini, job: str) -> str:
+    """Which part of which GPU, as Slurm itself says it: `shard:v100:5(5/10,0/10)`."""
+    return site.jobs()[job]["GRES"]
+
+
+class Status:
+    """What `status` tells now."""
+
+    def __init__(self, site: Mini) -> None:
+        self.said = site.synsched("status", "--json").json
+
+    def on(self, gpu: int) -> set[str]:
+        """Who uses this GPU of the first node."""
+        node = next(node for node in self.said["nodes"] if node["name"] == "v100-1")
+        return set(node["gpus"][gpu]["jobs"])
+
+    def speed(self, job: str) -> float:
+        return float(self._job(job)["speed"])
+
+    def why(self, job: str) -> str:
+        return str(self._job(job)["why"])
+
+    def surprises(self) -> list[str]:
+        return [problem for problem in self.said["problems"] if "than foreseen" in problem]
+
+    def _job(self, job: str) -> dict[str, object]:
+        return next(own for own in self.said["jobs"] if own["id"] == job)
+
+
+def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing: Mini) -> None:
+    site = packing
+    host = half(site, "model=reader")
+    once(site)
+    runs(site, host)
+    guest, refusing = half(site, "model=writer"), half(site, "model=writer,pack=no")
+    once(site)
+    runs(site, guest)
+    status = Status(site)
+    assert status.on(0) == {host, guest}
+    assert shards(site, host) == shards(site, guest)
+    assert (status.speed(host), status.speed(guest)) == (0.8, 0.7)
+    assert status.why(guest) == f"shares GPU 0 of v100-1 with job {host}: together 1.5 times the work of one"
+    assert status.why(refusing).startswith("waits for the next round: this one starts others on v100-1")
+
+    another = half(site, "model=reader")
+    once(site)
+    runs(site, refusing)
+    status = Status(site)
+    assert (status.on(0), status.on(1)) == ({host, guest}, {refusing})
+    assert site.state(another) == "PENDING"
+    once(site)
+    status = Status(site)
+    assert status.on(1) == {refusing}
+    assert status.why(another).endswith(f"on GPU 1, beside job {refusing}, and these are not to share")
+    assert not status.surprises()
+
+
+def test_a_pair_that_slurm_did_not_put_together_is_told(packing: Mini) -> None:
+    """Somebody else's job, in a partition that is not managed, starts between the plan and the start."""
+    site = packing
+    host = half(site, "model=reader")
+    once(site)
+    runs(site, host)
+    guest = half(site, "model=writer")
+    stranger = half(site, "", "--partition=debug", "--hold")
+    interfering = f"""#!/bin/sh
+if [ $# -eq 0 ] && mkdir {BETWEEN}/done 2>/dev/null; then
+    /usr/bin/scontrol release {stranger} </dev/null
+    until squeue -h -t R -j {stranger} | grep -q .; do sleep 0.2; done
+fi
+exec /usr/bin/scontrol "$@"
+"""
+    site.sure("mkdir", "-m", "777", BETWEEN)
+    site.write(f"{BETWEEN}/scontrol", interfering)
+    site.sure("chmod", "755", f"{BETWEEN}/scontrol")
+    site.sure("sh", "-c", f"PATH={BETWEEN}:$PATH exec synsched run --once", user="synsched")
+
+    runs(site, guest)
+    status = Status(site)
+    assert (status.on(0), status.on(1)) == ({host, stranger}, {guest})
+    assert [problem for problem in status.surprises() if problem.startswith("1 job of round")], status.said["problems"]
+    sentence = f"runs on GPU 1 of v100-1; GPU 0 was foreseen, beside job {host}"
+    assert sentence in " ".join(site.synsched("history", guest).out.split())
+    once(site)
+    assert Status(site).why(host) == f"shares GPU 0 of v100-1 with job {stranger}, which no round put there"
+
+
+def test_a_round_in_which_naming_alone_would_move_three_jobs_moves_none(site: Mini) -> None:
+    site.configure(**policy("tesserae"))
+    once(site)
+    filler = submit(site, "--gres=gpu:2", "--nodelist=v100-1", hint="ckpt=usr1@2")
+    once(site)
+    runs(site, filler)
+    jobs = [submit(site, "--gres=gpu:2", hint="ckpt=usr1@2") for _ in range(2)]
+    once(site)
+    runs(site, *jobs)
+    site.sure("scancel", filler)
+    jobs.append(submit(site, "--gres=gpu:2", hint="ckpt=usr1@2"))
+    site.until("a node is free", lambda: site.jobs()[filler]["JobState"] == "CANCELLED")
+    once(site)
+    runs(site, *jobs)
+    shown = site.jobs()
+    before = [shown[job]["NodeList"] for job in jobs]
+    layout = Layout.of((NODES.index(node), 2, (job,)) for job, node in enumerate(before))
+    two = np.array([2, 2, 2])
+    question = Question([0, 1, 2], two, np.zeros(3, dtype=int), np.zeros(3, dtype=bool), two, layout)
+    anew = Reading(in_order, widest=0, renaming=False)
+    assert decide(question, np.zeros((1, 1)), anew).moved == {0, 1, 2}, "placed anew in order, all three move"
+
+    once(site)
+    after = site.jobs()
+    assert [after[job]["NodeList"] for job in jobs] == before
+    assert {after[job]["Restarts"] for job in jobs} == {"0"}
+    clean(site)

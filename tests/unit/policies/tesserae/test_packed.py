@@ -1,0 +1,301 @@
+"""Rounds of live packing on tiny clusters with halves of GPUs, other parts, whole GPUs and jobs of others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Code, Decision, Job, JobState, Node, Request, Resources, Share
+from slurmsched.policies import system
+from slurmsched.policies.tesserae.pairing import kept_by_both, may_share
+from tests.builders import job, node, share, situation
+
+SHARDS = 10
+"""Of one GPU."""
+
+
+def known(**beside: Mapping[str, float]) -> Knowledge:
+    """Models on V100 GPUs, and what part of its rate each keeps beside others."""
+    scalings = {model: {"v100": Scaling((1,), (1.0,), beside=kept)} for model, kept in beside.items()}
+    return Knowledge({model: Profile(model, "", {}, "by hand", scaling) for model, scaling in scalings.items()})
+
+
+RATES = known(a={"a": 0.4, "b": 0.8, "c": 0.95}, b={"a": 0.7, "b": 0.6}, c={"a": 0.6, "b": 0.0})
+"""Two of a do less than one; a and c do most; b and c do not fit together."""
+
+
+def half(number: int, model: str, hint: str = "", on: Sequence[Share] = (), **other: object) -> Job:
+    request = Request(shards=5, cpus=1, **other)  # type: ignore[arg-type]  # by name
+    return job(number, request=request, hint=f"model={model}{',' + hint if hint else ''}", on=on)
+
+
+def has(index: int, where: str = "n1", shards: int = 5) -> Share:
+    return Share(where, Resources(0, 1, 0), "v100", (index,), shards)
+
+
+def decided(nodes: Sequence[Node], jobs: Sequence[Job], managed: Sequence[Job] | None = None) -> Decision:
+    return system("tesserae-packed", "fifo").decide(situation(nodes, jobs, RATES, managed=managed))
+
+
+def devices(decision: Decision) -> dict[str, str]:
+    return {
+        target.job: ",".join(f"{own.node}:{index}" for own in target.shares for index in own.indices)
+        for target in decision.targets.values()
+    }
+
+
+ONE, TWO = node("n1", 1, shards=SHARDS), node("n1", 2, shards=SHARDS)
+BOTH = [ONE, node("n2", 1, shards=SHARDS)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "expected"),
+    [
+        pytest.param([ONE], [half(1, "a"), half(2, "b")], {"1": "n1:0", "2": "n1:0"}, id="two that start together"),
+        pytest.param(
+            [ONE], [half(1, "a", on=[has(0)]), half(2, "b")], {"1": "n1:0", "2": "n1:0"}, id="a guest to one that runs"
+        ),
+        pytest.param(BOTH, [half(1, "a"), half(2, "b")], {"1": "n1:0", "2": "n2:0"}, id="each its own where there is"),
+        pytest.param(
+            [ONE], [half(1, "a"), half(2, "b"), half(3, "c")], {"1": "n1:0", "3": "n1:0"}, id="those who do most"
+        ),
+        pytest.param([ONE], [half(1, "a"), half(2, "a")], {"1": "n1:0"}, id="not two who do less than one"),
+        pytest.param([ONE], [half(1, "b"), half(2, "c")], {"1": "n1:0"}, id="not two who do not fit into memory"),
+        pytest.param([ONE], [half(1, "a"), half(2, "x")], {"1": "n1:0"}, id="not one of whom nothing is known"),
+        pytest.param([ONE], [half(1, "a"), half(2, "b", "pack=no")], {"1": "n1:0"}, id="not one that said no"),
+        pytest.param([ONE], [half(1, "a", "pack=no"), half(2, "b")], {"1": "n1:0"}, id="not to one that said no"),
+        pytest.param(
+            [TWO],
+            [half(1, "a", "pack=no", on=[has(0)]), half(2, "b", on=[has(1)]), half(3, "a")],
+            {"1": "n1:0", "2": "n1:1"},
+            id="not where Slurm would choose another's GPU",
+        ),
+        pytest.param(
+            [TWO],
+            [half(1, "b", on=[has(0)]), half(2, "a", "pack=no", on=[has(1)]), half(3, "a")],
+            {"1": "n1:0", "2": "n1:1", "3": "n1:0"},
+            id="where Slurm chooses the partner's GPU first",
+        ),
+        pytest.param(
+            [TWO],
+            [half(1, "a", on=[has(1)]), half(2, "b")],
+            {"1": "n1:1"},
+            id="not where Slurm would choose an idle GPU before the partner's",
+        ),
+        pytest.param(
+            [node("n1", 1, shards=SHARDS, used_cpus=22)],
+            [half(1, "a", on=[has(0)]), half(2, "b"), job(3, request=Request(shards=5, cpus=2), hint="model=b")],
+            {"1": "n1:0", "2": "n1:0"},
+            id="a guest whose CPUs are there",
+        ),
+        pytest.param(
+            BOTH,
+            [
+                half(1, "a", on=[has(0)]),
+                half(2, "a", on=[has(0, "n2")]),
+                half(3, "b", features="x"),
+                half(4, "b", excluded=frozenset({"n1"})),
+            ],
+            {"1": "n1:0", "2": "n2:0", "4": "n2:0"},
+            id="a guest where it may run",
+        ),
+        pytest.param(
+            BOTH,
+            [
+                job(1, request=Request(shards=10, nodes=2, cpus=2), hint="model=a", on=[has(0), has(0, "n2")]),
+                job(2, request=Request(shards=10, nodes=2, cpus=2), hint="model=b"),
+            ],
+            {"1": "n1:0,n2:0", "2": "n1:0,n2:0"},
+            id="two on as many nodes, on all of them",
+        ),
+        pytest.param(
+            BOTH,
+            [
+                job(1, request=Request(shards=10, nodes=2, cpus=2), hint="model=a", on=[has(0), has(0, "n2")]),
+                half(2, "b"),
+            ],
+            {"1": "n1:0,n2:0"},
+            id="not two with different numbers of GPUs",
+        ),
+        pytest.param(
+            [ONE],
+            [job(1, request=Request(shards=4, cpus=1), hint="model=a"), half(2, "b")],
+            {"1": "n1:0"},
+            id="other parts than halves share with nobody",
+        ),
+        pytest.param(
+            [node("n1", 2, shards=SHARDS)],
+            [half(1, "a"), half(2, "b"), job(3, request=Request(gpus=1, gpus_per_node=1, cpus=1))],
+            {"1": "n1:0", "2": "n1:0", "3": "n1:1"},
+            id="whole GPUs beside them",
+        ),
+        pytest.param(
+            [node("n1", 2, shards=SHARDS), node("cpu", 0)],
+            [half(1, "a"), job(2, gpus=0, cpus=4)],
+            {"1": "n1:0", "2": ""},
+            id="jobs without GPUs beside them",
+        ),
+    ],
+)
+def test_who_is_where(nodes: Sequence[Node], jobs: Sequence[Job], expected: dict[str, str]) -> None:
+    assert devices(decided(nodes, jobs)) == expected
+
+
+def test_a_pair_says_with_whom_and_how_fast() -> None:
+    decision = decided([ONE], [half(1, "a", on=[has(0)]), half(2, "b")])
+    host, guest = decision.targets["1"], decision.targets["2"]
+    assert (host.speed, guest.speed) == (0.8, 0.7)
+    assert (host.beside, guest.beside) == (("2",), ("1",))
+    assert guest.reasons[0].sentence == "shares GPU 0 of n1 with job 1: together 1.5 times the work of one"
+    assert host.reasons[0].sentence == "shares GPU 0 of n1 with job 2: together 1.5 times the work of one"
+
+
+def test_a_pair_that_runs_is_told_again_from_what_slurm_shows() -> None:
+    decision = decided([TWO], [half(1, "a", on=[has(1)]), half(2, "b", on=[has(1)]), half(3, "b", on=[has(0)])])
+    assert [decision.targets[one].speed for one in "123"] == [0.8, 0.7, 1.0]
+    assert [decision.targets[one].beside for one in "123"] == [("2",), ("1",), ()]
+    assert decision.targets["3"].reasons[0].code is Code.KEEPS_LEASE
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "managed"),
+    [
+        pytest.param(half(1, "a", "pack=no", on=[has(0)]), half(2, "b", on=[has(0)]), True, id="one of whom said no"),
+        pytest.param(half(1, "a", on=[has(0)]), half(2, "x", on=[has(0)]), True, id="whose rates are not known"),
+        pytest.param(half(1, "a", on=[has(0)]), half(2, "b", on=[has(0)]), False, id="one of whom is not ours"),
+        pytest.param(half(1, "a", on=[has(0)]), half(2, "b", on=[has(0, shards=3)]), False, id="with another part"),
+    ],
+)
+def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: bool) -> None:
+    decision = decided([TWO], [one, other], [one, other] if managed else [one])
+    assert decision.targets["1"].reasons[0].sentence == "shares GPU 0 of n1 with job 2, which no round put there"
+    assert decision.targets["1"].beside == ()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "sentence"),
+    [
+        pytest.param(
+            [half(1, "a", "pack=no", on=[has(0)]), half(2, "b")],
+            "waits: on n1 Slurm may put it on GPU 0, beside job 1, and these are not to share",
+            id="Slurm would put it beside one that said no",
+        ),
+        pytest.param(
+            [half(1, "a"), half(2, "a")],
+            "waits for the next round: this one starts others on n1, and Slurm chooses their GPU",
+            id="one after another on a node",
+        ),
+        pytest.param(
+            [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 shards free", id="all GPUs are taken"
+        ),
+        pytest.param(
+            [job(1, request=Request(shards=11, cpus=1))], "11 shards of one GPU; the GPUs have 10", id="never fits"
+        ),
+    ],
+)
+def test_why_a_half_waits(jobs: Sequence[Job], sentence: str) -> None:
+    assert sentence in decided([TWO], jobs).waiting[jobs[-1].id].sentence
+
+
+Devices = dict[tuple[str, int], list[str]]
+
+
+def started(
+    order: Sequence[Job], decision: Decision, nodes: Sequence[Node], running: Sequence[Job], step: int
+) -> list[Job]:
+    """What Slurm makes of a decision when it starts the jobs in this order: shards go to the first device that has
+    enough, whole GPUs to the first idle ones, or with a `step` of -1 to the last, of which nothing is promised."""
+    taken = {(own.name, gpu.index): 0 for own in nodes for gpu in own.gpus}
+    for one in running:
+        for own in one.shares:
+            for index in own.indices:
+                taken[own.node, index] += own.shards or SHARDS
+    found = []
+    for one in order:
+        shares = []
+        for own in decision.targets[one.id].shares:
+            most = SHARDS - own.shards if own.shards else 0
+            room = [index for (name, index), used in sorted(taken.items()) if name == own.node and used <= most]
+            chosen = room[:1] if own.shards else room[::step][: own.resources.gpus]
+            assert len(chosen) == len(own.indices)
+            for index in chosen:
+                taken[own.node, index] += own.shards or SHARDS
+            shares.append(replace(own, indices=tuple(sorted(chosen))))
+        found.append(replace(one, shares=tuple(shares), state=JobState.RUNNING, state_text="RUNNING"))
+    return found
+
+
+def users(jobs: Sequence[Job]) -> Devices:
+    found = defaultdict[tuple[str, int], list[str]](list)
+    for one in jobs:
+        for own in one.shares:
+            for index in own.indices:
+                found[own.node, index].append(one.id)
+    return found
+
+
+@st.composite
+def waiting(draw: st.DrawFn) -> tuple[Request, str]:
+    kind = draw(st.sampled_from(("half", "half", "half", "other", "whole", "wide")))
+    request = {
+        "half": Request(shards=5, cpus=1),
+        "other": Request(shards=draw(st.sampled_from((2, 4, 7, 10))), cpus=1),
+        "whole": Request(gpus=draw(st.sampled_from((1, 2))), cpus=1),
+        "wide": Request(shards=10, nodes=2, cpus=2),
+    }[kind]
+    if request.gpus:
+        request = replace(request, gpus_per_node=request.gpus)
+    hint = f"model={draw(st.sampled_from('abc'))}{draw(st.sampled_from(('', '', ',pack=no')))}"
+    return request, hint
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.DataObject) -> None:
+    nodes = [node(f"n{at}", data.draw(st.integers(1, 3)), shards=SHARDS) for at in range(data.draw(st.integers(1, 3)))]
+    numbers, jobs = count(1), list[Job]()
+    for _ in range(data.draw(st.integers(1, 5))):
+        for request, hint in data.draw(st.lists(waiting(), max_size=5)):
+            jobs.append(job(next(numbers), request=request, hint=hint))
+        decision = decided(nodes, jobs)
+        assert set(decision.targets) ^ set(decision.waiting) == {one.id for one in jobs}
+        running = [one for one in jobs if one.shares]
+        new = data.draw(st.permutations([one for one in jobs if one.id in decision.targets and not one.shares]))
+        now = {
+            one.id: one
+            for one in (*running, *started(new, decision, nodes, running, data.draw(st.sampled_from((1, -1)))))
+        }
+        for on in users(list(now.values())).values():
+            if len(on) > 1:
+                one, other = (now[name] for name in on)
+                both = kept_by_both(RATES, one, other, "v100")
+                assert may_share(one)
+                assert may_share(other)
+                assert both is not None
+                assert min(both) > 0
+                assert sum(both) > 1
+                assert {one.request.shards / one.request.nodes, other.request.shards / other.request.nodes} == {5}
+                assert decision.targets[one.id].beside == (other.id,)
+        paired = [target for target in decision.targets.values() if target.beside]
+        assert all(users([now[t.job]]).keys() == users([now[t.beside[0]]]).keys() for t in paired)
+        jobs = [one for one in (now.get(old.id, old) for old in jobs) if data.draw(st.integers(0, 3)) or not one.shares]
+
+
+def test_a_host_that_is_left_gets_another_guest() -> None:
+    nodes, first = [ONE], decided([ONE], [half(1, "a"), half(2, "b")])
+    host = replace(half(1, "a"), shares=first.targets["1"].shares, state=JobState.RUNNING)
+    assert devices(decided(nodes, [host, half(3, "c")])) == {"1": "n1:0", "3": "n1:0"}
+
+
+def test_a_part_that_somebody_else_cut_off_a_gpu_is_nobodys_half() -> None:
+    foreign = replace(half(9, "b", on=[has(0)]), partitions=("debug",))
+    mine = half(1, "a")
+    decision = decided([ONE], [foreign, mine], [mine])
+    assert decision.waiting["1"].code is Code.BESIDE_ANOTHER
