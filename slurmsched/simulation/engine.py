@@ -30,7 +30,7 @@ from slurmsched.settings.definition import Checkpoint, Guards, Manage, Mode, Rou
 from slurmsched.settings.definition import Policy as PolicySettings
 from slurmsched.simulation.bookkeeping import Bookkeeping
 from slurmsched.simulation.breaking import Breaking
-from slurmsched.simulation.outcome import outcome, sampled
+from slurmsched.simulation.outcome import Course, outcome, sampled
 from slurmsched.simulation.run import Run, Sample
 from slurmsched.simulation.submitting import cut, impossible, submission
 from slurmsched.simulation.world import ALONE, START, Options, Policy, SimulationError, World
@@ -143,7 +143,9 @@ class Engine:
             self.clock.advance_to(max(self.clock.now(), due))
             self.cluster.advance(self.clock.now())
             on_round(sum(job in self.cluster.life.ended for job in awaited) / len(awaited))
-        return outcome(self, time.perf_counter() - began, time.process_time() - cpu)
+        jobs = {number: self.jobs[place] for number, place in self.ids.items()}
+        course = Course(self.world, self.policy, self.options, self.cluster, jobs, self.samples, self.decisions)
+        return outcome(course, time.perf_counter() - began, time.process_time() - cpu)
 
     def _worth_a_round(self) -> bool:
         """Whether a round could change anything.

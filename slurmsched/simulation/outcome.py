@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from slurmsched.backends.simulated import Cluster, Interval
+from slurmsched.backends.simulated import Cluster, Interval, SimulatedJob
 from slurmsched.model import MILLI, JobId, JobState
 from slurmsched.policies.systems import OWN_ORDER
 from slurmsched.simulation.run import Ran, Run, Sample
-from slurmsched.simulation.world import START
+from slurmsched.simulation.world import START, Options, Policy, World
+from slurmsched.traces import TraceJob
 
-if TYPE_CHECKING:
-    from slurmsched.simulation.engine import Engine
+__all__ = ["Course", "outcome", "sampled"]
 
-__all__ = ["outcome", "sampled"]
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A simulation from its start to where it was ended."""
+
+    world: World
+    policy: Policy
+    options: Options
+    cluster: Cluster
+    jobs: Mapping[JobId, TraceJob]
+    samples: Sequence[Sample]
+    decisions: Sequence[float]
+    """Seconds of each round that was decided."""
 
 
 def sampled(cluster: Cluster, at: float) -> Sample:
@@ -43,9 +55,9 @@ def sampled(cluster: Cluster, at: float) -> Sample:
     )
 
 
-def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
+def outcome(course: Course, wall_s: float, cpu_s: float) -> Run:
     """The run, seen at the clock's time: what still runs is counted up to then."""
-    cluster, world, options = engine.cluster, engine.world, engine.options
+    cluster, world, options, policy = course.cluster, course.world, course.options, course.policy
     types = {node.name: node.gpus[0].type for node in world.nodes if node.gpus}
     runs: defaultdict[JobId, list[Interval]] = defaultdict(list)
     for interval in cluster.life.intervals:
@@ -53,27 +65,27 @@ def outcome(engine: Engine, wall_s: float, cpu_s: float) -> Run:
     for job in cluster.jobs.values():
         if job.state is JobState.RUNNING:
             runs[job.id].append(cluster.life.interval(job, cluster.now))
+    ended = cluster.life.ended
     total = sum(len(node.gpus) for node in world.nodes)
     return Run(
-        policy=engine.policy.system,
-        order="" if engine.policy.system in OWN_ORDER else engine.policy.order,
+        policy=policy.system,
+        order="" if policy.system in OWN_ORDER else policy.order,
         trace=world.trace.name,
         seed=options.seed,
-        jobs=tuple(_ran(engine, number, place, runs[number], types) for number, place in engine.ids.items()),
-        samples=tuple(engine.samples),
+        jobs=tuple(_ran(job, ended.get(number), runs[number], types) for number, job in course.jobs.items()),
+        samples=tuple(course.samples),
         total_gpus=float(total),
         total_cpus=float(sum(node.total.cpus for node in world.nodes if node.gpus)),
         total_memory=float(sum(node.total.memory for node in world.nodes if node.gpus)),
-        rounds=engine.rounds,
-        decisions=tuple(engine.decisions),
+        rounds=len(course.decisions),
+        decisions=tuple(course.decisions),
         wall_s=wall_s,
         cpu_s=cpu_s,
         window=options.window,
     )
 
 
-def _ran(engine: Engine, number: JobId, place: int, runs: list[Interval], types: Mapping[str, str]) -> Ran:
-    job, ended = engine.jobs[place], engine.cluster.life.ended.get(number)
+def _ran(job: TraceJob, ended: SimulatedJob | None, runs: list[Interval], types: Mapping[str, str]) -> Ran:
     by_type: defaultdict[str, float] = defaultdict(float)
     for run in runs:
         by_type[types[run.nodes[0]]] += run.gpu_seconds

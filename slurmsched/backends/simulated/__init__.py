@@ -6,7 +6,7 @@ from slurmsched.backends.simulated.clock import VirtualClock
 from slurmsched.backends.simulated.cluster import Cluster
 from slurmsched.backends.simulated.disturbances import CALM, Disturbance, Disturbances
 from slurmsched.backends.simulated.hook import JobSubmit
-from slurmsched.backends.simulated.job import Submission
+from slurmsched.backends.simulated.job import SimulatedJob, Submission
 from slurmsched.backends.simulated.lifecycle import Delays
 from slurmsched.backends.simulated.work import Interval, Speed, profiled_speed, proportional_speed
 
@@ -20,6 +20,7 @@ __all__ = [
     "Interval",
     "JobSubmit",
     "SimulatedBackend",
+    "SimulatedJob",
     "Speed",
     "Submission",
     "VirtualClock",
