@@ -101,7 +101,8 @@ def test_two_daemons_at_once(mini: Mini) -> None:
         ["docker", "exec", "--user", "synsched", name, "synsched", "run"], stderr=subprocess.PIPE, text=True
     ) as first:
         try:
-            mini.until("it holds the lock", lambda: mini.run("pgrep", "-f", "slurmsched run").code == 0)
+            holder = "pgrep -f 'slurmsched run' | grep -qxF -f /var/lib/synsched/synsched.db.lock"
+            mini.until("it holds the lock", lambda: mini.run("sh", "-c", holder).code == 0)
             second = mini.synsched("run")
             told(second, "already")
             assert mini.synsched("run", "--once").code == 0, "cron is quiet while a daemon runs"
