@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from slurmsched.bench.consolidating import time_consolidation
 from slurmsched.bench.deciding import time_decision
 from slurmsched.bench.fragmentation import time_placements
 from slurmsched.bench.jobside import time_jobside
@@ -16,13 +18,14 @@ from slurmsched.cli.cluster import knowledge, site
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.matching import tesserae
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import size
 from slurmsched.cli.policy import MODE, with_mode, with_policy
 from slurmsched.cli.progress import progress
 from slurmsched.daemon.running import once
 from slurmsched.knowledge import load_knowledge
 from slurmsched.model import SynschedError
 from slurmsched.report.listing import Column, Listing
-from slurmsched.report.quantities import duration
+from slurmsched.report.quantities import duration, memory
 
 __all__ = ["bench"]
 
@@ -228,17 +231,25 @@ def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
 @bench.command()
 @click.option("--reports", type=click.IntRange(min=1), default=2000, show_default=True, help="Jobs that report.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds to read in.")
+@click.option(
+    "--model", type=size, default="64M", show_default=True, metavar="SIZE", help="A model forked three times."
+)
 @json_option
-def jobside(*, reports: int, repeat: int, as_json: bool) -> None:
-    """Measure what counting steps costs a job, and what its jobs' reports cost a round.
+def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
+    """Measure what counting steps costs a job, what its jobs' reports cost a round, and consolidating copies.
+
+    The copies' files take five times the model's size in $TMPDIR.
 
     \b
     Example:
-      synsched bench jobside --json
+      synsched bench jobside --model 10G --json
     """
+    if model < 1:
+        raise click.UsageError("a model has a MiB at least: write --model 64M")
     measured = time_jobside(reports, progress(range(repeat), "reading reports"))
+    means = time_consolidation(model)
     if as_json:
-        print_json(measured)
+        print_json({**asdict(measured), "consolidations": [asdict(mean) for mean in means]})
         return
     columns = (Column("FIGURE"), Column("VALUE", right=True))
     rows = [
@@ -247,6 +258,10 @@ def jobside(*, reports: int, repeat: int, as_json: bool) -> None:
         ("that is, of 5 ms", f"{measured.paced_percent:.2g} %"),
         (f"a round with {reports} reports", duration(measured.ingest_s)),
     ]
+    for mean in means:
+        name = f"{mean.copies} copies of {memory(model)} in one, {mean.form}"
+        rows += [(name, duration(mean.seconds)), ("  memory", f"{mean.peak_own_mb:.0f} MB")]
+        rows += [("  memory and mapped files", f"{mean.peak_mb:.0f} MB")]
     console().print(Listing(columns, rows))
 
 

@@ -8,9 +8,11 @@ import resource
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 __all__ = ["Surroundings", "peak_memory", "surroundings"]
 
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?\Z")
 
 
@@ -48,9 +50,16 @@ def surroundings(environment: Mapping[str, str]) -> Surroundings:
 
 
 def peak_memory() -> int:
-    """MiB: the most that this process, or any of its children that have ended, ever held."""
-    kib = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return kib // 1024
+    """MiB: the most that this program, or any of its children that have ended, ever held.
+
+    What getrusage says of a process itself is at least what its launcher held when it started it.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    try:
+        said = _PEAK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        said = None
+    return max(int(said[1]) if said else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, ended) // 1024
 
 
 def _first(environment: Mapping[str, str], *names: str) -> int | None:

@@ -117,9 +117,19 @@ def test_drift_is_not_claimed_of_a_profile_in_another_unit(site: Site) -> None:
 
 
 def test_bench_jobside_keeps_its_contract(site: Site) -> None:
-    told = site.json("bench", "jobside", "--reports", "30", "--repeat", "2")
-    assert set(told) == {"schema", "step_us", "paced_us", "paced_percent", "reports", "ingest_s"}
+    told = site.json("bench", "jobside", "--reports", "30", "--repeat", "2", "--model", "2M")
+    own = {"step_us", "paced_us", "paced_percent", "reports", "ingest_s"}
+    assert set(told) == {"schema", "consolidations", *own}
     assert told["reports"] == 30
+    first = told["consolidations"][0]
+    assert set(first) == {"form", "copies", "model_mb", "seconds", "peak_mb", "peak_own_mb"}
+    assert (first["form"], first["copies"], first["model_mb"]) == ("safetensors", 3, 2)
+
+
+def test_bench_jobside_refuses_a_model_of_nothing(site: Site) -> None:
+    said = site.run("bench", "jobside", "--model", "1K")
+    assert said.exit_code == 2
+    assert "write --model 64M" in said.stderr
 
 
 def test_who_is_not_believed_is_named_by_doctor(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
