@@ -4,8 +4,10 @@ HadarE trains copies of one job on several nodes at once; after each round their
 """
 
 from slurmsched.jobside.averaging import Copy, average
+from slurmsched.jobside.forked_training import ForkedTraining
 from slurmsched.jobside.portions import portions
 from slurmsched.jobside.state_dicts import average_state_dicts
+from slurmsched.jobside.surroundings import ArrayTask
 from slurmsched.jobside.tracker import Fork, JobTracker
 
-__all__ = ["Copy", "Fork", "JobTracker", "average", "average_state_dicts", "portions"]
+__all__ = ["ArrayTask", "Copy", "Fork", "ForkedTraining", "JobTracker", "average", "average_state_dicts", "portions"]

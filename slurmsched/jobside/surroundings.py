@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Surroundings", "peak_memory", "surroundings"]
+__all__ = ["ArrayTask", "Surroundings", "array_task", "peak_memory", "surroundings"]
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?\Z")
@@ -30,6 +30,28 @@ class Surroundings:
     node: str
     gpus: tuple[int, ...]
     cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTask:
+    """Task `number` of the array job `array`, which has these `tasks`."""
+
+    array: str
+    number: int
+    tasks: tuple[int, ...]
+
+
+def array_task(environment: Mapping[str, str]) -> ArrayTask | None:
+    """What Slurm says of the array; None outside one, and where its tasks are not evenly numbered."""
+    number, least, most, count = (
+        _first(environment, f"SLURM_ARRAY_TASK_{name}") for name in ("ID", "MIN", "MAX", "COUNT")
+    )
+    if number is None or least is None or most is None:
+        return None
+    tasks = range(least, most + 1, _first(environment, "SLURM_ARRAY_TASK_STEP") or 1)
+    if number not in tasks or len(tasks) != count:
+        return None
+    return ArrayTask(environment.get("SLURM_ARRAY_JOB_ID", ""), number, tuple(tasks))
 
 
 def surroundings(environment: Mapping[str, str]) -> Surroundings:

@@ -36,7 +36,7 @@ Average = Callable[[Sequence[Copy], Path], None]
 class Fork:
     """One round of a forked job: `done` steps of `target` were done before it, `given` are those of each copy in it.
 
-    `counted` are those that each copy did in the round before.
+    `counted` are those that each copy did in the round before. `word` is the scheduler's last one when it began.
     """
 
     folder: Path
@@ -45,6 +45,7 @@ class Fork:
     done: int
     given: tuple[int, ...]
     counted: tuple[int, ...] = ()
+    word: int = 0
 
     @property
     def over(self) -> bool:
@@ -79,11 +80,12 @@ class JobTracker:
         numbers = [int(match[1]) for name in names if (match := _NAME.match(name))]
         return self._read(max(numbers)) if numbers else None
 
-    def advance(self, rates: Sequence[float]) -> Fork:
+    def advance(self, rates: Sequence[float], *, ending: int | None = None, word: int = 0) -> Fork:
         """End the round under way and begin the next, with the steps that are left divided by these rates, a rate for
-        each copy; the first call begins the first. Raises TrackerError, TensorError, CheckpointError."""
+        each copy; the first call begins the first. With `ending` only that round is ended: where somebody else has,
+        nothing happens. Raises TrackerError, TensorError, CheckpointError."""
         before = self.current()
-        if before is not None and before.over:
+        if before is not None and (before.over or ending not in (None, before.number)):
             return before
         counted = self._counted(before) if before else ()
         done = (before.done if before else 0) + sum(steps for _, steps in counted)
@@ -97,7 +99,8 @@ class JobTracker:
             self._consolidate([Copy(path, steps) for path, steps in counted if path is not None], state)
         elif before is not None and before.state is not None:
             os.link(before.state, state)
-        said = {"target": self._target, "done": done, "given": given, "counted": [steps for _, steps in counted]}
+        did = [steps for _, steps in counted]
+        said = {"target": self._target, "done": done, "given": given, "counted": did, "word": word}
         (fresh / _LEDGER).write_text(json.dumps(said), encoding="utf-8")
         sync_tree(fresh)
         try:
@@ -107,6 +110,7 @@ class JobTracker:
             shutil.rmtree(fresh, ignore_errors=True)
             if not self._path(number).exists():
                 raise TrackerError(f"cannot begin round {number} in {self._folder}: {error}") from error
+        self._forget(number - 2)
         return self._read(number)  # ours, or that of who was faster
 
     def _counted(self, fork: Fork) -> list[tuple[Path | None, int]]:
@@ -119,6 +123,15 @@ class JobTracker:
             found.append((newest.state, newest.step) if newest else (None, 0))
         return found
 
+    def _forget(self, number: int) -> None:
+        """Of a round that nobody is in any more only the account is kept: states are large."""
+        folder = self._path(number)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LEDGER:
+                path.unlink(missing_ok=True)
+
     def _path(self, number: int) -> Path:
         return self._folder / f"round-{number:06}"
 
@@ -128,6 +141,7 @@ class JobTracker:
             said: object = json.loads((folder / _LEDGER).read_bytes())
             if not isinstance(said, Mapping) or said["target"] != self._target:
                 raise TrackerError(f"{folder} is the account of another job: give each its own folder")
-            return Fork(folder, number, said["target"], said["done"], tuple(said["given"]), tuple(said["counted"]))
+            given, counted = tuple(said["given"]), tuple(said["counted"])
+            return Fork(folder, number, said["target"], said["done"], given, counted, said.get("word", 0))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TrackerError(f"{folder} is no account of a forked job: {error!r}") from error

@@ -48,7 +48,7 @@ class Training:
 
     `folder` is for the checkpoints (SYNSCHED_CHECKPOINTS, else `checkpoints-JOBID` in the working directory). `every`
     are seconds between checkpoints that guard against crashes. `notice` is the signal that the hint `ckpt=` names, and
-    `patience` the seconds to wait for the requeue after it before going on.
+    `patience` the seconds to wait for the requeue after it before going on. `telling` may change what is reported.
 
     Raises JobsideError. With SYNSCHED_MEASURE=SECONDS nothing is read or saved, and the run ends after so much work.
     """
@@ -64,6 +64,7 @@ class Training:
         patience: float = 300.0,
         agree: Agree | None = None,
         every_rank: bool = False,
+        telling: Callable[[Report], Report] = lambda report: report,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,13 +83,23 @@ class Training:
         self._ranks = ranks.size
         self._counted, self._saved, self._stage = 0, -1, Stage.RUNNING
         spool = environment.get("SYNSCHED_SPOOL", "") if ranks.rank == 0 else ""
-        self._reporter = Reporter.of(spool, self._where.job, self._report)
+        self._reporter = Reporter.of(spool, self._where.job, lambda: telling(self._report()))
         self._begin()
 
     @property
     def epoch(self) -> int:
         """The epoch under way, or between two the next one; the first is 0."""
         return self._passage.epoch
+
+    @property
+    def saved(self) -> int:
+        """The step of the last checkpoint; -1 without one."""
+        return self._saved
+
+    @property
+    def pace(self) -> Pace:
+        """How fast the steps of this run go."""
+        return self._pace
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs up to `count`, from the one that was left."""
@@ -107,6 +118,14 @@ class Training:
         if self.steps >= self._lease.next_look or (self._alone and self._notice.rung):
             self._look()
 
+    def heed(self) -> None:
+        """Between steps, while nothing is computed: what signals have brought is obeyed, and the time is not counted.
+        Raises SystemExit where the job has to leave."""
+        self._pace.pause()
+        if self._notice.rung:
+            self._look()
+            self._pace.pause()
+
     def save(self) -> None:
         """Write a checkpoint now, on all ranks at the same step. Raises CheckpointError, and what the script's function
         raises."""
@@ -116,6 +135,15 @@ class Training:
         now = self._clock()
         self._lease.saved(now)
         self._pace.resume(now)
+
+    def save_or_tell(self) -> bool:
+        """The same where a disk that is full costs the checkpoint and not the job; whether it was written."""
+        try:
+            self.save()
+        except (CheckpointError, OSError) as error:
+            print(f"synsched: no checkpoint after {self.steps} steps: {error}", file=sys.stderr)  # noqa: T201 - into the job's own output
+            return False
+        return True
 
     def close(self) -> None:
         """The training is over: no more signals are heeded and no more reports written. Also done at the exit."""
@@ -151,20 +179,11 @@ class Training:
         wish = self._lease.look(self.steps, now, step_seconds=1 / pace.rate if pace.rate else 0.0, busy=pace.busy)
         if wish is Wish.GO_ON:
             return
-        saved = not self._profiling and self._save_or_tell()
+        saved = not self._profiling and self.save_or_tell()
         if wish is Wish.END:
             self._leave(Stage.CHECKPOINTED if saved else Stage.MEASURED if self._profiling else Stage.RUNNING)
         if wish is Wish.YIELD:
             self._wait_for_the_requeue(saved=saved)
-
-    def _save_or_tell(self) -> bool:
-        """A disk that is full costs the checkpoint and not the job."""
-        try:
-            self.save()
-        except (CheckpointError, OSError) as error:
-            print(f"synsched: no checkpoint after {self.steps} steps: {error}", file=sys.stderr)  # noqa: T201 - into the job's own output
-            return False
-        return True
 
     def _wait_for_the_requeue(self, *, saved: bool) -> None:
         """Nothing more is computed that the next run would compute again. Nobody comes: the training goes on."""

@@ -1,0 +1,123 @@
+"""How many steps each copy of a forked job does, as the scheduler says it: `SPOOL/dispatched/ARRAY.json`.
+
+The daemon writes the folder and nobody else can, and a job still takes it for what it is: text that may be missing, old
+or garbage. What it says is how the steps that are left are divided, never how many are left. So whatever stands there,
+each step is done once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurmsched.jobside.errors import ReportError
+
+__all__ = ["FOLDER", "LONGEST", "Dispatch", "decode", "dispatch_name", "encode", "read_dispatch"]
+
+FOLDER: Final = "dispatched"
+"""Below the spool. Users' folders are numbers, so none of them has this name."""
+
+LONGEST: Final = 65536
+"""Bytes of a dispatch; a longer one is not read."""
+
+_VERSION: Final = 1
+_MOST_COPIES: Final = 2000
+_MOST: Final = 2**53
+"""The largest whole number that every reader of JSON agrees on."""
+
+_PLAIN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One word of the scheduler to the copies of the array `job`: `steps` by task number, for those that run.
+
+    `number` tells one word from the next; after `until` (unix seconds) it is nobody's word any more.
+    """
+
+    job: str
+    number: int
+    until: float
+    steps: Mapping[int, int]
+
+
+def dispatch_name(job: str) -> str:
+    """The name of an array's file in the folder."""
+    return f"{job}.json"
+
+
+def encode(dispatch: Dispatch) -> bytes:
+    """One line of JSON."""
+    said = {
+        "version": _VERSION,
+        "job": dispatch.job,
+        "number": dispatch.number,
+        "until": dispatch.until,
+        "steps": {str(copy): steps for copy, steps in dispatch.steps.items()},
+    }
+    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(data: bytes) -> Dispatch:
+    """The dispatch in a file that anybody may have written. Raises ReportError, and nothing else."""
+    if len(data) > LONGEST:
+        raise ReportError(f"a dispatch is longer than {LONGEST} bytes")
+    try:
+        said: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ReportError("a dispatch is no JSON") from error
+    if not isinstance(said, dict) or said.get("version") != _VERSION or set(said) != _KEYS:
+        raise ReportError(f"a dispatch is not of version {_VERSION}")
+    job, until = said["job"], said["until"]
+    if not isinstance(job, str) or not job.isascii() or not job.isdigit():
+        raise ReportError("a dispatch is for no job")
+    if isinstance(until, bool) or not isinstance(until, int | float) or not 0 <= until <= _MOST:
+        raise ReportError("a dispatch has no time")
+    return Dispatch(job, _whole(said["number"]), float(until), _steps(said["steps"]))
+
+
+def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
+    """What the scheduler says to this array now (unix seconds); None where it says nothing that can be believed.
+
+    Believed is a plain file of the spool's owner, who is the daemon's user, or root's.
+    """
+    try:
+        trusted = (spool.stat().st_uid, 0)
+        descriptor = os.open(spool / FOLDER / dispatch_name(job), _PLAIN)
+    except OSError:
+        return None
+    try:
+        kind = os.fstat(descriptor)
+        if not stat.S_ISREG(kind.st_mode) or kind.st_uid not in trusted:
+            return None
+        with suppress(ReportError):
+            said = decode(os.read(descriptor, LONGEST + 1))
+            return said if said.job == job and now < said.until and any(said.steps.values()) else None
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
+
+
+_KEYS: Final = frozenset({"version", "job", "number", "until", "steps"})
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ReportError("a dispatch counts in something else than whole numbers")
+    return value
+
+
+def _steps(value: object) -> Mapping[int, int]:
+    if not isinstance(value, dict) or len(value) > _MOST_COPIES:
+        raise ReportError("a dispatch names copies by something else than a short table")
+    if not all(copy.isascii() and copy.isdigit() and len(copy) < 10 for copy in value):  # noqa: PLR2004  # as Slurm's task numbers are
+        raise ReportError("a dispatch names a copy by something else than its number")
+    return {int(copy): _whole(steps) for copy, steps in value.items()}
