@@ -6,11 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from slurmsched.backends.protocol import Backend, Calls
 from slurmsched.backends.recorded import pack
 from slurmsched.daemon.applying import Applied, Applier
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.dispatching import dispatch, dispatches
 from slurmsched.daemon.fragments import fragments
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.ingesting import ingest
@@ -31,6 +33,8 @@ from slurmsched.store.journal import Tally
 from slurmsched.store.store import Store
 
 __all__ = ["RoundReport", "Site", "one_round"]
+
+_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def one_round(
         saved=lambda jobs: checkpointed(Path(spool), jobs) if spool else frozenset(),
     )
     try:
-        report = _Round(round_id, site, store, clock, applier).run()
+        report = _Round(round_id, site, store, clock, applier, gate).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)
     except SynschedError as error:
         with suppress(StoreError):  # the first error is the one to tell
@@ -107,6 +111,7 @@ class _Round:
     store: Store
     clock: Clock
     applier: Applier
+    gate: Gate
 
     def run(self) -> RoundReport:
         calls, began = replace(self.site.backend.calls), self.clock.monotonic()
@@ -179,12 +184,25 @@ class _Round:
         settles = self.site.settings.rounds.mode is Mode.ENFORCE
         apply = self.applier.apply if settles else self.applier.apply_at_once
         applied = apply(self.id, result.plan, seen.snapshot)
+        if settles and self.gate.closed() is None:
+            self._dispatch(result, applied.snapshot)
         if applied.changed:
             last, targets = applied.snapshot, result.decision.targets
             surprised = surprises(targets.values(), seen.snapshot, last)
             self.store.remembering.happened(self.id, applied.outcomes, targets, last.time, surprised)
             self.store.remembering.sight(self.id, last, seen.managed, surveyed(last, seen.memory.usual))
         return applied
+
+    def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
+        """Tell copies that run how many steps each does; it holds until three rounds in a row have not come."""
+        spool, now = self.site.settings.reports.spool, self.clock.now()
+        forked = {job.copy_of for job in last.jobs if job.copy_of}
+        if not spool:
+            return
+        until = now + _ROUNDS * self.site.settings.rounds.period
+        words = dispatches(result.decision.targets.values(), last, round(now * 1000), until)
+        if complaints := dispatch(Path(spool), words, forked) if forked or words else ():
+            self.store.measurements.record((), (), complaints, now)
 
 
 def _count(seen: _Seen, before: Calls, after: Calls) -> Tally:

@@ -38,7 +38,7 @@ class Knowledge:
     """Profiles by model and by task, and the GPU-seconds each job has attained.
 
     `reference` is the GPU type whose seconds a job's duration counts where the job asks for no type. `measured` is what
-    jobs themselves said of their work per second, by GPU type.
+    jobs themselves said of their work per second, by GPU type, and `steps` how many they said they have done in all.
     """
 
     models: Mapping[str, Profile] = field(default_factory=dict)
@@ -48,6 +48,7 @@ class Knowledge:
     own: Mapping[JobId, Profile] = field(default_factory=dict)
     """Of jobs that measured themselves; they serve nobody else."""
     measured: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
+    steps: Mapping[JobId, int] = field(default_factory=dict)
 
     def profile(self, job: Job) -> Profile | None:
         """The best that is known: what the job measured, else its model, else its task, else nothing (which claims no

@@ -31,6 +31,8 @@ class Target:
     """Relative to the GPU-proportional share, and to having its GPUs alone."""
     beside: tuple[JobId, ...] = ()
     """Who is meant to use the same GPUs."""
+    steps: int | None = None
+    """Steps that it does, until the next round, of the forked job that it is a copy of; None for other jobs."""
 
     @property
     def resources(self) -> Resources:

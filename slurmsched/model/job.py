@@ -136,6 +136,11 @@ class Job:
         return sum((share.resources for share in self.shares), Resources())
 
     @property
+    def copy_of(self) -> JobId:
+        """The forked job that this is a copy of: its array, where the hint says `fork`; empty for other jobs."""
+        return self.array_job if self.hints.fork else ""
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(share.node for share in self.shares)
 

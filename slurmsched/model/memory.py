@@ -25,6 +25,7 @@ class Memory:
     `usual`: what managed jobs of the last days asked for, and how many each.
     `submitted`: when a job was first submitted, of those whose time of submission a requeue has renewed.
     `measured`: how fast a job was with each allocation that it has had, by its own reports.
+    `steps`: how many steps of its whole life it has done, by its own reports.
     """
 
     originals: Mapping[JobId, Request] = field(default_factory=dict)
@@ -37,3 +38,4 @@ class Memory:
     submitted: Mapping[JobId, float] = field(default_factory=dict)
     usual: tuple[tuple[Request, int], ...] = ()
     measured: Mapping[JobId, tuple[Measured, ...]] = field(default_factory=dict)
+    steps: Mapping[JobId, int] = field(default_factory=dict)

@@ -29,6 +29,7 @@ class Code(StrEnum):
     TURN = "turn"
     SHARES_GPU = "shares_gpu"
     SHARES_UNASKED = "shares_unasked"
+    DISPATCHED = "dispatched"
     # a job waits
     BEHIND = "behind"
     NO_ROOM = "no_room"
@@ -50,6 +51,7 @@ class Code(StrEnum):
     LIMITS = "limits"
     AWAITS_TURN = "awaits_turn"
     SLICE_ENDED = "slice_ended"
+    COPIES_SUFFICE = "copies_suffice"
     # a running job is not touched
     MIN_RUN_TIME = "min_run_time"
     EXEMPT_TIME = "exempt_time"
@@ -93,6 +95,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.TURN: "has its turn: it was {ahead} ahead on the {due} GPUs that its tickets stand for",
     Code.SHARES_GPU: "shares {devices} with job {job}: together {work} times the work of one",
     Code.SHARES_UNASKED: "shares {devices} with {jobs}, which no round put there",
+    Code.DISPATCHED: "does {steps} of the {left} steps that job {job} has left: {part} of its copies' {speed} speed",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
@@ -113,6 +116,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
     Code.AWAITS_TURN: "waits for its turn behind {count} jobs on {node}: it is {ahead} ahead on {due} GPUs due",
     Code.SLICE_ENDED: "has had its slice of {run}: it is {ahead} ahead on {due} GPUs due, {newcomer} {behind}",
+    Code.COPIES_SUFFICE: "waits: the copies of job {job} that run are through with its last {left} steps sooner",
     Code.MIN_RUN_TIME: "has run {run} of the {minimum} every job may run before it is displaced",
     Code.EXEMPT_TIME: "is inside the site's PreemptExemptTime of {minimum}",
     Code.NO_REQUEUE: "was submitted with --no-requeue",

@@ -48,9 +48,11 @@ class Composed:
     """Done once everybody had a turn."""
     mixed: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
     """Jobs that may lie on several GPU types at once, and on which."""
+    apart: Mapping[JobId, JobId] = field(default_factory=dict)
+    """Jobs of which no two may be on one node where the name is the same: copies, and of which job."""
 
     def decide(self, situation: Situation) -> Decision:
-        draft = Draft(situation, self.ordering, self.allocating, self.choosing, self.mixed)
+        draft = Draft(situation, self.ordering, self.allocating, self.choosing, mixed=self.mixed, apart=self.apart)
         ladder = [rung(draft) for rung in LADDER]
         for ranked in draft.order:
             job = draft.jobs[ranked.job]

@@ -38,7 +38,8 @@ class Draft:
 
     Two ledgers tell what is free: in `wide` every job placed this round has what it was placed with, in `tight` the
     least it accepts. What lies between is given back freely, for these jobs have not started: so no step shrinks a
-    peer, and what is spare in the end is handed out once (`growing`).
+    peer, and what is spare in the end is handed out once (`growing`). No two jobs of those that are `apart` for the
+    same reason, by name, are put on one node.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Draft:
         ordering: Ordering,
         allocating: Allocating,
         choosing: Choosing,
+        *,
         mixed: Mapping[JobId, frozenset[str]] | None = None,
+        apart: Mapping[JobId, JobId] | None = None,
     ) -> None:
         self.situation = situation
         self.order = order = ordering.rank(situation)
@@ -61,7 +64,13 @@ class Draft:
         self.pools = self.tight.pools
         grounds = Grounds(self.pools, situation.snapshot, situation.usable)
         self.mixed = mixed or {}
-        self.wishes = Wishes(self.pools, grounds, situation.knowledge, allocating, self.mixed)
+        self._apart = apart or {}
+        self._beside: dict[JobId, list[JobId]] = {}
+        for job, whose in self._apart.items():
+            self._beside.setdefault(whose, []).append(job)
+        self.wishes = Wishes(
+            self.pools, grounds, situation.knowledge, allocating, mixed=self.mixed, closed=self._of_its_copies
+        )
         self.leases: dict[JobId, Claim] = {
             job.id: self.pools.claim(job.shares, alone=job.request.exclusive)
             for job in situation.jobs
@@ -150,6 +159,18 @@ class Draft:
             if self.placed[victim].claim(self.pools).by_pool() == had.by_pool():
                 self.leases[victim] = had
                 del self.placed[victim], self.victims[victim], self.notes[victim]
+
+    def _of_its_copies(self, job: Job) -> frozenset[str]:
+        """The nodes of those that the job may not be beside."""
+        whose = self._apart.get(job.id)
+        if whose is None:
+            return frozenset()
+        others = (other for other in self._beside[whose] if other != job.id)
+        claims = (self.leases.get(other) or self._placed_on(other) for other in others)
+        return frozenset(self.pools.node(pool).name for claim in claims if claim for pool in claim.pools)
+
+    def _placed_on(self, job: JobId) -> Claim | None:
+        return self.placed[job].claim(self.pools) if job in self.placed else None
 
     def _end_lease(self, victim: JobId, newcomer: Job) -> None:
         self.moves -= victim not in self.victims

@@ -36,7 +36,7 @@ class EmptyCluster:
         self._ledger = Ledger.empty(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._wishes = Wishes(pools, Grounds(pools, snapshot, nodes), knowledge, allocating, mixed)
+        self._wishes = Wishes(pools, Grounds(pools, snapshot, nodes), knowledge, allocating, mixed=mixed)
         self._known: dict[Wish, str] = {}
 
     def lacks(self, job: Job) -> str:

@@ -16,6 +16,7 @@ from slurmsched.policies.fgd import FragmentationDescent
 from slurmsched.policies.gandiva_fair import GandivaFair
 from slurmsched.policies.gavel.live import Gavel
 from slurmsched.policies.hadar.live import HadarSystem
+from slurmsched.policies.hadare.live import HadarE
 from slurmsched.policies.ordering import (
     Alignment,
     DominantShare,
@@ -58,6 +59,7 @@ SYSTEMS: Final[Mapping[str, Callable[[Ordering], System]]] = {
     "yarn-cs":        lambda _:     Composed("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
     "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
     "hadar":          lambda _:     HadarSystem(),             # payoff         proportional    consolidated
+    "hadare":         lambda _:     HadarE(),                  # payoff         proportional    copies on every node
     "gandiva-fair":   lambda _:     GandivaFair(),             # split stride    proportional    balanced by tickets
     "slurm":          lambda _:     Backfilling(),             # its priority   as requested    first fit
 }
@@ -67,7 +69,7 @@ PARTS: Final = frozenset({"fgd", "tesserae-packed"})
 """Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
 
 OWN_ORDER: Final = frozenset({
-    "drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "gandiva-fair", "slurm",
+    "drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "hadare", "gandiva-fair", "slurm",
 })
 """Those that no other order can be chosen for."""
 

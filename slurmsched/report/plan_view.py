@@ -33,6 +33,9 @@ def plan_view(plan: PlannedRound, with_commands: bool = False) -> RenderableType
         parts += [Text(""), _operations(plan, with_commands)]
     else:
         parts.append(line("nothing has to change"))
+    if plan.dispatched:
+        steps = [(job, why.sentence) for job, why in sorted(plan.dispatched.items())]
+        parts += [Text(""), Listing((Column("COPY"), Column("STEPS")), steps)]
     if plan.waits:
         waits = [(job, plan.waits[job].sentence) for job in _in_order(plan)]
         parts += [Text(""), Listing((Column("WAITING"), Column("WHY")), waits)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from slurmsched.model import JobId, JobState, Operation, Reason, Verb
+from slurmsched.model import Code, JobId, JobState, Operation, Reason, Verb
 from slurmsched.rounds.explaining import reason_of
 from slurmsched.rounds.round import RoundResult
 from slurmsched.settings.definition import Settings
@@ -33,6 +33,7 @@ class PlannedRound:
     """The operations in their order, and what becomes of every managed job. `at` in unix seconds.
 
     `starts` are jobs that would be given nodes, `keeps` those that stay where they are, `waits` why others do not run.
+    `dispatched` says of copies of forked jobs how many steps each of them would do.
     """
 
     at: float
@@ -45,6 +46,7 @@ class PlannedRound:
     waits: Mapping[JobId, Reason]
     order: tuple[JobId, ...]
     unmanaged: int
+    dispatched: Mapping[JobId, Reason] = field(default_factory=dict)
 
 
 def planned(result: RoundResult, settings: Settings, commands: Callable[[Operation], tuple[str, ...]]) -> PlannedRound:
@@ -68,6 +70,7 @@ def planned(result: RoundResult, settings: Settings, commands: Callable[[Operati
         },
         order=tuple(ranked.job for ranked in decision.order),
         unmanaged=len(result.unmanaged),
+        dispatched={job: why for job in places for why in decision.targets[job].reasons if why.code is Code.DISPATCHED},
     )
 
 

@@ -109,6 +109,7 @@ def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
     if target is not None:
         yield "shall have", "; ".join(_share(share) for share in target.shares)
         yield "speed", f"{target.speed:.2f} of its GPU share's"
+        yield from (("steps", why.sentence) for why in target.reasons if why.code is Code.DISPATCHED)
     rank = result.rank.get(job.id)
     if rank is not None:
         yield "rank", f"{rank} of {len(result.rank)}: {result.decision.order[rank - 1].key}"

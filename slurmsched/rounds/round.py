@@ -84,6 +84,7 @@ def run_round(
             service=memory.service,
             own=own_profiles(knowledge, jobs, memory.measured),
             measured=latest_rates(memory.measured),
+            steps=memory.steps,
         ),
         fixed=fixed(seen, jobs, memory, settings),
         usable=usable_nodes(seen),

@@ -56,7 +56,7 @@ class Remembering:
             )
             if row["id"] in snapshot.job
         }
-        accounts = Accounts(self._database)
+        accounts, measurements = Accounts(self._database), Measurements(self._database)
         return Memory(
             originals={job: decode(Request, row["original"]) for job, row in rows.items() if row["reshaped"]},
             submitted={
@@ -69,7 +69,8 @@ class Remembering:
             moves={job: times for job, times in accounts.moves(snapshot.time).items() if job in snapshot.job},
             nices={job: row["original_nice"] for job, row in rows.items() if row["boosted"]},
             stalled=self._stalled(snapshot.time),
-            measured=Measurements(self._database).measured(rows),
+            measured=measurements.measured(rows),
+            steps={job: word.steps for job, word in measurements.words().items() if job in rows},
             policy_state=self._policy_state(system),
             usual=self._usual(snapshot.time - USUAL),
         )

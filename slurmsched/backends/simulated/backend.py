@@ -75,10 +75,10 @@ class SimulatedBackend:
         self.calls.reads += 1
         return outcomes
 
-    def submit(self, submission: Submission) -> JobId:
-        """Like sbatch at the clock's time; the cluster's hook sees it."""
+    def submit(self, submission: Submission, *, tasks: int = 0) -> JobId:
+        """Like sbatch at the clock's time, with `tasks` as an array; the cluster's hook sees it."""
         self.cluster.advance(self.clock.now())
-        job = self.cluster.submit(submission)
+        job = self.cluster.submit(submission, tasks=tasks)
         self.cluster.schedule()
         return job
 

@@ -19,6 +19,7 @@ from slurmsched.policies.gavel.moving import Moving
 from slurmsched.policies.growing import grow
 from slurmsched.policies.hadar.deciding import Hadar
 from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
+from slurmsched.policies.hadar.spreading import Spreading
 from slurmsched.policies.hadar.utilities import Valuing, timely
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.placing import CONSOLIDATED
@@ -30,10 +31,11 @@ __all__ = ["HadarSystem"]
 
 @dataclass(frozen=True, slots=True)
 class HadarSystem:
-    """A round by payoff."""
+    """A round by payoff. With `forks` the copies of a job are on nodes of their own, and on every one that is idle."""
 
     valuing: Valuing = timely
     name: str = "hadar"
+    forks: bool = False
 
     def decide(self, situation: Situation) -> Decision:
         question = question_of(situation)
@@ -41,8 +43,10 @@ class HadarSystem:
         types = _types(question, hadar.decide(question.queue, question.servers, question.running))
         jobs = tuple(_on(job, types.get(job.id)) for job in situation.jobs)
         mixed = {job: frozenset(kinds) for job, kinds in types.items() if len(kinds) > 1}
-        steps = (_moving(question, types), grow, enlarge)
-        system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, steps, mixed)
+        copies = {job.id: job for job in situation.jobs if self.forks and job.copy_of}
+        apart = {job.id: job.copy_of for job in copies.values()}
+        steps = (_moving(question, types), Spreading(copies), grow, enlarge)
+        system = Composed(self.name, _ByPayoff(types), Proportional(), CONSOLIDATED, steps, mixed, apart)
         decision = system.decide(replace(situation, jobs=jobs))
         if decision.victims:
             spared = system.decide(replace(situation, jobs=jobs, moves=0))

@@ -65,8 +65,8 @@ def question_of(situation: Situation) -> Question:
         | {share.gpu_type for share in job.shares}
         for job in asked
     }
-    copies = Counter(_original(job) for job in asked)
-    parts = {job.id: copies[_original(job)] for job in asked}
+    copies = Counter(job.copy_of or job.id for job in asked)
+    parts = {job.id: copies[job.copy_of or job.id] for job in asked}
     queue = tuple(_part(_ask(job, situation, types, reachable[job.id]), parts[job.id]) for job in asked)
     return Question(queue, servers, running)
 
@@ -81,11 +81,6 @@ def why_unmixed(request: Request) -> str:
 
 def _mixtures(jobs: Iterable[Job], types: tuple[str, ...]) -> dict[JobId, frozenset[str]]:
     return {job.id: frozenset(types) for job in jobs if not why_unmixed(job.request)}
-
-
-def _original(job: Job) -> JobId:
-    """The job that this is a copy of (HadarE's forks are the tasks of an array); else itself."""
-    return job.array_job if job.array_job and job.hints.fork else job.id
 
 
 def _asks(job: Job) -> bool:

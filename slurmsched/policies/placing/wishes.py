@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -63,7 +63,7 @@ class Wish:
 
 
 class Wishes:
-    """The wish of every job."""
+    """The wish of every job. `closed` are nodes that a job may not be on as things stand, beside those it names."""
 
     def __init__(
         self,
@@ -71,9 +71,12 @@ class Wishes:
         grounds: Grounds,
         knowledge: Knowledge,
         allocating: Allocating,
+        *,
         mixed: Mapping[JobId, frozenset[str]] | None = None,
+        closed: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
         self._pools, self._grounds, self._mixed = pools, grounds, mixed or {}
+        self._closed = closed
         self._knowledge, self._allocating = knowledge, allocating
         self._position = {node.name: at for at, node in enumerate(pools.nodes)}
         self._known: dict[tuple[object, ...], Wish] = {}
@@ -81,15 +84,26 @@ class Wishes:
 
     def of(self, job: Job) -> Wish:
         """The same object for the same question."""
+        closed = self._closed(job)
+        if closed:
+            request = replace(job.request, excluded=job.request.excluded | closed)
+            return self._known_or_new(replace(job, request=request))
         wish = self._by_job.get(job.id)
         if wish is None:
-            profile = self._knowledge.profile(job)
-            mixed = self._mixed.get(job.id, frozenset())
-            key = (job.request, job.partitions, job.reservation, id(profile), job.hints.memory_tunable, mixed)
-            if key not in self._known:
-                self._known[key] = self._wish(job, gang_of(job.request, profile, job.hints.memory_tunable), mixed)
-            wish = self._by_job[job.id] = self._known[key]
+            wish = self._by_job[job.id] = self._known_or_new(job)
         return wish
+
+    def forget(self, job: Job) -> None:
+        """The job asks for something else from here on."""
+        self._by_job.pop(job.id, None)
+
+    def _known_or_new(self, job: Job) -> Wish:
+        profile = self._knowledge.profile(job)
+        mixed = self._mixed.get(job.id, frozenset())
+        key = (job.request, job.partitions, job.reservation, id(profile), job.hints.memory_tunable, mixed)
+        if key not in self._known:
+            self._known[key] = self._wish(job, gang_of(job.request, profile, job.hints.memory_tunable), mixed)
+        return self._known[key]
 
     def _wish(self, job: Job, gang: Gang, mixed: frozenset[str]) -> Wish:
         terms = tuple(self._allocating.terms(gang, kind) for kind in self._pools.kinds)
