@@ -24,6 +24,7 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 @click.option("--duration", metavar="TIME", help="How long it will run with its GPU share, such as 2h.")
 @click.option("--move", type=click.Choice(["yes", "no"]), help="Whether it may be restarted elsewhere.")
 @click.option("--pack", type=click.Choice(["yes", "no"]), help="Whether it may share its GPUs with another job.")
+@click.option("--fork", metavar="STEPS", help="Steps of a job of which the tasks of this array are copies.")
 @click.option("--tune-memory", is_flag=True, help="Its memory is a cache, not a need, and may shrink.")
 @click.option("--comment", default="", metavar="TEXT", help="Your own words beside the hints.")
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
