@@ -35,6 +35,7 @@ from slurmsched.store.store import Store
 __all__ = ["RoundReport", "Site", "one_round"]
 
 _ROUNDS: Final = 3
+"""Periods for which copies go by what they were told where nobody tells them anything new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class _Round:
         return applied
 
     def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
-        """Tell copies that run how many steps each does; it holds until three rounds in a row have not come."""
+        """Tell copies that run how many steps each does."""
         spool, now = self.site.settings.reports.spool, self.clock.now()
         forked = {job.copy_of for job in last.jobs if job.copy_of}
         if not spool:

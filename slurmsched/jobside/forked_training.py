@@ -33,7 +33,8 @@ __all__ = ["ForkedTraining"]
 _LOOK: Final = 0.25
 """Seconds between two looks for whether the round is over."""
 
-_NAP: Final = 0.05
+_NAP: Final = 0.2
+"""The same while nothing is to be done but wait."""
 
 _TAKEN_OVER: Final = 60.0
 """Seconds after which another copy ends the round than the one whose turn it is: it may be at work on it."""

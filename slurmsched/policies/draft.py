@@ -65,17 +65,18 @@ class Draft:
         grounds = Grounds(self.pools, situation.snapshot, situation.usable)
         self.mixed = mixed or {}
         self._apart = apart or {}
-        self._beside: dict[JobId, list[JobId]] = {}
-        for job, whose in self._apart.items():
-            self._beside.setdefault(whose, []).append(job)
+        self._homes: dict[JobId, dict[JobId, tuple[int, ...]]] = {whose: {} for whose in self._apart.values()}
+        """By those names the nodes of each job that has a place, by position."""
         self.wishes = Wishes(
-            self.pools, grounds, situation.knowledge, allocating, mixed=self.mixed, closed=self._of_its_copies
+            self.pools, grounds, situation.knowledge, allocating, mixed=self.mixed, closed=self._beside_others
         )
         self.leases: dict[JobId, Claim] = {
             job.id: self.pools.claim(job.shares, alone=job.request.exclusive)
             for job in situation.jobs
             if job.shares and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }
+        for job_id, claim in self.leases.items():
+            self._settle(job_id, claim)
         self.restarted: dict[JobId, Claim] = {}
         """What running jobs will have that start again on less."""
         self.placed: dict[JobId, Placement] = {}
@@ -120,6 +121,7 @@ class Draft:
         """Give a job this place: for good on its least terms, meanwhile on those it was found with."""
         least = self.least(self.wishes.of(job), placement)
         self.placed[job.id] = least
+        self._settle(job.id, least.claim(self.pools))
         self.tight.claim(least.claim(self.pools))
         self.wide.claim(placement.claim(self.pools))
         if job.id not in self.victims:
@@ -148,6 +150,7 @@ class Draft:
         """Have a running job start again at once on more, which must be free, on the GPUs it has."""
         self._end_lease(job.id, job)
         self.placed[job.id] = larger
+        self._settle(job.id, larger.claim(self.pools))
         for ledger in (self.tight, self.wide):
             ledger.claim(larger.claim(self.pools))
         self.notes[job.id] = why
@@ -160,17 +163,15 @@ class Draft:
                 self.leases[victim] = had
                 del self.placed[victim], self.victims[victim], self.notes[victim]
 
-    def _of_its_copies(self, job: Job) -> frozenset[str]:
-        """The nodes of those that the job may not be beside."""
-        whose = self._apart.get(job.id)
-        if whose is None:
-            return frozenset()
-        others = (other for other in self._beside[whose] if other != job.id)
-        claims = (self.leases.get(other) or self._placed_on(other) for other in others)
-        return frozenset(self.pools.node(pool).name for claim in claims if claim for pool in claim.pools)
+    def _settle(self, job: JobId, claim: Claim) -> None:
+        """Keep those away that it is to be apart from."""
+        if job in self._apart:
+            self._homes[self._apart[job]][job] = tuple(int(self.pools.node_of[pool]) for pool in claim.pools)
 
-    def _placed_on(self, job: JobId) -> Claim | None:
-        return self.placed[job].claim(self.pools) if job in self.placed else None
+    def _beside_others(self, job: Job) -> frozenset[str]:
+        """The nodes of those that it is to be apart from."""
+        homes = self._homes.get(self._apart.get(job.id, ""), {})
+        return frozenset(self.pools.nodes[at].name for other, nodes in homes.items() if other != job.id for at in nodes)
 
     def _end_lease(self, victim: JobId, newcomer: Job) -> None:
         self.moves -= victim not in self.victims
@@ -179,5 +180,6 @@ class Draft:
         self.wide.refund(held)
         for books in (self.leases, self.restarted, self.placed):
             books.pop(victim, None)
+        self._homes.get(self._apart.get(victim, ""), {}).pop(victim, None)
         self.victims[victim] = newcomer.id
         self.given_back += 1

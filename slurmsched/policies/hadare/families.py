@@ -15,7 +15,7 @@ __all__ = ["Family", "families"]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One forked job: `left` of its steps are not known to be done, as its `copies` have said, in order of submission.
+    """One forked job: `left` of its steps are not known to be done, as its `copies` in the queue have said.
 
     `known`: its throughput by GPU type. `own`: steps per second that a copy has measured itself, by GPU type.
     """
