@@ -95,7 +95,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.TURN: "has its turn: it was {ahead} ahead on the {due} GPUs that its tickets stand for",
     Code.SHARES_GPU: "shares {devices} with job {job}: together {work} times the work of one",
     Code.SHARES_UNASKED: "shares {devices} with {jobs}, which no round put there",
-    Code.DISPATCHED: "does {steps} of the {left} steps that job {job} has left: {part} of its copies' {speed} speed",
+    Code.DISPATCHED: "does {steps} of the {left} steps left of job {job}: {part} of {speed} speed",
     Code.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
     Code.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
     Code.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",

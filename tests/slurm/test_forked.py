@@ -134,7 +134,7 @@ def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_spee
     site.until("they go by what they were told", job.goes_by_it)
     site.until("they are measured", lambda: job.is_reported(3), 120)
     shown = site.synsched("plan").out
-    assert f"steps that job {job.id} has left" in " ".join(shown.split())
+    assert f"steps left of job {job.id}:" in " ".join(shown.split())
     before = job.last()
     round_(site)
     told = job.told()
@@ -151,6 +151,7 @@ def test_copies_on_three_gpu_types_do_each_step_once_in_proportion_to_their_spee
     counted = job.counted()
     print(f"\nsteps by copy and round: {counted}; the copies are on {nodes}")
     assert sum(map(sum, counted)) == 4000
+    assert f"{job.id}_" not in site.synsched("doctor").out, "what the copies reported was believed"
     done = set().union(*map(job.did, range(4)))
     assert len(done) == 4000, "nothing was done twice, or in vain"
     assert all(job.final(copy) == done for copy in nodes.values())

@@ -35,6 +35,12 @@ def printed(site: Site, *arguments: str) -> list[str]:
             id="sbatch's options among ours, and the script's own left alone",
         ),
         pytest.param(
+            ["--fork", "50000", "--", "--array=0-3", "job.sh"],
+            "synsched:fork=50000",
+            ["--array=0-3", "job.sh"],
+            id="copies of one job",
+        ),
+        pytest.param(
             ["--tune-memory", "--move", "no", "--comment", "my run", "job.sh"],
             "synsched:move=no,mem=tune my run",
             ["job.sh"],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +19,7 @@ import pytest
 from slurmsched.jobside import Checkpoints, TrackerError
 from slurmsched.jobside.dispatch import FOLDER, Dispatch, encode
 from slurmsched.jobside.forking import ForkedTraining
+from slurmsched.jobside.report import Report, decode
 from slurmsched.jobside.surroundings import array_task
 from tests.unit.jobside.scripts import CHECKOUT, until
 
@@ -81,6 +85,9 @@ class Copies:
         path = self.folder / "rounds-12" / f"round-{number:06}" / "ledger.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
+    def report(self, copy: int) -> Path:
+        return self.folder / "spool" / str(os.getuid()) / f"12_{copy}.json"
+
     def saved(self, number: int, copy: int) -> int:
         newest = Checkpoints(self.folder / "rounds-12" / f"round-{number:06}" / f"copy-{copy}").newest()
         return newest.step if newest else 0
@@ -126,6 +133,41 @@ def test_a_copy_that_is_killed_costs_its_own_steps_of_that_round(tmp_path: Path)
     assert copies.ledger(2)["given"][0] == 0, "nobody waits for it"
     copies.start(0, 0.01, run=1)
     assert copies.ended() == ["over 500"] * 3
+
+
+def test_a_copy_whose_lease_ends_saves_says_so_and_goes_on_elsewhere(tmp_path: Path) -> None:
+    copies = Copies(tmp_path, steps=600, slot=60.0)
+    copies.say(1000, {0: 1, 1: 1, 2: 0})
+    for copy in range(3):
+        copies.start(copy, 0.005)
+    until(lambda: copies.saved(1, 0) > 20 and copies.report(2).exists())
+    copies.runs[0].send_signal(signal.SIGUSR1)
+    until(lambda: b'"checkpointed"' in copies.report(0).read_bytes())
+    for copy in (0, 2):  # the one at a step, the other waiting without any
+        copies.runs[copy].send_signal(signal.SIGTERM)
+        assert copies.runs[copy].wait(timeout=20) == 128 + signal.SIGTERM
+    assert copies.saved(1, 0) == decode(copies.report(0).read_bytes()).steps
+    for copy in (0, 2):
+        copies.start(copy, 0.0, run=1)
+    assert copies.ended() == ["over 600"] * 3
+    assert copies.ledger(2)["counted"] == [300, 300, 0]
+
+
+def test_copies_report_the_steps_of_the_whole_job_and_never_backwards(tmp_path: Path) -> None:
+    copies = Copies(tmp_path, steps=300, slot=0.5)
+    for copy in range(3):
+        copies.start(copy, 0.01)
+    said: list[Report] = []
+    while copies.runs[1].poll() is None:
+        with suppress(OSError):
+            said.append(decode(copies.report(1).read_bytes()))
+        time.sleep(0.01)
+    copies.ended()
+    assert any(report.steps > 150 for report in said), "more than one copy does"
+    for before, after in pairwise(said):
+        assert (before.steps, before.done, before.busy) <= (after.steps, after.done, after.busy)
+        assert before.done <= after.done <= after.steps
+        assert before.busy <= after.busy
 
 
 def test_the_scheduler_says_how_many_steps_each_does_and_when_a_round_ends(tmp_path: Path) -> None:

@@ -109,3 +109,9 @@ def test_jobs_wait_in_their_order_and_those_outside_it_last() -> None:
 @pytest.mark.parametrize("mode", ["observe", "advise", "prioritize"])
 def test_a_mode_that_does_less_says_so(mode: str) -> None:
     assert any(f"mode {mode}" in line for line in lines(plan(planned(RELEASE), mode=mode))[1:])
+
+
+def test_copies_of_a_forked_job_show_their_steps() -> None:
+    said = {"steps": 60, "left": 100, "job": "7", "part": "60%", "speed": "measured"}
+    told = " ".join(" ".join(lines(plan(dispatched={"7_1": Reason(Code.DISPATCHED, said)}))).split())
+    assert "COPY STEPS 7_1 does 60 of the 100 steps left of job 7: 60% of measured speed" in told

@@ -12,9 +12,11 @@ import pytest
 from slurmsched.knowledge import Profile, Scaling
 from slurmsched.model import Code, Decision, Job, JobState, Node, NodeState
 from slurmsched.policies import system
+from slurmsched.policies.hadare.machines import estimates
 from tests.builders import job, node, share, situation
 
 TYPES = ("v100", "p100", "k80")
+SLOW = pytest.approx(4.1 / 12**0.5)
 SPEEDS = {"v100": 1.0, "p100": 0.5, "k80": 0.1}
 KNOWN = Profile("m", "", {}, "by hand", {kind: Scaling((1,), (speed,)) for kind, speed in SPEEDS.items()})
 
@@ -81,8 +83,20 @@ def test_steps_are_divided_by_equation_10_while_nothing_is_measured() -> None:
     assert steps["p100-2"] / steps["k80-3"] == pytest.approx(9.3 / 16**0.5 * 12**0.5 / 4.1, rel=0.02)
     target = next(target for target in decision.targets.values() if target.nodes == ("v100-1",))
     assert target.reasons[-1].sentence == (
-        f"does {steps['v100-1']} of the 1000 steps that job 7 has left: 53% of its copies' estimated speed"
+        f"does {steps['v100-1']} of the 1000 steps left of job 7: 53% of estimated speed"
     )
+
+
+def test_a_profile_that_knows_all_the_types_is_believed_rather_than_equation_10() -> None:
+    jobs = [copy(7, task, hint="model=m") for task in range(3)]
+    decision = decided(nodes(*TYPES), jobs, {"models": {"m": KNOWN}, "reference": "v100"})
+    steps = {target.nodes[0]: target.steps or 0 for target in decision.targets.values()}
+    assert steps == pytest.approx({"v100-1": 625, "p100-2": 312.5, "k80-3": 62.5}, abs=1)
+
+
+def test_a_type_that_nobody_knows_counts_as_the_slowest_of_the_others() -> None:
+    assert estimates(["k80", "own-board", "V100"]) == {"k80": SLOW, "own-board": SLOW, "V100": pytest.approx(15.7 / 4)}
+    assert estimates(["own-board", "another"]) == {"own-board": 1.0, "another": 1.0}
 
 
 def test_what_a_copy_measures_corrects_the_estimates_of_the_others() -> None:
