@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGUSR1, Signals
 from typing import Final
 
 from slurmsched.jobside.averaging import average
-from slurmsched.jobside.dispatch import Dispatch, read_dispatch
+from slurmsched.jobside.dividing import Dividing
 from slurmsched.jobside.errors import TrackerError
 from slurmsched.jobside.meeting import Meeting
 from slurmsched.jobside.report import Report
@@ -78,6 +78,7 @@ class ForkedTraining:
         self._every, self._slot, self._grace = every, slot, grace
         self._notice, self._patience = notice, patience
         self._environment, self._clock = environment, clock
+        self._dividing = Dividing(environment.get("SYNSCHED_SPOOL", ""), found)
         self._done, self._busy = 0, 0.0
 
     def __iter__(self) -> Iterator[int]:
@@ -94,31 +95,29 @@ class ForkedTraining:
             self._load(fork.state)
 
     def _round(self, fork: Fork) -> Iterator[int]:
-        meeting, given = Meeting(fork.folder), fork.given[self._copy]
-        first = (fork.number * len(fork.given) + self._copy) << 32
+        meeting = Meeting(fork.folder)
         with self._trained(fork) as training:
             meeting.join(self._copy)
-            began = self._clock()
-            next_look = began
-            while True:
-                if training.steps < given:
-                    now = self._clock()
-                    if now >= next_look:
-                        next_look = now + _LOOK
-                        if self._is_over(fork, meeting, now - began):
-                            break
-                    yield first + training.steps
-                    training.step()
-                    if training.steps == given:
-                        began = self._clock()  # from here on it waits for the others
-                else:
-                    self._is_ready(training, meeting)
-                    if self._is_over(fork, meeting, self._clock() - began):
-                        break
-                    self._wait(training)
+            yield from self._steps(fork, meeting, training)
             self._is_ready(training, meeting)
+            since = self._clock()
+            while not self._is_over(fork, meeting, self._clock() - since):
+                self._wait(training)
             self._meet(fork, meeting, training)
             self._done, self._busy = self._done + training.pace.done, self._busy + training.pace.busy
+
+    def _steps(self, fork: Fork, meeting: Meeting, training: Training) -> Iterator[int]:
+        """This copy's own, as far as the round lasts."""
+        first = (fork.number * len(fork.given) + self._copy) << 32
+        began = next_look = self._clock()
+        while training.steps < fork.given[self._copy]:
+            now = self._clock()
+            if now >= next_look:
+                if self._is_over(fork, meeting, now - began):
+                    return
+                next_look = now + _LOOK
+            yield first + training.steps
+            training.step()
 
     def _trained(self, fork: Fork) -> Training:
         """This copy's part of a round, from where it was left, or from the parameters that all begin with."""
@@ -149,11 +148,12 @@ class ForkedTraining:
         now = self._tracker.current()
         if meeting.ending or (now is not None and now.number != fork.number):
             return True
-        word, ready = self._word(), meeting.rates()
-        working = {copy for copy, steps in enumerate(fork.given) if steps}
+        word, ready = self._dividing.word(), meeting.rates()
         anew = word is not None and word.number > fork.word
-        alone = lasted >= self._slot and (word is None or fork.given[self._copy] == 0 or self._copy in ready)
-        if not (anew or alone or working <= ready.keys()):
+        idle = fork.given[self._copy] == 0 or self._copy in ready
+        alone = lasted >= self._slot and (word is None or idle)
+        through = all(copy in ready for copy, steps in enumerate(fork.given) if steps)
+        if not (anew or alone or through):
             return False
         meeting.end()
         return True
@@ -170,41 +170,19 @@ class ForkedTraining:
         """Until there is another round: the first of those that are ready begins it, once all have come."""
         since = self._clock()
         while (self._tracker.current() or fork).number == fork.number:
-            waited, ready, word = self._clock() - since, meeting.rates(), self._word()
-            missing = meeting.joined() - ready.keys()
-            if word is not None:
-                missing = frozenset(copy for copy in missing if self._task.tasks[copy] in word.steps)
+            waited, ready, word = self._clock() - since, meeting.rates(), self._dividing.word()
+            missing = [copy for copy in meeting.joined() - ready.keys() if self._dividing.runs(copy, word)]
             mine = self._copy == min(ready, default=self._copy)
             if (mine and (not missing or waited > self._grace)) or waited > self._grace + _TAKEN_OVER:
                 self._next(fork)
             else:
                 self._wait(training)
 
-    def _wait(self, training: Training) -> None:
+    def _next(self, fork: Fork | None) -> Fork:
+        rates, word = self._dividing.after(fork)
+        return self._tracker.advance(rates, ending=fork.number if fork else 0, word=word)
+
+    @staticmethod
+    def _wait(training: Training) -> None:
         training.heed()
         time.sleep(_NAP)
-
-    def _next(self, fork: Fork | None) -> Fork:
-        """Divide what is left: as the scheduler says, else by what the copies that are there did a second."""
-        word, number = self._word(), fork.word if fork else 0
-        said = self._said(word) if word is not None and word.number > number else None
-        rates = said or (self._measured(Meeting(fork.folder)) if fork else None) or [1.0] * len(self._task.tasks)
-        known = max(number, word.number if word is not None else 0)
-        return self._tracker.advance(rates, ending=fork.number if fork else 0, word=known)
-
-    def _word(self) -> Dispatch | None:
-        spool = self._environment.get("SYNSCHED_SPOOL", "")
-        return read_dispatch(Path(spool), self._task.array, time.time()) if spool and self._task.array else None
-
-    def _said(self, word: Dispatch) -> Sequence[float] | None:
-        steps = [float(word.steps.get(task, 0)) for task in self._task.tasks]
-        return steps if any(steps) else None
-
-    def _measured(self, meeting: Meeting) -> Sequence[float] | None:
-        """Who is not there gets nothing; who has not measured itself counts as the others do on average."""
-        rates = {copy: rate for copy, rate in meeting.rates().items() if copy < len(self._task.tasks)}
-        known = [rate for rate in rates.values() if rate]
-        if not rates:
-            return None
-        usual = sum(known) / len(known) if known else 1.0
-        return [(rates[copy] or usual) if copy in rates else 0.0 for copy in range(len(self._task.tasks))]

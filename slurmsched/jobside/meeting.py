@@ -1,4 +1,4 @@
-"""Where the copies of a forked job meet at the end of a round: small files in its folder, each written once."""
+"""Where the copies of a forked job meet at the end of a round: small files in its folder, which stay."""
 
 from __future__ import annotations
 
