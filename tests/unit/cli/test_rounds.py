@@ -72,6 +72,7 @@ def test_plan_json_has_stable_keys(site: Site, slurm: SimulatedBackend) -> None:
         "waits",
         "order",
         "unmanaged",
+        "dispatched",
     ]
     operations = told["operations"]
     assert isinstance(operations, list)
