@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ class JobTracker:
         done = (before.done if before else 0) + sum(steps for _, steps in counted)
         number = before.number + 1 if before else 1
         given = portions(self._target - done, rates)
-        fresh = self._folder / f".round-{number:06}.{os.getpid()}"
+        fresh = self._folder / f".round-{number:06}.{socket.gethostname()}.{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         state = fresh / _STATE
@@ -125,6 +126,8 @@ class JobTracker:
 
     def _forget(self, number: int) -> None:
         """Of a round that nobody is in any more only the account is kept: states are large."""
+        for attempt in self._folder.glob(f".round-{number:06}.*"):
+            shutil.rmtree(attempt, ignore_errors=True)
         folder = self._path(number)
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.is_dir():

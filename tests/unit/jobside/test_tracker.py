@@ -65,6 +65,30 @@ def test_a_round_in_which_nobody_did_a_step_goes_on_from_the_same_parameters(tmp
     assert before.state.read_text() == after.state.read_text()
 
 
+def test_of_rounds_that_are_long_over_only_the_account_is_kept(tmp_path: Path) -> None:
+    tracked = tracker(tmp_path)
+    for _ in range(3):
+        train(tracked.advance(RATES), 0, 5)
+    (tmp_path / ".round-000002.elsewhere.17").mkdir()
+    tracked.advance(RATES)
+    kept = {path.name: sorted(file.name for file in path.iterdir()) for path in tmp_path.iterdir()}
+    ours = ["copy-0", "ledger.json", "state"]
+    assert kept == {
+        "round-000001": ["ledger.json"],
+        "round-000002": ["ledger.json"],
+        "round-000003": ours,
+        "round-000004": ["ledger.json", "state"],
+    }
+
+
+def test_a_round_that_somebody_else_has_ended_is_not_ended_again(tmp_path: Path) -> None:
+    tracked = tracker(tmp_path)
+    tracked.advance(RATES, ending=0)
+    second = tracked.advance(RATES, ending=1, word=7)
+    assert (second.number, second.word) == (2, 7)
+    assert tracked.advance(RATES, ending=1, word=8) == second
+
+
 def test_what_a_copy_saves_after_its_round_is_over_counts_nowhere(tmp_path: Path) -> None:
     tracked = tracker(tmp_path)
     first = tracked.advance(RATES)
