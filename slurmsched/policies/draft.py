@@ -66,7 +66,7 @@ class Draft:
         self.mixed = mixed or {}
         self._apart = apart or {}
         self._homes: dict[JobId, dict[JobId, tuple[int, ...]]] = {whose: {} for whose in self._apart.values()}
-        """By those names the nodes of each job that has a place, by position."""
+        """By those names the nodes of each job that has or had a place in this round, by position."""
         self.wishes = Wishes(
             self.pools, grounds, situation.knowledge, allocating, mixed=self.mixed, closed=self._beside_others
         )
@@ -164,9 +164,11 @@ class Draft:
                 del self.placed[victim], self.victims[victim], self.notes[victim]
 
     def _settle(self, job: JobId, claim: Claim) -> None:
-        """Keep those away that it is to be apart from."""
+        """Keep those away that it is to be apart from: also from where it is displaced, for it may have to stay."""
         if job in self._apart:
-            self._homes[self._apart[job]][job] = tuple(int(self.pools.node_of[pool]) for pool in claim.pools)
+            nodes = tuple(int(self.pools.node_of[pool]) for pool in claim.pools)
+            homes = self._homes[self._apart[job]]
+            homes[job] = (*homes.get(job, ()), *nodes)
 
     def _beside_others(self, job: Job) -> frozenset[str]:
         """The nodes of those that it is to be apart from."""
@@ -180,6 +182,5 @@ class Draft:
         self.wide.refund(held)
         for books in (self.leases, self.restarted, self.placed):
             books.pop(victim, None)
-        self._homes.get(self._apart.get(victim, ""), {}).pop(victim, None)
         self.victims[victim] = newcomer.id
         self.given_back += 1
