@@ -63,6 +63,9 @@ def test_copies_live_are_apart_on_every_idle_node_and_their_steps_are_all_there_
 
     homes = Counter((jobs[target.job].copy_of, target.nodes[0]) for target in decision.targets.values())
     assert all(count == 1 for (array, _), count in homes.items() if array)
+    for one in jobs.values():  # also where it is moved or displaced: it may have to stay
+        beside = (target for target in decision.targets.values() if target.job != one.id and one.copy_of)
+        assert all(jobs[target.job].copy_of != one.copy_of or target.nodes != one.nodes for target in beside)
 
     by_array: dict[str, list[int]] = {}
     for target in decision.targets.values():

@@ -196,9 +196,9 @@ def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
 def test_a_forked_job_does_each_step_once_though_a_copy_is_killed(site: Mini) -> None:
     """Copies at three speeds on two nodes, which nobody tells how many steps to do; the fastest is killed in mid-round,
     and started again."""
-    steps, here = 2000, "/opt/slurmsched/examples/forked.py"
-    pause = "$(echo 0.005 0.01 0.02 | cut -d ' ' -f $((SLURM_ARRAY_TASK_ID + 1)))"
-    script = f"#!/bin/bash\nexec python3 {here} --steps {steps} --slot 8 --pause {pause}\n"
+    steps, here = 3000, "/opt/slurmsched/examples/forked.py"
+    pause = "$(echo 0.01 0.02 0.04 | cut -d ' ' -f $((SLURM_ARRAY_TASK_ID + 1)))"
+    script = f"#!/bin/bash\nexec python3 {here} --steps {steps} --slot 5 --pause {pause}\n"
     job = submit(site, "alice", "forked", script, "-p", "debug", "--gres=gpu:1", "-c", "1", "--array=0-2")
     rounds = f"/home/alice/forked/rounds-{job}"
 
@@ -209,8 +209,8 @@ def test_a_forked_job_does_each_step_once_though_a_copy_is_killed(site: Mini) ->
     def over() -> bool:
         return ledgers()[-1]["done"] == steps
 
-    site.until("a round is over", lambda: len(ledgers()) > 1, 90)
-    time.sleep(3)
+    site.until("all have taken part in a round", lambda: any(all(said["counted"]) for said in ledgers()[1:]), 120)
+    time.sleep(2)
     site.run("scancel", "--signal=KILL", "--full", f"{job}_0")
     site.until("the copy is dead", lambda: f"{job}_0" not in site.sure("squeue", "-h", "-r", "-o", "%i", "-t", "R"))
     site.run("scontrol", "requeue", f"{job}_0")
