@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Target
+from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Request, Target
 from slurmsched.policies.allocating import Proportional
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.gavel.moving import Moving
 from slurmsched.policies.growing import grow
+from slurmsched.policies.hadar.asking import Allocation
 from slurmsched.policies.hadar.deciding import Hadar
 from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
 from slurmsched.policies.hadar.utilities import Valuing, timely
@@ -49,20 +50,23 @@ class HadarSystem:
             if self._worth(hadar, question, situation, decision) <= self._worth(hadar, question, situation, spared):
                 decision = spared
         requests = {job.id: job.request for job in situation.jobs}
-        waiting = {
-            job: _one_type(why, why_unmixed(requests[job]), requests[job].gpus) for job, why in decision.waiting.items()
-        }
+        idle = int(question.servers.without(self._places(question, situation, decision).values()).sum())
+        waiting = {job: _one_type(why, requests[job], idle) for job, why in decision.waiting.items()}
         targets = {job: _said(target) for job, target in decision.targets.items()}
         return replace(decision, targets=targets, waiting=waiting)
 
-    @staticmethod
-    def _worth(hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
+    def _worth(self, hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
         """What the nodes that were found are worth: they may be others than the prices foresaw, for want of CPUs or
         memory, and nobody is displaced for less."""
+        places = self._places(question, situation, decision)
+        return hadar.worth(question.queue, question.servers, places, question.running)
+
+    @staticmethod
+    def _places(question: Question, situation: Situation, decision: Decision) -> dict[JobId, Allocation]:
+        """Where the decision has the jobs that were asked about."""
         pools, asked = Pools(situation.snapshot.nodes), {ask.job for ask in question.queue}
         claims = {job: pools.claim(target.shares) for job, target in decision.targets.items() if job in asked}
-        places = {job: tuple(sorted(zip(claim.pools, claim.gpus, strict=True))) for job, claim in claims.items()}
-        return hadar.worth(question.queue, question.servers, places, question.running)
+        return {job: tuple(sorted(zip(claim.pools, claim.gpus, strict=True))) for job, claim in claims.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +132,22 @@ def _listed(kinds: Mapping[str, int]) -> str:
 
 
 def _said(target: Target) -> Target:
-    """With a word on its types where there are several."""
+    """With a word on its types where there are several; people are shown the first word."""
     kinds = Counter[str]()
     for share in target.shares:
         kinds[share.gpu_type] += share.resources.gpus
     if len(kinds) == 1 or target.reasons[0].code is Code.KEEPS_LEASE:
         return target
-    return replace(target, reasons=(*target.reasons, Reason(Code.MIXED, {"mix": _listed(kinds)})))
+    mixed, first = Reason(Code.MIXED, {"mix": _listed(kinds)}), target.reasons[0]
+    says_little = first.code in (Code.FIRST_IN_ORDER, Code.FILLS_IN)
+    leading = (mixed, first) if says_little else (first, mixed)
+    return replace(target, reasons=(*leading, *target.reasons[1:]))
 
 
-def _one_type(why: Reason, unmixed: str, gpus: int) -> Reason:
-    if why.code is not Code.NO_ROOM or not unmixed or gpus == 1:
+def _one_type(why: Reason, request: Request, idle: int) -> Reason:
+    """That it cannot be mixed, where the GPUs that are idle would be enough if it could."""
+    lacks_room = why.code is Code.NO_ROOM or (why.code is Code.BEHIND and idle >= request.gpus)
+    unmixed = why_unmixed(request)
+    if not lacks_room or not unmixed or request.gpus == 1:
         return why
-    return Reason(Code.ONE_TYPE, {"gpus": gpus, "why": unmixed})
+    return Reason(Code.ONE_TYPE, {"gpus": request.gpus, "why": unmixed})

@@ -42,7 +42,7 @@ def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
         ("v100-1", "v100", 2),
         ("p100-2", "p100", 2),
     }
-    assert target.reasons[-1].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
+    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
 
 
 def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
