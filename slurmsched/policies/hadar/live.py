@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Request, Target
+from slurmsched.model import Decision, Job, JobId, Ranked
 from slurmsched.policies.allocating import Proportional
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.gavel.moving import Moving
+from slurmsched.policies.gavel.rates import managed_gpus
 from slurmsched.policies.growing import grow
-from slurmsched.policies.hadar.asking import Allocation
 from slurmsched.policies.hadar.deciding import Hadar
-from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
+from slurmsched.policies.hadar.questions import Question, question_of
+from slurmsched.policies.hadar.saying import listed, said, waits
+from slurmsched.policies.hadar.staying import remembering, with_newcomers_fixed
 from slurmsched.policies.hadar.utilities import Valuing, timely
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.placing import CONSOLIDATED
@@ -37,6 +39,7 @@ class HadarSystem:
     name: str = "hadar"
 
     def decide(self, situation: Situation) -> Decision:
+        situation = with_newcomers_fixed(situation)
         question = question_of(situation)
         hadar = Hadar(self.valuing, restart=situation.restart_cost, period=situation.period)
         types = _types(question, hadar.decide(question.queue, question.servers, question.running))
@@ -50,23 +53,19 @@ class HadarSystem:
             if self._worth(hadar, question, situation, decision) <= self._worth(hadar, question, situation, spared):
                 decision = spared
         requests = {job.id: job.request for job in situation.jobs}
-        idle = int(question.servers.without(self._places(question, situation, decision).values()).sum())
-        waiting = {job: _one_type(why, requests[job], idle) for job, why in decision.waiting.items()}
-        targets = {job: _said(target) for job, target in decision.targets.items()}
-        return replace(decision, targets=targets, waiting=waiting)
-
-    def _worth(self, hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
-        """What the nodes that were found are worth: they may be others than the prices foresaw, for want of CPUs or
-        memory, and nobody is displaced for less."""
-        places = self._places(question, situation, decision)
-        return hadar.worth(question.queue, question.servers, places, question.running)
+        idle = _idle(situation, decision)
+        waiting = {job: waits(why, requests[job], idle) for job, why in decision.waiting.items()}
+        targets = {job: said(target) for job, target in decision.targets.items()}
+        return remembering(replace(decision, targets=targets, waiting=waiting))
 
     @staticmethod
-    def _places(question: Question, situation: Situation, decision: Decision) -> dict[JobId, Allocation]:
-        """Where the decision has the jobs that were asked about."""
+    def _worth(hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
+        """What the nodes that were found are worth: they may be others than the prices foresaw, for want of CPUs or
+        memory, and nobody is displaced for less."""
         pools, asked = Pools(situation.snapshot.nodes), {ask.job for ask in question.queue}
         claims = {job: pools.claim(target.shares) for job, target in decision.targets.items() if job in asked}
-        return {job: tuple(sorted(zip(claim.pools, claim.gpus, strict=True))) for job, claim in claims.items()}
+        places = {job: tuple(sorted(zip(claim.pools, claim.gpus, strict=True))) for job, claim in claims.items()}
+        return hadar.worth(question.queue, question.servers, places, question.running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class _ByPayoff:
 
     def _said(self, job: Job) -> str:
         kinds = self.types.get(job.id)
-        return f"pays for {_listed(kinds)}" if kinds else "pays for no place"
+        return f"pays for {listed(kinds)}" if kinds else "pays for no place"
 
 
 def _types(question: Question, places: Mapping[JobId, tuple[tuple[int, int], ...]]) -> dict[JobId, dict[str, int]]:
@@ -127,27 +126,8 @@ def _held(job: Job) -> Counter[str]:
     return held
 
 
-def _listed(kinds: Mapping[str, int]) -> str:
-    return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(kinds.items()))
-
-
-def _said(target: Target) -> Target:
-    """With a word on its types where there are several; people are shown the first word."""
-    kinds = Counter[str]()
-    for share in target.shares:
-        kinds[share.gpu_type] += share.resources.gpus
-    if len(kinds) == 1 or target.reasons[0].code is Code.KEEPS_LEASE:
-        return target
-    mixed, first = Reason(Code.MIXED, {"mix": _listed(kinds)}), target.reasons[0]
-    says_little = first.code in (Code.FIRST_IN_ORDER, Code.FILLS_IN)
-    leading = (mixed, first) if says_little else (first, mixed)
-    return replace(target, reasons=(*leading, *target.reasons[1:]))
-
-
-def _one_type(why: Reason, request: Request, idle: int) -> Reason:
-    """That it cannot be mixed, where the GPUs that are idle would be enough if it could."""
-    lacks_room = why.code is Code.NO_ROOM or (why.code is Code.BEHIND and idle >= request.gpus)
-    unmixed = why_unmixed(request)
-    if not lacks_room or not unmixed or request.gpus == 1:
-        return why
-    return Reason(Code.ONE_TYPE, {"gpus": request.gpus, "why": unmixed})
+def _idle(situation: Situation, decision: Decision) -> int:
+    """GPUs of any type that nobody was given, on nodes that jobs may start on."""
+    types = {gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}
+    managed = sum(managed_gpus(situation, sorted(types)).values())
+    return managed - sum(target.resources.gpus for target in decision.targets.values())
