@@ -56,7 +56,7 @@ def curves_listing(series: Mapping[str, Points]) -> Listing:
         for name, points in series.items()
         if points
     ]
-    return Listing((*columns, Column("COURSE")), rows)
+    return Listing((*columns, Column("COURSE")), rows, wrapped=True)
 
 
 def _course(points: Points) -> CurveLine | str:

@@ -57,7 +57,7 @@ def mixes(task: Task) -> Outcome:
             )
         for figure in _FIGURES:
             points = [(float(len(MIXES[mix_])), _gain(found[mix_], "hadare", figure)) for mix_ in MIXES]
-            series[f"{name} HadarE: {figure} by jobs"] = points
+            series[f"{name} gain in {figure} by jobs"] = points
     return Outcome("hadare-mixes", tuple(rows), series)
 
 

@@ -142,6 +142,6 @@ def test_the_mixes_have_a_row_for_each_figure_and_a_curve_for_each_sweep() -> No
     for name in CLUSTERS:
         assert all(f"{name} {mix_}: best slot" in rows for mix_ in MIXES)
         assert all(len(outcome.series[f"{name} {mix_}: utilisation by slot"]) == 4 for mix_ in MIXES)
-        assert len(outcome.series[f"{name} HadarE: total time by jobs"]) == len(MIXES)
+        assert len(outcome.series[f"{name} gain in total time by jobs"]) == len(MIXES)
         fastest_first = rows[f"{name} HadarE: total time over Gavel, mean of seven mixes"].measured
         assert 1.0 < fastest_first < rows[f"{name} HadarE: total time over Gavel, as listed"].measured
