@@ -81,7 +81,8 @@ def reproduce(
     given = {option: value for option, value in options.items() if value is not None}
     outcome = run(name, Task(data, seeds, quick, given, progress))
     if as_json:
-        print_json({"experiment": outcome.experiment, "rows": [_row(row) for row in outcome.rows], "ok": outcome.ok})
+        rows, series = [_row(row) for row in outcome.rows], dict(outcome.series)
+        print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
     else:
         console().print(outcome_view(outcome))
     if not outcome.ok:

@@ -41,7 +41,7 @@ class EmptyCluster:
 
     def lacks(self, job: Job) -> str:
         """What the job asks for beyond what there is, for people; empty where it would fit."""
-        job = replace(job, reservation="")
+        job = replace(job, reservation="") if job.reservation else job
         wish = self._wishes.of(job)
         if wish not in self._known:
             fits = place(wish, Level.LEAST, self._ledger, FIRST_FIT) is not None

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from slurmsched.experiments import Bound, Outcome, Row
+from slurmsched.report.curves import curves_listing
 from slurmsched.report.listing import Column, Listing
 
 __all__ = ["outcome_view"]
@@ -17,7 +18,7 @@ _SIGNS = {Bound.EQUAL: "±", Bound.AT_MOST: "≤", Bound.AT_LEAST: "≥"}
 
 
 def outcome_view(outcome: Outcome) -> RenderableType:
-    """A line for each figure, what differs below, and the verdict."""
+    """A line for each figure and each curve, what differs below, and the verdict."""
     columns = (
         Column("FIGURE"),
         Column("UNIT"),
@@ -44,7 +45,8 @@ def outcome_view(outcome: Outcome) -> RenderableType:
     held = [row for row in outcome.rows if row.bound is not Bound.STATED]
     missed = sum(not row.ok for row in held)
     verdict = f"{outcome.experiment}: {len(held) - missed} of {len(held)} figures hold."
-    return Group(Listing(columns, rows), *_notes(outcome), Text(f"\n{verdict}"))
+    curves = (Text(""), curves_listing(outcome.series)) if outcome.series else ()
+    return Group(Listing(columns, rows), *curves, *_notes(outcome), Text(f"\n{verdict}"))
 
 
 def _notes(outcome: Outcome) -> Iterator[RenderableType]:

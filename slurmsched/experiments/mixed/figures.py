@@ -66,7 +66,15 @@ class Replayed:
         whole = sum(self.gpus.values()) * self.makespan
         return busy / whole if whole else 0.0
 
+    @property
+    def utilisations(self) -> tuple[tuple[float, float], ...]:
+        """A curve: when each round began, and the part of all GPUs that was busy in it; it ends with the last job."""
+        gpus = sum(self.gpus.values())
+        curve = tuple((r.time, sum(r.busy.values()) / (gpus * r.length)) for r in self.rounds if r.length)
+        return (*curve, (self.makespan, 0.0))
+
     def utilisation_of(self, gpu_type: str) -> tuple[tuple[float, float], ...]:
-        """A curve: when each round began, and the part of this type's GPUs that was busy in it."""
+        """The same of this type's GPUs."""
         gpus = self.gpus[gpu_type]
-        return tuple((r.time, r.busy.get(gpu_type, 0.0) / (gpus * r.length)) for r in self.rounds if r.length)
+        curve = tuple((r.time, r.busy.get(gpu_type, 0.0) / (gpus * r.length)) for r in self.rounds if r.length)
+        return (*curve, (self.makespan, 0.0))

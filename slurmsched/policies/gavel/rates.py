@@ -25,12 +25,17 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     which nothing is known is as fast on every type.
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
-    pools, found = Pools(snapshot.nodes), np.zeros((len(situation.jobs), len(types)))
-    for column, kind in enumerate(types):
-        empty = EmptyCluster(pools, snapshot, knowledge, Proportional())
-        for row, job in enumerate(situation.jobs):
-            rate = _rate(job, kind, knowledge)
-            found[row, column] = rate if rate > 0 and not empty.lacks(on_type(job, kind)) else 0.0
+    empty = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
+    alike: dict[tuple[object, ...], list[float]] = {}
+    found = np.zeros((len(situation.jobs), len(types)))
+    for row, job in enumerate(situation.jobs):
+        asked = job.request, job.partitions, id(knowledge.profile(job)), job.hints.memory_tunable
+        if asked not in alike:
+            alike[asked] = [
+                rate if (rate := _rate(job, kind, knowledge)) > 0 and not empty.lacks(on_type(job, kind)) else 0.0
+                for kind in types
+            ]
+        found[row] = alike[asked]
     return found
 
 

@@ -11,15 +11,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from slurmsched.model import Code, Decision, Job, JobId, Ranked, Reason, Target
+from slurmsched.model import Decision, Job, JobId, Ranked
 from slurmsched.policies.allocating import Proportional
 from slurmsched.policies.composed import Composed
 from slurmsched.policies.enlarging import enlarge
 from slurmsched.policies.gavel.moving import Moving
+from slurmsched.policies.gavel.rates import managed_gpus
 from slurmsched.policies.growing import grow
 from slurmsched.policies.hadar.deciding import Hadar
-from slurmsched.policies.hadar.questions import Question, question_of, why_unmixed
+from slurmsched.policies.hadar.questions import Question, question_of
+from slurmsched.policies.hadar.saying import listed, said, waits
 from slurmsched.policies.hadar.spreading import Spreading
+from slurmsched.policies.hadar.staying import remembering, with_newcomers_fixed
 from slurmsched.policies.hadar.utilities import Valuing, timely
 from slurmsched.policies.ordering.sorting import ranked
 from slurmsched.policies.placing import CONSOLIDATED
@@ -38,6 +41,7 @@ class HadarSystem:
     forks: bool = False
 
     def decide(self, situation: Situation) -> Decision:
+        situation = with_newcomers_fixed(situation)
         question = question_of(situation)
         hadar = Hadar(self.valuing, restart=situation.restart_cost, period=situation.period)
         types = _types(question, hadar.decide(question.queue, question.servers, question.running))
@@ -53,11 +57,10 @@ class HadarSystem:
             if self._worth(hadar, question, situation, decision) <= self._worth(hadar, question, situation, spared):
                 decision = spared
         requests = {job.id: job.request for job in situation.jobs}
-        waiting = {
-            job: _one_type(why, why_unmixed(requests[job]), requests[job].gpus) for job, why in decision.waiting.items()
-        }
-        targets = {job: _said(target) for job, target in decision.targets.items()}
-        return replace(decision, targets=targets, waiting=waiting)
+        idle = _idle(situation, decision)
+        waiting = {job: waits(why, requests[job], idle) for job, why in decision.waiting.items()}
+        targets = {job: said(target) for job, target in decision.targets.items()}
+        return remembering(replace(decision, targets=targets, waiting=waiting))
 
     @staticmethod
     def _worth(hadar: Hadar, question: Question, situation: Situation, decision: Decision) -> float:
@@ -91,7 +94,7 @@ class _ByPayoff:
 
     def _said(self, job: Job) -> str:
         kinds = self.types.get(job.id)
-        return f"pays for {_listed(kinds)}" if kinds else "pays for no place"
+        return f"pays for {listed(kinds)}" if kinds else "pays for no place"
 
 
 def _types(question: Question, places: Mapping[JobId, tuple[tuple[int, int], ...]]) -> dict[JobId, dict[str, int]]:
@@ -127,21 +130,8 @@ def _held(job: Job) -> Counter[str]:
     return held
 
 
-def _listed(kinds: Mapping[str, int]) -> str:
-    return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(kinds.items()))
-
-
-def _said(target: Target) -> Target:
-    """With a word on its types where there are several."""
-    kinds = Counter[str]()
-    for share in target.shares:
-        kinds[share.gpu_type] += share.resources.gpus
-    if len(kinds) == 1 or target.reasons[0].code is Code.KEEPS_LEASE:
-        return target
-    return replace(target, reasons=(*target.reasons, Reason(Code.MIXED, {"mix": _listed(kinds)})))
-
-
-def _one_type(why: Reason, unmixed: str, gpus: int) -> Reason:
-    if why.code is not Code.NO_ROOM or not unmixed or gpus == 1:
-        return why
-    return Reason(Code.ONE_TYPE, {"gpus": gpus, "why": unmixed})
+def _idle(situation: Situation, decision: Decision) -> int:
+    """GPUs of any type that nobody was given, on nodes that jobs may start on."""
+    types = {gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}
+    managed = sum(managed_gpus(situation, sorted(types)).values())
+    return managed - sum(target.resources.gpus for target in decision.targets.values())

@@ -16,7 +16,7 @@ from slurmsched.policies.hadar.servers import Servers
 __all__ = ["UTILITIES", "Utility", "Valuing", "effective_throughput", "sooner", "timely"]
 
 Utility = Callable[[Ask, float], float]
-"""Of a job and its completion time in seconds. Never negative, never more for a later end."""
+"""Of a job of the round and its completion time in seconds. Never negative, never more for a later end."""
 
 Valuing = Callable[[Sequence[Ask], Servers], Utility]
 """The utility of a round, given all jobs there are and the servers."""
@@ -29,13 +29,13 @@ _SHORTEST: Final = 360.0
 """Seconds, the paper's round: what is shorter is equally short, and no job is infinitely urgent."""
 
 
-def effective_throughput(_queue: Sequence[Ask], servers: Servers) -> Utility:
+def effective_throughput(queue: Sequence[Ask], servers: Servers) -> Utility:
     """The work of a job's whole life per second of it, E_j N_j / (f_j - a_j): the paper's default. Long jobs come
     first, for they lose the least of their worth by waiting: a short total time, and late completions."""
+    whole = {ask.job: _seconds(ask, ask.total, servers) for ask in queue}
 
     def utility(ask: Ask, completion: float) -> float:
-        whole = _seconds(ask, ask.total, servers)
-        return ask.workers * whole / completion if 0 < completion < inf else 0.0
+        return ask.workers * whole[ask.job] / completion if 0 < completion < inf else 0.0
 
     return utility
 
@@ -49,9 +49,10 @@ def timely(queue: Sequence[Ask], servers: Servers) -> Utility:
     """Short jobs first, unless a long one could not end with the last of them any more: its slack is the time that all
     the work takes, less its own. The total time of the paper's default, and completions almost as soon as `sooner`."""
     horizon = _horizon(queue, servers)
+    seconds = {ask.job: _seconds(ask, ask.left, servers) for ask in queue}
 
     def utility(ask: Ask, completion: float) -> float:
-        ahead, alone = completion - ask.age, _seconds(ask, ask.left, servers)
+        ahead, alone = completion - ask.age, seconds[ask.job]
         if not 0 < ahead < inf:
             return 0.0
         worth = 1.0 / max(alone, _SHORTEST) + _URGENCY / max(horizon - alone, _SHORTEST)

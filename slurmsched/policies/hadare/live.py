@@ -23,7 +23,7 @@ __all__ = ["HadarE"]
 
 @dataclass(frozen=True, slots=True)
 class HadarE:
-    """A round with copies. What it remembers is how many steps of each forked job are done."""
+    """A round with copies. Beside what Hadar remembers it remembers how many steps of each forked job are done."""
 
     name: str = "hadare"
 
@@ -41,7 +41,7 @@ class HadarE:
             order=(*decision.order, *(Ranked(job, "no step is left for it") for job in needless)),
             targets=targets,
             waiting={**decision.waiting, **needless},
-            state={"done": {family.job: _total(family.copies) - family.left for family in forked}},
+            state={**decision.state, "done": {family.job: _total(family.copies) - family.left for family in forked}},
         )
 
 

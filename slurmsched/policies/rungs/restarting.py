@@ -79,13 +79,16 @@ class BesideRestartedJobs:
 
 
 def _rich_jobs(draft: Draft) -> tuple[_Rich, ...]:
-    """Running jobs that may be restarted and would do with less on the same GPUs, the richest in CPUs first."""
+    """Running jobs that may be restarted and would do with less on the same GPUs, the richest in CPUs first; of equal
+    ones the last in order."""
     found = [
         rich
         for job_id, lease in draft.leases.items()
         if draft.may_leave(job_id) and (rich := _leaner(draft, draft.jobs[job_id], lease)) is not None
     ]
-    return tuple(sorted(found, key=lambda rich: (-max(rich.excess.cpus), -max(rich.excess.memory))))
+    return tuple(
+        sorted(found, key=lambda rich: (-max(rich.excess.cpus), -max(rich.excess.memory), -draft.position[rich.job]))
+    )
 
 
 def _leaner(draft: Draft, job: Job, lease: Claim) -> _Rich | None:

@@ -9,7 +9,8 @@ import pytest
 
 from slurmsched.bench.pricing import time_pricing
 from slurmsched.experiments.experiment import Task
-from slurmsched.experiments.mixed.hadar_static import sized_work, static
+from slurmsched.experiments.mixed.hadar_static import static
+from slurmsched.experiments.mixed.sized import READINGS, sized_work
 from slurmsched.knowledge import load_gavel_rates
 
 DATA = os.environ.get("SLURMSCHED_DATA")
@@ -17,13 +18,13 @@ with_data = pytest.mark.skipif(DATA is None, reason="SLURMSCHED_DATA names no da
 
 
 @with_data
-def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_type() -> None:
+def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_its_types() -> None:
     outcome = static(Task(Path(DATA or ""), quick=True))
 
     rows = {row.metric: row for row in outcome.rows}
     assert rows["hadar total time"].measured >= rows["fastest possible total time"].measured
     assert rows["gavel over hadar: median completion"].ok
-    assert len(outcome.series) == 5 * 3
+    assert len(outcome.series) == 6 * (1 + 3)
     assert all(0 <= part <= 1 + 1e-9 for curve in outcome.series.values() for _, part in curve)
 
 
@@ -36,6 +37,18 @@ def test_sizes_count_k80_hours() -> None:
     hours = [job.steps / job.rates["k80"] * job.width / 3600 for job in work if job.model.startswith("resnet-50")]
     assert hours
     assert all(60 - 0.1 <= own <= 100 + 0.1 for own in hours)
+
+
+@with_data
+@pytest.mark.parametrize("reading", [pytest.param(name, id=name) for name in READINGS])
+def test_another_width_is_the_same_work(reading: str) -> None:
+    rates = load_gavel_rates(Path(DATA or "") / "gavel" / "throughputs.json")
+    drawn, other = sized_work(100, 1, rates), sized_work(100, 1, rates, READINGS[reading])
+
+    assert {job.width for job in other} <= {1, 2, 4, 8}
+    for one, same in zip(drawn, other, strict=True):
+        hours = [job.steps / job.rates["k80"] * job.width for job in (one, same)]
+        assert hours[0] == pytest.approx(hours[1], rel=0.05, abs=200.0)
 
 
 def test_the_measured_cluster_grows_with_the_queue() -> None:

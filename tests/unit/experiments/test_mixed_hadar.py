@@ -12,7 +12,9 @@ from slurmsched.experiments.mixed.fastest import fastest
 from slurmsched.experiments.mixed.forked import replay_forked
 from slurmsched.experiments.mixed.hadar import HadarRounds
 from slurmsched.experiments.mixed.hadar_example import example, fewest_rounds, slowest_decides, tasks_add_up
-from slurmsched.experiments.mixed.hadare_mixes import slot_utilisation
+from slurmsched.experiments.mixed.hadare_mixes import mixes, slot_utilisation
+from slurmsched.experiments.mixed.hadare_published import PUBLISHED
+from slurmsched.experiments.mixed.mixes import CLUSTERS, LISTED, MIXES
 from slurmsched.experiments.mixed.replay import ReplayError
 from slurmsched.policies.hadar import Hadar
 
@@ -113,3 +115,33 @@ def test_the_example_of_three_jobs() -> None:
     assert rows["Gavel: utilisation"].measured == pytest.approx(28 / 36)
     assert rows["Hadar: rounds"].measured == 6
     assert all(row.ok for row in rows.values())
+
+
+def test_published_gains_over_hadar_are_those_that_the_introduction_rounds() -> None:
+    """30 % and 34 % of utilisation, 50 % and 80 % of total time, 90 % and 124 % of JCT."""
+    rounded = {"aws": {"utilisation": 1.30, "total time": 1.5, "mean JCT": 1.90}}
+    rounded["lab"] = {"utilisation": 1.34, "total time": 1.8, "mean JCT": 2.24}
+
+    for name, published in PUBLISHED.items():
+        for figure, gain in published.hadare.items():
+            assert gain / published.hadar[figure] == pytest.approx(rounded[name][figure], abs=0.035)
+
+
+def test_both_orders_of_types_are_of_the_same_nodes() -> None:
+    assert {name: sorted(nodes) for name, nodes in CLUSTERS.items()} == {
+        name: sorted(nodes) for name, nodes in LISTED.items()
+    }
+
+
+def test_the_mixes_have_a_row_for_each_figure_and_a_curve_for_each_sweep() -> None:
+    outcome = mixes(Task(Path(), quick=True))
+
+    rows = {row.metric: row for row in outcome.rows}
+    assert len(rows) == len(outcome.rows)
+    assert all(row.note for row in outcome.rows)
+    for name in CLUSTERS:
+        assert all(f"{name} {mix_}: best slot" in rows for mix_ in MIXES)
+        assert all(len(outcome.series[f"{name} {mix_}: utilisation by slot"]) == 4 for mix_ in MIXES)
+        assert len(outcome.series[f"{name} gain in total time by jobs"]) == len(MIXES)
+        fastest_first = rows[f"{name} HadarE: total time over Gavel, mean of seven mixes"].measured
+        assert 1.0 < fastest_first < rows[f"{name} HadarE: total time over Gavel, as listed"].measured

@@ -62,6 +62,15 @@ def test_only_as_many_restart_as_must() -> None:
     assert decision.victims == {"2": "9"}
 
 
+def test_of_equal_ones_the_last_in_order_restarts_however_the_question_is_put() -> None:
+    rich = [
+        job(number, hint="model=alexnet", on=[share(gpus=[number], cpus=12)], submit_time=number) for number in (1, 2)
+    ]
+    for running in (rich, rich[::-1]):
+        coming = job(9, hint="model=alexnet,duration=5h", submit_time=9)
+        assert decide(situation([node()], [*running, coming])).victims == {"2": "9"}
+
+
 def test_a_restart_is_preferred_to_displacing_a_job_that_ranks_behind() -> None:
     las = system("synergy", "las", (3600.0,))
     behind = job(3, on=[share(gpus=[4], cpus=0, memory=GIB)])

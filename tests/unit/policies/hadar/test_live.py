@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.backends.slurm.requests import PLAIN
@@ -42,7 +44,7 @@ def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
         ("v100-1", "v100", 2),
         ("p100-2", "p100", 2),
     }
-    assert target.reasons[-1].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
+    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
 
 
 def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
@@ -72,7 +74,7 @@ def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
     ],
 )
 def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
-    cluster = [node("v1", 4 // nodes, "v100"), node("v2", 4 // nodes, "v100"), node("p1", 2, "p100")]
+    cluster = [node("v1", 4 // nodes, "v100"), node("v2", 4 // nodes, "v100"), node("p1", 3, "p100")]
     others = [job(8, on=[share("v1", 4 // nodes)]), job(9, on=[share("v2", 4 // nodes - 1)])]
     one = job(1, hint="model=m", request=Request(gpus=4, nodes=nodes, tasks=nodes, cpus=4, gpu_type=asked_type))
     asked = situation(cluster, [*others, one], KNOWN, managed=[one])
@@ -119,3 +121,31 @@ def test_a_running_job_moves_to_the_fast_gpus_where_that_pays() -> None:
 
     assert decision.targets["1"].nodes == ("v100-1",)
     assert decision.victims == {"1": "1"}
+
+
+@pytest.mark.parametrize(
+    ("remembered", "stays"),
+    [
+        pytest.param({"came": ["7"]}, True, id="it displaced somebody last round"),
+        pytest.param({}, False, id="nothing is remembered"),
+        pytest.param({"came": 7}, False, id="what is remembered makes no sense"),
+    ],
+)
+def test_who_came_in_the_place_of_another_is_not_displaced_at_once(remembered: dict[str, object], stays: bool) -> None:
+    came = job(7, hint="duration=1h", on=[share("v1", 1)], requeue=True)
+    long = job(1, 2, hint="duration=50h")
+    asked = situation([node("v1", 2, "v100")], [came, long], KNOWN)
+
+    decision = system("hadar").decide(replace(asked, state=remembered))
+
+    assert ("7" in decision.targets) is stays
+    assert decision.state == {"came": [] if stays else ["1"]}
+
+
+def test_a_job_that_waits_for_one_type_does_not_say_so_while_all_are_taken() -> None:
+    full = [job(8, 2, on=[share("v100-1", 2)]), job(9, 2, on=[share("p100-2", 2, gpu_type="p100")])]
+    one = job(1, hint="model=m", request=Request(gpus=2, cpus=2, gpu_type="v100"))
+
+    waiting = system("hadar").decide(situation(types("v100", "p100"), [*full, one], KNOWN, managed=[one])).waiting["1"]
+
+    assert waiting.code is Code.NO_ROOM
