@@ -10,10 +10,11 @@ import pytest
 from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Question, Reading, decide
 from slurmsched.policies.tesserae.seating import in_order
-from tests.slurm.conftest import SETTINGS
+from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:3x2/8c/64g")
+pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
 NODES = ("v100-1", "v100-2", "v100-3")
 BETWEEN = "/srv/between"
 """On the login host: a `scontrol` that lets somebody in before the first change of a round."""
