@@ -106,8 +106,8 @@ def _over_gavel(found: Found, base: Cell) -> Iterator[Row]:
         ratio = found.moves(theirs) / found.moves(ours)
         yield Row(f"moves: {name} on its order", "x", ratio, bound=Bound.STATED, note=_OVER)
         ratio = found.worst(theirs) / found.worst(ours)
-        bound = Bound.AT_LEAST if over == "gavel-ftf" else Bound.STATED
-        yield Row(f"worst rho: {name} on its order", "x", ratio, 1.0, bound=bound, note=_OVER)
+        fair = (1.0, Bound.AT_LEAST) if over == "gavel-ftf" else (None, Bound.STATED)
+        yield Row(f"worst rho: {name} on its order", "x", ratio, fair[0], bound=fair[1], note=_OVER)
 
 
 def parts(found: Found, base: Cell) -> Iterator[Row]:

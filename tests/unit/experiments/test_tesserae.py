@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments import ExperimentError
+from slurmsched.experiments.tesserae.cells import cells
 from slurmsched.experiments.tesserae.gavel import GavelPacked
 from slurmsched.experiments.tesserae.knowing import estimates
 from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
 from slurmsched.experiments.tesserae.promises import ByPriority, GavelRounds, Promises
 from slurmsched.experiments.tesserae.replay import Standing, replay
+from slurmsched.experiments.tesserae.rows import Found, held, others, parts
 from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
 from slurmsched.experiments.tesserae.variants import VARIANTS, Cell, measure
 from slurmsched.experiments.tesserae.workload import Workload, weighed_pairs
@@ -23,6 +25,7 @@ from slurmsched.policies.gavel.objectives import finish_time_fairness, least_att
 from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Decided, Reading
 from slurmsched.policies.tesserae.seating import in_order
+from slurmsched.simulation.figures import figures
 
 HALVES = np.array([[0.8]])
 TEXT = Reading(in_order, lasting=False)
@@ -186,6 +189,16 @@ def test_gavel_promises_time_to_pairs_that_do_more_together() -> None:
         decided = policy.decide(standing(jobs(*rows, kept=np.array([[kept]])), 0.0, Layout.of(()), [0.0] * 4))
         assert len(np.unique(decided.layout.jobs[decided.layout.jobs >= 0])) == runs
         assert len(decided.pairs) == runs - 2
+
+
+def test_whatever_is_told_was_replayed_and_is_told_once() -> None:
+    moves = [frozenset[int](), frozenset({0})]
+    run = figures(replay(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0))
+    base = Cell("", Path("throughputs.json"))
+    found = Found({cell: [run] for cell in cells(base)})
+    told = [row.metric for rows in (held, parts, others) for row in rows(found, base)]
+    assert len(set(told)) == len(told)
+    assert max(map(len, told)) <= 52, "the table has eighty columns"
 
 
 def test_every_job_of_a_replay_does_its_work_whatever_the_policy() -> None:
