@@ -33,7 +33,7 @@ _OVER: Final = (
     " of keeping workers. Its program of fairness with pairs has a variable for any two jobs: of it, only 300 jobs."
     " " + _INPUTS
 )
-_WIDE: Final = "What becomes of it where the linear model says too much, and packing is not told. " + _INPUTS
+_WIDE: Final = "Wider pairs keep this part of what is assumed, which packing still goes by. " + _INPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ def others(found: Found, base: Cell) -> Iterator[Row]:
         yield from _figures(found, guessed, f"{known:.0%} of pairs measured, others guessed")
     for wide in WIDE:
         cell = replace(ours, wide=wide)
-        name = f"wide pairs at {wide:.0%} of it"
-        yield from _figures(found, cell, name)
+        name = f"wide pairs at {wide:.0%}"
+        yield from _figures(found, cell, name, _WIDE)
         ratio = found.jct(replace(cell, variant="tiresias single")) / found.jct(cell)
         yield Row(f"{name}: mean JCT, single over ours", "x", ratio, bound=Bound.STATED, note=_WIDE)
     yield from _figures(found, replace(base, variant="text", least=0.0), "text, any pair that fits")
@@ -158,6 +158,6 @@ def others(found: Found, base: Cell) -> Iterator[Row]:
             yield Row(f"{what}: makespan, {name} over ours", "x", ratio, bound=Bound.STATED, note=_INPUTS)
 
 
-def _figures(found: Found, cell: Cell, name: str) -> Iterator[Row]:
-    yield Row(f"{name}: mean JCT", "h", found.jct(cell), bound=Bound.STATED, note=_INPUTS)
-    yield Row(f"{name}: makespan", "h", found.makespan(cell), bound=Bound.STATED, note=_INPUTS)
+def _figures(found: Found, cell: Cell, name: str, note: str = _INPUTS) -> Iterator[Row]:
+    yield Row(f"{name}: mean JCT", "h", found.jct(cell), bound=Bound.STATED, note=note)
+    yield Row(f"{name}: makespan", "h", found.makespan(cell), bound=Bound.STATED, note=note)
