@@ -29,7 +29,7 @@ __all__ = ["plan"]
     help="Decide this recording instead of the cluster as it is.",
 )
 @policy_options
-@click.option("--defrag", is_flag=True, help="Also move running jobs where that lets a waiting one start.")
+@click.option("--defrag", is_flag=True, help="By system fgd: also move running jobs for waiting ones.")
 @click.option("--commands", is_flag=True, help="Also the exact Slurm commands.")
 @json_option
 @click.pass_obj
@@ -46,14 +46,15 @@ def plan(
     """Show what a round would do now.
 
     Asks Slurm once, decides and plans; nothing is changed and nothing is written. With --defrag the plan has the fewest
-    moves that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out.
+    moves that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out. Such a round is
+    decided by system fgd, whatever the settings name, for only it moves jobs for that.
 
     \b
     Example:
       synsched plan --commands
       synsched plan --from monday.round --order srtf
     """
-    settings = defragmenting(with_policy(invocation.settings, system, order), asked=defrag)
+    settings = defragmenting(with_policy(invocation.settings, system, order), asked=defrag, system=system)
     cluster: Backend
     if recording is not None:
         recorded = load(recording)

@@ -14,6 +14,8 @@ __all__ = ["MODE", "defragmenting", "policy_options", "with_mode", "with_policy"
 
 MODE: Final = click.Choice([mode.value for mode in Mode])
 
+_DEFRAGMENTS: Final = "fgd"
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -27,10 +29,14 @@ def policy_options(command: F) -> F:
     return command
 
 
-def defragmenting(settings: Settings, *, asked: bool) -> Settings:
-    """The settings with running jobs moved for waiting ones, where that was asked for; system fgd does it."""
-    policy = settings.policy
-    return replace(settings, policy=replace(policy, system="fgd", defragment=True)) if asked else settings
+def defragmenting(settings: Settings, *, asked: bool, system: str | None = None) -> Settings:
+    """The settings with running jobs moved for waiting ones, where that was asked for. Only system fgd does that, so
+    it decides such a round, whatever the settings name. Raises UsageError where another was asked for beside it."""
+    if not asked:
+        return settings
+    if system not in (None, _DEFRAGMENTS):
+        raise click.UsageError(f"--defrag is a round of system {_DEFRAGMENTS}: leave out --system {system}")
+    return replace(settings, policy=replace(settings.policy, system=_DEFRAGMENTS, defragment=True))
 
 
 def with_mode(settings: Settings, mode: str | None) -> Settings:

@@ -25,7 +25,7 @@ BLOCKED: Final = 3
 @click.command()
 @click.option("--once", is_flag=True, help="One round, then end; for cron. Quiet unless something changed.")
 @click.option("--mode", type=MODE, help="Another mode than the settings name.")
-@click.option("--defrag", is_flag=True, help="With --once: also move running jobs for waiting ones.")
+@click.option("--defrag", is_flag=True, help="With --once, by system fgd: also move running jobs.")
 @click.option("--keep-holds", is_flag=True, help="At the end keep held what is held, for a quick restart.")
 @json_option
 @click.pass_obj

@@ -42,7 +42,8 @@ class Request:
     """What a job asks for. Whole-job totals; memory in MiB per node.
 
     `gpus_per_node` is set where the job fixed it (`--gres`, `--gpus-per-node`); None leaves the split to the scheduler.
-    `memory` 0 means nothing was said. `tasks` divides the CPUs: `cpus` is a multiple of it.
+    `memory` 0 means nothing was said. `tasks` divides the CPUs: `cpus` is a multiple of it. `shards` are those of all
+    `nodes` together.
     `pinned` are nodes that must all be part of the allocation (`--nodelist`).
     """
 

@@ -10,10 +10,13 @@ import pytest
 from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Question, Reading, decide
 from slurmsched.policies.tesserae.seating import in_order
-from tests.slurm.conftest import SETTINGS
+from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:3x2/8c/64g")
+everywhere = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+"""Releases differ in how they say who has which shards."""
+once_is_enough = pytest.mark.parametrize("mini", RELEASES[:1], indirect=True, scope="module")
 NODES = ("v100-1", "v100-2", "v100-3")
 BETWEEN = "/srv/between"
 """On the login host: a `scontrol` that lets somebody in before the first change of a round."""
@@ -100,6 +103,7 @@ class Status:
         return next(own for own in self.said["jobs"] if own["id"] == job)
 
 
+@everywhere
 def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing: Mini) -> None:
     site = packing
     host = half(site, "model=reader")
@@ -128,6 +132,7 @@ def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing
     assert not status.surprises()
 
 
+@once_is_enough
 def test_a_pair_that_slurm_did_not_put_together_is_told(packing: Mini) -> None:
     """Somebody else's job, in a partition that is not managed, starts between the plan and the start."""
     site = packing
@@ -158,6 +163,7 @@ exec /usr/bin/scontrol "$@"
     assert Status(site).why(host) == f"shares GPU 0 of v100-1 with job {stranger}, which no round put there"
 
 
+@once_is_enough
 def test_a_round_in_which_naming_alone_would_move_three_jobs_moves_none(site: Mini) -> None:
     site.configure(**policy("tesserae"))
     once(site)

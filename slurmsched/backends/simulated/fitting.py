@@ -24,8 +24,6 @@ def fit(request: Request, machines: Sequence[Machine]) -> tuple[Share, ...] | No
         offered.sort(key=lambda m: m.name not in request.pinned)
         if not request.pinned <= {m.name for m in offered}:
             return None
-    if request.shards:
-        return _on_one_device(request, offered)
     for count in _node_counts(request):
         machines_now = offered[: len(request.pinned)] if len(request.pinned) >= count else offered
         shares = _evenly(request, machines_now, count) or _unevenly(request, machines_now, count)
@@ -95,6 +93,8 @@ def _share(request: Request, machine: Machine, gpus: int, cpus: int) -> Share | 
     memory = request.memory or machine.facts.proportional(gpus).memory
     if cpus > machine.cpus or memory > machine.memory or gpus > len(machine.idle):
         return None
+    if request.shards:
+        return _part(request, machine, Resources(0, cpus, memory))
     if not gpus:
         return Share(machine.name, Resources(0, cpus, memory))
     for gpu_type, devices in machine.idle_by_type(request.gpu_type).items():
@@ -103,12 +103,13 @@ def _share(request: Request, machine: Machine, gpus: int, cpus: int) -> Share | 
     return None
 
 
-def _on_one_device(request: Request, machines: Sequence[Machine]) -> tuple[Share, ...] | None:
-    """Shards of one job lie on one device, the first that has enough left (measured on 22.05, 24.11 and 26.05)."""
-    for machine in machines:
-        for gpu in (gpu for gpu in machine.facts.gpus if gpu.shards and request.gpu_type in (None, gpu.type)):
-            size = Resources(0, request.cpus, request.memory)
-            share = Share(machine.name, size, gpu.type, (gpu.index,), request.shards)
+def _part(request: Request, machine: Machine, size: Resources) -> Share | None:
+    """Every node gives as many shards, from the first device of its own that has enough of them left (measured on
+    22.05, 24.11 and 26.05)."""
+    shards = -(-request.shards // max(request.nodes, 1))
+    for gpu in machine.facts.gpus:
+        if gpu.shards and request.gpu_type in (None, gpu.type):
+            share = Share(machine.name, size, gpu.type, (gpu.index,), shards)
             if machine.holds(share):
-                return (share,)
+                return share
     return None

@@ -20,6 +20,7 @@ from slurmsched.backends.slurm.partitions import (
 )
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import Form
+from slurmsched.backends.slurm.shards import counted_by_job
 from slurmsched.model import Association, JobId, Node, Partition, Reservation, Snapshot
 
 __all__ = ["JobSource", "Poll", "Reader"]
@@ -81,10 +82,12 @@ class Reader:
         nodes, odd_nodes = _each("node", (line for line in lines if line.startswith("NodeName=")), node_of)
         records, odd_records = self._jobs.records(self._commands)
         seen, odd_jobs = jobs_of(records)
+        jobs = tuple({one.job.id: one.job for one in seen}.values())
+        counted = counted_by_job(nodes, jobs)
         snapshot = Snapshot(
             time=time,
-            nodes=tuple(_reserved(nodes, Reservation.active(around.reservations, time))),
-            jobs=tuple({one.job.id: one.job for one in seen}.values()),
+            nodes=tuple(_reserved(counted, Reservation.active(around.reservations, time))),
+            jobs=jobs,
             partitions=around.partitions,
             reservations=around.reservations,
             cluster=configuration.cluster,

@@ -11,7 +11,7 @@ import numpy as np
 from slurmsched.experiments.mixed.asking import by_entry, problem_of, runs
 from slurmsched.experiments.mixed.rounds import Grant, Question
 from slurmsched.experiments.mixed.work import Active
-from slurmsched.policies.gavel import Books, Entry, GavelPolicy, Problem, equal_shares, picked, seated
+from slurmsched.policies.gavel import Books, Entry, GavelPolicy, TimeAlone, picked, seated
 from slurmsched.policies.gavel.books import RESET
 from slurmsched.policies.gavel.problem import Floats, Mask
 
@@ -29,8 +29,7 @@ class GavelRounds:
     reset: float = RESET
     _books: Books | None = None
     _stale: bool = True
-    _alone: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    """Of each job when shares were last computed: seconds alone so far, steps to go, steps per second alone."""
+    _alone: TimeAlone = field(default_factory=TimeAlone)
     _runs: Mask = field(init=False)
     _widths: Floats = field(init=False)
 
@@ -76,15 +75,6 @@ class GavelRounds:
     def _shares(self, question: Question, types: Sequence[str]) -> dict[Entry, Floats]:
         jobs = tuple(question.jobs)
         problem = self.policy.seen(problem_of(question, types, packed=self.policy.packed), types)
-        problem = replace(problem, alone=self._time_alone(problem, jobs))
+        done = np.array([job.done for job in question.jobs.values()], dtype=np.float64)
+        problem = replace(problem, alone=self._alone.seconds(problem, jobs, done))
         return by_entry(self.policy.objective(problem), jobs)
-
-    def _time_alone(self, problem: Problem, jobs: Sequence[str]) -> Floats:
-        """Seconds that the steps each job has done so far would have taken on its equal part of the cluster, which
-        changes with the number of jobs."""
-        now: dict[str, tuple[float, float, float]] = {}
-        for job, left, rate in zip(jobs, problem.remaining, equal_shares(problem).rates(problem), strict=True):
-            so_far, had, was = self._alone.get(job, (0.0, float(left), float(rate)))
-            now[job] = (so_far + (had - left) / was, float(left), float(rate))
-        self._alone = now
-        return np.array([so_far for so_far, _, _ in now.values()])

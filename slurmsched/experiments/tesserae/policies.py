@@ -9,6 +9,7 @@ import numpy as np
 
 from slurmsched.experiments.tesserae.orders import Order, queued
 from slurmsched.experiments.tesserae.replay import Standing
+from slurmsched.policies.gavel import seated
 from slurmsched.policies.pools import Ints
 from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Decided, Question, Reading, decide
@@ -32,8 +33,7 @@ class Matching:
 
 @dataclass(slots=True)
 class Leases:
-    """Gavel's rule (Narayanan et al., OSDI 2020, section 5): the widest first; who had workers keeps just these where
-    all are free, a pair only where it is the same pair, and the others take the next free ones, node after node."""
+    """Gavel's rule of keeping workers, over the rounds of one replay; a pair keeps them only where it is the same."""
 
     sizes: Ints
     _had: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
@@ -41,27 +41,12 @@ class Leases:
     def seated(self, entries: Sequence[tuple[int, ...]], gpus: Ints) -> tuple[Layout, frozenset[int]]:
         """The layout, and the jobs that ran on other GPUs in the round before."""
         node_of = np.repeat(np.arange(len(self.sizes)), self.sizes).tolist()
-        free = dict.fromkeys(range(len(node_of)))
-        now: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for width in sorted({int(gpus[entry[0]]) for entry in entries}, reverse=True):
-            alike = [entry for entry in entries if gpus[entry[0]] == width]
-            keeping = [entry for entry in alike if entry in self._had and free.keys() >= set(self._had[entry])]
-            for entry in keeping:
-                now[entry] = _taken(free, self._had[entry])
-            for entry in alike:
-                if entry not in now:
-                    now[entry] = _taken(free, tuple(free)[:width])
+        now = seated({entry: int(gpus[entry[0]]) for entry in entries}, range(len(node_of)), self._had)
         before, after = ({job: workers for entry, workers in of.items() for job in entry} for of in (self._had, now))
         self._had = now
         rows = [(node_of[worker], 1, entry) for entry, workers in now.items() for worker in workers]
         changed = frozenset(job for job in before.keys() & after.keys() if before[job] != after[job])
         return Layout.of(rows), changed
-
-
-def _taken(free: dict[int, None], workers: tuple[int, ...]) -> tuple[int, ...]:
-    for worker in workers:
-        del free[worker]
-    return tuple(sorted(workers))
 
 
 @dataclass(slots=True)

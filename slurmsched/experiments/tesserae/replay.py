@@ -17,7 +17,7 @@ from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.tesserae.serving import DONE, partners, worked
 from slurmsched.experiments.tesserae.workload import Workload
 from slurmsched.policies.pools import Ints, Mask
-from slurmsched.policies.tesserae import NOBODY, Layout
+from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Decided
 from slurmsched.policies.tesserae.layout import Floats
 from slurmsched.simulation import Ran, Run
@@ -120,9 +120,7 @@ def _run(at: _Progress, standing: Standing, decided: Decided, overhead: float) -
     at.moves[job] += moved[job]
     at.start[job] = np.where(np.isnan(at.start[job]), now, at.start[job])
     left = at.remaining[job]
-    kind = workload.kind[job]
-    speed = np.where(partner != NOBODY, workload.kept[kind, kind[partner]], 1.0)
-    done, end = worked(speed, partner, left, delay, period)
+    done, end = worked(workload.speeds(job, partner), partner, left, delay, period)
     at.remaining[job] = np.maximum(left - done, 0.0)
     at.attained[job] += workload.gpus[job] * np.minimum(end, period)
     at.running[:] = False

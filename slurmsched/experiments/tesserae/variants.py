@@ -13,10 +13,13 @@ from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.tesserae.gavel import GavelPacked
 from slurmsched.experiments.tesserae.orders import Order, fairness, least_attained, queued
 from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
+from slurmsched.experiments.tesserae.promises import ByPriority, GavelRounds, Promises
 from slurmsched.experiments.tesserae.replay import Deciding, replay
 from slurmsched.experiments.tesserae.workload import Workload, kept_beside, weighed_pairs, workload
 from slurmsched.knowledge.estimating import completed, noisy
 from slurmsched.knowledge.gavel import load_gavel_rates
+from slurmsched.policies.gavel import Objective
+from slurmsched.policies.gavel.objectives import finish_time_fairness, least_attained_service
 from slurmsched.policies.pools import Ints
 from slurmsched.policies.tesserae.deciding import Reading
 from slurmsched.policies.tesserae.layout import Floats
@@ -48,6 +51,27 @@ def _workers_kept(name: str, order: Order) -> Made:
     return lambda weights, sizes: KeepingWorkers(name, Matching(name, weights, order, _UNNAMED), Leases(sizes))
 
 
+def _over(name: str, objective: Objective, reading: Reading) -> Made:
+    """Over the priorities of Gavel's program, whose books are of one replay."""
+
+    def made(weights: Floats, _sizes: Ints) -> Matching:
+        return Matching(name, weights, ByPriority(Promises(objective)), reading)
+
+    return made
+
+
+def _over_with_workers_kept(name: str, objective: Objective) -> Made:
+    def made(weights: Floats, sizes: Ints) -> KeepingWorkers:
+        chosen = Matching(name, weights, ByPriority(Promises(objective)), _UNNAMED)
+        return KeepingWorkers(name, chosen, Leases(sizes))
+
+    return made
+
+
+def _gavel(name: str, objective: Objective, *, packed: bool) -> Made:
+    return lambda _weights, sizes: GavelRounds(name, Promises(objective, packed), Leases(sizes))
+
+
 # fmt: off
 VARIANTS: Final[Mapping[str, Made]] = {
     # name                        order           parts of it
@@ -68,6 +92,14 @@ VARIANTS: Final[Mapping[str, Made]] = {
     "las: text, gavel rule": _workers_kept("las", least_attained),
     "ftf":               _matching("ftf",         fairness, _ALONE),
     "tesserae-ftf":      _matching("tesserae-ftf", fairness, _OURS),
+    "gavel":             _gavel("gavel",          least_attained_service, packed=False),
+    "gavel: tesserae":   _over("gavel: tesserae", least_attained_service, _OURS),
+    "gavel: text":       _over("gavel: text",     least_attained_service, _PAPER),
+    "gavel: text, no names":   _over("gavel: no names", least_attained_service, _UNNAMED),
+    "gavel: text, gavel rule": _over_with_workers_kept("gavel: gavel rule", least_attained_service),
+    "gavel-ftf":         _gavel("gavel-ftf",      finish_time_fairness, packed=False),
+    "gavel-ftf packed":  _gavel("gavel-ftf packed", finish_time_fairness, packed=True),
+    "gavel-ftf: tesserae": _over("gavel-ftf: tesserae", finish_time_fairness, _OURS),
 }
 """By name, given the weights of pairs and the GPUs of each node. `text` is the paper's reading, `tesserae-t` ours."""
 # fmt: on
@@ -77,7 +109,8 @@ VARIANTS: Final[Mapping[str, Made]] = {
 class Cell:
     """One replay. `noise` and `known` spoil what packing is told of pairs, not what they do: how far each figure is
     off, and what part of them was measured. The others are completed from these or, with `guessed`, are any of these.
-    `least` is what a pair must do together."""
+    `least` is what a pair must do together. `wide` is what it is not told: pairs on more than one GPU keep so many
+    times as much as those on one."""
 
     variant: str
     rates: Path
@@ -90,6 +123,7 @@ class Cell:
     known: float = 1.0
     guessed: bool = False
     least: float = _WORTH
+    wide: float = 1.0
 
 
 def measure(cell: Cell) -> Figures:
@@ -106,7 +140,7 @@ def _workload(cell: Cell) -> Workload:
     trace = generate(cell.trace, cell.jobs, cell.seed, 80.0)
     known = load_gavel_rates(cell.rates)
     jobs = workload(trace, known, "v100")
-    return replace(jobs, kept=kept_beside(known, jobs.models, cell.gpu_type))
+    return replace(jobs, kept=kept_beside(known, jobs.models, cell.gpu_type), wide=cell.wide)
 
 
 def _told(cell: Cell, kept: Floats) -> Floats:

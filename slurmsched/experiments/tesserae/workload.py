@@ -9,7 +9,7 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.policies.pools import Ints
-from slurmsched.policies.tesserae import PairRates, best_edges
+from slurmsched.policies.tesserae import NOBODY, PairRates, best_edges
 from slurmsched.policies.tesserae.layout import Floats
 from slurmsched.traces.trace import Trace
 
@@ -20,8 +20,8 @@ __all__ = ["Workload", "kept_beside", "weighed_pairs", "workload"]
 class Workload:
     """Jobs by number, in order of arrival. `work`: seconds alone; `kind`: the place of its model in `models`.
 
-    `kept[k, l]`: what part of its rate alone a job of kind k keeps beside one of kind l, at any width; 0 where they do
-    not fit together or were not measured.
+    `kept[k, l]`: what part of its rate alone a job of kind k keeps beside one of kind l, 0 where they do
+    not fit together or were not measured. Pairs on more than one GPU keep `wide` times as much.
     """
 
     arrival: Floats
@@ -30,9 +30,17 @@ class Workload:
     kind: Ints
     models: tuple[str, ...]
     kept: Floats
+    wide: float = 1.0
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    def speeds(self, job: Ints, partner: Ints) -> Floats:
+        """What part of its rate alone each of these jobs has; `partner` is the place of its partner among them, or
+        nobody."""
+        kind = self.kind[job]
+        beside = self.kept[kind, kind[partner]] * np.where(self.gpus[job] > 1, self.wide, 1.0)
+        return np.where(partner != NOBODY, beside, 1.0)
 
 
 def workload(trace: Trace, knowledge: Knowledge, gpu_type: str) -> Workload:

@@ -29,7 +29,7 @@ class Asking:
 
 def asking(request: Request, shards_per_gpu: int) -> Asking:
     """The tasks of a request on nodes whose GPUs have so many shards. Raises PolicyError where no node of that kind
-    could ever do: shards of one job lie on one GPU of each node."""
+    could ever do: shards of one job lie on one GPU of each node, and no node of a job with GPUs is without."""
     types = (request.gpu_type,) if request.gpu_type else ()
     if request.shards:
         nodes = max(request.nodes, 1)
@@ -42,6 +42,8 @@ def asking(request: Request, shards_per_gpu: int) -> Asking:
         nodes = max(1, -(-request.gpus // request.gpus_per_node))
         return Asking((_task(request, nodes, request.gpus_per_node, MILLI, types),) * nodes)
     nodes = max(request.nodes, 1)
+    if 0 < request.gpus < nodes:
+        raise PolicyError(f"{request.gpus} GPUs on {nodes} nodes: every node of a job with GPUs has some")
     each, more = divmod(request.gpus, nodes)
     counts = [each + (place < more) for place in range(nodes)]
     return Asking(tuple(_task(request, nodes, gpus, MILLI if gpus else 0, types) for gpus in counts))

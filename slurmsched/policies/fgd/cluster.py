@@ -23,7 +23,7 @@ _CORE = 1000
 
 @dataclass(slots=True)
 class FragmentedCluster:
-    """Nodes by position, what is idle on them, and by how many shards each GPU there has, 0 for none.
+    """Nodes by position, what is idle on them, the type of GPU there, and how many shards each has, 0 for none.
 
     Of equal nodes the first is taken, so they stand by how much of their GPUs is idle: none comes first.
     """
@@ -32,12 +32,14 @@ class FragmentedCluster:
     open_nodes: Mapping[str, frozenset[str]]
     nodes: tuple[Node, ...] = field(init=False)
     idle: Idle = field(init=False)
+    types: NDArray[np.str_] = field(init=False)
     shards: NDArray[np.int64] = field(init=False)
     _known: dict[tuple[object, ...], Mask] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nodes = tuple(sorted(self.snapshot.nodes, key=_idle))
         self.idle = Idle([_server(node) for node in self.nodes])
+        self.types = np.array([next(iter(node.gpu_types), "") for node in self.nodes])
         self.shards = np.array([min((gpu.shards for gpu in n.gpus), default=0) for n in self.nodes], dtype=np.int64)
 
     @property
@@ -53,15 +55,17 @@ class FragmentedCluster:
         return tuple(mask for mask in {mask.tobytes(): mask for mask in masks}.values() if mask.any())
 
     def homes(self, job: Job) -> Iterator[tuple[Asking, Mask]]:
-        """What the job asks for, and the nodes it may have it on, by partition and, where it asks for shards, by how
-        many a GPU has. Raises PolicyError for a constraint that cannot be read."""
+        """What the job asks for, and the nodes it may have it on: by partition, where it asks for shards by how many a
+        GPU has, and by GPU type for a job of several nodes. Raises PolicyError for a constraint that cannot be read."""
         for ground in self.open_to(job):
             kinds = np.unique(self.shards[ground])[::-1].tolist() if job.request.shards else [0]
             for shards in kinds:
                 try:
-                    yield asking(job.request, shards), ground & (self.shards == shards) if shards else ground
+                    wanted = asking(job.request, shards)
                 except PolicyError:
                     continue  # these GPUs have too few shards; others may have enough
+                nodes = ground & (self.shards == shards) if shards else ground
+                yield from ((wanted, alike) for alike in self._alike(wanted, nodes))
 
     def emptied(self) -> FragmentedCluster:
         """The same with nothing on it, every node up and no reservation."""
@@ -69,6 +73,13 @@ class FragmentedCluster:
         partitions = {name for node in nodes for name in node.partitions}
         everywhere = {name: frozenset(node.name for node in nodes if name in node.partitions) for name in partitions}
         return FragmentedCluster(replace(self.snapshot, nodes=nodes, jobs=(), reservations=()), everywhere)
+
+    def _alike(self, wanted: Asking, nodes: Mask) -> Iterable[Mask]:
+        """The nodes of each GPU type, where one job may not have several; that with the most idle GPUs first."""
+        if len(wanted.tasks) == 1 or not wanted.tasks[0].gpus:
+            return (nodes,)
+        masks = [nodes & (self.types == kind) for kind in np.unique(self.types[nodes])]
+        return sorted(masks, key=lambda mask: -int(self.idle.gpus[mask].sum()))
 
     def _asked(self, job: Job) -> Mask:
         request = job.request

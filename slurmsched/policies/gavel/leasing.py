@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from slurmsched.policies.gavel.books import Entry
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 __all__ = ["seated"]
 
+E = TypeVar("E", bound=Hashable)
+
 
 def seated(
-    widths: Mapping[Entry, int], workers: Sequence[int], before: Mapping[Entry, Sequence[int]]
-) -> dict[Entry, tuple[int, ...]]:
+    widths: Mapping[E, int], workers: Sequence[int], before: Mapping[E, Sequence[int]]
+) -> dict[E, tuple[int, ...]]:
     """Workers of one type, ascending, for each entry: the widest first, so that gangs lie on few servers.
 
     `widths` in the order of picking; `before`: who had which workers. Of equal width, those that can keep theirs come
     first; the others fill server after server.
     """
     free, here = dict.fromkeys(workers), set(workers)
-    places: dict[Entry, tuple[int, ...]] = {}
+    places: dict[E, tuple[int, ...]] = {}
     for width in sorted({*widths.values()}, reverse=True):
         alike = [entry for entry in widths if widths[entry] == width]
         for entry in alike:

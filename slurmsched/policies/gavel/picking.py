@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurmsched.policies.gavel.books import Books, Entry
-from slurmsched.policies.gavel.problem import Floats
+from slurmsched.policies.gavel.problem import Floats, Ints
 
-__all__ = ["picked"]
+__all__ = ["by_priority", "picked"]
 
 
 def picked(
@@ -18,16 +18,16 @@ def picked(
 ) -> dict[int, list[Entry]]:
     """The entries that run on each type, which are gone through in the order of `types`.
 
-    On each type by priority, then deficit, then share, the highest first; who is too wide for what is left is passed
-    over. `runs[e, w]`: whether the entry can run there; `widths[e]`: its GPUs. An entry of priority 0 comes last but is
-    not left out, so no GPU idles that somebody can use.
+    On each type by priority; who is too wide for what is left is passed over. `runs[e, w]`: whether the entry can run
+    there; `widths[e]`: its GPUs. An entry of priority 0 comes last but is not left out, so no GPU idles that somebody
+    can use.
     """
-    priority, share, busy = books.priorities(runs), np.nan_to_num(books.share), set[str]()
+    busy = set[str]()
     chosen: dict[int, list[Entry]] = {}
     for kind in types:
         left = gpus[kind]
         chosen[kind] = []
-        for row in np.lexsort((-share[:, kind], -books.deficit[:, kind], -priority[:, kind])):
+        for row in by_priority(books, runs, kind):
             entry = books.entries[row]
             if left <= 0:
                 break
@@ -36,3 +36,10 @@ def picked(
                 busy.update(entry)
                 chosen[kind].append(entry)
     return chosen
+
+
+def by_priority(books: Books, runs: NDArray[np.bool_], kind: int) -> Ints:
+    """The rows of all entries, who comes first on this GPU type first: by priority, then deficit, then share, the
+    highest first. Rows whose `runs` is not set have none."""
+    priority, share = books.priorities(runs)[:, kind], np.nan_to_num(books.share[:, kind])
+    return np.asarray(np.lexsort((-share, -books.deficit[:, kind], -priority)), dtype=np.int64)

@@ -41,6 +41,14 @@ def states(backend: SimulatedBackend) -> dict[str, tuple[JobState, Hold]]:
     return {job.id: (job.state, job.hold) for job in backend.cluster.snapshot().jobs}
 
 
+def test_a_plan_that_makes_room_is_decided_by_the_system_that_can(site: Site, slurm: SimulatedBackend) -> None:
+    assert site.lines("plan", "--defrag")[0].startswith("fgd, ")
+    assert site.lines("plan", "--defrag", "--system", "fgd")[0].startswith("fgd, ")
+    result = site.run("plan", "--defrag", "--system", "tesserae")
+    assert (result.exit_code, slurm.calls.writes) == (2, 0)
+    assert "--defrag is a round of system fgd: leave out --system tesserae" in result.output
+
+
 def test_plan_shows_what_a_round_would_do_and_changes_nothing(site: Site, slurm: SimulatedBackend) -> None:
     before = states(slurm)
     lines = site.lines("plan", "--commands", columns=200)

@@ -131,6 +131,21 @@ class Interfered(SimulatedBackend):
         return super().execute(operations)
 
 
+def test_wide_jobs_share_a_gpu_on_each_of_their_nodes(tmp_path: Path) -> None:
+    """On the first node another device is the first with half of it left."""
+    packed = packing(tmp_path, [node("n1", 2, shards=10), node("n2", 1, shards=10)])
+    wide = Request(shards=10, nodes=2, cpus=2)
+    most = packed.simulated.submit(Submission("alice", Request(shards=7, cpus=1, pinned=frozenset({"n1"})), 86400.0))
+    packed.rounds(1)
+    host, guest = (
+        packed.simulated.submit(Submission("alice", wide, 86400.0, comment=f"synsched:model={model}")) for model in "ab"
+    )
+    packed.rounds(2)
+    where = devices(packed)
+    assert where[most] == {("n1", 0)}
+    assert where[host] == where[guest] == {("n1", 1), ("n2", 0)}
+
+
 def test_a_pair_that_slurm_did_not_put_together_is_noticed_and_told(tmp_path: Path) -> None:
     world = packing(tmp_path, [node("n1", 2, shards=10, partitions=frozenset({"gpu", "debug"}))])
     host = half(world, "a")

@@ -10,15 +10,22 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments import ExperimentError
+from slurmsched.experiments.tesserae.cells import cells
 from slurmsched.experiments.tesserae.gavel import GavelPacked
+from slurmsched.experiments.tesserae.knowing import estimates
 from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
+from slurmsched.experiments.tesserae.promises import ByPriority, GavelRounds, Promises
 from slurmsched.experiments.tesserae.replay import Standing, replay
+from slurmsched.experiments.tesserae.rows import Found, held, others, parts
 from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
 from slurmsched.experiments.tesserae.variants import VARIANTS, Cell, measure
 from slurmsched.experiments.tesserae.workload import Workload, weighed_pairs
+from slurmsched.policies.gavel import Objective
+from slurmsched.policies.gavel.objectives import finish_time_fairness, least_attained_service
 from slurmsched.policies.tesserae import Layout
 from slurmsched.policies.tesserae.deciding import Decided, Reading
 from slurmsched.policies.tesserae.seating import in_order
+from slurmsched.simulation.figures import figures
 
 HALVES = np.array([[0.8]])
 TEXT = Reading(in_order, lasting=False)
@@ -119,6 +126,81 @@ def test_gavel_shares_time_evenly_and_packs_where_that_is_more() -> None:
     assert packed.tolist() == pytest.approx([0.0, 2.0])
 
 
+def standing(workload: Workload, time: float, before: Layout, done: list[float]) -> Standing:
+    """All jobs are there and have done so much of their work, on one node of two GPUs."""
+    remaining, everybody = workload.work - np.array(done), np.arange(len(workload))
+    return Standing(time, 360.0, workload, np.array([2]), everybody, remaining, np.zeros(len(workload)), before)
+
+
+@pytest.mark.parametrize(
+    ("objective", "rows", "ran", "done", "expected"),
+    [
+        pytest.param(
+            least_attained_service,
+            [(0, 9000, 1), (0, 9000, 1), (0, 9000, 1)],
+            [(0, 1, (0,)), (0, 1, (2,))],
+            [0, 0, 0],
+            [1, 0, 2],
+            id="who has had nothing of an equal share comes first",
+        ),
+        pytest.param(
+            least_attained_service,
+            [(0, 9000, 2), (0, 9000, 1), (0, 9000, 1)],
+            [],
+            [0, 0, 0],
+            [1, 2, 0],
+            id="a wide job is promised less time",
+        ),
+        pytest.param(
+            least_attained_service,
+            [(0, 9000, 1), (0, 9000, 1), (0, 9000, 1)],
+            [(0, 1, (0, 1))],
+            [0, 0, 0],
+            [2, 0, 1],
+            id="two that shared GPUs have both had the round",
+        ),
+        pytest.param(
+            finish_time_fairness,
+            [(0, 9000, 1), (0, 9000, 1), (-40000, 9000, 1)],
+            [],
+            [0, 0, 0],
+            [2, 0, 1],
+            id="who came long ago is promised most",
+        ),
+    ],
+)
+def test_who_comes_first_by_gavels_priorities(
+    objective: Objective,
+    rows: list[tuple[float, float, int]],
+    ran: list[tuple[int, int, tuple[int, ...]]],
+    done: list[float],
+    expected: list[int],
+) -> None:
+    workload, order = jobs(*rows), ByPriority(Promises(objective))
+    first = order(standing(workload, 0.0, Layout.of(()), done))
+    found = order(standing(workload, 360.0, Layout.of(ran), done)) if ran else first
+    assert found.tolist() == expected
+
+
+def test_gavel_promises_time_to_pairs_that_do_more_together() -> None:
+    rows = [(0.0, 9000.0, 1)] * 4
+    for kept, runs in ((0.8, 4), (0.4, 2)):
+        policy = GavelRounds("gavel", Promises(least_attained_service, packed=True), Leases(np.array([2])))
+        decided = policy.decide(standing(jobs(*rows, kept=np.array([[kept]])), 0.0, Layout.of(()), [0.0] * 4))
+        assert len(np.unique(decided.layout.jobs[decided.layout.jobs >= 0])) == runs
+        assert len(decided.pairs) == runs - 2
+
+
+def test_whatever_is_told_was_replayed_and_is_told_once() -> None:
+    moves = [frozenset[int](), frozenset({0})]
+    run = figures(replay(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0))
+    base = Cell("", Path("throughputs.json"))
+    found = Found({cell: [run] for cell in cells(base)})
+    told = [row.metric for rows in (held, parts, others) for row in rows(found, base)]
+    assert len(set(told)) == len(told)
+    assert max(map(len, told)) <= 52, "the table has eighty columns"
+
+
 def test_every_job_of_a_replay_does_its_work_whatever_the_policy() -> None:
     random = np.random.default_rng(5)
     rows = [(float(200 * n), float(random.uniform(50, 2000)), int(random.choice((1, 2, 4)))) for n in range(25)]
@@ -129,11 +211,18 @@ def test_every_job_of_a_replay_does_its_work_whatever_the_policy() -> None:
         Matching("text", weights, reading=TEXT),
         KeepingWorkers("rule", Matching("", weights, reading=replace(TEXT, renaming=False)), Leases(sizes)),
         GavelPacked("gavel", Leases(sizes)),
+        Matching("over gavel", weights, ByPriority(Promises(least_attained_service))),
+        GavelRounds("fair", Promises(finish_time_fairness, packed=True), Leases(sizes)),
     ]
     for policy in policies:
         run = replay(workload, sizes, policy, overhead=20.0)
         assert all(job.end is not None and job.jct >= job.work for job in run.jobs)
         assert sum(job.service for job in run.jobs) >= float(workload.work @ workload.gpus) - 1e-6
+
+
+def test_pairs_of_wide_jobs_may_keep_less_than_those_of_narrow_ones() -> None:
+    wide = replace(jobs((0, 80, 2), (0, 80, 2), (0, 80, 1), (0, 80, 1)), wide=0.5)
+    assert ends(wide, Prescribed([[(0, 2, (0, 1)), (0, 1, (2, 3))]])) == pytest.approx([200, 200, 100, 100])
 
 
 @pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no folder of data sets")
@@ -146,3 +235,13 @@ def test_packing_and_fewer_moves_shorten_the_published_workload() -> None:
     assert found["text"].migrations < 0.8 * found["text, no names"].migrations
     assert found["tesserae-t"].migrations < 0.5 * found["text"].migrations
     assert set(named) < set(VARIANTS)
+
+
+@pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no folder of data sets")
+def test_what_is_estimated_is_nearer_than_what_is_drawn() -> None:
+    rates = Path(os.environ["SLURMSCHED_DATA"]) / "gavel" / "throughputs.json"
+    found = {row.metric: row.measured for row in estimates(rates, (0.3,))}
+    pairs = "30% of pairs measured, others"
+    assert found[f"{pairs} completed: mean error"] < 0.7 * found[f"{pairs} guessed: mean error"]
+    best = "rate of the best found"
+    assert found[f"random strategies: {best}"] < found[f"Bayesian optimisation: {best}"] <= 1

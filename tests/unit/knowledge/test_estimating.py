@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from slurmsched.experiments.tesserae.knowing import simulated_rate
 from slurmsched.knowledge.estimating import (
     GaussianProcess,
     Strategy,
@@ -62,20 +63,9 @@ def test_a_process_knows_what_it_was_shown_and_doubts_what_is_far() -> None:
     assert spread[0] < 0.1 < spread[1]
 
 
-def rate(strategy: Strategy) -> float:
-    """A made-up model: tensor parallelism talks, pipelines have bubbles and wait for their longest stage, the last one
-    has more to do than its layers, and the whole model fits on no single GPU."""
-    stages = len(strategy.layers)
-    if strategy.tensor * stages < 2:
-        return 0.0
-    longest = max(*strategy.layers, strategy.layers[-1] + 1.5)
-    even = sum(strategy.layers) / stages
-    return float((1 - 0.3 * np.log2(strategy.tensor)) / (1 + 0.1 * (stages - 1)) * (even / longest) ** 2)
-
-
 def test_a_search_finds_a_fast_strategy_sooner_than_chance() -> None:
     candidates = strategies(8, 24)
-    features, rates = [one.features for one in candidates], [rate(one) for one in candidates]
+    features, rates = [one.features for one in candidates], [simulated_rate(one) for one in candidates]
     ours, chance = [], []
     for seed in range(20):
         found = search(features, rates.__getitem__, 8, np.random.default_rng(seed))

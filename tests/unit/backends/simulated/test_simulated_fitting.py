@@ -91,6 +91,40 @@ def test_shards_of_two_jobs_share_a_device_while_it_has_enough() -> None:
     assert [gpu.used for gpu in machine.view().gpus] == [800, 400]
 
 
+@pytest.mark.parametrize(
+    ("earlier", "request_", "expected"),
+    [
+        pytest.param([], Request(shards=10, nodes=2), [("n1", 0, 5), ("n2", 0, 5)], id="as many on each node"),
+        pytest.param(
+            [5, 7],
+            Request(shards=10, nodes=2),
+            [("n1", 0, 5), ("n2", 0, 5)],
+            id="beside others on a device that has enough left",
+        ),
+        pytest.param([7], Request(shards=14, nodes=2), [("n1", 1, 7), ("n2", 0, 7)], id="on another device of each"),
+        pytest.param([7, 7], Request(shards=14, nodes=2), None, id="not on one node twice where the other has no room"),
+        pytest.param([], Request(shards=30, nodes=2), None, id="never more of a node than one device has"),
+        pytest.param(
+            [5],
+            Request(shards=10, nodes=2, pinned=frozenset({"n2", "n3"})),
+            [("n2", 0, 5), ("n3", 0, 5)],
+            id="on the nodes it names",
+        ),
+    ],
+)
+def test_shards_on_several_nodes(
+    earlier: list[int], request_: Request, expected: list[tuple[str, int, int]] | None
+) -> None:
+    cut = tuple(Gpu(i, "v100", shards=10) for i in range(2))
+    names = ("n1", "n2") if not request_.pinned else ("n1", "n2", "n3")
+    nodes = [Machine(Node(name, cut, Resources(2, 8, 1000), Resources())) for name in names]
+    for shards in earlier:
+        (share,) = fit(Request(shards=shards), nodes[:1]) or ()
+        nodes[0].claim(share)
+    shares = fit(request_, nodes)
+    assert (shares and [(s.node, s.indices[0], s.shards) for s in shares]) == expected
+
+
 def test_a_device_in_shards_is_not_free_for_a_whole_gpu_job() -> None:
     machine = Machine(Node("n1", (Gpu(0, "v100", shards=10),), Resources(1, 8, 1000), Resources()))
     shards = fit(Request(shards=1), [machine]) or ()

@@ -106,6 +106,7 @@ def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dic
         pytest.param(shards(11), "11 shards of one GPU; the GPUs have 10", id="more shards than a GPU has"),
         pytest.param(shards(2, gpu_type="h100"), "GPUs of type h100; there are v100", id="a type no node has"),
         pytest.param(Request(gpus=5, gpus_per_node=5), "this many GPUs", id="more GPUs than a node has"),
+        pytest.param(Request(gpus=1, nodes=2), "this many GPUs", id="fewer GPUs than nodes"),
         pytest.param(shards(2, features="a&&b"), "constraint", id="a constraint that cannot be read"),
         pytest.param(shards(2, features="infiniband"), "as it wants them; there are none", id="no such feature"),
         pytest.param(shards(2, cpus=99), "CPUs", id="more CPUs than a node has"),
@@ -152,6 +153,23 @@ def test_a_node_with_gpus_of_several_types_is_left_alone() -> None:
         "n1", (mixed.gpus[0], node("x", 2, "k80").gpus[1]), mixed.total, mixed.used, partitions=mixed.partitions
     )
     assert homes(decided([mixed, node("n2", 1)], [job(1, request=WHOLE)])) == {"1": "n2"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        pytest.param(Request(gpus=8, nodes=2, cpus=2), {"1": "a1,a2"}, id="on the type with room for all of it"),
+        pytest.param(Request(gpus=2, nodes=2, cpus=2), {"1": "a1,a2"}, id="on the type with most idle GPUs"),
+        pytest.param(Request(gpus=2, nodes=2, cpus=2, gpu_type="v100"), {"1": "v1,v2"}, id="on the type it asks for"),
+        pytest.param(shards(10, 2, nodes=2), {"1": "a1,a2"}, id="with shards too"),
+        pytest.param(Request(gpus=3, nodes=3, cpus=3), {}, id="or not at all"),
+    ],
+)
+def test_a_job_of_several_nodes_has_one_gpu_type(request_: Request, expected: dict[str, str]) -> None:
+    v100 = [node("v1", 4, "v100", shards=10), node("v2", 4, "v100", shards=10, busy=[0])]
+    a100 = [node("a1", 4, "a100", shards=10), node("a2", 4, "a100", shards=10)]
+    targets = decided([*v100, *a100], [job(1, request=request_)]).targets
+    assert {target.job: ",".join(sorted(target.nodes)) for target in targets.values()} == expected
 
 
 def test_a_job_that_is_ending_still_has_its_place() -> None:
