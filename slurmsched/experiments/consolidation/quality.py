@@ -28,6 +28,7 @@ DATA: Final[Mapping[str, tuple[int | None, Work]]] = {
     "repeated": (1000, Work(3000, 100, adam, 0.01)),
     "new": (None, Work(12_000, 100, adam, 0.01)),
     "new, long rounds": (None, Work(12_000, 500, adam, 0.01)),
+    "new, short": (None, Work(3000, 100, adam, 0.01)),
     "new, SGD": (None, Work(12_000, 100, sgd, 0.1)),
 }
 """Samples, and the work. Learning rates are the best that we found for one copy on new data, in steps of three."""
@@ -51,7 +52,8 @@ _NOTES: Final[Mapping[str, str]] = {
     "new": "Never the same sample twice, 12,000 steps, a round 100. Plain: a copy's schedule counts its own steps, and"
     " ends with four sevenths of them. Schedule: it goes by the job's steps. Ahead: rounds also begin beyond the mean.",
     "new, long rounds": "The same with rounds of 500 steps, each a twenty-fourth of the training.",
-    "new, SGD": "The same in rounds of 100 steps, by gradient descent with momentum instead of Adam.",
+    "new, short": "3000 steps: one copy is not done learning by then, and every step less in a row shows.",
+    "new, SGD": "12,000 steps by gradient descent with momentum instead of Adam, a round 100.",
 }
 
 
