@@ -17,8 +17,7 @@ import numpy as np
 from slurmsched.experiments.consolidation.network import PARAMETERS, SCHEDULED, Optimizer, State, fresh, gradient
 from slurmsched.experiments.consolidation.samples import Samples
 from slurmsched.jobside.arrays import read_arrays, write_arrays
-from slurmsched.jobside.forking import Copy, Fork, average, portions
-from slurmsched.jobside.lookahead import momentum
+from slurmsched.jobside.forking import Copy, Fork, average, momentum, portions
 
 __all__ = ["ALONE", "Rules", "Work", "trained"]
 

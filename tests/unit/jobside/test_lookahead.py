@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slurmsched.jobside import TensorError
-from slurmsched.jobside.forking import Fork
-from slurmsched.jobside.lookahead import look_ahead, momentum
+from slurmsched.jobside.forking import Fork, look_ahead, momentum
 
 
 def fork(folder: Path, *counted: int, number: int = 3, done: int = 0, given: tuple[int, ...] = ()) -> Fork:
