@@ -80,9 +80,10 @@ def trained(samples: Samples, seed: int, work: Work, speeds: Sequence[float], ru
 
 def _copy(state: State, rules: Rules) -> State:
     """What a copy begins the round with."""
-    kept = {**PARAMETERS, SCHEDULED: ()} if not rules.optimizer else state
-    anew = fresh(np.random.default_rng(0))
-    return {name: (state if name in kept else anew)[name].copy() for name in state}
+    own = {name: array.copy() for name, array in state.items()}
+    if rules.optimizer:
+        return own
+    return fresh(np.random.default_rng(0)) | {name: own[name] for name in (*PARAMETERS, SCHEDULED)}
 
 
 def _ahead(mean: State, earlier: State | None, fork: Fork) -> State:
