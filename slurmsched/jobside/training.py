@@ -13,6 +13,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from signal import SIGTERM, SIGUSR1, Signals
 from typing import Final, TypeVar
@@ -212,7 +214,9 @@ class Training:
 def _limit(environment: Mapping[str, str]) -> float | None:
     """The seconds of a profiling run. Raises JobsideError."""
     said = environment.get("SYNSCHED_MEASURE")
-    try:
-        return None if said is None else float(said)
-    except ValueError as error:
-        raise JobsideError(f"SYNSCHED_MEASURE={said!r}: expected seconds") from error
+    if said is None:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(said)) < inf:
+            return seconds
+    raise JobsideError(f"SYNSCHED_MEASURE={said!r}: expected seconds")
