@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from math import cos, pi
 
 import torch
 from torch import nn
 
 from slurmsched.jobside import torch_state
-from slurmsched.jobside.forking import ForkedTraining, average_state_dicts
+from slurmsched.jobside.forking import Fork, ForkedTraining, average_state_dicts, look_ahead
 
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 options.add_argument("--steps", type=int, default=3000, help="of the whole job, as in the hint fork")
 options.add_argument("--seed", type=int, default=0)
 options.add_argument("--slot", type=float, default=300.0, help="seconds of a round where the scheduler names none")
 options.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes longer than it needs")
+options.add_argument("--ahead", action="store_true", help="begin rounds beyond the mean: for data hardly met twice")
 options.add_argument("--alone", action="store_true", help="no copies")
 given = options.parse_args()
 
@@ -43,8 +45,16 @@ def made(size: int, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor
 data, labels = made(1000, 0.3, seed=1)
 
 
-def step(seed: int) -> None:
-    """On fifty of the thousand; every step of the job draws its own."""
+def begun(fork: Fork) -> None:
+    """A round begins, and the parameters of all are loaded."""
+    if given.ahead:
+        look_ahead(fork, model=model)
+
+
+def step(seed: int, reached: float) -> None:
+    """On fifty of the thousand; every step of the job draws its own. The rate falls as the whole job goes on."""
+    for group in optimizer.param_groups:
+        group["lr"] = 0.002 * 0.5 * (1 + cos(pi * min(reached / given.steps, 1.0)))
     drawn = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:50]
     optimizer.zero_grad()
     nn.functional.mse_loss(model(data[drawn]), labels[drawn]).backward()
@@ -54,14 +64,14 @@ def step(seed: int) -> None:
 
 if given.alone:
     for number in range(given.steps):
-        step(number)
+        step(number, number)
 else:
     save, load = torch_state(model=model, optimizer=optimizer)
     training = ForkedTraining(
-        save, load, steps=given.steps, consolidate=average_state_dicts, slot=given.slot, every=1.0
+        save, load, steps=given.steps, consolidate=average_state_dicts, slot=given.slot, every=1.0, begun=begun
     )
     for number in training:
-        step(number)
+        step(number, training.reached)
 inputs, wanted = made(5000, 0.0, seed=2)
 with torch.no_grad():
     print(f"loss on data it never saw: {nn.functional.mse_loss(model(inputs), wanted).item():.5f}")

@@ -10,7 +10,7 @@ import click
 
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.progress import progress
-from slurmsched.experiments import ExperimentError, Row, Task
+from slurmsched.experiments import Row, Task
 from slurmsched.experiments.table import EXPERIMENTS
 from slurmsched.experiments.table import reproduce as run
 from slurmsched.report.experiment_view import outcome_view
@@ -42,7 +42,7 @@ _LISTED = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMEN
     "--data",
     envvar="SLURMSCHED_DATA",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of public data sets; $SLURMSCHED_DATA without it.",
+    help="The folder of public data sets, where one is needed; $SLURMSCHED_DATA without it.",
 )
 @click.option("--seeds", default="42", show_default=True, callback=_seeds, help="As 42, 42..44 or 1,5.")
 @click.option("--quick", is_flag=True, help="The small version, where there is one.")
@@ -69,15 +69,13 @@ def reproduce(
     """Measure a published figure again.
 
     Each figure stands beside the paper's and, where it is known, what the authors' own code gives. All of it is
-    simulated. Exit status 1 when a figure does not hold.
+    simulated, but for hadare-quality, which trains. Exit status 1 when a figure does not hold.
 
     \b
     Example:
       synsched reproduce synergy-static --data ~/data
       synsched reproduce synergy-replay --trace jobs.csv --order srtf --json
     """
-    if data is None:
-        raise ExperimentError("say where the data sets are: --data DIR, or SLURMSCHED_DATA in the environment")
     given = {option: value for option, value in options.items() if value is not None}
     outcome = run(name, Task(data, seeds, quick, given, progress))
     if as_json:

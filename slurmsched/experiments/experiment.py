@@ -93,19 +93,21 @@ def _untracked(items: Sequence[T], _label: str, /) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """How an experiment is to be run. `data` is the folder of public data sets (`SLURMSCHED_DATA`).
+    """How an experiment is to be run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all need.
 
     `quick` asks for the small version, where an experiment has one; `options` are its own, checked by itself.
     """
 
-    data: Path
+    data: Path | None
     seeds: tuple[int, ...] = (42,)
     quick: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     tracked: Tracked = _untracked
 
     def file(self, *parts: str) -> Path:
-        """A file of the data sets. Raises ExperimentError when it is not there."""
+        """A file of the data sets. Raises ExperimentError when it, or all of them, are not there."""
+        if self.data is None:
+            raise ExperimentError("say where the data sets are: --data DIR, or SLURMSCHED_DATA in the environment")
         path = self.data.joinpath(*parts)
         if not path.is_file():
             raise ExperimentError(f"{path} is missing: point --data, or SLURMSCHED_DATA, at the folder that holds it")

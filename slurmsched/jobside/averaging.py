@@ -22,7 +22,7 @@ from slurmsched.jobside.tensors import Tensor, TensorFile, narrowed, open_tensor
 
 __all__ = ["Copy", "average", "counting", "weighted"]
 
-_PIECE: Final = 1 << 21
+_PIECE: Final = 1 << 18
 """Bytes of a tensor that are looked at together, of each copy."""
 
 
@@ -55,7 +55,7 @@ def weighted(pieces: Sequence[NDArray[np.float64]], steps: Sequence[int]) -> NDA
 
 
 def average(copies: Sequence[Copy], target: Path) -> None:
-    """Write the mean of files in the safetensors form, a few MiB of each copy in memory at a time.
+    """Write the mean of files in the safetensors form, a few hundred KiB of each copy in memory at a time.
 
     Raises TensorError where they do not hold the same tensors, and OSError where the target cannot be written.
     """

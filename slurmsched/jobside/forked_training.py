@@ -47,7 +47,8 @@ class ForkedTraining:
     as in the hint `fork`. `folder` (`rounds-ARRAY` in the working directory) is seen by all copies. `save`, `load`,
     `notice` and `patience` are as for `Training` and `consolidate` as for `JobTracker`. `every`: seconds between
     checkpoints, the most a killed copy loses. `slot`: the length of a round where the scheduler names none. `grace`:
-    seconds that the others wait for a copy to save; longer than a step.
+    seconds that the others wait for a copy to save; longer than a step. `begun` is told of each round after its
+    parameters were loaded, so that it may look ahead.
 
     A copy is one process. Raises TrackerError, and what `Training` raises.
     """
@@ -65,6 +66,7 @@ class ForkedTraining:
         grace: float = 30.0,
         notice: Signals = SIGUSR1,
         patience: float = 300.0,
+        begun: Callable[[Fork], object] | None = None,
         task: ArrayTask | None = None,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
@@ -76,10 +78,12 @@ class ForkedTraining:
         self._tracker = JobTracker(Path(folder or f"rounds-{found.array or 'local'}"), steps, consolidate)
         self._save, self._load = save, load
         self._every, self._slot, self._grace = every, slot, grace
-        self._notice, self._patience = notice, patience
+        self._notice, self._patience, self._begun = notice, patience, begun
         self._environment, self._clock = environment, clock
         self._dividing = Dividing(environment.get("SYNSCHED_SPOOL", ""), found)
         self._done, self._busy = 0, 0.0
+        self.reached = 0.0
+        """Where the whole job is, in steps: a schedule of the learning rate goes by it."""
 
     def __iter__(self) -> Iterator[int]:
         """A number for each step, which no other step of the job has. In the end the parameters of all are loaded."""
@@ -116,6 +120,7 @@ class ForkedTraining:
                 if self._is_over(fork, meeting, now - began):
                     return
                 next_look = now + _LOOK
+            self.reached = fork.reached(self._copy, training.steps)
             yield first + training.steps
             training.step()
 
@@ -141,6 +146,8 @@ class ForkedTraining:
         )
         if training.saved < 0 and fork.state is not None:
             self._load(fork.state)
+            if self._begun is not None:
+                self._begun(fork)
         return training
 
     def _is_over(self, fork: Fork, meeting: Meeting, lasted: float) -> bool:

@@ -17,12 +17,15 @@ from slurmsched.jobside.errors import TensorError
 
 __all__ = ["average_state_dicts"]
 
-_PIECE: Final = 1 << 20
-"""Numbers of a tensor that are looked at together, of each copy."""
+_PIECE: Final = 1 << 14
+"""Numbers of a tensor that are looked at together, of each copy: few enough that the processor's cache holds them."""
 
 
 def average_state_dicts(copies: Sequence[Copy], target: Path) -> None:
     """Write the mean of files of `torch.save`, mapped into memory and not read into it.
+
+    What the process holds of its own stays within some MiB, but pages of all files count as its memory until the kernel
+    takes them back, which it does where memory is short. On disk the target's size is needed twice.
 
     Raises TensorError where they do not hold the same tensors, and OSError where the target cannot be written.
     """

@@ -63,6 +63,18 @@ class Fork:
         """Where a copy saves its state, by the steps it has done in this round."""
         return self.folder / f"copy-{copy}"
 
+    @property
+    def earlier(self) -> Path | None:
+        """The parameters that the round before began with; None in the first two rounds."""
+        path = self.folder.with_name(f"round-{self.number - 1:06}") / _STATE
+        return path if path.exists() else None
+
+    def reached(self, copy: int, steps: int) -> float:
+        """Where the whole job is, in steps, once this copy has done so many of its own in this round. A schedule of the
+        learning rate goes by it: a copy that counts its own steps never comes to the schedule's end."""
+        own = self.given[copy]
+        return self.done + (steps * sum(self.given) / own if own else 0.0)
+
 
 class JobTracker:
     """The account of one forked job of `target` steps. Any process may hold one; all of them see the same.

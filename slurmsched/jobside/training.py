@@ -13,6 +13,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from signal import SIGTERM, SIGUSR1, Signals
 from typing import Final, TypeVar
@@ -25,9 +27,9 @@ from slurmsched.jobside.pace import Pace
 from slurmsched.jobside.passage import Passage
 from slurmsched.jobside.ranks import Agree, ranks_of
 from slurmsched.jobside.report import Report, Stage
-from slurmsched.jobside.reporter import Reporter
 from slurmsched.jobside.saving import Saving
-from slurmsched.jobside.surroundings import peak_memory, surroundings
+from slurmsched.jobside.surroundings import surroundings
+from slurmsched.jobside.telling import Telling
 
 __all__ = ["Training"]
 
@@ -70,20 +72,26 @@ class Training:
     ) -> None:
         self.steps = 0
         """Steps done in the whole life of the job."""
-        self._where = surroundings(environment)
-        ranks = ranks_of(self._where, agree)
+        where = surroundings(environment)
+        ranks = ranks_of(where, agree)
         limit = _limit(environment)
         self._profiling, self._patience, self._clock = limit is not None, patience, clock
         self._notice, self._pace, self._passage = Notice(notice), Pace(), Passage()
         together = ranks.size > 1
         self._lease = Lease(self._notice, ranks.agree, together=together, every=every, limit=limit)
         self._alone = not together  # several ranks never act on a signal of one
-        kept = Path(folder or environment.get("SYNSCHED_CHECKPOINTS") or f"checkpoints-{self._where.job or 'local'}")
+        kept = Path(folder or environment.get("SYNSCHED_CHECKPOINTS") or f"checkpoints-{where.job or 'local'}")
         self._saving = Saving(Checkpoints(kept), ranks.rank, ranks.agree, every_rank, save, load)
-        self._ranks = ranks.size
-        self._counted, self._saved, self._stage = 0, -1, Stage.RUNNING
+        self._counted, self._saved = 0, -1
         spool = environment.get("SYNSCHED_SPOOL", "") if ranks.rank == 0 else ""
-        self._reporter = Reporter.of(spool, self._where.job, lambda: telling(self._report()))
+        self._telling = Telling(
+            spool,
+            where,
+            ranks=ranks.size,
+            pace=self._pace,
+            standing=lambda: (self.steps, self._saved),
+            change=telling,
+        )
         self._begin()
 
     @property
@@ -148,8 +156,7 @@ class Training:
     def close(self) -> None:
         """The training is over: no more signals are heeded and no more reports written. Also done at the exit."""
         self._notice.withdraw()
-        if self._reporter is not None:
-            self._reporter.stop(clear=self._stage is Stage.RUNNING)
+        self._telling.stop()
         atexit.unregister(self.close)
 
     def __enter__(self) -> Training:
@@ -168,8 +175,7 @@ class Training:
         now = self._clock()
         self._lease.begin(self.steps, now)
         self._pace.resume(now)
-        if self._reporter is not None:
-            self._reporter.start()
+        self._telling.start()
         atexit.register(self.close)
 
     def _look(self) -> None:
@@ -189,50 +195,28 @@ class Training:
         """Nothing more is computed that the next run would compute again. Nobody comes: the training goes on."""
         self._pace.pause()
         if saved:
-            self._tell(Stage.CHECKPOINTED)
+            self._telling.say(Stage.CHECKPOINTED)
             deadline = self._clock() + self._patience
             while not self._notice.leaving and self._clock() < deadline:
                 time.sleep(_NAP)
             if self._notice.leaving:
                 self._leave(Stage.CHECKPOINTED)
         self._notice.go_on()
-        self._tell(Stage.RUNNING)
+        self._telling.say(Stage.RUNNING)
         self._pace.resume(self._clock())
 
     def _leave(self, stage: Stage) -> None:
-        self._tell(stage)
+        self._telling.say(stage)
         self.close()
         raise SystemExit(0 if stage is Stage.MEASURED else TERMINATED)
-
-    def _tell(self, stage: Stage) -> None:
-        self._stage = stage
-        if self._reporter is not None:
-            self._reporter.now()
-
-    def _report(self) -> Report:
-        where, pace = self._where, self._pace
-        return Report(
-            job=where.job,
-            run=where.run,
-            stage=self._stage,
-            at=time.time(),
-            steps=self.steps,
-            done=pace.done,
-            busy=pace.busy,
-            rate=pace.rate,
-            saved=self._saved,
-            node=where.node,
-            gpus=where.gpus,
-            cpus=where.cpus,
-            memory=peak_memory(),
-            ranks=self._ranks,
-        )
 
 
 def _limit(environment: Mapping[str, str]) -> float | None:
     """The seconds of a profiling run. Raises JobsideError."""
     said = environment.get("SYNSCHED_MEASURE")
-    try:
-        return None if said is None else float(said)
-    except ValueError as error:
-        raise JobsideError(f"SYNSCHED_MEASURE={said!r}: expected seconds") from error
+    if said is None:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(said)) < inf:
+            return seconds
+    raise JobsideError(f"SYNSCHED_MEASURE={said!r}: expected seconds")

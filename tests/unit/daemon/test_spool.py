@@ -49,6 +49,9 @@ def test_a_report_is_found_under_its_owners_number(tmp_path: Path) -> None:
         pytest.param(lambda file: file.write_bytes(b"\0" * 100), "is no JSON", id="garbage"),
         pytest.param(lambda file: file.write_bytes(b" " * (LONGEST + 1)), "longer than", id="a file that is too long"),
         pytest.param(lambda file: file.touch(), "is no JSON", id="an empty file"),
+        pytest.param(lambda file: file.write_bytes(encode(report("2"))[:80]), "is no JSON", id="half a report"),
+        pytest.param(lambda file: file.write_bytes(b"9" * LONGEST), "not of version", id="a number of 4096 digits"),
+        pytest.param(lambda file: file.symlink_to("1.json"), "cannot be read", id="a link to a report of his own"),
         pytest.param(lambda file: file.symlink_to("/etc/passwd"), "cannot be read", id="a link to another file"),
         pytest.param(lambda file: file.mkdir(), "no plain file", id="a folder"),
         pytest.param(os.mkfifo, "no plain file", id="a pipe, that would be waited for"),
@@ -111,6 +114,13 @@ def test_who_floods_the_spool_is_named_and_slows_nobody_down(tmp_path: Path, mon
         {"1"},
         ["user alice: has 5 files or more in the spool: have them removed"],
     )
+
+
+def test_names_that_are_no_text_disturb_nobody(tmp_path: Path) -> None:
+    Spool(tmp_path, "1").write(report())
+    for name in (b"\xff\xfe.json", "\u202e1.json".encode(), b"2.json\n", b"..json"):
+        (tmp_path / str(ME) / os.fsdecode(name)).write_bytes(encode(report()))
+    assert read(tmp_path, running(("1", "alice"), ("2", "mallory"))) == ({"1"}, [])
 
 
 def test_a_user_that_this_host_does_not_know_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from slurmsched.jobside import Checkpoints, TrackerError
 from slurmsched.jobside.dispatch import FOLDER, Dispatch, encode
-from slurmsched.jobside.forking import ForkedTraining
+from slurmsched.jobside.forking import ArrayTask, ForkedTraining, JobTracker
 from slurmsched.jobside.report import Report, decode
 from slurmsched.jobside.surroundings import array_task
 from tests.unit.jobside.scripts import CHECKOUT, until
@@ -26,7 +26,7 @@ from tests.unit.jobside.scripts import CHECKOUT, until
 COPY: Final = """
 import sys, time
 from pathlib import Path
-from slurmsched.jobside.forking import ForkedTraining
+from slurmsched.jobside.forking import ArrayTask, ForkedTraining, JobTracker
 
 steps, pause, slot = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 done = set()
@@ -236,3 +236,30 @@ def test_the_copies_are_the_tasks_of_the_array(tasks: tuple[int, ...], found: tu
 def test_outside_an_array_there_are_no_copies() -> None:
     with pytest.raises(TrackerError, match="--array"):
         ForkedTraining(Path.touch, Path.exists, steps=5, environment={})
+
+
+def test_each_step_knows_where_the_job_is_and_each_round_that_it_has_begun(tmp_path: Path) -> None:
+    def union(_copies: object, target: Path) -> None:
+        target.touch()
+
+    tracker, told, loaded = JobTracker(tmp_path / "rounds", 30, union), list[tuple[int, bool]](), list[Path]()
+    for counted in (5, 7):
+        fork = tracker.advance([1.0, 1.0])
+        Checkpoints(fork.checkpoints(0)).save(counted, Path.touch)
+    tracker.advance([2.0, 1.0])
+    training = ForkedTraining(
+        Path.touch,
+        loaded.append,
+        steps=30,
+        folder=tmp_path / "rounds",
+        consolidate=union,
+        grace=0.1,
+        slot=0.5,
+        begun=lambda fork: told.append((fork.number, loaded[-1] == fork.state)),
+        task=ArrayTask("12", 0, (0, 1)),
+        environment={},
+    )
+    reached = [training.reached for _ in training]
+    assert reached[:12] == [12 + 1.5 * step for step in range(12)], "two thirds of what is left are this copy's"
+    assert reached[12:] == [24, 25, 26, 27, 28, 29], "the other copy has done nothing, and gets no more"
+    assert told == [(3, True), (4, True)]

@@ -29,10 +29,10 @@ exit 3
 class Wrapped:
     """A program in the wrapper, as job 7_2 on a node."""
 
-    def __init__(self, folder: Path, *, spool: bool = True) -> None:
+    def __init__(self, folder: Path, *, spool: bool = True, patience: int = 300) -> None:
         self.folder = folder
         (folder / "spool").mkdir()
-        for name, text in (("movable.sh", render("movable.sh")), ("program", PROGRAM)):
+        for name, text in (("movable.sh", render("movable.sh", patience=patience)), ("program", PROGRAM)):
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         told = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2", "SLURMD_NODENAME": "n1"}
@@ -74,6 +74,26 @@ def test_a_program_is_signalled_saved_requeued_and_goes_on(tmp_path: Path) -> No
     assert process.wait(timeout=20) == 3, "the program's own exit status"
     assert not wrapped.file.exists()
     assert int((tmp_path / "steps-7_2").read_text()) == left + 3
+
+
+def test_a_checkpoint_that_nobody_requeued_for_grows_old_and_another_can_be_asked_for(tmp_path: Path) -> None:
+    wrapped = Wrapped(tmp_path, patience=1)
+    process = wrapped.start(1000)
+    until(lambda: wrapped.says(Stage.RUNNING) and (tmp_path / "steps-7_2").exists())
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGUSR1)
+        until(lambda: wrapped.says(Stage.CHECKPOINTED))
+        until(lambda: wrapped.says(Stage.RUNNING))
+        assert not (tmp_path / "checkpointed-7_2").exists()
+    process.terminate()
+    process.wait(timeout=20)
+
+
+def test_a_program_that_is_killed_is_no_success_and_leaves_no_report(tmp_path: Path) -> None:
+    wrapped = Wrapped(tmp_path)
+    (tmp_path / "program").write_text("#!/bin/sh\nkill -9 $$\n")
+    assert wrapped.start(1).wait(timeout=20) == 128 + signal.SIGKILL
+    assert not wrapped.file.exists()
 
 
 def test_without_a_spool_the_program_just_runs(tmp_path: Path) -> None:

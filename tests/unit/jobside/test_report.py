@@ -36,6 +36,9 @@ def test_the_longest_report_that_is_ever_written_is_read() -> None:
         pytest.param({"job": "1\n2"}, "name", id="a name with a line break"),
         pytest.param({"job": "x" * 65}, "name", id="a name that is too long"),
         pytest.param({"node": "nöde"}, "name", id="a name that no host has"),
+        pytest.param({"job": "\u0661\u0662"}, "name", id="digits of another script"),
+        pytest.param({"job": "\ud800"}, "name", id="half a character"),
+        pytest.param({"node": "n1\u202e"}, "name", id="a mark that turns text round"),
         pytest.param({"stage": "flying"}, "stage", id="a stage that there is not"),
         pytest.param({"stage": ["running"]}, "stage", id="a stage that is a list"),
         pytest.param({"gpus": {"0": 1}}, "GPUs", id="GPUs that are no list"),
@@ -60,6 +63,14 @@ def test_garbage_is_refused(data: bytes) -> None:
         decode(data)
 
 
-def test_a_rate_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(ReportError):
-        decode(encode(replace(GOOD, rate=float("inf"))))
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), -0.5])
+@pytest.mark.parametrize("field", ["rate", "busy", "at"])
+def test_what_cannot_be_measured_is_refused(field: str, number: float) -> None:
+    with pytest.raises(ReportError, match="something else than numbers"):
+        decode(encode(replace(GOOD, **{field: number})))  # type: ignore[arg-type]  # rows
+
+
+@pytest.mark.parametrize("end", range(0, len(encode(GOOD)) - 2, 7))
+def test_half_a_report_is_none(end: int) -> None:
+    with pytest.raises(ReportError, match="no JSON"):
+        decode(encode(GOOD)[:end])

@@ -72,6 +72,12 @@ def test_the_exit_of_a_profiling_run_leaves_a_rate_and_no_checkpoint(tmp_path: P
     assert not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("said", ["", "a minute", "nan", "inf", "-1", "0"])
+def test_a_profiling_run_that_would_never_end_is_none(tmp_path: Path, said: str) -> None:
+    with pytest.raises(JobsideError, match="expected seconds"):
+        Training(Path.touch, Path.touch, folder=tmp_path, environment={"SYNSCHED_MEASURE": said})
+
+
 class Ranks:
     """Stands for the other ranks of a job: what they wish is what the test says."""
 
