@@ -49,7 +49,7 @@ EXPERIMENTS: Final[Mapping[str, Entry]] = {
     "hadar-static": Entry("mixed.hadar_static", "static", "Hadar, figures 3 and 4: 480 jobs on 60 mixed GPUs."),
     "hadare-mixes": Entry("mixed.hadare_mixes", "mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."),
     "hadare-quality": Entry(
-        "consolidation.quality", "quality", "HadarE, table IV: a network trained by copies, and by one."
+        "consolidation.quality", "quality", "HadarE, table IV: a model trained by copies, and by one."
     ),
     "gandiva-homogeneous": Entry(
         "gandiva.homogeneous", "homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one kind."
