@@ -41,9 +41,10 @@ class HadarSystem:
     forks: bool = False
 
     def decide(self, situation: Situation) -> Decision:
-        situation = with_newcomers_fixed(situation)
         question = question_of(situation)
         hadar = Hadar(self.valuing, restart=situation.restart_cost, period=situation.period)
+        # Prices and utilities are of all jobs: else the worth of two rounds is not comparable, and they may alternate.
+        situation = with_newcomers_fixed(situation)
         types = _types(question, hadar.decide(question.queue, question.servers, question.running))
         jobs = tuple(_on(job, types.get(job.id)) for job in situation.jobs)
         mixed = {job: frozenset(kinds) for job, kinds in types.items() if len(kinds) > 1}
