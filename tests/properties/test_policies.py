@@ -39,8 +39,12 @@ SYSTEMS += [
     system("yarn-cs"),
     system("gavel"),
     system("hadar"),
+    system("hadare"),
     system("gandiva-fair"),
 ]
+
+MIXING = ("hadar", "hadare")
+"""Those that lay gangs on several GPU types."""
 
 unhurried = settings(max_examples=50, deadline=None)
 systems = st.sampled_from(SYSTEMS)
@@ -151,7 +155,7 @@ def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situat
         request, shares = situation.snapshot.job[target.job].request, target.shares
         assert target.resources.gpus == request.gpus
         assert request.nodes <= len(set(target.nodes)) == len(shares) <= (request.max_nodes or request.nodes)
-        assert len({share.gpu_type for share in shares}) == 1 or (chosen.name == "hadar" and not request.gpu_type)
+        assert len({share.gpu_type for share in shares}) == 1 or (chosen.name in MIXING and not request.gpu_type)
         assert request.gpu_type in (None, shares[0].gpu_type)
         assert request.gpus_per_node in (None, *{share.resources.gpus for share in shares})
         assert len({share.resources.memory for share in shares}) == 1
