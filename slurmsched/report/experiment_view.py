@@ -46,7 +46,7 @@ def outcome_view(outcome: Outcome) -> RenderableType:
     missed = sum(not row.ok for row in held)
     verdict = f"{outcome.experiment}: {len(held) - missed} of {len(held)} figures hold."
     curves = (Text(""), curves_listing(outcome.series)) if outcome.series else ()
-    return Group(Listing(columns, rows), *curves, *_notes(outcome), Text(f"\n{verdict}"))
+    return Group(Listing(columns, rows, wrapped=True, giving=0), *curves, *_notes(outcome), Text(f"\n{verdict}"))
 
 
 def _notes(outcome: Outcome) -> Iterator[RenderableType]:
