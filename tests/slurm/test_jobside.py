@@ -62,7 +62,7 @@ def site(mini: Mini) -> Mini:
     mini.sure("install", "-d", "-m", "1777", SPOOL)
     own = {
         "guards": {**SETTINGS["guards"], "min_run_time": 1, "moves_per_job_day": 100},
-        "policy": {**SETTINGS["policy"], "las_queues": [10]},
+        "policy": {**SETTINGS["policy"], "las_queues": [1]},
         "reports": {"spool": SPOOL},
     }
     mini.configure(**{**SETTINGS, **own})
@@ -107,6 +107,13 @@ def round_(mini: Mini) -> None:
     assert said.code == 0, said.out + said.err
 
 
+def trains(mini: Mini, job: str, folder: str) -> None:
+    """It has got on, and run for long enough that a newcomer goes first, however fast it gets on."""
+    least = len(losses(mini, folder)) + 40
+    mini.until("it trains", lambda: len(losses(mini, folder)) > least)
+    mini.until("it has attained service", lambda: mini.jobs()[job]["RunTime"] >= "00:00:03")
+
+
 def test_ten_preemptions_and_moves_change_neither_losses_nor_weights(site: Mini) -> None:
     expected = reference(site, "undisturbed", ALONE, "-c", "2")
     options = ("--gres=gpu:2", "-c", "2", "--requeue", "--comment=synsched:ckpt=usr1@60")
@@ -114,8 +121,7 @@ def test_ten_preemptions_and_moves_change_neither_losses_nor_weights(site: Mini)
     round_(site)
     places = []
     for move in range(10):
-        least = len(losses(site, "moved")) + 40
-        site.until("it trains", lambda least=least: len(losses(site, "moved")) > least)  # type: ignore[misc]  # bound now
+        trains(site, job, "moved")
         places.append(site.jobs()[job]["NodeList"])
         all_of_it = ("--gres=gpu:2", "--nodes=2", "--ntasks-per-node=1", "-c", "2")
         newcomer = submit(site, "bob", "short", SHORT, *all_of_it)
@@ -140,8 +146,7 @@ def test_two_nodes_stop_at_the_same_step_and_go_on(site: Mini) -> None:
     job = submit(site, "alice", "apart", APART, "--gres=gpu:2", *wide, "--requeue", "--comment=synsched:ckpt=usr1@60")
     round_(site)
     for move in range(3):
-        least = len(losses(site, "apart")) + 40
-        site.until("it trains", lambda least=least: len(losses(site, "apart")) > least)  # type: ignore[misc]  # bound now
+        trains(site, job, "apart")
         newcomer = submit(site, "bob", "short", SHORT, "--gres=gpu:2", "-c", "2")
         round_(site)
         assert site.jobs()[job]["Restarts"] == str(move + 1)
