@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -22,12 +23,12 @@ PACKAGES: Final = "/opt/slurmsched:/opt/slurmsched/.venv/lib/python3.11/site-pac
 
 ALONE: Final = """#!/bin/bash
 trap "" USR1
-python3 /opt/slurmsched/examples/train.py --epochs 90 --pause 0.02
+python3 /opt/slurmsched/examples/train.py --epochs 90 --pause 0.05
 """
 APART: Final = """#!/bin/bash
 trap "" USR1
 export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29511
-srun python3 /opt/slurmsched/examples/train.py --epochs 30 --pause 0.02
+srun python3 /opt/slurmsched/examples/train.py --epochs 30 --pause 0.05
 """
 PIPELINE: Final = """#!/bin/bash
 # Each step waits for data that as many workers as there are CPUs prepare, up to four.
@@ -70,6 +71,15 @@ def site(mini: Mini) -> Mini:
     return mini
 
 
+@pytest.fixture(autouse=True)
+def nothing_left(site: Mini) -> Iterator[None]:
+    """One story that fails costs no other its GPUs."""
+    yield
+    for user in ("alice", "bob", "carol"):
+        site.run("scancel", f"--user={user}")
+    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
+
+
 def submit(mini: Mini, user: str, folder: str, script: str, *options: str, **told: str) -> str:
     """A batch job in a folder of its user's; its id."""
     home = f"/home/{user}/{folder}"
@@ -93,12 +103,12 @@ def digest(mini: Mini, folder: str) -> str:
 
 
 def ended(mini: Mini, job: str) -> None:
-    mini.until(f"job {job} has ended", lambda: mini.jobs().get(job, {}).get("JobState") == "COMPLETED", 240)
+    mini.until(f"job {job} has ended", lambda: mini.jobs().get(job, {}).get("JobState") == "COMPLETED", 600)
 
 
 def reference(mini: Mini, folder: str, script: str, *options: str) -> list[str]:
     """The same without anybody's interference, where nobody schedules but Slurm."""
-    ended(mini, submit(mini, "alice", folder, script.replace("--pause 0.02", ""), "-p", "debug", *options))
+    ended(mini, submit(mini, "alice", folder, script.replace("--pause 0.05", ""), "-p", "debug", *options))
     return losses(mini, folder)
 
 
@@ -191,7 +201,7 @@ def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
 
     site.until("the honest job is measured", measured)
     assert set(rates) == {honest}
-    assert 5 < rates[honest]["measured"]["rate"] < 60
+    assert 2 < rates[honest]["measured"]["rate"] < 25
     told = site.synsched("doctor").out
     assert f"job {liar} of bob: reports as job {honest}" in told
     assert f"user bob: reports about job {honest}, which is alice's: not read" in told
