@@ -10,7 +10,6 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from pwd import getpwnam
@@ -19,6 +18,7 @@ from typing import Final
 from slurmsched.jobside.errors import ReportError
 from slurmsched.jobside.report import LONGEST, Report, Stage, decode
 from slurmsched.jobside.spool import report_name
+from slurmsched.jobside.untrusted import PLAIN, opened
 from slurmsched.model import Job, JobId
 from slurmsched.store.measurements import Complaint
 
@@ -27,7 +27,6 @@ __all__ = ["UserId", "about", "checkpointed", "read_reports", "uid_of"]
 LISTED: Final = 2000
 """Files in one folder after which its owner is named; nothing beyond is looked at."""
 
-_PLAIN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 UserId = Callable[[str], int | None]
@@ -62,7 +61,7 @@ def read_reports(
             complaints.append(Complaint(f"user {user}", "is not known on this host: his reports are not read"))
             continue
         try:
-            with _opened(str(root / str(number)), _FOLDER) as folder:
+            with opened(root / str(number), _FOLDER) as folder:
                 _check_owner(folder, number)
                 for job in own:
                     try:
@@ -93,7 +92,7 @@ def checkpointed(root: Path, jobs: Sequence[Job], uid: UserId = uid_of) -> froze
 
 def _read(folder: int, job: JobId, uid: int) -> Report | None:
     try:
-        with _opened(report_name(job), _PLAIN, folder) as file:
+        with opened(report_name(job), PLAIN, folder) as file:
             _check_owner(file, uid)
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise ReportError("its report is no plain file")
@@ -120,12 +119,3 @@ def _strangers(folder: int, user: str, owners: Mapping[JobId, str]) -> Iterator[
         if owners.get(job, user) != user:
             yield Complaint(f"user {user}", f"reports about job {job}, which is {owners[job]}'s: not read")
             return
-
-
-@contextmanager
-def _opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, flags, dir_fd=folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
+from slurmsched.jobside.untrusted import PLAIN, number, opened, table, whole
 
 __all__ = ["FOLDER", "LONGEST", "Dispatch", "decode", "dispatch_name", "encode", "read_dispatch"]
 
@@ -28,10 +29,7 @@ LONGEST: Final = 65536
 
 _VERSION: Final = 1
 _MOST_COPIES: Final = 2000
-_MOST: Final = 2**53
-"""The largest whole number that every reader of JSON agrees on."""
-
-_PLAIN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WHAT: Final = "dispatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +64,11 @@ def encode(dispatch: Dispatch) -> bytes:
 
 def decode(data: bytes) -> Dispatch:
     """The dispatch in a file that anybody may have written. Raises ReportError, and nothing else."""
-    if len(data) > LONGEST:
-        raise ReportError(f"a dispatch is longer than {LONGEST} bytes")
-    try:
-        said: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ReportError("a dispatch is no JSON") from error
-    if not isinstance(said, dict) or said.get("version") != _VERSION or set(said) != _KEYS:
-        raise ReportError(f"a dispatch is not of version {_VERSION}")
-    job, until = said["job"], said["until"]
+    said = table(data, _WHAT, longest=LONGEST, version=_VERSION, keys=_KEYS)
+    job = said["job"]
     if not isinstance(job, str) or not job.isascii() or not job.isdigit():
         raise ReportError("a dispatch is for no job")
-    if isinstance(until, bool) or not isinstance(until, int | float) or not 0 <= until <= _MOST:
-        raise ReportError("a dispatch has no time")
-    return Dispatch(job, _whole(said["number"]), float(until), _steps(said["steps"]))
+    return Dispatch(job, whole(said["number"], _WHAT), number(said["until"], _WHAT), _steps(said["steps"]))
 
 
 def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
@@ -87,32 +76,17 @@ def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
 
     Believed is a plain file of the spool's owner, who is the daemon's user, or root's.
     """
-    try:
+    with suppress(OSError, ReportError):
         trusted = (spool.stat().st_uid, 0)
-        descriptor = os.open(spool / FOLDER / dispatch_name(job), _PLAIN)
-    except OSError:
-        return None
-    try:
-        kind = os.fstat(descriptor)
-        if not stat.S_ISREG(kind.st_mode) or kind.st_uid not in trusted:
-            return None
-        with suppress(ReportError):
-            said = decode(os.read(descriptor, LONGEST + 1))
-            return said if said.job == job and now < said.until and any(said.steps.values()) else None
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+        with opened(spool / FOLDER / dispatch_name(job), PLAIN) as file:
+            kind = os.fstat(file)
+            if stat.S_ISREG(kind.st_mode) and kind.st_uid in trusted:
+                said = decode(os.read(file, LONGEST + 1))
+                return said if said.job == job and now < said.until and any(said.steps.values()) else None
     return None
 
 
 _KEYS: Final = frozenset({"version", "job", "number", "until", "steps"})
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise ReportError("a dispatch counts in something else than whole numbers")
-    return value
 
 
 def _steps(value: object) -> Mapping[int, int]:
@@ -120,4 +94,4 @@ def _steps(value: object) -> Mapping[int, int]:
         raise ReportError("a dispatch names copies by something else than a short table")
     if not all(copy.isascii() and copy.isdigit() and len(copy) < 10 for copy in value):  # noqa: PLR2004  # as Slurm's task numbers are
         raise ReportError("a dispatch names a copy by something else than its number")
-    return {int(copy): _whole(steps) for copy, steps in value.items()}
+    return {int(copy): whole(steps, _WHAT) for copy, steps in value.items()}

@@ -8,13 +8,11 @@ done shares p of the steps count as 1 / sum(p^2) equal ones. One copy alone has 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Protocol
 
 from slurmsched.jobside.errors import TensorError
+from slurmsched.jobside.torch_state import torch_module
 from slurmsched.jobside.tracker import Fork
 
 __all__ = ["Model", "look_ahead", "momentum"]
@@ -43,7 +41,7 @@ def look_ahead(fork: Fork, **models: Model) -> None:
     earlier, part = fork.earlier, momentum(fork)
     if earlier is None or not part:
         return
-    torch = _torch()
+    torch = torch_module()
     held = torch.load(earlier, map_location="cpu", mmap=True, weights_only=True)
     with torch.no_grad():
         for name, model in models.items():
@@ -51,7 +49,3 @@ def look_ahead(fork: Fork, **models: Model) -> None:
                 if key not in held.get(name, {}):
                     raise TensorError(f"{earlier} has no {name}.{key}: use the names that torch_state has")
                 parameter.add_(parameter - held[name][key].to(parameter.device), alpha=part)
-
-
-def _torch() -> ModuleType:
-    return sys.modules.get("torch") or import_module("torch")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from math import isfinite
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
+from slurmsched.jobside.untrusted import number, table, whole
 
 __all__ = ["LONGEST", "Report", "Stage", "decode", "encode"]
 
@@ -21,8 +21,7 @@ LONGEST: Final = 4096
 
 _VERSION: Final = 1
 _MOST_GPUS: Final = 64
-_MOST: Final = 2**53
-"""The largest whole number that every reader of JSON agrees on."""
+_WHAT: Final = "report"
 
 
 class Stage(StrEnum):
@@ -68,31 +67,22 @@ def encode(report: Report) -> bytes:
 
 def decode(data: bytes) -> Report:
     """The report in a file that anybody may have written. Raises ReportError, and nothing else."""
-    if len(data) > LONGEST:
-        raise ReportError(f"a report is longer than {LONGEST} bytes")
-    try:
-        said: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ReportError("a report is no JSON") from error
-    if not isinstance(said, dict) or said.get("version") != _VERSION:
-        raise ReportError(f"a report is not of version {_VERSION}")
-    if set(said) != _KEYS:
-        raise ReportError("a report has other fields than it should")
+    said = table(data, _WHAT, longest=LONGEST, version=_VERSION, keys=_KEYS)
     return Report(
         job=_text(said["job"]),
-        run=_whole(said["run"]),
+        run=whole(said["run"], _WHAT),
         stage=_stage(said["stage"]),
-        at=_number(said["at"]),
-        steps=_whole(said["steps"]),
-        done=_whole(said["done"]),
-        busy=_number(said["busy"]),
-        rate=_number(said["rate"]),
-        saved=_whole(said["saved"], least=-1),
+        at=number(said["at"], _WHAT),
+        steps=whole(said["steps"], _WHAT),
+        done=whole(said["done"], _WHAT),
+        busy=number(said["busy"], _WHAT),
+        rate=number(said["rate"], _WHAT),
+        saved=whole(said["saved"], _WHAT, least=-1),
         node=_text(said["node"]),
         gpus=_indices(said["gpus"]),
-        cpus=_whole(said["cpus"]),
-        memory=_whole(said["memory"]),
-        ranks=_whole(said["ranks"]),
+        cpus=whole(said["cpus"], _WHAT),
+        memory=whole(said["memory"], _WHAT),
+        ranks=whole(said["ranks"], _WHAT),
     )
 
 
@@ -105,19 +95,6 @@ def _text(value: object) -> str:
     return value
 
 
-def _whole(value: object, least: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
-        raise ReportError("a report counts in something else than whole numbers")
-    return value
-
-
-def _number(value: object) -> float:
-    # The bounds come first: an int of a thousand digits has no float.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST or not isfinite(value):
-        raise ReportError("a report measures in something else than numbers")
-    return float(value)
-
-
 def _stage(value: object) -> Stage:
     if not isinstance(value, str) or value not in Stage.__members__.values():
         raise ReportError("a report names a stage that there is not")
@@ -127,4 +104,4 @@ def _stage(value: object) -> Stage:
 def _indices(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or len(value) > _MOST_GPUS:
         raise ReportError("a report names GPUs by something else than a short list")
-    return tuple(_whole(index) for index in value)
+    return tuple(whole(index, _WHAT) for index in value)

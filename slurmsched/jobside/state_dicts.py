@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +12,7 @@ from typing import Any, Final
 from slurmsched.jobside.averaging import Copy, counting, weighted
 from slurmsched.jobside.durable import sync
 from slurmsched.jobside.errors import TensorError
+from slurmsched.jobside.torch_state import torch_module
 
 __all__ = ["average_state_dicts"]
 
@@ -29,7 +28,7 @@ def average_state_dicts(copies: Sequence[Copy], target: Path) -> None:
 
     Raises TensorError where they do not hold the same tensors, and OSError where the target cannot be written.
     """
-    torch, worked = _torch(), counting(copies)
+    torch, worked = torch_module(), counting(copies)
     held = [torch.load(copy.path, map_location="cpu", mmap=True, weights_only=True) for copy in worked]
     with TemporaryDirectory(dir=target.parent, prefix=".averaging-") as folder:
         mean = _Mean(torch, [copy.steps for copy in worked], Path(folder)).of(held)
@@ -80,7 +79,3 @@ class _Mean:
             pieces = [tensor[at : at + _PIECE].to(torch.float64).numpy() for tensor in flat]
             mean[at : at + _PIECE] = torch.from_numpy(weighted(pieces, self._steps))
         return mean.view(first.shape)
-
-
-def _torch() -> ModuleType:
-    return sys.modules.get("torch") or import_module("torch")

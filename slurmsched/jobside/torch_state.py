@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Stateful", "torch_state"]
+__all__ = ["Stateful", "torch_module", "torch_state"]
 
 
 class Stateful(Protocol):
@@ -29,15 +29,16 @@ def torch_state(**parts: Stateful) -> tuple[Callable[[Path], None], Callable[[Pa
     """
 
     def save(path: Path) -> None:
-        _torch().save({name: part.state_dict() for name, part in parts.items()}, path)
+        torch_module().save({name: part.state_dict() for name, part in parts.items()}, path)
 
     def load(path: Path) -> None:
-        held = _torch().load(path, map_location="cpu", weights_only=True)
+        held = torch_module().load(path, map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(held[name])
 
     return save, load
 
 
-def _torch() -> ModuleType:
+def torch_module() -> ModuleType:
+    """PyTorch, imported only where a script has it. Raises ImportError."""
     return sys.modules.get("torch") or import_module("torch")
