@@ -13,7 +13,7 @@ from slurmsched.model.overview import Fragments, GpuUse, NodeFragments, NodeUse,
 from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
 from slurmsched.model.reasons import SENTENCES, Code, Reason
 from slurmsched.model.resources import Resources
-from slurmsched.model.snapshot import Snapshot
+from slurmsched.model.snapshot import SetAside, Snapshot
 
 __all__ = [
     "MILLI",
@@ -49,6 +49,7 @@ __all__ = [
     "Reservation",
     "Resources",
     "Result",
+    "SetAside",
     "Shape",
     "Share",
     "Snapshot",
