@@ -81,6 +81,6 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
 
 
 def _reports(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
-    yield from about_spool(loaded.settings.reports.spool)
+    yield from about_spool(loaded.settings.reports.spool, Path(loaded.settings.storage.path))
     if loaded.settings.reports.spool and Path(loaded.settings.storage.path).exists():
         yield from about_reports(instruments.complaints())

@@ -177,7 +177,7 @@ class Reports:
         default="",
         metadata={
             "doc": "folder where jobs report, on a file system that all nodes and the daemon share, open to all"
-            " (mode 1777); empty reads nothing"
+            " (mode 1777, or 3773 to hide reports from other users); empty reads nothing"
         },
     )
 
