@@ -44,11 +44,18 @@ docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
+lock: $(READY) ## choose the versions of requirements.lock anew, with their hashes
+	@$(BIN)/uv pip compile setup.cfg --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+	--custom-compile-command 'make lock' --output-file requirements.lock
+
+dist: $(READY) ## sdist, wheel, bill of materials and digests of the last commit, in dist/
+	@$(BIN)/python release/dist.py dist
+
 clean: ## remove what set-up and tests left
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests docs clean
+.PHONY: help setup demo test lint types unit cluster-tests docs lock dist clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml
@@ -60,10 +67,13 @@ $(RUNS): setup.cfg pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly.
+# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
+# analysis, which needs no systemd that runs, those of the unit.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
 	echo "$(TORCH) is not to be had here: the tests with it are skipped" >&2
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
+	@command -v systemd-analyze >/dev/null || \
+	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
 	@touch $@
