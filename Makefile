@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+# Whole simulations and many examples: not traced for coverage, which would make them half as slow again.
+SIMULATIONS := tests/unit/comparing tests/unit/experiments tests/unit/fidelity
 # The build without CUDA, which is a tenth of the size.
 TORCH := torch==2.13.0+cpu
 
@@ -34,8 +36,11 @@ lint: $(READY) ## style
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
 
-unit: $(READY) ## tests that need no Slurm
-	@$(BIN)/pytest tests/unit tests/properties -n auto
+unit: $(READY) ## tests that need no Slurm, and how much of the package they run
+	@rm -f .coverage .coverage.*
+	@$(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
+	@$(BIN)/python release/coverage_summary.py
+	@$(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 	@$(BIN)/pytest tests/slurm
@@ -52,7 +57,7 @@ dist: $(READY) ## sdist, wheel, bill of materials and digests of the last commit
 	@$(BIN)/python release/dist.py dist
 
 clean: ## remove what set-up and tests left
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help setup demo test lint types unit cluster-tests docs lock dist clean
