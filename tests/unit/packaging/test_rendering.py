@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 from slurmsched.installation import installation, node_groups
 from slurmsched.model import Gpu, Node, Snapshot
 from slurmsched.rendering import RenderingError, render, templates
-from slurmsched.settings import Loaded, Manage, Nodes, Rounds, Settings
+from slurmsched.settings import Loaded, Manage, Rounds, Settings
 from tests.builders import node
 
 
@@ -104,18 +103,6 @@ def test_the_cron_line_keeps_the_period(period: float, every: str) -> None:
     text = rendered("synsched.cron", replace(Settings(), rounds=Rounds(period=period)))
     assert f"#{every} synsched /opt/bin/synsched run --once" in text.splitlines()
     assert "*/5 * * * * synsched /opt/bin/synsched release --if-stale" in text.splitlines()
-
-
-def test_the_unit_may_write_where_fragments_go() -> None:
-    settings = replace(Settings(), nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf",)))
-    assert "ReadWritePaths=/etc/slurm" in rendered("synsched.service", settings).splitlines()
-    assert "ReadWritePaths" not in rendered("synsched.service")
-
-
-def test_the_unit_is_one_that_systemd_reads() -> None:
-    lines = rendered("synsched.service").splitlines()
-    assert {"Type=notify", "WatchdogSec=900", "ExecStart=/opt/bin/synsched run", "User=synsched"} <= set(lines)
-    assert all(re.fullmatch(r"(#.*|\[\w+\]|[A-Za-z]+=.+|)", line) for line in lines)
 
 
 def test_the_hooks_configuration_names_what_is_managed() -> None:
