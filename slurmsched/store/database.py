@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +12,16 @@ from typing import Any, Final
 
 import sqlite_utils
 
+from slurmsched.store.columns import text_of
 from slurmsched.store.errors import ReadOnlyStoreError, told_apart
+from slurmsched.store.unreadable import UnreadableRows
 
 __all__ = ["Database"]
 
 PATIENCE: Final = 5.0
 """Seconds to wait for another writer, such as `synsched pause`."""
+
+_EACH: Final = "SELECT value FROM json_each(?)"
 
 Parameters = Sequence[Any] | dict[str, Any]
 
@@ -29,7 +34,10 @@ class Database:
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        """`connection` is ours from here on."""
+        connection.text_factory = text_of
         self.path = path
+        self.unreadable = UnreadableRows()
         self._database = sqlite_utils.Database(connection)
 
     @classmethod
@@ -94,10 +102,18 @@ class Database:
         with told_apart(self.path):
             return list(self._database.query(query, parameters))
 
+    def rows_of(self, query: str, jobs: Iterable[str], parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Those of these jobs alone: `{jobs}` in the query, before all parameters, stands for their numbers."""
+        return self.rows(query.replace("{jobs}", _EACH), (json.dumps(list(jobs)), *parameters))
+
     def write(self, statement: str, parameters: Parameters = ()) -> int:
         """One change; the row id of what was inserted last."""
         with self.transaction(), told_apart(self.path):
             return self._database.conn.execute(statement, parameters).lastrowid or 0
+
+    def write_of(self, statement: str, jobs: Iterable[str]) -> None:
+        """One change to the rows of these jobs alone: `{jobs}` in the statement stands for their numbers."""
+        self.write(statement.replace("{jobs}", _EACH), (json.dumps(list(jobs)),))
 
     def insert(self, table: str, row: dict[str, Any]) -> int:
         """A new row; its id."""
