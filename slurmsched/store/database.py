@@ -1,9 +1,8 @@
-"""The SQLite file: opened for one writer, safe against power loss, readable by everybody who may read the file."""
+"""The SQLite file: opened for one writer, safe against power loss, readable by its owner alone."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,13 +12,17 @@ from typing import Any, Final
 import sqlite_utils
 
 from slurmsched.store.columns import text_of
-from slurmsched.store.errors import ReadOnlyStoreError, told_apart
+from slurmsched.store.errors import told_apart
+from slurmsched.store.privacy import private_file, private_folder
 from slurmsched.store.unreadable import UnreadableRows
 
 __all__ = ["Database"]
 
 PATIENCE: Final = 5.0
 """Seconds to wait for another writer, such as `synsched pause`."""
+
+_BESIDE: Final = ("-journal", "-wal", "-shm")
+"""What SQLite may have left beside the file after a crash."""
 
 _EACH: Final = "SELECT value FROM json_each(?)"
 
@@ -29,7 +32,11 @@ Parameters = Sequence[Any] | dict[str, Any]
 class Database:
     """A connection whose every error is a StoreError and whose every transaction is begun in the open.
 
-    Rollback journal rather than write-ahead log: people without write access can read the file beside a writer.
+    Rollback journal rather than write-ahead log: it works on every file system, and one file is all there is to copy.
+    A transaction waits for those who read, so whoever may open the file could keep rounds from being recorded: that is
+    its owner and root alone. Our own commands read in moments. What remains is a process of these two that keeps a read
+    transaction open, such as an `sqlite3` shell after BEGIN or one that was stopped: then rounds fail with a
+    BusyStoreError that names the command to find it, and go on when it ends.
     `synchronous=FULL`: what is committed survives power loss, which the journal of operations relies on.
     """
 
@@ -42,12 +49,16 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Database:
-        """The database at `path`, begun if it is not there; its folder must be. Raises StoreError."""
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise ReadOnlyStoreError(f"the folder {folder} does not exist: create it, or set storage.path")
-        if not os.access(folder, os.W_OK):
-            raise ReadOnlyStoreError(f"cannot write into {folder}: run as the user who owns it, or set storage.path")
+        """The database at `path`, begun if it is not there; its folder must be. Raises StoreError.
+
+        From here on its owner alone can read it.
+        """
+        for folder in dict.fromkeys((path.absolute().parent, path.resolve().parent)):
+            private_folder(folder)
+        private_file(path.resolve())
+        for beside in _BESIDE:
+            if (other := path.resolve().with_name(path.resolve().name + beside)).exists():
+                private_file(other)
         return cls._opened(str(path), path)
 
     @classmethod
