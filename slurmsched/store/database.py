@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -107,6 +107,22 @@ class Database:
                 if connection.in_transaction:  # SQLite has rolled back by itself when the disk is full
                     connection.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def until(self, over: Callable[[], bool], each: int) -> Iterator[None]:
+        """Inside the block a query raises InterruptedStoreError once it is over; asked every `each` steps of SQLite's
+        machine."""
+        connection = self._database.conn
+        connection.set_progress_handler(over, each)
+        try:
+            yield
+        finally:
+            connection.set_progress_handler(None, 0)
+
+    def copy_to(self, copy: sqlite3.Connection) -> None:
+        """Everything as of one moment; readers and writers go on."""
+        with told_apart(self.path):
+            self._database.conn.backup(copy)
 
     def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
         """What a query gives, one dict per row; SQLite types its values row by row, hence `Any`."""

@@ -14,6 +14,7 @@ __all__ = [
     "BrokenStoreError",
     "BusyStoreError",
     "FullStoreError",
+    "InterruptedStoreError",
     "NewerStoreError",
     "ReadOnlyStoreError",
     "StoreError",
@@ -31,6 +32,10 @@ class FullStoreError(StoreError):
 
 class BusyStoreError(StoreError):
     """Somebody else has been writing for longer than we wait."""
+
+
+class InterruptedStoreError(StoreError):
+    """It took longer than it was given."""
 
 
 class ReadOnlyStoreError(StoreError):
@@ -60,16 +65,24 @@ def told_apart(path: Path) -> Iterator[None]:
 
 def _told_apart(error: sqlite3.Error, path: Path) -> StoreError:
     code: int = getattr(error, "sqlite_errorcode", 0)  # not set where Python's own layer raises
-    match code & _PRIMARY:
-        case sqlite3.SQLITE_FULL:
-            return FullStoreError(f"no space left for {path}: free some, then start again")
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return BusyStoreError(f"{path} is being written by another process: 'fuser {path}' names it")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH | sqlite3.SQLITE_CANTOPEN:
-            return ReadOnlyStoreError(f"cannot write {path}: run as the user who owns it and its folder")
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return BrokenStoreError(f"{path} is damaged or no database: move it away, a new one is begun ({error})")
-        case sqlite3.SQLITE_IOERR:
-            return StoreError(f"the disk under {path} failed or is full: look at it, then start again ({error})")
-        case _:
-            return StoreError(f"{path}: {error}")
+    kind, sentence = _KINDS.get(code & _PRIMARY, (StoreError, "{path}: {error}"))
+    return kind(sentence.format(path=path, error=error))
+
+
+_BUSY: Final = (BusyStoreError, "{path} is being written by another process: 'fuser {path}' names it")
+_READ_ONLY: Final = (ReadOnlyStoreError, "cannot write {path}: run as the user who owns it and its folder")
+_BROKEN: Final = (BrokenStoreError, "{path} is damaged or no database: move it away, a new one is begun ({error})")
+_DISK: Final = (StoreError, "the disk under {path} failed or is full: look at it, then start again ({error})")
+_KINDS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    sqlite3.SQLITE_FULL: (FullStoreError, "no space left for {path}: free some, then start again"),
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_INTERRUPT: (InterruptedStoreError, "{path} took too long"),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_AUTH: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: _READ_ONLY,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_IOERR: _DISK,
+}

@@ -18,7 +18,7 @@ __all__ = ["bench"]
 
 @click.group(commands=(round_, decide, fragmentation, tesserae, gavel, hadar, jobside, store))
 def bench() -> None:
-    """Measure a round on the cluster, a decision, a placement, the wrapper of jobs, the database.
+    """Measure rounds, decisions, placements, the wrapper of jobs, the database.
 
     \b
     Example:
