@@ -1,7 +1,7 @@
 -- What a round asks for is found by index, however long the history is.
 
--- `state = 'pending'` and the like live; all others have ended.
-CREATE INDEX jobs_live ON jobs (id) WHERE state != 'finished';
+-- Jobs that live, and ended ones of which something is still ours.
+CREATE INDEX jobs_live ON jobs (id) WHERE state != 'finished' OR held_by_us OR reshaped OR boosted;
 CREATE INDEX jobs_seen ON jobs (last_seen);
 
 DROP INDEX operations_open;

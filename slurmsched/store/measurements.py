@@ -10,8 +10,9 @@ from typing import Final
 from slurmsched.model import JobId, Measured
 from slurmsched.store.columns import Row, number, text, whole
 from slurmsched.store.database import Database
+from slurmsched.store.rows import measured_point
 
-__all__ = ["Complaint", "Gain", "Measurements", "Word", "measured_point"]
+__all__ = ["Complaint", "Gain", "Measurements", "Word"]
 
 _HALF: Final = 3600.0
 """Seconds of work after which what was measured before counts half: data and neighbours change."""
@@ -110,21 +111,6 @@ def _word(row: Row) -> Word:
 
 def _measured(row: Row) -> tuple[JobId, Measured]:
     return text(row, "job"), measured_point(row)
-
-
-def measured_point(row: Row) -> Measured:
-    """A row of `rates` with its `rate` in steps per second. Raises ValueError."""
-    return Measured(
-        gpu_type=text(row, "gpu_type"),
-        gpus=whole(row, "gpus"),
-        nodes=whole(row, "nodes"),
-        cpus=number(row, "cpus"),
-        memory=number(row, "memory"),
-        fair_cpus=number(row, "fair_cpus"),
-        fair_memory=number(row, "fair_memory"),
-        rate=number(row, "rate"),
-        at=number(row, "at"),
-    )
 
 
 def _gain(gain: Gain) -> dict[str, object]:

@@ -10,6 +10,7 @@ from slurmsched.rounds.holds import held_by_us
 from slurmsched.rounds.shapes import same, shape_of
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind
+from slurmsched.store.mending import mended
 
 __all__ = ["sight"]
 
@@ -63,13 +64,14 @@ def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) ->
 
 
 def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
-    """The rows of all jobs that live, and of those that had ended and are here all the same, if they are managed or
-    something of them is still ours. Those whose number belongs to another job now are forgotten.
+    """The rows of all jobs that live, of ended ones of which something is still ours, and of managed ones that had
+    ended and are here all the same. Those whose number belongs to another job now are forgotten.
     """
-    known = {row["id"]: row for row in database.rows("SELECT * FROM jobs WHERE state != 'finished'")}
-    for row in database.rows_of("SELECT * FROM jobs WHERE id IN ({jobs}) AND state = 'finished'", snapshot.job):
-        if row["id"] in managed or row["held_by_us"] or row["reshaped"] or row["boosted"]:
-            known[row["id"]] = row
+    rows = mended(database, "state != 'finished' OR held_by_us OR reshaped OR boosted", (), snapshot.time)
+    known = {row["id"]: row for row in rows}
+    for number in managed:
+        if number not in known and number in snapshot.job:
+            known.update((number, row) for row in mended(database, "id = ?", (number,), snapshot.time))
     others = [job for job, row in known.items() if job in snapshot.job and _is_another(row, snapshot.job[job])]
     for job in others:
         _forget(database, job)
