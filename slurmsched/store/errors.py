@@ -18,6 +18,7 @@ __all__ = [
     "NewerStoreError",
     "ReadOnlyStoreError",
     "StoreError",
+    "one_line",
     "told_apart",
 ]
 
@@ -50,6 +51,8 @@ class NewerStoreError(StoreError):
     """A newer release wrote it."""
 
 
+_LONGEST: Final = 200
+
 _PRIMARY: Final = 0xFF
 """SQLite's extended result codes carry the primary one in their lowest byte."""
 
@@ -61,12 +64,19 @@ def told_apart(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _told_apart(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite quotes its own schema in a message, and that is damaged
+        raise BrokenStoreError(_BROKEN[1].format(path=path, error="its schema is no text")) from error
 
 
 def _told_apart(error: sqlite3.Error, path: Path) -> StoreError:
     code: int = getattr(error, "sqlite_errorcode", 0)  # not set where Python's own layer raises
     kind, sentence = _KINDS.get(code & _PRIMARY, (StoreError, "{path}: {error}"))
-    return kind(sentence.format(path=path, error=error))
+    return kind(sentence.format(path=path, error=one_line(error)))
+
+
+def one_line(words: object) -> str:
+    """At most two hundred letters that any terminal can show: SQLite quotes what a damaged file holds."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(words).split())[:_LONGEST])
 
 
 _BUSY: Final = (BusyStoreError, "{path} is being written by another process: 'fuser {path}' names it")

@@ -23,7 +23,7 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.store.columns import Row, decoded, flag, mapping, maybe, number, stored_json, text, text_of, whole
-from slurmsched.store.errors import StoreError
+from slurmsched.store.errors import StoreError, one_line
 from slurmsched.store.rows import (
     ComplaintRow,
     EventRow,
@@ -188,7 +188,7 @@ class Reading:
     def _rows(self, query: str, *arguments: str | int | None) -> Sequence[sqlite3.Row]:
         try:
             return self._connection.execute(query, arguments).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged schema
             raise _unreadable(self._path, error) from error
 
 
@@ -223,7 +223,7 @@ def _unreadable(path: Path, error: Exception) -> UnreadableError:
             advice = "check who may read it; a 'synsched run' finishes what was interrupted"
         case _:
             advice = "move it away and start 'synsched run' for a new one"
-    return UnreadableError(f"cannot read {path} ({said}): {advice}")
+    return UnreadableError(f"cannot read {path} ({one_line(said)}): {advice}")
 
 
 def _round(row: Row) -> RoundRow:

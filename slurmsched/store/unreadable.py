@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 
 from slurmsched.model import SynschedError
 from slurmsched.store.columns import Row
+from slurmsched.store.errors import one_line
 
 __all__ = ["UnreadableRow", "UnreadableRows"]
 
 T = TypeVar("T")
 
-_LONGEST: Final = 200
 _MOST: Final = 1000
 
 
@@ -57,11 +57,6 @@ class UnreadableRows:
 
     def add(self, place: str, key: object, error: Exception) -> None:
         """One more."""
-        name, problem = _printable(str(key)), _printable(str(error))
+        name, problem = one_line(key), one_line(error)
         if len(self._met) < _MOST:
             self._met[place, name] = UnreadableRow(place, name, problem)
-
-
-def _printable(words: str) -> str:
-    """One line that any terminal can show."""
-    return "".join(letter if letter.isprintable() else "?" for letter in words[:_LONGEST])
