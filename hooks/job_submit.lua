@@ -23,7 +23,7 @@ jobs whose comment has no room for our mark. What fails in reading a job or the 
 this file were not there: that does not depend on what an owner wrote. What fails in judging an owner's text, while the
 daemon enforces, refuses that job: nobody gets past the hold by a text that breaks this file.
 
-No text is looked at beyond its first LONGEST_TEXT bytes, and every pattern is linear. All is in one file, as Slurm
+Texts are looked at up to LONGEST_TEXT bytes, and every pattern is linear. All is in one file, as Slurm
 loads one.
 Runs in Lua 5.1 to 5.4 and on Slurm 22.05 and later; a field that a release does not have reads as nil.
 ]]
@@ -44,7 +44,7 @@ local PREFIX, LONGEST, SHOWN = "synsched:", 256, 24
 local MARK = "held=hook"
 local LONGEST_COMMENT = 1000 -- what we make of a comment
 local SLURMS_LONGEST = 1024 -- slurmctld refuses a job with a longer comment
-local LONGEST_TEXT = 4096 -- bytes of each text that are looked at; more than Slurm accepts of any but arguments
+local LONGEST_TEXT = 4096 -- bytes of each text that are looked at; only arguments may be longer
 local AHEAD = 120 -- seconds that a clock may be off: a sign of life from further in the future is none
 local ACCESS_DENIED = 2002 -- ESLURM_ACCESS_DENIED
 
@@ -330,7 +330,7 @@ end
 
 local WRITTEN = {
     "name", "comment", "network", "mail_user", "work_dir", "std_in", "std_out", "std_err", "features", "prefer",
-    "wckey", "licenses", "reservation", "account", "dependency", "extra", "container",
+    "wckey", "licenses", "reservation", "account", "extra", "container",
 }
 
 -- Fields where ` Key=` is refused, and the keys: names that only Slurm's listings use, so that an ordinary comment such
@@ -347,6 +347,9 @@ local CONTROLS = { "[\1-\8\10-\31\127]", "\194[\128-\159]", "\226\128[\168\169]"
 
 -- Why a text is refused; nil where it may pass.
 local function posing(field, text)
+    if #text > LONGEST_TEXT then
+        return "is longer than " .. LONGEST_TEXT .. " bytes"
+    end
     for _, control in ipairs(CONTROLS) do
         if text:find(control) then
             return "has a line break or another control character"
@@ -381,9 +384,9 @@ local READ = {
     "comment", "partition", "qos", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres",
 }
 
--- The first LONGEST_TEXT bytes of a text; nil where there is none.
+-- The first LONGEST_TEXT bytes of a text, and one that tells whether there are more; nil where there is none.
 local function text_of(value)
-    return type(value) == "string" and value:sub(1, LONGEST_TEXT) or nil
+    return type(value) == "string" and value:sub(1, LONGEST_TEXT + 1) or nil
 end
 
 local function texts_of(source, fields, into)
@@ -501,6 +504,9 @@ local function judge_change(change, conf)
     local why = conf and refused_text(change.written)
     if why then
         return refuse(why, ACCESS_DENIED)
+    end
+    if conf and #(change.comment_given or "") > SLURMS_LONGEST then -- some releases check it at submission only
+        return refuse(NO_ROOM, ACCESS_DENIED)
     end
     local given = change.comment_given or change.standing
     local comment = hook.unmarked(given)

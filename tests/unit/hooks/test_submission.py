@@ -160,7 +160,7 @@ def test_a_right_hint_is_not_talked_about(slurmctld: Slurmctld) -> None:
         pytest.param("synsched:model=x," + "," * 230, id="the hint word would grow too long to be read"),
         pytest.param("synsched: " + "x" * 990, id="the comment would grow too long for slurmctld"),
         pytest.param("x" * 990, id="without a hint"),
-        pytest.param("x" * 5000, id="longer than Slurm takes"),
+        pytest.param("x" * 4000, id="longer than Slurm takes"),
     ],
 )
 def test_a_managed_job_that_cannot_be_marked_is_refused_rather_than_let_ahead(
@@ -208,6 +208,12 @@ def test_line_breaks_and_control_characters_are_refused(slurmctld: Slurmctld, fi
         job["said"] == f"synsched: the job's {field} has a line break or another control character: submit it without"
     )
     assert slurmctld.modify({}, **{field: text})["code"] == DENIED
+
+
+@pytest.mark.parametrize("field", WRITTEN)
+def test_what_is_too_long_to_be_looked_at_is_refused(slurmctld: Slurmctld, field: str) -> None:
+    assert slurmctld.submit(**{field: "x" * 4097 + FORGED})["code"] == REFUSED
+    assert slurmctld.modify({}, **{field: "x" * 4097 + FORGED})["code"] == DENIED
 
 
 @pytest.mark.parametrize("field", ["name", "comment", "network", "mail_user"])
