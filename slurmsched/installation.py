@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import sys
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from slurmsched.settings.showing import tables
 __all__ = ["Devices", "NodeGroup", "Unit", "folders_outside", "installation", "node_groups", "systemd_word"]
 
 _COMMAND: Final = "synsched"
+_PATH_OF_CRON: Final = ("/usr/bin", "/bin")
 
 _OWN_FOLDERS: Final = (PurePosixPath("/var/lib/synsched"), PurePosixPath("/run/synsched"))
 """The unit's StateDirectory and RuntimeDirectory, which systemd makes and lets it write to."""
@@ -122,6 +124,8 @@ def installation(
         "user": user,
         "unit": _unit(loaded.settings, size),
         "systemd_word": systemd_word,
+        "uids": _uids(user),
+        "slurm_commands": _slurm_commands(),
     }
     if snapshot is not None:
         values["node_groups"] = node_groups(snapshot)
@@ -161,6 +165,21 @@ def _devices(node: Node) -> tuple[Devices, ...]:
         indices = [gpu.index for _, gpu in members]
         found.append(Devices(kind, indices[0], indices[-1]))
     return tuple(found)
+
+
+def _uids(user: str) -> tuple[int, ...]:
+    """The user's number; none where the machine does not know him."""
+    try:
+        return (pwd.getpwnam(user).pw_uid,)
+    except KeyError:
+        return ()
+
+
+def _slurm_commands() -> str:
+    """The folder of Slurm's commands where cron would not find them; empty otherwise."""
+    found = shutil.which("scontrol")
+    folder = os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - links stay links
+    return "" if folder in _PATH_OF_CRON else folder
 
 
 def _own_command() -> str:
