@@ -146,6 +146,8 @@ class Loop:
         return said
 
     def _give_back(self) -> None:
+        if self._pulse.stands_back:
+            return  # what the hook holds is the other's to start
         patience = self._site.settings.rounds.settle_timeout
         try:
             released = release_all(self._site.backend, self._store, self._clock, patience)
