@@ -8,13 +8,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from slurmsched.daemon.heartbeat import Beat
+from slurmsched.daemon.instance import Instance
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, told_apart
 from slurmsched.store.migrations import pending
 
-__all__ = ["REHEARSED", "about_database", "about_hook", "about_life", "about_switches"]
+__all__ = ["REHEARSED", "about_daemons", "about_database", "about_hook", "about_life", "about_switches"]
 
 REHEARSED: Final = "synsched:doctor=1"
 """A comment that the hook cannot but complain about."""
@@ -54,6 +56,16 @@ def about_life(life: Liveness, held: int) -> Finding:
             return mend(
                 "rounds", life.sentence.partition(";")[0] + left, "see its log; 'synsched release' gives jobs back"
             )
+
+
+def about_daemons(beat: Beat | None, owner: Instance | None, now: float, stale_after: float) -> Iterator[Finding]:
+    """Whether two processes schedule one cluster: `owner` holds, or held last, the lock of our database."""
+    given = beat.daemon if beat is not None and not beat.stale(now, stale_after) else None
+    if owner is not None and given is not None and given != owner and given.may_live:
+        what = f"{given.sentence} gives the heartbeat, and {owner.sentence} has the lock of our database"
+        yield mend(
+            "daemons", f"{what}: two schedule one cluster", "stop one of them; the second only observes till then"
+        )
 
 
 def about_switches(paused: str, disable_file: Path) -> Iterator[Finding]:
