@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.exporting import Exporter
 from slurmsched.daemon.heartbeat import Heartbeat
 from slurmsched.daemon.locking import AlreadyRunningError, LockError, Skips, sole
 from slurmsched.daemon.loop import Loop
@@ -59,6 +60,7 @@ def once(assemble: Callable[[], Site], clock: Clock, say: Callable[[str], None])
             pulse = Pulse(site.settings, store.switches, clock, Systemd({}), say)
             report = one_round(site, store, clock, tick=pulse.tick)
             pulse.beat()
+            Exporter(site.settings.storage, clock, say, serves=False).publish(report.snapshot)
             return report
     except AlreadyRunningError as error:
         count = skips.one_more()
