@@ -16,6 +16,7 @@ from slurmsched.doctor.own import (
     REHEARSED,
     about_daemons,
     about_database,
+    about_export,
     about_hook,
     about_life,
     about_switches,
@@ -24,6 +25,7 @@ from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
+from slurmsched.store.published import export_folder
 from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Instruments", "examine"]
@@ -89,6 +91,7 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     yield from about_daemons(beat, holder(database), instruments.now(), hook.stale_after)
     status = instruments.status()
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
+    yield about_export(export_folder(loaded.settings.storage), status.round.finished if status.round else None)
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
 
 

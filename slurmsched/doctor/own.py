@@ -14,9 +14,13 @@ from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, told_apart
+from slurmsched.store.export import Part
 from slurmsched.store.migrations import pending
 
-__all__ = ["REHEARSED", "about_daemons", "about_database", "about_hook", "about_life", "about_switches"]
+__all__ = ["REHEARSED", "about_daemons", "about_database", "about_export", "about_hook", "about_life", "about_switches"]
+
+_LAG: Final = 60.0
+"""Seconds for which a round may be over and not published."""
 
 REHEARSED: Final = "synsched:doctor=1"
 """A comment that the hook cannot but complain about."""
@@ -42,6 +46,23 @@ def about_database(path: Path) -> Iterator[Finding]:
         yield hint("database", f"{path} is older than this release", "the next 'synsched run' brings it up to date")
     else:
         yield fine("database", f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def about_export(folder: Path, ended: float | None) -> Finding:
+    """Whether ordinary users can read the documents, and whether these are as of the last round, which `ended` then."""
+    topic, writes = "export", "see the log of the daemon"
+    try:
+        seen = (folder / f"{Part.CURRENT.value}.json").stat()
+    except FileNotFoundError:
+        return hint(topic, f"nothing has been published in {folder}: users see no status", "the next round does it")
+    except OSError as error:
+        return mend(topic, f"cannot look at {folder} ({error.strerror})", writes)
+    closed = [str(above) for above in (folder, *folder.parents) if not above.stat().st_mode & 0o001]
+    if closed:
+        return mend(topic, f"users cannot enter {closed[0]}", f"'chmod o+x {closed[0]}', or set storage.export")
+    if ended is not None and seen.st_mtime < ended - _LAG:
+        return mend(topic, f"{folder} is older than the last round", writes)
+    return fine(topic, f"{folder}, for users who may not read the database")
 
 
 def about_life(life: Liveness, held: int) -> Finding:
