@@ -6,7 +6,7 @@ A document holds the same tables as the database, as far as people are shown the
 
 Columns are named here one by one, so that a new one is private until somebody decides otherwise. Recordings, which hold
 the comments of all jobs, are never among them. `hidden` is what PrivateData of slurm.conf withheld from the document's
-reader. There are two documents: CURRENT is small and is read by each `status`, HISTORY by `explain` and `history` too.
+reader. There are two documents: CURRENT is what each `status` reads; `explain` and `history` read HISTORY over it.
 """
 
 from __future__ import annotations
@@ -78,6 +78,8 @@ _LAST_DEVICES: Final = (
     "kind = 'device' AND round = (SELECT max(id) FROM rounds"
     " WHERE mode != 'release' AND finished IS NOT NULL AND error = '')"
 )
+_EXPLAINS: Final = "reason"
+"""The larger half of a job's row, which no `status` shows."""
 _AT_ONCE: Final = 500
 """Jobs asked for in one query."""
 _MOST_ENDED: Final = 2000
@@ -161,14 +163,14 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
     own = [str(row["id"]) for row in (*living, *ended)]
     current = {
         "rounds": _rounds(rows("rounds", _ROUNDS)),
-        "jobs": living,
+        "jobs": [{column: row[column] for column in row if column != _EXPLAINS} for row in living],
         "set_aside": aside,
         "switches": rows("switches", "1"),
         "policy_state": [_tickets(row) for row in rows("policy_state", "system = ?", _TICKETS)],
         "events": rows("events", _LAST_DEVICES),
     }
     history = {
-        "jobs": ended,
+        "jobs": [*ended, *living],
         "events": of_jobs("events", "job", own),
         "operations": of_jobs("operations", "subject", own),
         "service": of_jobs("service", "job", own),

@@ -158,7 +158,7 @@ class Visibility:
         """The row with other people's jobs replaced in its texts, and in its JSON ones (`told`)."""
         for column in texts:
             row[column] = self._text(row[column] or "")
-        for column in told:
+        for column in filter(row.__contains__, told):
             said = _loaded(row[column])
             if isinstance(said, dict) and isinstance(behind := said.get("ordered_behind"), list):
                 said["ordered_behind"] = [one for one in behind if self._text(str(one)) == one]
