@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -53,7 +53,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("id", "owner", "name", "first_seen", "last_seen", "state", "original", "held_by_us", "reshaped", "boosted"),
         *("rank", "rank_key", "reason", "sentence", "target", "summary"),
     ),
-    "set_aside": ("job", "owner", "partition", "reason", "since"),
+    "set_aside": ("job", "owner", "partition", "reason", "since", "mark"),
     "switches": ("name", "value", "set_by", "at"),
     "policy_state": ("system", "state"),
     "events": ("id", "at", "round", "job", "kind", "code", "sentence"),
@@ -146,7 +146,10 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         if not columns:
             return []
         query = f"SELECT {columns} FROM {table} WHERE {which}"  # noqa: S608 - our own names
-        return [dict(row) for row in connection.execute(query, arguments)]
+        return [
+            {column: _plain(value) for column, value in dict(row).items()}
+            for row in connection.execute(query, arguments)
+        ]
 
     def of_jobs(table: str, column: str, jobs: Sequence[str]) -> list[dict[str, Any]]:
         found = []
@@ -159,7 +162,7 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
     ended = rows(
         "jobs", "state = 'finished' AND last_seen > ? ORDER BY last_seen DESC LIMIT ?", ended_after, _MOST_ENDED
     )
-    aside = rows("set_aside", "1")
+    aside = [_unmarked(row) for row in rows("set_aside", "1")]
     own = [str(row["id"]) for row in (*living, *ended)]
     current = {
         "rounds": _rounds(rows("rounds", _ROUNDS)),
@@ -181,6 +184,16 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
     return Contents(at, {Part.CURRENT: current, Part.HISTORY: history}, owners)
 
 
+def _plain(value: Any) -> Any:
+    """JSON knows no bytes, and any column of a damaged database may hold some."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _unmarked(row: dict[str, Any]) -> dict[str, Any]:
+    """Whether a job that is set aside could be read, and not what it looked like."""
+    return {**row, "mark": "read" if row.get("mark") else ""}
+
+
 def _rounds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Only the latest overview is shown."""
     surveyed = max((row["id"] for row in rows if row["overview"] is not None), default=None)
@@ -197,8 +210,11 @@ def _tickets(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def opened(documents: Iterable[Document], path: Path) -> Iterator[Reading]:
-    """The documents as a database to ask; `path` is named in messages. Raises ExportError."""
+def opened(documents: Sequence[Document], path: Path) -> Iterator[Reading]:
+    """The documents as a database to ask; `path` is named in messages. What a later one says of a row counts.
+
+    Raises ExportError.
+    """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.row_factory = sqlite3.Row
         scripts = (file for file in shipped("sql").iterdir() if file.name.endswith(".sql"))
@@ -208,21 +224,21 @@ def opened(documents: Iterable[Document], path: Path) -> Iterator[Reading]:
             connection.execute(f'DROP TRIGGER "{trigger}"')
         connection.execute("BEGIN")
         try:
-            for document in documents:
+            for document in reversed(documents):
                 for table, rows in document.tables.items():
                     _insert(connection, table, rows)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, ValueError, OverflowError) as error:
             raise ExportError(f"{path} holds what this version does not know ({error})") from error
         yield Reading(connection, path)
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Row]) -> None:
-    """Rows of the documents overlap where both name an event."""
+    """Add the rows; those that are there, and those that no database of ours would take, are passed over."""
     columns = _COLUMNS.get(table, ())
     known = [column for column in columns if rows and column in rows[0]]
     if known:
         connection.executemany(
-            f"INSERT OR REPLACE INTO {table} ({', '.join(known)})"  # noqa: S608 - our own names
+            f"INSERT OR IGNORE INTO {table} ({', '.join(known)})"  # noqa: S608 - our own names
             f" VALUES ({', '.join(f':{column}' for column in known)})",
             rows,
         )

@@ -74,7 +74,12 @@ class Visibility:
             "service": self._service,
             "rates": self._rate,
         }
-        return rules[table](row) if table in rules else row  # who paused is for everybody
+        if table not in rules:
+            return row  # who paused is for everybody
+        try:
+            return rules[table](row)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None  # a damaged row is shown to nobody who may not see all
 
     def _is_own(self, job: object) -> bool:
         return self.viewer is not None and self.contents.owners.get(str(job)) == self.viewer
@@ -89,7 +94,11 @@ class Visibility:
                 kept["summary"] = _without(kept["summary"], "account")
             if "usage" in self.hidden:
                 kept["rank_key"] = ""
-        return self._worded(kept, "rank_key", "sentence", told=("reason",)) if self._jobs_hidden else kept
+        if not self._jobs_hidden:
+            return kept
+        if "reason" in kept and _loaded(kept["reason"]) is None:
+            kept["reason"] = None
+        return self._worded(kept, "rank_key", "sentence", told=("reason",))
 
     def _aside(self, row: Row) -> Row | None:
         own = self.viewer is not None and row["owner"] == self.viewer
@@ -160,6 +169,8 @@ class Visibility:
             row[column] = self._text(row[column] or "")
         for column in filter(row.__contains__, told):
             said = _loaded(row[column])
+            if said is None and row[column] is not None:
+                raise ValueError(column)
             if isinstance(said, dict) and isinstance(behind := said.get("ordered_behind"), list):
                 said["ordered_behind"] = [one for one in behind if self._text(str(one)) == one]
             row[column] = None if said is None else json.dumps(self._value(said))

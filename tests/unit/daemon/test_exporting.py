@@ -71,7 +71,7 @@ from slurmsched.store.export import Part
 from slurmsched.store.published import published
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 found = published(Path(sys.argv[1]), list(Part))
-print(found.note, *(row["id"] for document in found.documents for row in document.tables["jobs"]))
+print(found.note, *sorted({{row["id"] for document in found.documents for row in document.tables["jobs"]}}))
 """
 
 

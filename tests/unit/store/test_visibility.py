@@ -249,3 +249,24 @@ def test_a_database_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path
     (tmp_path / "db").write_bytes(b"no database" * 1000)
     with pytest.raises(ExportError, match="synsched doctor"):
         collect(tmp_path / "db", NOW, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(("jobs", column) for column in ("owner", "summary", "reason", "sentence", "rank_key", "original")),
+        *(("rounds", column) for column in ("overview", "error")),
+        *(("operations", column) for column in ("reason", "commands", "undo", "detail")),
+        *(("events", "sentence"), ("policy_state", "state"), ("switches", "value")),
+    ],
+)
+@pytest.mark.parametrize("value", [b"\xff\xfe", "[1]", '{"nodes": [{"gpus": 7}], "users": 3, "trades": "x"}', 7])
+def test_a_damaged_value_costs_no_more_than_its_row(database: Path, table: str, column: str, value: object) -> None:
+    store = Store.open(database, NOW)
+    store.database.write(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608 - our own names
+    store.close()
+    found = collect(database, NOW, NOW - 86400)
+    for hidden in (set[str](), {"jobs", "usage"}):
+        for viewer in (None, "alice"):
+            with opened(documents(found, hidden, viewer), database):
+                pass
