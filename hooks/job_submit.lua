@@ -246,7 +246,7 @@ local function in_force()
     local conf = over(installed, heartbeat)
     local at, mode = heartbeat:match("^([0-9.]+) (%l+) ")
     local age, longest = os.time() - (tonumber(at) or 0), tonumber(conf.stale_after) or 0
-    local alive = age <= longest and age >= -60 -- a clock may be a little off
+    local alive = age <= longest and age >= -120 -- a clock may be a little off
     return mode == "enforce" and alive and not exists(conf.disable_file) and conf or nil
 end
 

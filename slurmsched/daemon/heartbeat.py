@@ -18,7 +18,7 @@ __all__ = ["AHEAD", "PAUSED", "STOPPED", "Beat", "Heartbeat", "HeartbeatError"]
 
 PAUSED: Final = "paused"
 STOPPED: Final = "stopped"
-AHEAD: Final = 60
+AHEAD: Final = 120
 """Seconds that a sign of life may lie in the future, as in hooks/job_submit.lua: clocks may be a little off."""
 _LONGEST: Final = 400
 _DAEMON: Final = "daemon = "
