@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.simulated import Disturbances, VirtualClock
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Beat, Heartbeat
 from slurmsched.daemon.instance import Instance
@@ -20,9 +21,12 @@ from slurmsched.daemon.running import SkippedError, once, serve
 from slurmsched.daemon.scheduling import Site
 from slurmsched.daemon.signals import Requests
 from slurmsched.daemon.systemd import Systemd
+from slurmsched.model import Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.loading import SettingsError
 from slurmsched.store.errors import FullStoreError
+from slurmsched.store.export import Part
+from slurmsched.store.published import published
 from tests.unit.daemon.world import PERIOD, START, World
 
 
@@ -316,6 +320,32 @@ def test_a_daemon_that_was_killed_here_does_not_make_the_next_one_wait(tmp_path:
     Heartbeat(tmp_path / "heartbeat").beat(START - 1, "enforce", PERIOD, daemon=dead)
     daemon.run(10.0, keep_holds=True)
     assert daemon.world.where()["1"] == ("n1",)
+
+
+def test_each_round_is_published_also_one_that_fails_and_nothing_is_told_after_a_stop(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    folder = tmp_path / "export"
+    found: list[tuple[list[str], float, str]] = []
+
+    def look() -> None:
+        document = published(folder, [Part.CURRENT]).documents[0]
+        latest = max(document.tables["rounds"], key=lambda row: row["id"])
+        found.append(([row["id"] for row in document.tables["jobs"]], document.at, latest["error"]))
+
+    daemon.clock.after(50.0, look)
+    daemon.clock.after(60.0, lambda: setattr(daemon.world.backend, "observe", _unreachable))
+    daemon.clock.after(PERIOD + 50.0, look)
+    daemon.run(PERIOD + 100.0, keep_holds=True)
+    assert [jobs for jobs, _, _ in found] == [["1", "2"], ["1", "2"]]
+    assert found[0][2] == ""
+    assert "nobody answers" in found[1][2]
+    assert found[1][1] > found[0][1]
+    assert sorted(file.name for file in folder.iterdir()) == ["current.json", "history.json"]
+
+
+def _unreachable() -> Snapshot:
+    raise UnreachableError("nobody answers: is slurmctld up?")
 
 
 def test_a_heartbeat_that_cannot_be_written_later_is_told_once_and_the_rounds_go_on(tmp_path: Path) -> None:
