@@ -71,7 +71,7 @@ RUNNING = {
 PENDING = {
     "pending": ("alice", "--nodes=3 --gres=gpu:v100:8"),
     "held": ("bob", "--hold --gres=gpu:v100:2"),
-    "held-by-operator": ("bob", "--gres=gpu:v100:2"),
+    "held-by-operator": ("bob", "--nodes=3 --gres=gpu:v100:8"),
     "later": ("bob", "--begin=now+1hour --gres=gpu:1"),
     "held-array": ("carol", "--hold --array=0-99:3%5 --gres=gpu:1"),
     "two-partitions": ("carol", "--partition=gpu,debug --nodes=3 --gres=gpu:v100:8 --time-min=10 --time=60"),

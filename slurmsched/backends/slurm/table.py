@@ -129,16 +129,14 @@ class Row:
 
 
 def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]:
-    """All jobs by their own number, or of those asked for (numbers; an array stands for its tasks) all that exist.
+    """All jobs by their own number, in its order; with `ids` (an array stands for its tasks) those of them.
 
-    Where the table of all is too narrow for a job, and for those asked for, it is the wide one.
-
-    Raises BackendError.
+    Where the table of all is too narrow for a job, its values are those of the wide one. Raises BackendError.
     """
     wanted = None if ids is None else sorted(set(ids), key=int)
     if wanted is not None and len(wanted) <= _ONCE:
         return {row.number: row for row in _table(commands, wanted)} if wanted else {}
-    found = {row.number: row for row in _table(commands, ())}
+    found = {row.number: row for row in sorted(_table(commands, ()), key=lambda row: int(row.number))}
     if wanted is not None:
         chosen = frozenset(wanted)
         found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
