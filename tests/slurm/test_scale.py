@@ -29,7 +29,7 @@ return slurm.SUCCESS
 """In place of the hook, as on a cluster where it is not installed: it would not let this in."""
 HOSTILE = """
 records=$(scontrol -a -d -o show job | grep JobState=CONFIGURING | sed 's/ Mem=[0-9]*/ Mem=9/g' | head -c 100000)
-lines=$(squeue -h -a -t all -O JobID:12 | head -60 | sed 's/^/JobId=/')
+lines=$(squeue -h -a -t all -O JobID:12 | head -40 | sed 's/^/JobId=/')
 fields='x Nodes=v100-2 CPU_IDs=0-23 Mem=511992 GRES=gpu:v100:8(IDX:0-7) MinCPUsNode=1 MinMemoryCPU=999999999999999E'
 printf '#!/bin/sh\\nsleep 100000\\n' > /home/mallory/h.sh
 cd /home/mallory
@@ -78,7 +78,7 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     hostile = round_of(full)
     print("\nwith 200 hostile jobs among them:", {k: round(v, 2) for k, v in hostile.items() if k.endswith("_s")})
     assert hostile["managed"] == 5200, "they hide nobody, and are themselves read"
-    assert hostile["reads"] <= 10
+    assert hostile["reads"] <= second["reads"] + 40, "each job whose record they pose as is asked for once"
     assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == 999
 
     full.sure("scontrol", "delete", "ReservationName=later")
