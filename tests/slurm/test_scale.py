@@ -78,7 +78,7 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     hostile = round_of(full)
     print("\nwith 200 hostile jobs among them:", {k: round(v, 2) for k, v in hostile.items() if k.endswith("_s")})
     assert hostile["managed"] == 5200, "they hide nobody, and are themselves read"
-    assert hostile["reads"] <= second["reads"] + 40, "each job whose record they pose as is asked for once"
+    assert hostile["reads"] <= second["reads"] + 50, "40 jobs are asked for whose records they pose as, each once"
     assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == 999
 
     full.sure("scontrol", "delete", "ReservationName=later")
