@@ -7,15 +7,17 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.cluster import site
+from slurmsched.cli.cluster import cluster_size, site
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.policy import MODE, defragmenting, with_mode
+from slurmsched.daemon.memory import limit_own_memory
 from slurmsched.daemon.running import once as one_round_alone
 from slurmsched.daemon.running import serve
 from slurmsched.daemon.scheduling import Site
 from slurmsched.report.round_view import blocked, done_view, worth_telling
 from slurmsched.settings.definition import Mode
+from slurmsched.settings.memory import process_memory
 
 __all__ = ["run"]
 
@@ -33,8 +35,9 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
     """Run scheduling rounds.
 
     As a daemon until SIGTERM, which gives everything held back to Slurm first; SIGHUP reads the settings again. With
-    --once a single round, which ends at once while another 'run' is at work. It exits 3 if the mode, a pause, the
-    disable file or missing rights kept it from a change it wanted; in mode observe nothing is wanted.
+    --once a single round, which ends at once while another 'run' is at work, and exits 1 the third time in a row that
+    this happens. It exits 3 if the mode, a pause, the disable file, another daemon or missing rights kept it from a
+    change it wanted; in mode observe nothing is wanted.
 
     \b
     Example:
@@ -44,6 +47,7 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
 
     def assemble() -> Site:
         settings = defragmenting(with_mode(invocation.reload().settings, mode), asked=defrag)
+        limit_own_memory(process_memory(settings, cluster_size(settings)))
         return site(settings)
 
     if (as_json or defrag) and not once:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.exporting import Exporter
 from slurmsched.daemon.pulse import Pulse
 from slurmsched.daemon.releasing import release_all
 from slurmsched.daemon.scheduling import RoundReport, Site, one_round
@@ -50,6 +52,7 @@ class Loop:
         self._systemd = systemd
         self._say = say
         self._pulse = self._pulse_of(site)
+        self._exporter = self._exporter_of(site)
         self._failures = 0
         self._trouble = ""
 
@@ -67,6 +70,8 @@ class Loop:
         except BaseException:
             self._pulse.stop()
             raise
+        finally:
+            self._exporter.close()
         self._systemd.stopping()
         if not keep_holds:
             self._pulse.stop()
@@ -85,8 +90,10 @@ class Loop:
             if isinstance(error, StoreError) and not isinstance(error, BusyStoreError):
                 raise
             self._failed(error)
+            self._exporter.publish(None)
         else:
             self._succeeded(report)
+            self._exporter.publish(report.snapshot)
 
     def _failed(self, error: SynschedError) -> None:
         """Back off; the same trouble is told once."""
@@ -136,6 +143,9 @@ class Loop:
             self._say(self._changed_to(site))
             if site.settings.hook.heartbeat != self._site.settings.hook.heartbeat:
                 self._pulse.stop()
+            if site.settings.storage != self._site.settings.storage:
+                self._exporter.close()
+                self._exporter = self._exporter_of(site)
             self._site, self._pulse = site, pulse
         self._systemd.ready(self._in_words())
 
@@ -146,6 +156,8 @@ class Loop:
         return said
 
     def _give_back(self) -> None:
+        if self._pulse.stands_back:
+            return  # what the hook holds is the other's to start
         patience = self._site.settings.rounds.settle_timeout
         try:
             released = release_all(self._site.backend, self._store, self._clock, patience)
@@ -159,6 +171,10 @@ class Loop:
 
     def _pulse_of(self, site: Site) -> Pulse:
         return Pulse(site.settings, self._store.switches, self._clock, self._systemd, self._say)
+
+    def _exporter_of(self, site: Site) -> Exporter:
+        storage = replace(site.settings.storage, path=str(self._store.database.path))
+        return Exporter(storage, self._clock, self._say, serves=True)
 
     def _in_words(self) -> str:
         return f"mode {self._site.settings.rounds.mode.value}"

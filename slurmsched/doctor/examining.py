@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmsched.backends.protocol import Backend
+from slurmsched.daemon.heartbeat import Heartbeat
+from slurmsched.daemon.locking import holder
 from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.finding import Finding, fine, hint, mend
-from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.own import (
+    REHEARSED,
+    about_daemons,
+    about_database,
+    about_export,
+    about_hook,
+    about_life,
+    about_switches,
+)
 from slurmsched.doctor.reports import about_reports, about_spool
+from slurmsched.doctor.unit import about_unit
 from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
+from slurmsched.store.published import export_folder
 from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Instruments", "examine"]
@@ -41,6 +53,7 @@ def examine(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     yield fine("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
     yield from _guarded("Slurm", lambda: _slurm(loaded, instruments))
     yield from _guarded("slurm.conf", lambda: _configuration(loaded, instruments))
+    yield from about_unit(loaded.settings)
     yield from about_database(Path(loaded.settings.storage.path))
     yield from _guarded("rounds", lambda: _rounds(loaded, instruments))
     yield from _guarded("reports", lambda: _reports(loaded, instruments))
@@ -75,12 +88,16 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     if not Path(loaded.settings.storage.path).exists():
         yield hint("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
         return
+    hook, database = loaded.settings.hook, Path(loaded.settings.storage.path)
+    beat = Heartbeat(Path(hook.heartbeat)).last()
+    yield from about_daemons(beat, holder(database), instruments.now(), hook.stale_after)
     status = instruments.status()
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
+    yield about_export(export_folder(loaded.settings.storage), status.round.finished if status.round else None)
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
 
 
 def _reports(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
-    yield from about_spool(loaded.settings.reports.spool)
+    yield from about_spool(loaded.settings.reports.spool, Path(loaded.settings.storage.path))
     if loaded.settings.reports.spool and Path(loaded.settings.storage.path).exists():
         yield from about_reports(instruments.complaints())

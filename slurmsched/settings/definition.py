@@ -12,6 +12,7 @@ from enum import StrEnum
 __all__ = [
     "Checkpoint",
     "Cluster",
+    "Daemon",
     "Guards",
     "Hook",
     "Manage",
@@ -177,7 +178,7 @@ class Reports:
         default="",
         metadata={
             "doc": "folder where jobs report, on a file system that all nodes and the daemon share, open to all"
-            " (mode 1777); empty reads nothing"
+            " (mode 1777, or 3773 to hide reports from other users); empty reads nothing"
         },
     )
 
@@ -216,12 +217,36 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The database."""
+    """The database, which is for our user alone, and what is published of it."""
 
     path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "the SQLite database"})
     keep_days: int = field(default=90, metadata={"doc": "history older than this is dropped", "at_least": 1})
     keep_snapshots: int = field(
         default=200, metadata={"doc": "rounds whose whole snapshot is kept for replay", "at_least": 0}
+    )
+    export: str = field(
+        default="",
+        metadata={
+            "doc": "folder of what people are shown of the database without reading it, written anew after each round;"
+            " empty means `export` beside it"
+        },
+    )
+    export_ended: float = field(
+        default=86400.0,
+        metadata={"doc": "how long people are shown jobs that have ended, the last 2000 at most", "unit": "time"},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The daemon's process."""
+
+    memory_max: int = field(
+        default=0,
+        metadata={
+            "doc": "most memory of the daemon and the Slurm commands it runs, in MiB; 0 is 512, and 1/16 for each job"
+            " that slurmctld keeps at most (MaxJobCount), and 1/4 for each node"
+        },
     )
 
 
@@ -240,3 +265,4 @@ class Settings:
     hook: Hook = field(default_factory=Hook)
     nodes: Nodes = field(default_factory=Nodes)
     storage: Storage = field(default_factory=Storage)
+    daemon: Daemon = field(default_factory=Daemon)

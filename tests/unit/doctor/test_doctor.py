@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +12,21 @@ import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
 from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
+from slurmsched.daemon.heartbeat import Beat
+from slurmsched.daemon.instance import Instance
 from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.examining import Instruments, examine
 from slurmsched.doctor.finding import Finding, Verdict
-from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.own import (
+    REHEARSED,
+    about_daemons,
+    about_database,
+    about_export,
+    about_hook,
+    about_life,
+    about_switches,
+)
 from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.model import NodeState, parse_hints
 from slurmsched.report.liveness import Life, Liveness
@@ -218,7 +229,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_pat
 
 
 def test_a_spool_that_is_not_set_is_no_topic() -> None:
-    assert list(about_spool("")) == []
+    assert list(about_spool("", Path("synsched.db"))) == []
 
 
 @pytest.mark.parametrize(
@@ -226,6 +237,7 @@ def test_a_spool_that_is_not_set_is_no_topic() -> None:
     [
         pytest.param(0o1777, Verdict.FINE, id="as /tmp"),
         pytest.param(0o777, Verdict.MEND, id="open to all, and nobody's is safe"),
+        pytest.param(0o3773, Verdict.FINE, id="for jobs and the group of the daemon"),
         pytest.param(0o755, Verdict.MEND, id="closed"),
         pytest.param(None, Verdict.MEND, id="not there"),
     ],
@@ -235,9 +247,26 @@ def test_the_spool(tmp_path: Path, mode: int | None, verdict: Verdict) -> None:
     if mode is not None:
         spool.mkdir()
         spool.chmod(mode)
-    (finding,) = about_spool(str(spool))
+    (finding,) = about_spool(str(spool), tmp_path / "synsched.db")
     assert finding.verdict is verdict
     assert bool(finding.remedy) is (verdict is Verdict.MEND)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_spool_that_a_user_could_replace_has_to_be_mended(tmp_path: Path) -> None:
+    spool, database = tmp_path / "below" / "spool", tmp_path / "synsched.db"
+    spool.mkdir(parents=True)
+    spool.chmod(0o1777)
+    os.chown(spool, 4321, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert (finding.verdict, "belongs to user number 4321" in finding.sentence) == (Verdict.MEND, True)
+    database.touch()
+    os.chown(database, 4321, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert finding.verdict is Verdict.FINE, "the owner of the database is whom rounds run as"
+    os.chown(spool.parent, 4322, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert finding.sentence == f"the spool {spool} can be replaced: {spool.parent} belongs to user number 4322"
 
 
 def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
@@ -245,3 +274,45 @@ def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
     found = list(about_reports(rows))
     assert found[0].sentence == "job 0 of mallory: reports as job 1"
     assert (len(found), found[-1].sentence) == (21, "10 more complaints")
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "well"),
+    [
+        pytest.param(Instance.own(), 10.0, False, id="the heartbeat is another host's, the lock ours"),
+        pytest.param(Instance.own(), 5000.0, True, id="the other one is silent"),
+        pytest.param(Instance(7, "ctl2", "b00", 12), 10.0, True, id="one process has both"),
+        pytest.param(None, 10.0, True, id="nobody holds our lock"),
+    ],
+)
+def test_two_daemons_of_one_cluster_have_to_be_mended(owner: Instance | None, age: float, well: bool) -> None:
+    beat = Beat(10_000.0 - age, "enforce", 300.0, Instance(7, "ctl2", "b00", 12))
+    found = list(about_daemons(beat, owner, 10_000.0, 900.0))
+    assert [finding.verdict for finding in found] == ([] if well else [Verdict.MEND])
+
+
+class TestExport:
+    """What ordinary users read instead of the database."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        made = tmp_path / "export"
+        made.mkdir()
+        (made / "current.json").write_text("{}")
+        for above in (made, *made.parents):
+            above.chmod(above.stat().st_mode | 0o001)
+        return made
+
+    def test_it_is_there_and_of_the_last_round(self, folder: Path) -> None:
+        published = (folder / "current.json").stat().st_mtime
+        assert about_export(folder, published - 5).verdict is Verdict.FINE
+        assert about_export(folder, None).verdict is Verdict.FINE
+        assert "is older than the last round" in about_export(folder, published + 100).sentence
+
+    def test_it_is_not_there_yet(self, tmp_path: Path) -> None:
+        assert about_export(tmp_path / "export", None).verdict is Verdict.HINT
+
+    def test_nobody_else_can_enter_the_folder(self, folder: Path) -> None:
+        folder.chmod(0o700)
+        found = about_export(folder, None)
+        assert (found.verdict, found.sentence) == (Verdict.MEND, f"users cannot enter {folder}")
