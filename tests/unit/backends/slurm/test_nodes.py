@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from slurmsched.backends.slurm.nodes import node_of, node_state
@@ -72,3 +74,14 @@ def test_a_reason_cannot_pass_for_a_state() -> None:
         "Reason=fan = bad State=IDLE Weight=9 [root@2026-11-21T01:21:28] Comment=State=IDLE"
     )
     assert (node.state, node.weight, node.reason) == (DRAINED, 3, "fan = bad State=IDLE Weight=9")
+
+
+def test_devices_without_files_are_counted_on_the_node() -> None:
+    found = node_of("NodeName=n1 CPUTot=8 RealMemory=100 Gres=gpu:v100:4 GresUsed=gpu:v100:2(CNT:2) State=MIXED")
+    assert [gpu.idle for gpu in found.gpus] == [False, False, True, True]
+
+
+def test_a_reason_full_of_blanks_costs_milliseconds() -> None:
+    start = time.perf_counter()
+    assert node_of(f"NodeName=n1 State=DOWN Reason=x{' ' * 200_000}y [root@now]").reason.endswith("y")
+    assert time.perf_counter() - start < 0.1
