@@ -26,9 +26,12 @@ from slurmsched.rounds.foreseen import Surprise
 from slurmsched.store.accounts import Accounts
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind, events_of, note
+from slurmsched.store.journal import notified
 from slurmsched.store.lately import USUAL
 from slurmsched.store.measurements import Measurements
+from slurmsched.store.set_aside import held_aside, since
 from slurmsched.store.sightings import sight
+from slurmsched.store.usual import possible
 
 if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no policy for it
     from slurmsched.rounds.round import RoundResult
@@ -72,7 +75,10 @@ class Remembering:
             measured=measurements.measured(rows),
             steps={job: word.steps for job, word in measurements.words().items() if job in rows},
             policy_state=self._policy_state(system),
-            usual=self._usual(snapshot.time - USUAL),
+            usual=possible(self._usual(snapshot.time - USUAL), snapshot.nodes),
+            notified=notified(self._database, snapshot),
+            set_aside=since(self._database),
+            held_aside=held_aside(self._database, snapshot),
         )
 
     def sight(
@@ -160,7 +166,7 @@ _DECIDED: Final = (
 _PRUNE: Final = (
     "DELETE FROM operations WHERE result != 'intended' AND intended < :oldest",
     "DELETE FROM events WHERE at < :oldest",
-    "DELETE FROM jobs WHERE state = 'finished' AND last_seen < :oldest",
+    "DELETE FROM jobs WHERE state = 'finished' AND last_seen < :oldest AND NOT (held_by_us OR reshaped OR boosted)",
     "DELETE FROM service WHERE run_started < :oldest AND job NOT IN (SELECT id FROM jobs)",
     "DELETE FROM reported WHERE job NOT IN (SELECT id FROM jobs)",
     "DELETE FROM rates WHERE job NOT IN (SELECT id FROM jobs)",

@@ -23,7 +23,7 @@ _INSERT: Final = (
     " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary, :submitted)"
 )
 _UPDATE: Final = (
-    "UPDATE jobs SET last_seen = :at, state = :state, name = :name, summary = :summary,"
+    "UPDATE jobs SET owner = :owner, last_seen = :at, state = :state, name = :name, summary = :summary,"
     " submitted = MIN(COALESCE(submitted, :submitted), :submitted),"
     " held_by_us = CASE WHEN :unheld THEN 0 ELSE MAX(held_by_us, :held) END,"
     " reshaped = reshaped AND NOT :as_submitted,"
@@ -32,6 +32,8 @@ _UPDATE: Final = (
     " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
     " WHERE id = :id"
 )
+_NOTHING_OURS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
+_DAY: Final = 86400.0
 _FORGET: Final = (
     "DELETE FROM jobs WHERE id = ?",
     "DELETE FROM service WHERE job = ?",
@@ -44,17 +46,22 @@ def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) ->
     """Bring the `jobs` table up to the snapshot; what changed for whom.
 
     A managed job that is new gets its row with what it asks for now. While it waits and we have not reshaped it, its
-    own request follows what its owner makes of it; from then on the stored one stands. A job that the snapshot does not
-    show counts as ended, yet keeps what is ours of it: one unreadable record must not lose a hold.
+    own request follows what its owner makes of it; from then on the stored one stands. A job that is set aside stays as
+    it was. One that Slurm knows no more has ended; what is ours of it ends a day later: one wrong look loses no hold.
     """
     with database.transaction():
         known = _known(database, snapshot, managed)
+        arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _ENDED)
         again = [job for job in snapshot.jobs if job.id in known]
-        new = [job for job in snapshot.jobs if job.id in managed and job.id not in known]
-        gone = [job for job, row in known.items() if job not in snapshot.job and row["state"] != _ENDED]
-        database.write_many(_INSERT, [_seen(job, snapshot.time) for job in new])
-        database.write_many(_UPDATE, [_seen(job, snapshot.time, known[job.id]) for job in again])
+        new = [job for job in snapshot.jobs if job.id not in known and (job.id in managed or _is_ours(job, arrays))]
+        gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _ENDED]
+        unread = [job for job in known if job not in snapshot.job and not snapshot.is_gone(job)]
+        over = [job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY]
+        database.write_many(_INSERT, [_seen(job, snapshot.time, arrays) for job in new])
+        database.write_many(_UPDATE, [_seen(job, snapshot.time, arrays, known[job.id]) for job in again])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_ENDED, job) for job in gone])
+        database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
+        database.write_many(_NOTHING_OURS, [(job,) for job in over])
     return (
         *(event for job in again for event in _changes(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_sight(job, snapshot.time)),
@@ -81,9 +88,11 @@ def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -
 def _is_another(row: Mapping[str, Any], job: Job) -> bool:
     """Whether the row is of an older job with the same number.
 
-    Only one that had ended can be: a requeue may renew the time of submission too.
+    Only one that had ended can be, and of the same owner only one that never ran before: a requeue renews the time of
+    submission too.
     """
-    return row["state"] == _ENDED and bool(row["owner"] != job.user or job.submit_time > row["last_seen"])
+    later = job.submit_time > row["last_seen"] and job.restarts == 0
+    return row["state"] == _ENDED and bool(row["owner"] != job.user or later)
 
 
 def _forget(database: Database, job: JobId) -> None:
@@ -95,7 +104,12 @@ def _stands_as_submitted(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and same(shape_of(decode(Request, row["original"])), shape_of(job.standing))
 
 
-def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _is_ours(job: Job, arrays: Collection[JobId]) -> bool:
+    """Whether a waiting task is under the hold that we set on its whole array while that could not be read."""
+    return job.array_job in arrays and job.state is JobState.PENDING and job.hold is Hold.ADMIN
+
+
+def _seen(job: Job, at: float, arrays: Collection[JobId], row: Mapping[str, Any] | None = None) -> dict[str, Any]:
     waits = job.state is JobState.PENDING
     return {
         "waits": waits,
@@ -108,7 +122,7 @@ def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str
         "original": encode(job.standing),
         "nice": job.nice,
         "submitted": job.submit_time,
-        "held": waits and held_by_us(job, _NOTHING),
+        "held": waits and (held_by_us(job, _NOTHING) or _is_ours(job, arrays)),
         "unheld": (waits and job.hold is Hold.NONE) or job.state in _ACTIVE,
         "summary": encode(_summary(job)),
     }

@@ -6,6 +6,7 @@ Consecutive changes go to Slurm as one batch, and nothing is believed before it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,14 +14,13 @@ from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.commands import Answer, Commands
 from slurmsched.backends.slurm.errors import NotUnderstoodError, UnsafeError, explained, last_words
 from slurmsched.backends.slurm.files import content, replace_content
-from slurmsched.backends.slurm.jobs import jobs_of
+from slurmsched.backends.slurm.jobs import seen as jobs_in
 from slurmsched.backends.slurm.nodes import node_of
-from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import PLAIN, Form
 from slurmsched.backends.slurm.text_jobs import all_records, records_of
 from slurmsched.backends.slurm.verdicts import Verdict, complaints, of_job
 from slurmsched.backends.slurm.wording import Wording, worded
-from slurmsched.model import Job, JobId, JobState, Operation, Outcome, Result, Verb
+from slurmsched.model import Job, JobId, JobState, Operation, Outcome, Result, SetAside, Verb
 
 __all__ = ["Applying"]
 
@@ -44,7 +44,7 @@ class Applying:
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
         """Do them in order and look. Raises UnreachableError when nobody answers, NoSlurmError."""
         notes = {op.subject for op in operations if op.verb is Verb.NOTE and op.permitted}
-        self._keep_off(operations, self._jobs(notes))
+        self._keep_off(operations, self._jobs(notes)[0])
         for place, operation in enumerate(operations):
             if place not in self._verdicts:
                 self._do(place, operation)
@@ -93,32 +93,39 @@ class Applying:
 
     def _read_back(self, operations: Sequence[Operation]) -> None:
         open_ones = [(place, op) for place, op in enumerate(operations) if place not in self._verdicts]
-        jobs = self._jobs({op.subject for _, op in open_ones if op.verb in _OF_JOBS})
+        jobs, aside = self._jobs({op.subject for _, op in open_ones if op.verb in _OF_JOBS})
         weights = self._weights({op.subject for _, op in open_ones if op.verb is Verb.WEIGH})
         for place, operation in open_ones:
             words = self._words.get(operation.subject, "")
             if operation.verb is Verb.WEIGH:
                 self._verdicts[place] = self._weighed(operation, weights.get(operation.subject))
             else:
-                self._verdicts[place] = of_job(operation, jobs.get(operation.subject), words)
+                subject = operation.subject
+                self._verdicts[place] = of_job(operation, jobs.get(subject), words, aside.get(subject))
         started = [op.subject for _, op in open_ones if op.verb is Verb.HOLD and _held_running(jobs.get(op.subject))]
         if started:
             # They started before the hold came: it would show only when they are requeued.
             self.commands.change_many([f"release {job}" for job in started])
 
-    def _jobs(self, ids: set[str]) -> dict[JobId, Job]:
-        """The jobs as they are now; the ones that are gone, or make no sense, are missing."""
+    def _jobs(self, ids: set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAside]]:
+        """The jobs as they are now, and those that exist and cannot be read; who is gone is in neither.
+
+        That a job is gone is Slurm's own answer to its number: one that is missing among all is asked for by itself.
+        """
+        jobs: dict[JobId, Job] = {}
+        aside: dict[JobId, SetAside] = {}
         if len(ids) > _FEW:
             records, _ = all_records(self.commands)
-        else:
-            records = [record for job in sorted(ids) for record in self._single(job)]
-        return {seen.job.id: seen.job for seen in jobs_of(records)[0] if seen.job.id in ids}
-
-    def _single(self, job: JobId) -> list[JobRecord]:
-        try:
-            return records_of(self.commands, job)
-        except (NotUnderstoodError, UnsafeError):
-            return []
+            for record in records:
+                with suppress(NotUnderstoodError):
+                    jobs |= {one.job.id: one.job for one in jobs_in(record) if one.job.id in ids}
+        for job in sorted(ids - jobs.keys()):
+            try:
+                found = (one.job for record in records_of(self.commands, job) for one in jobs_in(record))
+                jobs |= {one.id: one for one in found if one.id == job}
+            except (NotUnderstoodError, UnsafeError):
+                aside[job] = SetAside(job, "its record cannot be read")
+        return jobs, aside
 
     def _weights(self, names: set[str]) -> dict[str, int]:
         """The nodes' weights now; those that do not exist are missing."""
