@@ -10,7 +10,8 @@ from typing import Final
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.heartbeat import Heartbeat
-from slurmsched.model import JobId, JobState, Memory, Operation, Outcome, Result, Snapshot, Verb
+from slurmsched.daemon.sighting import sighted
+from slurmsched.model import JobId, JobState, Memory, Operation, Outcome, Result, Snapshot, SynschedError, Verb
 from slurmsched.rounds.giving_back import release_plan
 from slurmsched.settings.definition import Hook
 from slurmsched.store.errors import StoreError
@@ -93,12 +94,12 @@ class _Giving:
         if self.store is None:
             return Memory()
         try:
-            self.store.remembering.sight(None, snapshot, ())
-        except StoreError as error:
+            sighted(self.store, None, snapshot, ())
+        except SynschedError as error:
             self._warn(error)  # a full disk can still be read
         try:
             return self.store.remembering.memory(snapshot, "")
-        except StoreError as error:
+        except SynschedError as error:
             self._warn(error, _UNKNOWN)
             return Memory()
 
@@ -142,5 +143,5 @@ class _Giving:
         except StoreError as error:
             self._warn(error)
 
-    def _warn(self, error: StoreError, *more: str) -> None:
+    def _warn(self, error: SynschedError, *more: str) -> None:
         self.warnings.append("; ".join((str(error), *more)))

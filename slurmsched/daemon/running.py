@@ -46,7 +46,7 @@ def once(assemble: Callable[[], Site], clock: Clock, say: Callable[[str], None])
     try:
         with sole(path), closing(Store.open(path, clock.now())) as store:
             pulse = Pulse(site.settings, store.switches, clock, Systemd({}), say)
-            report = one_round(site, store, clock, tick=pulse.tick)
+            report = one_round(site, store, clock, tick=pulse.tick, say=say)
             pulse.beat()
             return report
     except AlreadyRunningError:

@@ -76,6 +76,9 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
         yield hint("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
         return
     status = instruments.status()
+    for own in status.set_aside:
+        if own.readable:
+            yield hint("jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error")
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
 

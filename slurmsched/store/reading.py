@@ -27,7 +27,16 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.store.errors import StoreError
-from slurmsched.store.rows import ComplaintRow, EventRow, JobRow, MeasuredRow, OperationRow, RoundRow, SwitchRow
+from slurmsched.store.rows import (
+    ComplaintRow,
+    EventRow,
+    JobRow,
+    MeasuredRow,
+    OperationRow,
+    RoundRow,
+    SetAsideRow,
+    SwitchRow,
+)
 
 __all__ = ["NoDatabaseError", "Reading", "UnreadableError", "reading"]
 
@@ -138,6 +147,13 @@ class Reading:
         """Whose reports were not believed of late, the latest first."""
         return self._each(_complaint, "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject")
 
+    def set_aside(self) -> tuple[SetAsideRow, ...]:
+        """The jobs that nothing is decided about as of the last round, the longest first."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
+            return ()  # written by an older release, and no round has brought it up to date
+        query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
+        return self._each(_set_aside, query)
+
     def policy_state(self, system: str) -> Mapping[str, object]:
         """What this system remembered in its last round; nothing where it had none."""
         rows = self._rows("SELECT state FROM policy_state WHERE system = ?", system)
@@ -219,6 +235,10 @@ def _measured(row: sqlite3.Row) -> MeasuredRow:
 
 def _complaint(row: sqlite3.Row) -> ComplaintRow:
     return ComplaintRow(**dict(row))
+
+
+def _set_aside(row: sqlite3.Row) -> SetAsideRow:
+    return SetAsideRow(row["job"], row["owner"], row["reason"], row["since"], bool(row["readable"]))
 
 
 def _switch(row: sqlite3.Row) -> SwitchRow:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from slurmsched.model import (
+    EncodingError,
     JobId,
     Memory,
     Outcome,
@@ -152,7 +154,7 @@ class Remembering:
             "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original ORDER BY original",
             (since,),
         )
-        return tuple((decode(Request, row["original"]), row["times"]) for row in rows)
+        return tuple(_readable(rows))
 
     def _policy_state(self, system: str) -> Mapping[str, object]:
         rows = self._database.rows("SELECT state FROM policy_state WHERE system = ?", (system,))
@@ -172,6 +174,13 @@ _PRUNE: Final = (
     "DELETE FROM rates WHERE job NOT IN (SELECT id FROM jobs)",
     "DELETE FROM rounds WHERE started < :oldest AND id NOT IN (SELECT round FROM operations)",
 )
+
+
+def _readable(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Request, int]]:
+    """A request that cannot be read is not usual; what its job loses by it is its own."""
+    for row in rows:
+        with suppress(EncodingError):
+            yield decode(Request, row["original"]), row["times"]
 
 
 def _decided(result: RoundResult, explain: Explain) -> Iterator[dict[str, Any]]:

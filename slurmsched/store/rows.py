@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurmsched.model import JobId, JobState, Measured, Operation, Reason, Request, Result, Target, Verb
 
-__all__ = ["ComplaintRow", "EventRow", "JobRow", "MeasuredRow", "OperationRow", "RoundRow", "SwitchRow"]
+__all__ = ["ComplaintRow", "EventRow", "JobRow", "MeasuredRow", "OperationRow", "RoundRow", "SetAsideRow", "SwitchRow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,23 @@ class ComplaintRow:
     subject: str
     sentence: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsideRow:
+    """A job that nothing is decided about, since when and why. `owner` is empty where it is not known beyond doubt;
+    `readable` says that its record could be read, and that deciding about it failed."""
+
+    job: JobId
+    owner: str
+    reason: str
+    since: float
+    readable: bool
+
+    @property
+    def sentence(self) -> str:
+        of = f" of {self.owner}" if self.owner else ""
+        return f"job {self.job}{of} is set aside: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Memory, Request, Snapshot, decode, encode
@@ -11,7 +11,7 @@ from slurmsched.rounds.shapes import same, shape_of
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind
 
-__all__ = ["sight"]
+__all__ = ["failing", "sight"]
 
 _NOTHING: Final = Memory()
 _ENDED: Final = JobState.FINISHED.value
@@ -34,6 +34,7 @@ _UPDATE: Final = (
 )
 _NOTHING_OURS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
 _DAY: Final = 86400.0
+_LIMIT: Final = 1 << 63
 _FORGET: Final = (
     "DELETE FROM jobs WHERE id = ?",
     "DELETE FROM service WHERE job = ?",
@@ -67,6 +68,36 @@ def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) ->
         *(event for job in new for event in _first_sight(job, snapshot.time)),
         *(Event(snapshot.time, job, Kind.ENDED, "left the queue") for job in gone),
     )
+
+
+def failing(
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], say: Callable[[Exception], str]
+) -> dict[JobId, str]:
+    """The jobs that cannot be written down, or whose row cannot be read, with the reason; `say` puts an error in words.
+
+    Asked only once `sight` has failed. Raises StoreError.
+    """
+    with database.transaction():
+        known = _known(database, snapshot, managed)
+    failed: dict[JobId, str] = {}
+    for job in snapshot.jobs:
+        row = known.get(job.id)
+        try:
+            _check_storable(_seen(job, snapshot.time, (), row))
+            if row is not None:
+                list(_changes(row, job, snapshot.time))
+        except Exception as error:  # whatever it is, it is this job's alone
+            failed[job.id] = f"what is known of it cannot be read or written ({say(error)})"
+    return failed
+
+
+def _check_storable(row: Mapping[str, Any]) -> None:
+    """Raises UnicodeEncodeError, OverflowError for what SQLite cannot hold."""
+    for value in row.values():
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, int) and not -_LIMIT <= value < _LIMIT:
+            raise OverflowError("a number beyond 64 bits")
 
 
 def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
