@@ -64,7 +64,8 @@ def release_all(
     """Give back every shape, nice and hold of ours, or those of the jobs in `only`. Raises BackendError.
 
     Jobs that we requeued and that are still completing are waited for, `patience` seconds at most: they would come back
-    held. The database is not needed for it: without one only what Slurm shows of us is given back.
+    held. So are jobs that cannot be read and of which it is not known whether they were let go. The database is not
+    needed for it: without one only what Slurm shows of us is given back.
     """
     giving = _Giving(backend, store, clock)
     end = clock.monotonic() + patience
@@ -72,9 +73,9 @@ def release_all(
         snapshot = backend.observe()
         memory = giving.memory(snapshot)
         wanted = [op for op in release_plan(snapshot, memory).operations if only is None or op.subject in only]
-        giving.give_back([operation for operation in wanted if operation not in giving.tried])
+        in_doubt = giving.give_back([operation for operation in wanted if operation not in giving.tried])
         awaited = [job for job in snapshot.in_state(JobState.COMPLETING) if job.id in memory.held]
-        if not awaited or clock.monotonic() >= end:
+        if not (awaited or in_doubt) or clock.monotonic() >= end:
             return giving.end()
         clock.sleep(_LOOK)
 
@@ -103,15 +104,20 @@ class _Giving:
             self._warn(error, _UNKNOWN)
             return Memory()
 
-    def give_back(self, operations: Sequence[Operation]) -> None:
-        """All in one batch, in order. A job whose shape is refused is let go all the same: better pinned than held."""
+    def give_back(self, operations: Sequence[Operation]) -> bool:
+        """All in one batch, in order; whether it is not known of some that they took effect: they may be tried again.
+
+        A job whose shape is refused is let go all the same: better pinned than held.
+        """
         if not operations:
-            return
-        self.tried.extend(operations)
+            return False
         entries = self._intended(operations)
         outcomes = self.backend.execute(operations)
-        self.outcomes.extend(outcomes)
+        before = [outcome for outcome in self.outcomes if outcome.operation not in operations]
+        self.outcomes = [*before, *outcomes]
+        self.tried.extend(outcome.operation for outcome in outcomes if outcome.result is not Result.FAILED)
         self._record(entries, outcomes)
+        return any(outcome.result is Result.FAILED for outcome in outcomes)
 
     def end(self) -> Released:
         """All that was done. The round that stands for it in the database is no round of scheduling, and says so."""

@@ -68,10 +68,10 @@ class Status:
     waiting: int
     jobs: tuple[QueuedJob, ...]
     problems: tuple[str, ...]
-    set_aside: tuple[SetAsideRow, ...] = ()
-    """Jobs that nothing is decided about; the first of them are among the problems."""
     fragments: Fragments | None = None
     """What of the idle GPUs the usual jobs could not use, as of the last round."""
+    set_aside: tuple[SetAsideRow, ...] = ()
+    """Jobs that nothing is decided about; the first of them are among the problems."""
 
 
 def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, disabled: bool = False) -> Status:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from slurmsched.backends.protocol import Calls, Identity
 from slurmsched.backends.simulated import SimulatedBackend
@@ -28,7 +28,8 @@ class Hiding:
     choose: Callable[[Snapshot], frozenset[JobId]] | None = None
     looks: int = 0
     name: str = "simulated"
-    last: Snapshot | None = field(default=None, repr=False)
+    simply_ignores: int = 0
+    """So many operations on jobs that cannot be read have no effect, and nobody says so."""
 
     @property
     def calls(self) -> Calls:
@@ -49,9 +50,13 @@ class Hiding:
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
         """They are done all the same; what became of them is told from what can be read."""
-        done = self.backend.execute(operations)
+        ignored = [op for op in operations if op.subject in self.hidden][: self.simply_ignores]
+        self.simply_ignores -= len(ignored)
+        done = self.backend.execute([op for op in operations if op not in ignored])
+        done = (*done, *(Outcome(operation, Result.DONE) for operation in ignored))
         seen = self.backend.cluster.snapshot()
-        return tuple(self._told(outcome, seen) for outcome in done)
+        order = {id(operation): place for place, operation in enumerate(operations)}
+        return tuple(self._told(own, seen) for own in sorted(done, key=lambda own: order[id(own.operation)]))
 
     def _told(self, outcome: Outcome, seen: Snapshot) -> Outcome:
         subject = outcome.operation.subject

@@ -200,3 +200,13 @@ def test_no_node_is_given_twice_while_its_job_cannot_be_read(tmp_path: Path) -> 
     world.submit(8)
     world.rounds(1)
     assert sorted(world.where().values()) == [("n1",), ("n2",)]
+
+
+def test_release_goes_on_until_a_job_that_cannot_be_read_is_seen_to_be_let_go(tmp_path: Path) -> None:
+    world, backend = displaced(tmp_path)
+    backend.choose = lambda seen: frozenset({"1"} if seen.job["1"].state is not JobState.RUNNING else ())
+    world.round()
+    backend.simply_ignores = 2
+    released = release_all(world.backend, world.store, world.clock, 60.0)
+    assert world.held() == set()
+    assert [outcome.result for outcome in released.outcomes if outcome.operation.subject == "1"] == [Result.DONE]
