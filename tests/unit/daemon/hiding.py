@@ -21,7 +21,7 @@ def aside(job: Job) -> SetAside:
 
 @dataclass
 class Hiding:
-    """The simulated backend with jobs that cannot be read; `choose` says anew at each look which those are."""
+    """The simulated backend with jobs that cannot be read; `choose` says anew at each look, reading back too, which."""
 
     backend: SimulatedBackend
     hidden: frozenset[JobId] = frozenset()
@@ -55,6 +55,9 @@ class Hiding:
         done = self.backend.execute([op for op in operations if op not in ignored])
         done = (*done, *(Outcome(operation, Result.DONE) for operation in ignored))
         seen = self.backend.cluster.snapshot()
+        self.looks += 1
+        if self.choose is not None:
+            self.hidden = self.choose(seen)
         order = {id(operation): place for place, operation in enumerate(operations)}
         return tuple(self._told(own, seen) for own in sorted(done, key=lambda own: order[id(own.operation)]))
 
