@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+# Whole simulations and many examples: not traced for coverage, which would make them half as slow again.
+SIMULATIONS := tests/unit/comparing tests/unit/experiments tests/unit/fidelity
 # The build without CUDA, which is a tenth of the size.
 TORCH := torch==2.13.0+cpu
 
@@ -34,8 +36,11 @@ lint: $(READY) ## style
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy
 
-unit: $(READY) ## tests that need no Slurm
-	@$(BIN)/pytest tests/unit tests/properties -n auto
+unit: $(READY) ## tests that need no Slurm, and how much of the package they run
+	@rm -f .coverage .coverage.*
+	@$(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
+	@$(BIN)/python release/coverage_summary.py
+	@$(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 	@$(BIN)/pytest tests/slurm
@@ -44,11 +49,18 @@ docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
+lock: $(READY) ## choose the versions of requirements.lock anew, with their hashes
+	@$(BIN)/uv pip compile setup.cfg --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+	--custom-compile-command 'make lock' --output-file requirements.lock
+
+dist: $(READY) ## sdist, wheel, bill of materials and digests of the last commit, in dist/
+	@$(BIN)/python release/dist.py dist
+
 clean: ## remove what set-up and tests left
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests docs clean
+.PHONY: help setup demo test lint types unit cluster-tests docs lock dist clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml
@@ -60,10 +72,13 @@ $(RUNS): setup.cfg pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly.
+# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
+# analysis, which needs no systemd that runs, those of the unit.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
 	echo "$(TORCH) is not to be had here: the tests with it are skipped" >&2
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
+	@command -v systemd-analyze >/dev/null || \
+	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
 	@touch $@

@@ -7,14 +7,24 @@ or, where the site has its own job_submit.lua, at the top of that file and in it
 
     local synsched = dofile("/etc/synsched/job_submit.lua")
     function slurm_job_submit(job_desc, part_list, submit_uid)
-        synsched.submit(job_desc, part_list, submit_uid)
+        local code = synsched.submit(job_desc, part_list, submit_uid)
+        if code ~= slurm.SUCCESS then return code end
         ...
     function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-        synsched.modify(job_desc, job_rec, part_list, modify_uid)
+        local code = synsched.modify(job_desc, job_rec, part_list, modify_uid)
+        if code ~= slurm.SUCCESS then return code end
         ...
 
 A wrong hint is told to the person who submits; the job is accepted as if the hint had not been given. A job is held
-only while the daemon is alive and enforcing. Whatever fails here, the job passes as if this file were not there.
+only while the daemon is alive and enforcing; its owner cannot release it past the order of the others then.
+
+Refused, while the daemon is alive, are texts that pose as other jobs or other fields in Slurm's listings, and managed
+jobs whose comment has no room for our mark. What fails in reading a job or the configuration lets the job pass as if
+this file were not there: that does not depend on what an owner wrote. What fails in judging an owner's text, while the
+daemon enforces, refuses that job: nobody gets past the hold by a text that breaks this file.
+
+Texts are looked at up to LONGEST_TEXT bytes, and every pattern is linear. All is in one file, as Slurm
+loads one.
 Runs in Lua 5.1 to 5.4 and on Slurm 22.05 and later; a field that a release does not have reads as nil.
 ]]
 
@@ -27,11 +37,16 @@ local DEFAULTS = {
     disable_file = "/etc/synsched/disable",
     parts = "no",
     opt_in = "yes",
+    trusted = "0",
 }
 
 local PREFIX, LONGEST, SHOWN = "synsched:", 256, 24
 local MARK = "held=hook"
-local LONGEST_COMMENT = 1000 -- slurmctld refuses a job with more than 1024
+local LONGEST_COMMENT = 1000 -- what we make of a comment
+local SLURMS_LONGEST = 1024 -- slurmctld refuses a job with a longer comment
+local LONGEST_TEXT = 4096 -- bytes of each text that are looked at; only arguments may be longer
+local AHEAD = 120 -- seconds that a clock may be off: a sign of life from further in the future is none
+local ACCESS_DENIED = 2002 -- ESLURM_ACCESS_DENIED
 
 -- The grammar of slurmsched/model/hints.py; a test holds the two against each other. ---------------------------------
 
@@ -238,48 +253,54 @@ local function over(known, text)
     return conf
 end
 
--- What the living scheduler manages; nil while nobody schedules. The heartbeat's first line is `unix-time mode period`;
+-- What the living scheduler goes by; nil while nobody schedules. The heartbeat's first line is `unix-time mode period`;
 -- settings may follow it and then count, since they are those of the daemon that runs.
-local function in_force()
+local function living()
     local installed = over(DEFAULTS, read_start(hook.conf))
     local heartbeat = read_start(installed.heartbeat) or ""
     local conf = over(installed, heartbeat)
-    local at, mode = heartbeat:match("^([0-9.]+) (%l+) ")
+    local at, mode, period = heartbeat:match("^([0-9.]+) (%l+) ([0-9]+)")
     local age, longest = os.time() - (tonumber(at) or 0), tonumber(conf.stale_after) or 0
-    local alive = age <= longest and age >= -60 -- a clock may be a little off
-    return mode == "enforce" and alive and not exists(conf.disable_file) and conf or nil
+    local alive = mode and mode ~= "paused" and mode ~= "stopped" and age <= longest and age >= -AHEAD
+    if not alive or exists(conf.disable_file) then
+        return nil
+    end
+    conf.enforces = mode == "enforce"
+    conf.period = tonumber(period)
+    conf.trusted = set_of(installed.trusted .. "," .. conf.trusted)
+    return conf
+end
+
+-- Whether a user may always change his own jobs: root, SlurmUser (who runs this) and those that the daemon or hook.conf
+-- names. Jobs of others they may change anyway.
+local function is_trusted(uid, conf)
+    local own = (read_start("/proc/self/status") or ""):match("\nUid:%s+%d+%s+(%d+)")
+    return conf.trusted[tostring(uid)] or tostring(uid) == own
 end
 
 -- Whether the job is of a kind that is placed: of whole GPUs, or also of parts of one, or of none, where the system in
--- force places those too (`parts`).
-local function placed(job_desc, parts)
+-- force places those too (`parts`). None of a device (`shard:0`) is as if it were not named.
+local function placed(job, parts)
     local gpus, shards = false, false
     for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres" }) do
-        for item in tostring(job_desc[field] or ""):gmatch("[^,%s]+") do
+        for item in (job[field] or ""):gmatch("[^,%s]+") do
             local name, rest = item:gsub("^gres[:/]", ""):match("^([%w_]+)(.*)$")
-            gpus = gpus or (name == "gpu" and not rest:match("[:=]0+$"))
-            shards = shards or name == "shard"
+            local some = not (rest or ""):match("[:=]0+$")
+            gpus = gpus or (name == "gpu" and some)
+            shards = shards or (name == "shard" and some)
         end
     end
     return (gpus and not shards) or (parts and not (gpus and shards))
 end
 
-local function is_heterogeneous(job_desc)
-    local offset = job_desc.het_job_offset
-    return offset ~= nil and offset ~= slurm.NO_VAL
-end
-
-local function partitions_of(job_desc, part_list)
-    if job_desc.partition then
-        return set_of(job_desc.partition)
-    end
+local function default_partitions(part_list)
     local defaults = {}
     for name, partition in pairs(part_list or {}) do
         if partition.flag_default == 1 or partition.flag_default == true then
-            defaults[name] = true
+            defaults[#defaults + 1] = name
         end
     end
-    return defaults
+    return table.concat(defaults, ",")
 end
 
 local function any_in(names, set)
@@ -291,83 +312,293 @@ local function any_in(names, set)
     return false
 end
 
--- As slurmsched/rounds/scope.py decides it, as far as it is known at submission.
-local function managed(job_desc, part_list, conf, hints)
-    local batch = job_desc.script ~= nil and job_desc.script ~= ""
-    if not batch or is_heterogeneous(job_desc) or not placed(job_desc, conf.parts == "yes") then
+-- As slurmsched/rounds/scope.py decides it, as far as the hook can know it.
+local function managed(job, conf)
+    if not job.batch or job.heterogeneous or not placed(job, conf.parts == "yes") then
         return false
     end
-    local partitions = partitions_of(job_desc, part_list)
+    local partitions = set_of(job.partition)
     if any_in(partitions, set_of(conf.never_partitions)) then
         return false
     end
-    local qos = job_desc.qos or job_desc.default_qos or ""
     return any_in(partitions, set_of(conf.partitions))
-        or set_of(conf.qos)[qos]
-        or (conf.opt_in == "yes" and hints.given)
+        or set_of(conf.qos)[job.qos or ""]
+        or (conf.opt_in == "yes" and hook.parse(job.comment or "").given)
+end
+
+-- Texts that pose as something else in Slurm's listings. -------------------------------------------------------------
+
+local WRITTEN = {
+    "name", "comment", "network", "mail_user", "work_dir", "std_in", "std_out", "std_err", "features", "prefer",
+    "wckey", "licenses", "reservation", "account", "extra", "container",
+}
+
+-- Fields where ` Key=` is refused, and the keys: names that only Slurm's listings use, so that an ordinary comment such
+-- as `lr=0.1 Epochs=3 Nodes=4` passes. Paths and features may have any words.
+local POSING = { name = true, comment = true, network = true, mail_user = true, wckey = true, extra = true }
+local KEYS_OF_SLURM = set_of([[
+    JobId JobState UserId GroupId ArrayJobId ArrayTaskId HetJobId HetJobOffset ReqTRES AllocTRES TresPerJob TresPerNode
+    TresPerSocket TresPerTask CpusPerTres MemPerTres MinCPUsNode MinMemoryNode MinMemoryCPU CPU_IDs NodeList ReqNodeList
+    ExcNodeList AllocNode SubmitTime EligibleTime SubmitLine AdminComment
+]])
+
+-- Control characters but the tab, those of Unicode and its line and paragraph separators, in UTF-8.
+local CONTROLS = { "[\1-\8\10-\31\127]", "\194[\128-\159]", "\226\128[\168\169]" }
+
+-- Why a text is refused; nil where it may pass.
+local function posing(field, text)
+    if #text > LONGEST_TEXT then
+        return "is longer than " .. LONGEST_TEXT .. " bytes"
+    end
+    for _, control in ipairs(CONTROLS) do
+        if text:find(control) then
+            return "has a line break or another control character"
+        end
+    end
+    if POSING[field] then
+        for key in text:gmatch("[ \t]([%a_]+)[:=]") do
+            if KEYS_OF_SLURM[key] then
+                return "has '" .. key .. "=', which is how Slurm lists a field of its own"
+            end
+        end
+    end
+end
+
+local function refused_text(job)
+    for _, field in ipairs(WRITTEN) do
+        local why = job[field] and posing(field, job[field])
+        if why then
+            return "the job's " .. field .. " " .. why .. ": submit it without"
+        end
+    end
+    for _, argument in ipairs(job.arguments or {}) do
+        if argument:find("[\n\r]%s*JobId=") then
+            return "an argument of the script has a line that begins with JobId=: pass it in a file"
+        end
+    end
 end
 
 -- What Slurm calls. ------------------------------------------------------------------------------------------
 
-local function tell(problems)
+local READ = {
+    "comment", "partition", "qos", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres",
+}
+
+-- The first LONGEST_TEXT bytes of a text, and one that tells whether there are more; nil where there is none.
+local function text_of(value)
+    return type(value) == "string" and value:sub(1, LONGEST_TEXT + 1) or nil
+end
+
+local function texts_of(source, fields, into)
+    for _, field in ipairs(fields) do
+        into[field] = text_of(source[field]) or into[field]
+    end
+    return into
+end
+
+local function arguments_of(source)
+    local arguments = {}
+    if type(source.argv) == "table" then
+        for _, argument in pairs(source.argv) do
+            arguments[#arguments + 1] = text_of(argument)
+        end
+    end
+    return arguments
+end
+
+local function tell(sentence)
+    slurm.log_user("%s", "synsched: " .. sentence)
+end
+
+local function tell_problems(problems)
     for _, problem in ipairs(problems) do
-        slurm.log_user("%s", "synsched: " .. problem .. " (the job runs as if it had not been given)")
+        tell(problem .. " (the job runs as if it had not been given)")
     end
 end
 
-local function submit(job_desc, part_list)
-    local given = job_desc.comment or ""
-    local comment = hook.unmarked(given)
-    local hints = hook.parse(comment)
-    tell(hints.problems)
-    local conf, mark = in_force(), hook.marked(comment)
-    local held_by_owner = job_desc.priority == 0
-    if conf and mark and not held_by_owner and managed(job_desc, part_list, conf, hints) then
-        job_desc.comment = mark
-        job_desc.priority = 0
-    elseif comment ~= given then
-        job_desc.comment = comment
+-- The answer where an owner may not do what he asks.
+local function refuse(why, code)
+    tell(why)
+    return code
+end
+
+local NO_ROOM = "the comment leaves no room for the mark of slurmsched: shorten it to 900 bytes, its hints to 240"
+local LATER = "the next round decides when the job starts"
+
+-- A submission, read: plain texts and numbers, so that judging it cannot fail for what Slurm's fields are.
+local function read_submission(job_desc, part_list)
+    local job = texts_of(job_desc, WRITTEN, texts_of(job_desc, READ, {}))
+    local script, offset = job_desc.script, job_desc.het_job_offset
+    job.batch = script ~= nil and script ~= ""
+    job.heterogeneous = offset ~= nil and offset ~= slurm.NO_VAL
+    job.partition = job.partition or default_partitions(part_list)
+    job.qos = job.qos or text_of(job_desc.default_qos)
+    job.arguments = arguments_of(job_desc)
+    job.held_by_owner = job_desc.priority == 0
+    job.given = job.comment or ""
+    return job
+end
+
+-- What becomes of a submission: a code to refuse it with, or the comment and priority to set (nil: as it is).
+local function judge_submission(job, conf)
+    local why = conf and refused_text(job)
+    if why then
+        return refuse(why, slurm.ERROR)
     end
+    if #job.given > SLURMS_LONGEST then
+        return conf and conf.enforces and managed(job, conf) and refuse(NO_ROOM, slurm.ERROR) or nil
+    end
+    job.comment = hook.unmarked(job.given)
+    tell_problems(hook.parse(job.comment).problems)
+    if conf and conf.enforces and not job.held_by_owner and managed(job, conf) then
+        local mark = hook.marked(job.comment)
+        if not mark then
+            return refuse(NO_ROOM, slurm.ERROR)
+        end
+        return nil, mark, 0
+    end
+    return nil, job.comment ~= job.given and job.comment or nil
+end
+
+-- A change that an owner asks for, read: how the job stands, and as it would be.
+local function read_change(job_desc, job_rec, conf)
+    local before = texts_of(job_rec, READ, {})
+    before.batch = job_rec.script ~= nil and job_rec.script ~= ""
+    before.heterogeneous = (tonumber(job_rec.het_job_id) or 0) > 0
+    local after = texts_of(job_desc, READ, {})
+    for field, value in pairs(before) do
+        if after[field] == nil then
+            after[field] = value
+        end
+    end
+    local asked = tonumber(job_desc.priority) or slurm.NO_VAL
+    local held, begin = job_rec.priority == 0, tonumber(job_desc.begin_time) or 0
+    return {
+        before = before,
+        after = after,
+        written = texts_of(job_desc, WRITTEN, { arguments = arguments_of(job_desc) }),
+        comment_given = text_of(job_desc.comment),
+        standing = before.comment or "",
+        waits = (tonumber(job_rec.job_state) or 0) % 256 == 0,
+        restarted = (tonumber(job_rec.restart_cnt) or 0) > 0,
+        held = held,
+        holds = asked == 0,
+        releases = held and asked ~= 0 and asked ~= slurm.NO_VAL,
+        begin = begin > 0 and begin < slurm.NO_VAL and begin or nil,
+        trusted = conf ~= nil and is_trusted(job_rec.user_id, conf),
+    }
+end
+
+-- Whether the change would let Slurm start a managed job before a round has placed it: an end of its hold, a change
+-- that makes a waiting job managed, or another begin time for one that was put off.
+local function passes_the_line(change, conf)
+    if not conf or not conf.enforces or change.trusted or not change.waits or not managed(change.after, conf) then
+        return false
+    end
+    local unheld = not change.held and not change.holds
+    return change.releases or (unheld and (change.restarted and change.begin or not managed(change.before, conf)))
+end
+
+-- What becomes of a change: a code to refuse it with, or the comment, priority and begin time to set.
+local function judge_change(change, conf)
+    local why = conf and refused_text(change.written)
+    if why then
+        return refuse(why, ACCESS_DENIED)
+    end
+    if conf and #(change.comment_given or "") > SLURMS_LONGEST then -- some releases check it at submission only
+        return refuse(NO_ROOM, ACCESS_DENIED)
+    end
+    local given = change.comment_given or change.standing
+    local comment = hook.unmarked(given)
+    if change.comment_given then
+        tell_problems(hook.parse(comment).problems)
+    end
+    local ours = change.held and hook.parse(change.standing).held_by_hook
+    if passes_the_line(change, conf) then
+        if ours and not change.restarted then
+            return refuse("the job waits for its round: 'synsched explain' tells why", ACCESS_DENIED)
+        end
+        if change.restarted then -- the hold of a job that has run is known by the database alone: not to be made here
+            tell(LATER)
+            local after_the_round = os.time() + 60 + (conf.period or 300)
+            return nil, comment ~= given and comment or nil, nil, math.max(change.begin or 0, after_the_round)
+        end
+        local mark = hook.marked(comment)
+        if not mark then
+            return refuse(NO_ROOM, ACCESS_DENIED)
+        end
+        tell(LATER)
+        return nil, mark, 0
+    end
+    if not change.holds and hook.parse(change.standing).held_by_hook then -- a hold by the owner is not ours any more
+        comment = hook.marked(comment)
+        if not comment then
+            comment = change.standing
+            tell("the comment is too long and stays as it was")
+        end
+    end
+    return nil, comment ~= given and comment or nil
+end
+
+local function log_failure(problem)
+    pcall(function()
+        slurm.log_error("%s", "synsched: job_submit.lua: " .. tostring(problem))
+    end)
+end
+
+-- Reads, judges, and sets what was decided. See the head of this file for what becomes of failures.
+local function decided(job_desc, read, judge, code)
+    local known, conf = pcall(living)
+    if not known then
+        log_failure(conf)
+        conf = nil
+    end
+    local was_read, job = pcall(read, conf)
+    if not was_read then
+        log_failure(job)
+        return slurm.SUCCESS
+    end
+    local judged, refusal, comment, priority, begin_time = pcall(judge, job, conf)
+    if not judged then
+        log_failure(refusal)
+        if not conf or not conf.enforces then
+            return slurm.SUCCESS
+        end
+        pcall(tell, "the options of this job cannot be read")
+        return code
+    end
+    if refusal then
+        return refusal
+    end
+    local set, problem = pcall(function()
+        for field, value in pairs({ comment = comment, priority = priority, begin_time = begin_time }) do
+            job_desc[field] = value
+        end
+    end)
+    if not set then
+        log_failure(problem)
+    end
+    return slurm.SUCCESS
+end
+
+function hook.submit(job_desc, part_list)
+    return decided(job_desc, function()
+        return read_submission(job_desc, part_list)
+    end, judge_submission, slurm.ERROR)
 end
 
 -- Only the owner's changes matter: an operator, and the scheduler itself, know what they do.
-local function modify(job_desc, job_rec, _, modify_uid)
-    if modify_uid ~= job_rec.user_id then
-        return
-    end
-    local standing = job_rec.comment or ""
-    local given = job_desc.comment or standing
-    local comment = hook.unmarked(given)
-    if job_desc.comment then
-        tell(hook.parse(comment).problems)
-    end
-    local owner_holds = job_desc.priority == 0 -- from now on it is the owner's hold, not ours
-    if not owner_holds and hook.parse(standing).held_by_hook then
-        comment = hook.marked(comment)
-        if not comment then
-            comment = standing
-            slurm.log_user("%s", "synsched: the comment is too long and stays as it was")
-        end
-    end
-    if comment ~= given then
-        job_desc.comment = comment
-    end
-end
-
--- Whatever goes wrong is logged, and the job passes.
-local function failing_open(act)
-    return function(...)
-        local done, problem = pcall(act, ...)
-        if not done then
-            pcall(function()
-                slurm.log_error("%s", "synsched: job_submit.lua: " .. tostring(problem))
-            end)
-        end
+function hook.modify(job_desc, job_rec, _, modify_uid)
+    local known, owner = pcall(function()
+        return job_rec.user_id
+    end)
+    if not known or modify_uid ~= owner then
         return slurm.SUCCESS
     end
+    return decided(job_desc, function(conf)
+        return read_change(job_desc, job_rec, conf)
+    end, judge_change, ACCESS_DENIED)
 end
-
-hook.submit, hook.modify = failing_open(submit), failing_open(modify)
 
 slurm_job_submit, slurm_job_modify = hook.submit, hook.modify
 

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import sys
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import PurePosixPath
 from typing import Final
 
 from slurmsched import __version__
 from slurmsched.model import Node, Snapshot
 from slurmsched.settings import DEFAULT_FILE, Loaded, Settings
+from slurmsched.settings.memory import USUAL_SIZE, ClusterSize, daemon_memory
+from slurmsched.settings.paths import written_folders
 from slurmsched.settings.showing import tables
 
-__all__ = ["Devices", "NodeGroup", "installation", "node_groups"]
+__all__ = ["Devices", "NodeGroup", "Unit", "folders_outside", "installation", "node_groups", "systemd_word"]
 
 _COMMAND: Final = "synsched"
+_PATH_OF_CRON: Final = ("/usr/bin", "/bin")
+
+_OWN_FOLDERS: Final = (PurePosixPath("/var/lib/synsched"), PurePosixPath("/run/synsched"))
+"""The unit's StateDirectory and RuntimeDirectory, which systemd makes and lets it write to."""
+
+_TEMPORARY: Final = (PurePosixPath("/tmp"), PurePosixPath("/var/tmp"))  # noqa: S108 - named, not written to
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the systemd unit is told: folders the daemon writes to outside its own, and MiB of memory.
+
+    `private_tmp` is whether it can have a /tmp of its own: not where a setting names a folder in the common one.
+    """
+
+    folders: tuple[str, ...]
+    private_tmp: bool
+    memory: int
+    size: ClusterSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +102,17 @@ def node_groups(snapshot: Snapshot) -> tuple[NodeGroup, ...]:
 
 
 def installation(
-    loaded: Loaded | None = None, *, snapshot: Snapshot | None = None, command: str | None = None, user: str = _COMMAND
+    loaded: Loaded | None = None,
+    *,
+    snapshot: Snapshot | None = None,
+    command: str | None = None,
+    user: str = _COMMAND,
+    size: ClusterSize = USUAL_SIZE,
 ) -> dict[str, object]:
     """The values for `render`: every shipped template is content with these.
 
-    Only with a snapshot are there `node_groups`; the templates of Slurm's own files need them.
+    Only with a snapshot are there `node_groups`; the templates of Slurm's own files need them. `size` is the cluster's,
+    for the memory in the systemd unit.
     """
     loaded = loaded or Loaded(Settings())
     values: dict[str, object] = {
@@ -93,10 +122,38 @@ def installation(
         "file": loaded.file or DEFAULT_FILE,
         "command": command or _own_command(),
         "user": user,
+        "unit": _unit(loaded.settings, size),
+        "systemd_word": systemd_word,
+        "uids": _uids(user),
+        "slurm_commands": _slurm_commands(),
     }
     if snapshot is not None:
         values["node_groups"] = node_groups(snapshot)
     return values
+
+
+def systemd_word(text: str | PurePosixPath) -> str:
+    """One word of a unit file, quoted where it has to be; a percent sign stands for itself."""
+    word = str(text).replace("%", "%%")
+    if not set(word) & set(" \t\"'\\;"):
+        return word
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def folders_outside(settings: Settings) -> tuple[str, ...]:
+    """Folders that the daemon writes to and that the unit does not make for it."""
+    return tuple(folder for folder in written_folders(settings) if not _within(folder, _OWN_FOLDERS))
+
+
+def _unit(settings: Settings, size: ClusterSize) -> Unit:
+    folders = folders_outside(settings)
+    private_tmp = not any(_within(folder, _TEMPORARY) for folder in folders)
+    return Unit(folders, private_tmp, daemon_memory(settings, size), size)
+
+
+def _within(folder: str, bases: tuple[PurePosixPath, ...]) -> bool:
+    return any(PurePosixPath(folder).is_relative_to(base) for base in bases)
 
 
 def _devices(node: Node) -> tuple[Devices, ...]:
@@ -108,6 +165,21 @@ def _devices(node: Node) -> tuple[Devices, ...]:
         indices = [gpu.index for _, gpu in members]
         found.append(Devices(kind, indices[0], indices[-1]))
     return tuple(found)
+
+
+def _uids(user: str) -> tuple[int, ...]:
+    """The user's number; none where the machine does not know him."""
+    try:
+        return (pwd.getpwnam(user).pw_uid,)
+    except KeyError:
+        return ()
+
+
+def _slurm_commands() -> str:
+    """The folder of Slurm's commands where cron would not find them; empty otherwise."""
+    found = shutil.which("scontrol")
+    folder = os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - links stay links
+    return "" if folder in _PATH_OF_CRON else folder
 
 
 def _own_command() -> str:

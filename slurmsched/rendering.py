@@ -22,8 +22,11 @@ class RenderingError(SynschedError):
 
 
 def templates() -> tuple[str, ...]:
-    """All that `render` knows: templates such as `synsched.service.j2`, hooks such as `job_submit.lua`."""
-    return tuple(sorted(file.name for kind in ("templates", "hooks") for file in shipped(kind).iterdir()))
+    """All that `render` knows: templates such as `synsched.service.j2`, hooks such as `watchdog.py`."""
+    files = (file for kind in ("templates", "hooks") for file in shipped(kind).iterdir())
+    return tuple(
+        sorted(file.name for file in files if file.is_file())
+    )  # an installed hook has a compiled form beside it
 
 
 def render(template: str, **values: object) -> str:

@@ -47,6 +47,6 @@ COMMANDS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "compare": Entry("compare", "Compare policies on the same work."),
         "fidelity": Entry("fidelity", "Hold the simulator against this Slurm."),
         "reproduce": Entry("reproduce", "Measure a published figure again."),
-        "bench": Entry("bench", "Measure a round on the cluster, a decision, a placement, the wrapper of jobs."),
+        "bench": Entry("bench", "Measure rounds, decisions, placements, the wrapper of jobs, the database."),
     },
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,7 +83,7 @@ def run(
     points = cpus or tuple(float(count) for count in range(1, max(node.total.cpus for node in nodes) // gpus + 1))
     path = out or _kept(settings.policy.profiles)
     with _spool(settings.reports.spool) as spool:
-        trial = Trial(_queue(settings.cluster), arguments, spool, os.getuid(), seconds, patience, invocation.clock)
+        trial = Trial(_queue(settings.cluster), arguments, spool, seconds, patience, invocation.clock)
         found = measured(trial, gpu_type=gpu_type, gpus=gpus, cpus=points, memory=memory, say=_say)
     fair = min((node.proportional(1) for node in nodes), key=lambda share: share.cpus)
     rate = found.matrix.at(fair.cpus, fair.memory)

@@ -6,16 +6,18 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.cluster import backend
+from slurmsched.cli.cluster import backend, cluster_size
 from slurmsched.cli.invocation import Invocation
 from slurmsched.installation import installation
 from slurmsched.rendering import render as rendered
 from slurmsched.rendering import templates
+from slurmsched.settings.memory import USUAL_SIZE
 
 __all__ = ["render"]
 
 _ABOUT_NODES: Final = frozenset({"gres.conf", "slurm.conf"})
 """Templates of Slurm's own files: what they say comes from the nodes."""
+_ABOUT_MEMORY: Final = "synsched.service"
 
 
 def _value(text: str) -> tuple[str, str]:
@@ -46,5 +48,6 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
         return
     about_nodes = template.removesuffix(".j2") in _ABOUT_NODES
     snapshot = backend(invocation.settings).observe() if about_nodes else None
-    values = installation(invocation.loaded, snapshot=snapshot, user=user)
+    size = cluster_size(invocation.settings) if template.removesuffix(".j2") == _ABOUT_MEMORY else USUAL_SIZE
+    values = installation(invocation.loaded, snapshot=snapshot, user=user, size=size)
     click.echo(rendered(template, **{**values, **dict(given)}), nl=False)

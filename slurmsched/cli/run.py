@@ -7,15 +7,17 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.cluster import site
+from slurmsched.cli.cluster import cluster_size, site
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.policy import MODE, defragmenting, with_mode
+from slurmsched.daemon.memory import limit_own_memory
 from slurmsched.daemon.running import once as one_round_alone
 from slurmsched.daemon.running import serve
 from slurmsched.daemon.scheduling import Site
 from slurmsched.report.round_view import blocked, done_view, worth_telling
 from slurmsched.settings.definition import Mode
+from slurmsched.settings.memory import process_memory
 
 __all__ = ["run"]
 
@@ -44,6 +46,7 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
 
     def assemble() -> Site:
         settings = defragmenting(with_mode(invocation.reload().settings, mode), asked=defrag)
+        limit_own_memory(process_memory(settings, cluster_size(settings)))
         return site(settings)
 
     if (as_json or defrag) and not once:

@@ -63,7 +63,7 @@ def resume(invocation: Invocation) -> None:
 
 @click.command()
 @click.argument("jobs", nargs=-1, type=job_ids, metavar="[JOBID...]")
-@click.option("--if-stale", is_flag=True, help="Only if nobody schedules any more; for the watchdog's cron line.")
+@click.option("--if-stale", is_flag=True, help="Only if nobody schedules any more.")
 @json_option
 @click.pass_obj
 def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_stale: bool, as_json: bool) -> None:

@@ -1,26 +1,32 @@
 """How many steps each copy of a forked job does, written where the copies read it.
 
 Only copies that run where they were placed are told anything, so that no steps wait for one that did not start. The
-files are ours alone: in a folder of ours, in a spool of ours. Whoever makes something else of them costs nobody a step,
-for the copies then divide their steps themselves.
+files are ours alone: in a folder of ours, in a spool of ours. Whoever puts something else in their place costs nobody a
+step, for the copies then divide their steps themselves, and none of his files is touched: the folder is opened once and
+checked, and all is done by its descriptor.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from slurmsched.jobside.dispatch import FOLDER, Dispatch, dispatch_name, encode
-from slurmsched.jobside.durable import write_durably
+from slurmsched.jobside.dispatch import FOLDER, Dispatch, dispatch_name, encode, is_dispatch
+from slurmsched.jobside.durable import replace_in
+from slurmsched.jobside.errors import ForeignFolderError
+from slurmsched.jobside.folders import SPOOL, checked_folder, insecure_spool
+from slurmsched.jobside.untrusted import opened
 from slurmsched.model import JobState, Snapshot, Target
 from slurmsched.store.measurements import Complaint
 
 __all__ = ["dispatch", "dispatches"]
 
 _SUBJECT: Final = "the spool"
+_MODE: Final = 0o755
 
 
 def dispatches(targets: Iterable[Target], seen: Snapshot, number: int, until: float) -> tuple[Dispatch, ...]:
@@ -43,34 +49,41 @@ def dispatches(targets: Iterable[Target], seen: Snapshot, number: int, until: fl
 
 def dispatch(spool: Path, words: Iterable[Dispatch], forked: Collection[str]) -> tuple[Complaint, ...]:
     """Write them, and take away those of jobs that are not among the `forked` any more; what keeps us from it."""
-    folder = spool / FOLDER
+    said = tuple(words)
     try:
-        if (why := _foreign(spool, folder)) is not None:
-            return (Complaint(_SUBJECT, why),)
-        for word in words:
-            folder.mkdir(mode=0o755, exist_ok=True)
-            write_durably(folder / dispatch_name(word.job), encode(word))
-        for path in _left_over(folder, forked):
-            path.unlink(missing_ok=True)
+        with opened(spool, SPOOL) as root:
+            if (why := insecure_spool(os.fstat(root), {os.geteuid(), 0})) is not None:
+                return (
+                    Complaint(_SUBJECT, f"{why}: forked jobs divide their steps themselves; see 'synsched doctor'"),
+                )
+            if said:
+                with suppress(FileExistsError):
+                    os.mkdir(FOLDER, mode=_MODE, dir_fd=root)
+            with checked_folder(root, FOLDER, {os.geteuid()}) as folder:
+                os.fchmod(folder, _MODE)  # copies of all users read there, whatever our umask
+                for word in said:
+                    replace_in(folder, dispatch_name(word.job), encode(word), 0o644, durably=True)
+                _remove_others(folder, forked)
+    except FileNotFoundError as error:
+        return (_cannot(error),) if said else ()
+    except ForeignFolderError as error:
+        return (Complaint(_SUBJECT, f"has {FOLDER} in it, which {error}"),)
     except OSError as error:
-        return (Complaint(_SUBJECT, f"copies of forked jobs cannot be told their steps: {error}"),)
+        return (_cannot(error),)
     return ()
 
 
-def _foreign(spool: Path, folder: Path) -> str | None:
-    """Whose the spool is, or the folder in it, where it is not ours: copies would not believe what we write there."""
-    us = os.geteuid()
-    owner = spool.stat().st_uid
-    if us not in (owner, 0):
-        return f"belongs to user number {owner} and not to us: forked jobs divide their steps themselves; chown it"
-    if not folder.is_symlink() and not folder.exists():
-        return None
-    found = folder.lstat()
-    if found.st_uid != us or not stat.S_ISDIR(found.st_mode):
-        return f"has {FOLDER} of user number {found.st_uid} in it: remove it"
-    return None
+def _cannot(error: OSError) -> Complaint:
+    return Complaint(_SUBJECT, f"copies of forked jobs cannot be told their steps: {error}")
 
 
-def _left_over(folder: Path, forked: Collection[str]) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from (path for path in folder.iterdir() if path.name.removesuffix(".json") not in forked)
+def _remove_others(folder: int, forked: Collection[str]) -> None:
+    """Nothing but plain files with names of ours is removed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if (
+                is_dispatch(entry.name)
+                and entry.name.removesuffix(".json") not in forked
+                and stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode)
+            ):
+                os.unlink(entry.name, dir_fd=folder)

@@ -23,7 +23,7 @@ def ingest(
     """
     running = [job for job in snapshot.in_state(JobState.RUNNING) if job.id in managed]
     reports, complaints = read_reports(spool, running, {job.id: job.user for job in snapshot.jobs}, uid)
-    last = measurements.words()
+    last = measurements.words(job.id for job in running)
     words: list[Word] = []
     gains: list[Gain] = []
     doubted: list[Complaint] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,11 @@ class Pulse:
         self._heartbeat = Heartbeat(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
         self._in_force = render(
-            "hook.conf", settings=settings, parts=settings.policy.system in PARTS, file="the settings in force"
+            "hook.conf",
+            settings=settings,
+            parts=settings.policy.system in PARTS,
+            file="the settings in force",
+            uids=(os.geteuid(),),
         )
         self._gate = Gate(settings, switches)
         self._clock = clock

@@ -32,7 +32,7 @@ def serve(
     """
     site, requests, systemd = assemble(), Requests(), Systemd(environment)
     path = Path(site.settings.storage.path)
-    with sole(path), heeding(requests), closing(Store.open(path, clock.now())) as store:
+    with sole(path), heeding(requests), closing(Store.open(path, clock.now(), checked_within=0.0)) as store:
         Loop(site, assemble, store, clock, requests=requests, systemd=systemd, say=say).run(keep_holds=keep_holds)
 
 

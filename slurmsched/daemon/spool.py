@@ -15,7 +15,8 @@ from pathlib import Path
 from pwd import getpwnam
 from typing import Final
 
-from slurmsched.jobside.errors import ReportError
+from slurmsched.jobside.errors import ForeignFolderError, ReportError
+from slurmsched.jobside.folders import SPOOL, checked_folder
 from slurmsched.jobside.report import LONGEST, Report, Stage, decode
 from slurmsched.jobside.spool import report_name
 from slurmsched.jobside.untrusted import PLAIN, opened
@@ -26,8 +27,6 @@ __all__ = ["UserId", "about", "checkpointed", "read_reports", "uid_of"]
 
 LISTED: Final = 2000
 """Files in one folder after which its owner is named; nothing beyond is looked at."""
-
-_FOLDER: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 UserId = Callable[[str], int | None]
 """A user's number on this machine; None for one that it does not know."""
@@ -55,27 +54,20 @@ def read_reports(
     by_user: defaultdict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         by_user[job.user].append(job)
-    for user, own in by_user.items():
-        number = uid(user)
-        if number is None:
-            complaints.append(Complaint(f"user {user}", "is not known on this host: his reports are not read"))
-            continue
-        try:
-            with opened(root / str(number), _FOLDER) as folder:
-                _check_owner(folder, number)
-                for job in own:
-                    try:
-                        report = _read(folder, job.id, number)
-                    except ReportError as error:
-                        complaints.append(Complaint(about(job), str(error)))
-                    else:
-                        reports.update({job.id: report} if report else {})
-                complaints += _strangers(folder, user, owners)
-        except FileNotFoundError:
-            continue
-        except (ReportError, OSError) as error:
-            said = str(error) if isinstance(error, ReportError) else f"the spool folder cannot be read: {error}"
-            complaints.append(Complaint(f"user {user}", said))
+    try:
+        with opened(root, SPOOL) as spool:
+            for user, own in by_user.items():
+                number = uid(user)
+                if number is None:
+                    complaints.append(Complaint(f"user {user}", "is not known on this host: his reports are not read"))
+                    continue
+                found, said = _of_user(spool, user, number, own, owners)
+                reports.update(found)
+                complaints += said
+    except FileNotFoundError:
+        return {}, ()
+    except OSError as error:
+        return {}, (Complaint("the spool", f"cannot be read: {error}"),)
     return reports, tuple(complaints)
 
 
@@ -90,23 +82,43 @@ def checkpointed(root: Path, jobs: Sequence[Job], uid: UserId = uid_of) -> froze
     )
 
 
+def _of_user(
+    spool: int, user: str, uid: int, jobs: Iterable[Job], owners: Mapping[JobId, str]
+) -> tuple[Mapping[JobId, Report], Sequence[Complaint]]:
+    reports: dict[JobId, Report] = {}
+    complaints: list[Complaint] = []
+    try:
+        with checked_folder(spool, str(uid), {uid}) as folder:
+            for job in jobs:
+                try:
+                    report = _read(folder, job.id, uid)
+                except ReportError as error:
+                    complaints.append(Complaint(about(job), str(error)))
+                else:
+                    reports.update({job.id: report} if report else {})
+            complaints += _strangers(folder, user, owners)
+    except FileNotFoundError:
+        return {}, ()
+    except ForeignFolderError as error:
+        complaints.append(Complaint(f"user {user}", f"the spool folder {uid} is not read: it {error}"))
+    except OSError as error:
+        complaints.append(Complaint(f"user {user}", f"the spool folder {uid} cannot be read: {error}"))
+    return reports, complaints
+
+
 def _read(folder: int, job: JobId, uid: int) -> Report | None:
     try:
         with opened(report_name(job), PLAIN, folder) as file:
-            _check_owner(file, uid)
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+            found = os.fstat(file)
+            if found.st_uid != uid:
+                raise ReportError(f"its report belongs to user number {found.st_uid}: have it removed")
+            if not stat.S_ISREG(found.st_mode):
                 raise ReportError("its report is no plain file")
             return decode(os.read(file, LONGEST + 1))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ReportError(f"its report cannot be read: {error.strerror}") from error
-
-
-def _check_owner(descriptor: int, uid: int) -> None:
-    owner = os.fstat(descriptor).st_uid
-    if owner != uid:
-        raise ReportError(f"the spool has a file or folder there that belongs to user number {owner}: remove it")
 
 
 def _strangers(folder: int, user: str, owners: Mapping[JobId, str]) -> Iterator[Complaint]:

@@ -12,6 +12,7 @@ from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
 from slurmsched.doctor.reports import about_reports, about_spool
+from slurmsched.doctor.unit import about_unit
 from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
@@ -41,6 +42,7 @@ def examine(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     yield fine("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
     yield from _guarded("Slurm", lambda: _slurm(loaded, instruments))
     yield from _guarded("slurm.conf", lambda: _configuration(loaded, instruments))
+    yield from about_unit(loaded.settings)
     yield from about_database(Path(loaded.settings.storage.path))
     yield from _guarded("rounds", lambda: _rounds(loaded, instruments))
     yield from _guarded("reports", lambda: _reports(loaded, instruments))
@@ -84,6 +86,6 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
 
 
 def _reports(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
-    yield from about_spool(loaded.settings.reports.spool)
+    yield from about_spool(loaded.settings.reports.spool, Path(loaded.settings.storage.path))
     if loaded.settings.reports.spool and Path(loaded.settings.storage.path).exists():
         yield from about_reports(instruments.complaints())

@@ -5,16 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.report.liveness import Life, Liveness
+from slurmsched.report.quantities import count
+from slurmsched.store.checking import first_damage
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, told_apart
 from slurmsched.store.migrations import pending
+from slurmsched.store.reading import reading
 
 __all__ = ["REHEARSED", "about_database", "about_hook", "about_life", "about_switches"]
+
+_SHOWN: Final = 20
 
 REHEARSED: Final = "synsched:doctor=1"
 """A comment that the hook cannot but complain about."""
@@ -29,17 +35,33 @@ def about_database(path: Path) -> Iterator[Finding]:
         return
     try:
         with told_apart(path), closing(_looked_at(path)) as connection:
-            damage = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
-            waiting = pending(Database(connection, path))
+            database = Database(connection, path)
+            damage, waiting = first_damage(database, inf), pending(database)
     except StoreError as error:
         yield mend("database", str(error), "'synsched release' works without it; restore a copy, or move it away")
         return
-    if damage != ["ok"]:
-        yield mend("database", f"{path} is damaged: {damage[0]}", "restore a copy, or move it away and start anew")
+    if damage:
+        yield mend("database", f"{path} is damaged: {damage}", "restore a copy, or move it away and start anew")
     elif waiting:
         yield hint("database", f"{path} is older than this release", "the next 'synsched run' brings it up to date")
     else:
         yield fine("database", f"{path}, {path.stat().st_size / 1e6:.1f} MB")
+        yield from _left_out(path)
+
+
+def _left_out(path: Path) -> Iterator[Finding]:
+    """Rows that rounds and our commands go on without, up to a screenful."""
+    try:
+        with reading(path) as opened:
+            opened.jobs()
+            rows = opened.unreadable()
+    except StoreError as error:
+        yield mend("database", str(error), "restore a copy, or move it away")
+        return
+    for row in rows[:_SHOWN]:
+        yield hint("database", row.sentence, "nothing else is affected; look at the disk")
+    if len(rows) > _SHOWN:
+        yield hint("database", f"{count(len(rows) - _SHOWN, 'more row')} cannot be read", "look at the disk")
 
 
 def about_life(life: Liveness, held: int) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
+from slurmsched.jobside.folders import SPOOL, checked_folder
 from slurmsched.jobside.untrusted import PLAIN, number, opened, table, whole
 
-__all__ = ["FOLDER", "LONGEST", "Dispatch", "decode", "dispatch_name", "encode", "read_dispatch"]
+__all__ = ["FOLDER", "LONGEST", "Dispatch", "decode", "dispatch_name", "encode", "is_dispatch", "read_dispatch"]
 
 FOLDER: Final = "dispatched"
 """Below the spool. Users' folders are numbers, so none of them has this name."""
@@ -30,6 +32,7 @@ LONGEST: Final = 65536
 _VERSION: Final = 1
 _MOST_COPIES: Final = 2000
 _WHAT: Final = "dispatch"
+_OURS: Final = re.compile(r"[0-9]{1,18}\.json|\.[0-9]{1,18}\.json\.[0-9a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Dispatch:
 def dispatch_name(job: str) -> str:
     """The name of an array's file in the folder."""
     return f"{job}.json"
+
+
+def is_dispatch(name: str) -> bool:
+    """Whether a file of this name is an array's, or one of those that are not finished."""
+    return _OURS.fullmatch(name) is not None
 
 
 def encode(dispatch: Dispatch) -> bytes:
@@ -74,11 +82,13 @@ def decode(data: bytes) -> Dispatch:
 def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
     """What the scheduler says to this array now (unix seconds); None where it says nothing that can be believed.
 
-    Believed is a plain file of the spool's owner, who is the daemon's user, or root's.
+    Believed is a plain file of the spool's owner, who is the daemon's user, or root's, in a folder of one of them.
     """
-    with suppress(OSError, ReportError):
-        trusted = (spool.stat().st_uid, 0)
-        with opened(spool / FOLDER / dispatch_name(job), PLAIN) as file:
+    if not is_dispatch(dispatch_name(job)):
+        return None
+    with suppress(OSError, ReportError), opened(spool, SPOOL) as root:
+        trusted = {os.fstat(root).st_uid, 0}
+        with checked_folder(root, FOLDER, trusted) as folder, opened(dispatch_name(job), PLAIN, folder) as file:
             kind = os.fstat(file)
             if stat.S_ISREG(kind.st_mode) and kind.st_uid in trusted:
                 said = decode(os.read(file, LONGEST + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "JobsideError", "ReportError", "TensorError", "TrackerError"]
+__all__ = ["CheckpointError", "ForeignFolderError", "JobsideError", "ReportError", "TensorError", "TrackerError"]
 
 
 class JobsideError(Exception):
@@ -11,6 +11,10 @@ class JobsideError(Exception):
 
 class CheckpointError(JobsideError):
     """A checkpoint could not be written or read."""
+
+
+class ForeignFolderError(JobsideError, OSError):
+    """A folder in the spool that others than its owner could have written. `str()` goes on after the folder's name."""
 
 
 class ReportError(JobsideError):

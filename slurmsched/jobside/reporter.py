@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import Final
 
 from slurmsched.jobside.report import Report
-from slurmsched.jobside.spool import Spool
+from slurmsched.jobside.spool import Spool, is_job
 
 __all__ = ["Reporter"]
 
@@ -33,7 +33,7 @@ class Reporter:
     @classmethod
     def of(cls, root: str, job: str, compose: Callable[[], Report]) -> Reporter | None:
         """A reporter for this job; None where there is no spool, or no job."""
-        return cls(Spool(Path(root), job), compose) if root and job else None
+        return cls(Spool(Path(root), job), compose) if root and is_job(job) else None
 
     def start(self) -> None:
         """Register with the first report, and go on from there."""

@@ -23,8 +23,8 @@ _MOST: Final = 2**53
 
 @contextmanager
 def opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    """The descriptor of a file, below an open `folder` if there is one. Raises OSError."""
-    descriptor = os.open(path, flags, dir_fd=folder)
+    """The descriptor of a file, below an open `folder` if there is one. A new one is for us alone. Raises OSError."""
+    descriptor = os.open(path, flags, 0o600, dir_fd=folder)
     try:
         yield descriptor
     finally:

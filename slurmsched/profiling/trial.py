@@ -10,8 +10,8 @@ from typing import Final
 
 from slurmsched.daemon.clock import Clock
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.report import LONGEST, Report, Stage, decode
-from slurmsched.jobside.spool import report_name
+from slurmsched.jobside.report import Report, Stage
+from slurmsched.jobside.spool import Spool
 from slurmsched.model import JobId
 from slurmsched.profiling.errors import ProfilingError
 
@@ -57,13 +57,12 @@ class Shape:
 class Trial:
     """Runs the user's own batch job, `arguments` of sbatch, for `seconds` of work at a time.
 
-    `folder` is where it reports, of the user who submits it; `patience` the seconds that a run may wait in the queue.
+    `spool` is where it reports; `patience` the seconds that a run may wait in the queue.
     """
 
     queue: Queue
     arguments: tuple[str, ...]
     spool: Path
-    user: int
     seconds: float
     patience: float
     clock: Clock
@@ -82,7 +81,7 @@ class Trial:
         finally:
             self.queue.cancel(job)
             with suppress(OSError):  # it lies there until a later job of this user's clears it away
-                self._file(job).unlink(missing_ok=True)
+                Spool(self.spool, job).remove()
         if report.cpus != shape.cpus:
             raise ProfilingError(
                 f"job {job} had {report.cpus} CPUs and not {shape.cpus}: leave -c out, and use a partition where rounds"
@@ -112,12 +111,6 @@ class Trial:
 
     def _report(self, job: JobId) -> Report | None:
         try:
-            with self._file(job).open("rb") as file:
-                return decode(file.read(LONGEST + 1))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return Spool(self.spool, job).read()
         except (OSError, ReportError) as error:
-            raise ProfilingError(f"cannot read {self._file(job)}: {error}") from error
-
-    def _file(self, job: JobId) -> Path:
-        return self.spool / str(self.user) / report_name(job)
+            raise ProfilingError(f"cannot read the report of job {job} in {self.spool}: {error}") from error

@@ -95,6 +95,8 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
     if last is not None and (elsewhere := reading.surprises(last.id)):
         where = f"of round {last.id} on other GPUs than foreseen: see 'synsched history'"
         problems.append(f"{count(elsewhere, 'job')} {where}")
+    if left_out := len(reading.unreadable()):
+        problems.append(f"{count(left_out, 'row')} of the database cannot be read: 'synsched doctor' names them")
     problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
     aside = reading.set_aside()
     problems += (own.sentence for own in aside[:_NAMED])

@@ -3,6 +3,7 @@
 from slurmsched.settings.definition import (
     Checkpoint,
     Cluster,
+    Daemon,
     Guards,
     Hook,
     Manage,
@@ -22,6 +23,7 @@ __all__ = [
     "VARIABLE",
     "Checkpoint",
     "Cluster",
+    "Daemon",
     "Guards",
     "Hook",
     "Loaded",

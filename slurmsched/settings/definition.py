@@ -12,6 +12,7 @@ from enum import StrEnum
 __all__ = [
     "Checkpoint",
     "Cluster",
+    "Daemon",
     "Guards",
     "Hook",
     "Manage",
@@ -177,7 +178,7 @@ class Reports:
         default="",
         metadata={
             "doc": "folder where jobs report, on a file system that all nodes and the daemon share, open to all"
-            " (mode 1777); empty reads nothing"
+            " (mode 1777, or 3773 to hide reports from other users); empty reads nothing"
         },
     )
 
@@ -226,6 +227,19 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Daemon:
+    """The daemon's process."""
+
+    memory_max: int = field(
+        default=0,
+        metadata={
+            "doc": "most memory of the daemon and the Slurm commands it runs, in MiB; 0 is 512, and 1/16 for each job"
+            " that slurmctld keeps at most (MaxJobCount), and 1/4 for each node"
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All of them. A default-constructed one is what an empty file means."""
 
@@ -240,3 +254,4 @@ class Settings:
     hook: Hook = field(default_factory=Hook)
     nodes: Nodes = field(default_factory=Nodes)
     storage: Storage = field(default_factory=Storage)
+    daemon: Daemon = field(default_factory=Daemon)

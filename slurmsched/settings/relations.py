@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from slurmsched.settings.definition import Settings
+from slurmsched.settings.paths import written_folders
 from slurmsched.settings.tickets import tickets_of
 
 __all__ = ["contradiction"]
@@ -46,6 +47,10 @@ def _slices_in_order(settings: Settings) -> bool:
     return settings.tickets.quantum <= settings.tickets.wide_quantum
 
 
+def _written_paths_are_absolute(settings: Settings) -> bool:
+    return all(PurePosixPath(folder).is_absolute() for folder in written_folders(settings))
+
+
 _RELATIONS: Final = (
     _Relation(
         _sign_of_life_in_time,
@@ -60,6 +65,10 @@ _RELATIONS: Final = (
     _Relation(
         _tickets_are_counted,
         'tickets.users and tickets.accounts hold "NAME=TICKETS" with tickets above 0, for example ["alice=4", "bob=1"]',
+    ),
+    _Relation(
+        _written_paths_are_absolute,
+        "storage.path, hook.heartbeat and reports.spool are absolute paths: the daemon starts in another folder",
     ),
     _Relation(_slices_in_order, "tickets.quantum must not be longer than tickets.wide_quantum"),
 )

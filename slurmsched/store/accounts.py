@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from slurmsched.model import JobId, JobState, Result, Snapshot, Verb
+from slurmsched.store.columns import Row, number, text
 from slurmsched.store.database import Database
 
 __all__ = ["Accounts"]
@@ -40,26 +41,38 @@ class Accounts:
 
     def attained(self, job: JobId) -> float:
         """GPU-seconds over all runs of one job."""
-        return float(
-            self._database.rows("SELECT TOTAL(gpu_seconds) AS sum FROM service WHERE job = ?", (job,))[0]["sum"]
-        )
+        return self.service((job,)).get(job, 0.0)
 
     def service(self, jobs: Iterable[JobId]) -> Mapping[JobId, float]:
         """GPU-seconds over all runs, of those of the jobs that have any."""
-        wanted = frozenset(jobs)
-        rows = self._database.rows("SELECT job, SUM(gpu_seconds) AS sum FROM service GROUP BY job")
-        return {row["job"]: row["sum"] for row in rows if row["job"] in wanted}
+        runs = self._database.rows_of(
+            "SELECT job, run_started, gpu_seconds FROM service WHERE job IN ({jobs}) ORDER BY job, run_started", jobs
+        )
+        sums: defaultdict[JobId, float] = defaultdict(float)
+        for job, seconds in self._database.unreadable.each("service", "job", _run, runs):
+            sums[job] += seconds
+        return dict(sums)
 
-    def moves(self, at: float) -> Mapping[JobId, tuple[float, ...]]:
-        """When each job was displaced in the 24 hours before `at`, in order. What befell an older job with its number
-        does not count."""
-        rows = self._database.rows(
-            "SELECT o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
-            " WHERE o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished >= j.first_seen"
-            " ORDER BY o.finished, o.id",
-            (Verb.REQUEUE.value, Result.DONE.value, Result.UNDONE.value, at - DAY),
+    def moves(self, at: float, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[float, ...]]:
+        """When each of the jobs was displaced in the 24 hours before `at`, in order. What befell an older job with its
+        number does not count, nor what a clock that was more than a day ahead wrote."""
+        rows = self._database.rows_of(
+            "SELECT o.id, o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
+            " WHERE o.subject IN ({jobs}) AND o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished < ?"
+            " AND o.finished >= j.first_seen ORDER BY o.finished, o.id",
+            jobs,
+            (Verb.REQUEUE.value, Result.DONE.value, Result.UNDONE.value, at - DAY, at + DAY),
         )
         times: defaultdict[JobId, list[float]] = defaultdict(list)
-        for row in rows:
-            times[row["subject"]].append(row["finished"])
+        for job, finished in self._database.unreadable.each("operations", "id", _move, rows):
+            times[job].append(finished)
         return {job: tuple(when) for job, when in times.items()}
+
+
+def _run(row: Row) -> tuple[JobId, float]:
+    number(row, "run_started")
+    return text(row, "job"), number(row, "gpu_seconds")
+
+
+def _move(row: Row) -> tuple[JobId, float]:
+    return text(row, "subject"), number(row, "finished")

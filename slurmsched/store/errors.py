@@ -14,9 +14,11 @@ __all__ = [
     "BrokenStoreError",
     "BusyStoreError",
     "FullStoreError",
+    "InterruptedStoreError",
     "NewerStoreError",
     "ReadOnlyStoreError",
     "StoreError",
+    "one_line",
     "told_apart",
 ]
 
@@ -33,6 +35,10 @@ class BusyStoreError(StoreError):
     """Somebody else has been writing for longer than we wait."""
 
 
+class InterruptedStoreError(StoreError):
+    """It took longer than it was given."""
+
+
 class ReadOnlyStoreError(StoreError):
     """It, or its folder, is not there for us to write."""
 
@@ -45,6 +51,8 @@ class NewerStoreError(StoreError):
     """A newer release wrote it."""
 
 
+_LONGEST: Final = 200
+
 _PRIMARY: Final = 0xFF
 """SQLite's extended result codes carry the primary one in their lowest byte."""
 
@@ -56,20 +64,35 @@ def told_apart(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _told_apart(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite quotes its own schema in a message, and that is damaged
+        raise BrokenStoreError(_BROKEN[1].format(path=path, error="its schema is no text")) from error
 
 
 def _told_apart(error: sqlite3.Error, path: Path) -> StoreError:
     code: int = getattr(error, "sqlite_errorcode", 0)  # not set where Python's own layer raises
-    match code & _PRIMARY:
-        case sqlite3.SQLITE_FULL:
-            return FullStoreError(f"no space left for {path}: free some, then start again")
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return BusyStoreError(f"{path} is being written by another process: 'fuser {path}' names it")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH | sqlite3.SQLITE_CANTOPEN:
-            return ReadOnlyStoreError(f"cannot write {path}: run as the user who owns it and its folder")
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-            return BrokenStoreError(f"{path} is damaged or no database: move it away, a new one is begun ({error})")
-        case sqlite3.SQLITE_IOERR:
-            return StoreError(f"the disk under {path} failed or is full: look at it, then start again ({error})")
-        case _:
-            return StoreError(f"{path}: {error}")
+    kind, sentence = _KINDS.get(code & _PRIMARY, (StoreError, "{path}: {error}"))
+    return kind(sentence.format(path=path, error=one_line(error)))
+
+
+def one_line(words: object) -> str:
+    """At most two hundred letters that any terminal can show: SQLite quotes what a damaged file holds."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(words).split())[:_LONGEST])
+
+
+_BUSY: Final = (BusyStoreError, "{path} is being written by another process: 'fuser {path}' names it")
+_READ_ONLY: Final = (ReadOnlyStoreError, "cannot write {path}: run as the user who owns it and its folder")
+_BROKEN: Final = (BrokenStoreError, "{path} is damaged or no database: move it away, a new one is begun ({error})")
+_DISK: Final = (StoreError, "the disk under {path} failed or is full: look at it, then start again ({error})")
+_KINDS: Final[dict[int, tuple[type[StoreError], str]]] = {
+    sqlite3.SQLITE_FULL: (FullStoreError, "no space left for {path}: free some, then start again"),
+    sqlite3.SQLITE_BUSY: _BUSY,
+    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_INTERRUPT: (InterruptedStoreError, "{path} took too long"),
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_PERM: _READ_ONLY,
+    sqlite3.SQLITE_AUTH: _READ_ONLY,
+    sqlite3.SQLITE_CANTOPEN: _READ_ONLY,
+    sqlite3.SQLITE_NOTADB: _BROKEN,
+    sqlite3.SQLITE_CORRUPT: _BROKEN,
+    sqlite3.SQLITE_IOERR: _DISK,
+}

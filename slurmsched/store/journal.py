@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 from slurmsched.model import (
     EncodingError,
@@ -23,6 +23,7 @@ from slurmsched.model import (
 )
 from slurmsched.rounds.notified import NEWCOMERS
 from slurmsched.store.claims import claim, resolve
+from slurmsched.store.columns import Row, text, whole
 from slurmsched.store.database import Database
 
 __all__ = ["Entry", "Journal", "Tally", "notified"]
@@ -128,9 +129,16 @@ class Journal:
         )
 
     def open_intents(self) -> tuple[Entry, ...]:
-        """What was about to be done when a process was killed, oldest first."""
+        """What was about to be done when a process was killed, oldest first. One that cannot be read is given up."""
         rows = self._database.rows("SELECT * FROM operations WHERE result = ? ORDER BY id", (Result.INTENDED.value,))
-        return tuple(Entry(row["id"], row["round"], row["position"], _operation(row)) for row in rows)
+        entries = self._database.unreadable.each("operations", "id", _entry, rows)
+        lost = {row["id"] for row in rows} - {entry.row for entry in entries}
+        if lost:
+            self._database.write_many(
+                "UPDATE operations SET result = ?, detail = 'cannot be read back' WHERE id = ?",
+                [(Result.FAILED.value, row) for row in lost],
+            )
+        return entries
 
     def _enter(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], **state: str | float | None
@@ -190,7 +198,11 @@ def _columns(operation: Operation) -> dict[str, str | None]:
     }
 
 
-def _operation(row: dict[str, Any]) -> Operation:
+def _entry(row: Row) -> Entry:
+    return Entry(row["id"], whole(row, "round"), whole(row, "position"), _operation(row))
+
+
+def _operation(row: Row) -> Operation:
     """The operation as far as a journal needs it: what it waited for is no longer of interest."""
-    known = {name: json.loads(row[name]) for name in ("before", "after", "reason")}
-    return decode(Operation, json.dumps({"verb": row["verb"], "subject": row["subject"], **known}))
+    known = {name: json.loads(text(row, name)) for name in ("before", "after", "reason")}
+    return decode(Operation, json.dumps({"verb": text(row, "verb"), "subject": text(row, "subject"), **known}))

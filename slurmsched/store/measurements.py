@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurmsched.model import JobId, Measured
+from slurmsched.store.columns import Row, number, text, whole
 from slurmsched.store.database import Database
+from slurmsched.store.rows import measured_point
 
 __all__ = ["Complaint", "Gain", "Measurements", "Word"]
 
@@ -55,19 +57,19 @@ class Measurements:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def words(self) -> Mapping[JobId, Word]:
-        """The last word of each job."""
-        rows = self._database.rows("SELECT job, run, at, steps, done, busy FROM reported")
-        return {row["job"]: Word(**row) for row in rows}
+    def words(self, jobs: Iterable[JobId]) -> Mapping[JobId, Word]:
+        """The last word of each of these jobs that has said one."""
+        rows = self._database.rows_of(
+            "SELECT job, run, at, steps, done, busy FROM reported WHERE job IN ({jobs})", jobs
+        )
+        return {word.job: word for word in self._database.unreadable.each("reported", "job", _word, rows)}
 
     def measured(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[Measured, ...]]:
         """How fast each of these jobs was, with each allocation it was measured with; latest first."""
-        wanted = frozenset(jobs)
         found: defaultdict[JobId, list[Measured]] = defaultdict(list)
-        for row in self._database.rows(_MEASURED):
-            job = row.pop("job")
-            if job in wanted:
-                found[job].append(Measured(**row))
+        rows = self._database.rows_of(_MEASURED, jobs)
+        for job, measured in self._database.unreadable.each("rates", "job", _measured, rows):
+            found[job].append(measured)
         return {job: tuple(points) for job, points in found.items()}
 
     def record(self, words: Iterable[Word], gains: Iterable[Gain], complaints: Iterable[Complaint], at: float) -> None:
@@ -92,8 +94,23 @@ _GAIN: Final = (
 )
 _MEASURED: Final = (
     "SELECT job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
-    " FROM rates WHERE seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
+    " FROM rates WHERE job IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
 )
+
+
+def _word(row: Row) -> Word:
+    return Word(
+        job=text(row, "job"),
+        run=whole(row, "run"),
+        at=number(row, "at"),
+        steps=whole(row, "steps"),
+        done=whole(row, "done"),
+        busy=number(row, "busy"),
+    )
+
+
+def _measured(row: Row) -> tuple[JobId, Measured]:
+    return text(row, "job"), measured_point(row)
 
 
 def _gain(gain: Gain) -> dict[str, object]:

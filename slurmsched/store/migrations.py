@@ -1,4 +1,4 @@
-"""Numbered schema changes from `sql/`, each applied once, in one transaction with its own record."""
+"""Numbered schema changes from `sql/`, each applied once, those of one release in one transaction with their record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slurmsched.shipped import shipped
+from slurmsched.store.copies import copy_before
 from slurmsched.store.database import Database
 from slurmsched.store.errors import BrokenStoreError, NewerStoreError
 
@@ -48,26 +49,33 @@ def pending(database: Database, known: tuple[Migration, ...] | None = None) -> t
 
 
 def migrate(database: Database, at: float, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
-    """Bring the schema up to date; `at` is recorded (unix seconds). What was applied. Raises StoreError."""
-    return tuple(migration for migration in pending(database, known) if _apply(database, migration, at))
+    """Bring the schema up to date; `at` is recorded (unix seconds). What was applied. Raises StoreError.
 
-
-def _apply(database: Database, migration: Migration, at: float) -> bool:
-    """Whether it was still to be done: another process may have been quicker."""
+    A database that holds something is copied first. All are applied or none: one that fails leaves it as it was.
+    """
+    wanted = pending(database, known)
+    if not wanted:
+        return ()
+    if database.tables:
+        copy_before(database, wanted[0].name)
     with database.transaction():
-        if migration.name in _applied(database):
-            return False
-        database.write("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied REAL NOT NULL)")
-        for statement in _statements(migration.sql):
-            database.write(statement)
-        database.insert("migrations", {"name": migration.name, "applied": at})
-    return True
+        wanted = pending(database, known)  # another process may have been quicker
+        for migration in wanted:
+            _apply(database, migration, at)
+    return wanted
+
+
+def _apply(database: Database, migration: Migration, at: float) -> None:
+    database.write("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY, applied REAL NOT NULL)")
+    for statement in _statements(migration.sql):
+        database.write(statement)
+    database.insert("migrations", {"name": migration.name, "applied": at})
 
 
 def _applied(database: Database) -> frozenset[str]:
     if _RECORD not in database.tables:
         return frozenset()
-    return frozenset(row["name"] for row in database.rows("SELECT name FROM migrations"))
+    return frozenset(str(row["name"]) for row in database.rows("SELECT name FROM migrations"))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -1,22 +1,19 @@
 """Looking at the database without being able to change it; plain sqlite3, so that `status` starts fast.
 
-Every user may look: the file is opened read-only.
+The file is opened read-only. A row that cannot be read costs itself alone.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Final, TypeVar
 
 from slurmsched.model import (
     JobId,
     JobState,
-    Measured,
     Operation,
     Overview,
     Reason,
@@ -24,9 +21,9 @@ from slurmsched.model import (
     Result,
     Target,
     Verb,
-    decode,
 )
-from slurmsched.store.errors import StoreError
+from slurmsched.store.columns import Row, decoded, flag, mapping, maybe, number, stored_json, text, text_of, whole
+from slurmsched.store.errors import StoreError, one_line
 from slurmsched.store.rows import (
     ComplaintRow,
     EventRow,
@@ -36,7 +33,9 @@ from slurmsched.store.rows import (
     RoundRow,
     SetAsideRow,
     SwitchRow,
+    measured_point,
 )
+from slurmsched.store.unreadable import UnreadableRow, UnreadableRows
 
 __all__ = ["NoDatabaseError", "Reading", "UnreadableError", "reading"]
 
@@ -44,6 +43,11 @@ T = TypeVar("T")
 
 BUSY: Final = 5.0
 """Seconds to wait for a writer to finish."""
+
+_TRIES: Final = 5
+"""Rounds looked back for one that can be read."""
+
+_MOST: Final = 1000
 
 _ROUND = (
     "SELECT id, started, finished, mode, system, ordering, nodes, jobs, managed, running, waiting,"
@@ -59,8 +63,8 @@ _OPERATION = (
 )
 
 _MEASURED = (
-    "SELECT r.job, j.owner, j.summary, r.gpu_type, r.gpus, r.nodes, r.cpus, r.memory, r.fair_cpus, r.fair_memory,"
-    " r.steps / r.seconds AS rate, r.at FROM rates r JOIN jobs j ON j.id = r.job"
+    "SELECT r.rowid AS id, r.job, j.owner, j.summary, r.gpu_type, r.gpus, r.nodes, r.cpus, r.memory,"
+    " r.fair_cpus, r.fair_memory, r.steps / r.seconds AS rate, r.at FROM rates r JOIN jobs j ON j.id = r.job"
 )
 
 
@@ -73,16 +77,17 @@ class NoDatabaseError(StoreError):
 
 
 class Reading:
-    """Questions to an open database. All of them raise UnreadableError."""
+    """Questions to an open database. All of them raise UnreadableError; a row that cannot be read is left out."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._unreadable = UnreadableRows()
 
     def last_round(self) -> RoundRow | None:
         """The latest round that ended without an error; failing that, the latest there is."""
-        ended = self._rounds("AND finished IS NOT NULL AND error = '' ORDER BY id DESC LIMIT 1")
-        return next(iter(ended or self.rounds(1)), None)
+        ended = self._rounds("AND finished IS NOT NULL AND error = '' ORDER BY id DESC LIMIT ?", _TRIES)
+        return next(iter(ended or self.rounds(_TRIES)), None)
 
     def rounds(self, most: int) -> tuple[RoundRow, ...]:
         """The latest rounds of scheduling, newest first; giving jobs back is none."""
@@ -90,8 +95,9 @@ class Reading:
 
     def overview(self) -> Overview | None:
         """What was in use as of the latest round that recorded it."""
-        rows = self._rows("SELECT overview FROM rounds WHERE overview IS NOT NULL ORDER BY id DESC LIMIT 1")
-        return decode(Overview, rows[0]["overview"]) if rows else None
+        query = "SELECT id, overview FROM rounds WHERE overview IS NOT NULL ORDER BY id DESC LIMIT ?"
+        found = self._each("rounds", lambda row: decoded(Overview, row, "overview"), query, _TRIES)
+        return next(iter(found), None)
 
     def recording(self, round_id: int | None = None) -> tuple[int, bytes] | None:
         """A round's number and its compressed snapshot and memory; None once pruned. Without a number, the latest."""
@@ -99,27 +105,26 @@ class Reading:
             "SELECT id, snapshot FROM rounds WHERE snapshot IS NOT NULL AND id = COALESCE(?, id)"
             " ORDER BY id DESC LIMIT 1"
         )
-        rows = self._rows(query, round_id)
-        return (rows[0]["id"], rows[0]["snapshot"]) if rows else None
+        return next(iter(self._each("rounds", _recording, query, round_id)), None)
 
     def jobs(self) -> tuple[JobRow, ...]:
         """Managed jobs that are still in the queue: those that have resources first, then in the last round's order."""
         order = "ORDER BY state = 'pending', rank IS NULL, rank, CAST(id AS INTEGER), id"
-        return self._each(_job, f"{_JOB} WHERE state != 'finished' {order}")
+        return self._each("jobs", _job, f"{_JOB} WHERE state != 'finished' {order}")
 
     def job(self, job: JobId) -> JobRow | None:
         """One job, also when it has ended."""
-        return next(iter(self._each(_job, f"{_JOB} WHERE id = ?", job)), None)
+        return next(iter(self._each("jobs", _job, f"{_JOB} WHERE id = ?", job)), None)
 
     def array(self, job: JobId) -> tuple[JobId, ...]:
         """The known tasks of an array job, in order."""
-        rows = self._rows("SELECT id FROM jobs WHERE id LIKE ? || '\\_%' ESCAPE '\\'", job)
+        rows = self._rows("SELECT id FROM jobs WHERE id > ? || '_' AND id < ? || '`'", job, job)  # ` follows _
         return tuple(sorted((row["id"] for row in rows), key=lambda task: (len(task), task)))
 
     def events(self, job: JobId) -> tuple[EventRow, ...]:
         """What happened to a job, oldest first."""
-        query = "SELECT at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
-        return self._each(_event, query, job)
+        query = "SELECT id, at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
+        return self._each("events", _event, query, job)
 
     def surprises(self, round_id: int) -> int:
         """How many jobs run on other GPUs than that round foresaw."""
@@ -128,61 +133,70 @@ class Reading:
 
     def operations(self, job: JobId) -> tuple[OperationRow, ...]:
         """What was done to a job, oldest first."""
-        return self._each(_operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)
+        return self._each("operations", _operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)
 
     def operations_of(self, round_id: int) -> tuple[OperationRow, ...]:
         """What a round did, in its order."""
-        return self._each(_operation, f"{_OPERATION} WHERE round = ? ORDER BY position, id", round_id)
+        return self._each("operations", _operation, f"{_OPERATION} WHERE round = ? ORDER BY position, id", round_id)
 
     def service(self, job: JobId) -> float:
         """GPU-seconds a job has attained over all its runs."""
-        return float(self._rows("SELECT TOTAL(gpu_seconds) AS total FROM service WHERE job = ?", job)[0]["total"])
+        query = "SELECT job, gpu_seconds FROM service WHERE job = ? ORDER BY run_started"
+        return sum(self._each("service", lambda row: number(row, "gpu_seconds"), query, job, key="job"))
 
     def measured(self) -> tuple[MeasuredRow, ...]:
         """How fast jobs in the queue were with each allocation that they have had, by their own reports."""
         order = "ORDER BY CAST(j.id AS INTEGER), j.id, r.at DESC"
-        return self._each(_measured, f"{_MEASURED} WHERE j.state != 'finished' {order}")
+        return self._each("rates", _measured, f"{_MEASURED} WHERE j.state != 'finished' {order}")
 
     def complaints(self) -> tuple[ComplaintRow, ...]:
         """Whose reports were not believed of late, the latest first."""
-        return self._each(_complaint, "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject")
+        query = "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject"
+        return self._each("complaints", _complaint, query, key="subject")
 
     def set_aside(self) -> tuple[SetAsideRow, ...]:
         """The jobs that nothing is decided about as of the last round, the longest first."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
             return ()  # written by an older release, and no round has brought it up to date
         query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
-        return self._each(_set_aside, query)
+        return self._each("set_aside", _set_aside, query, key="job")
 
     def policy_state(self, system: str) -> Mapping[str, object]:
         """What this system remembered in its last round; nothing where it had none."""
-        rows = self._rows("SELECT state FROM policy_state WHERE system = ?", system)
-        try:
-            found = json.loads(rows[0]["state"]) if rows else {}
-        except ValueError as error:
-            raise _unreadable(self._path, error) from error
-        return found if isinstance(found, dict) else {}
+        query = "SELECT system, state FROM policy_state WHERE system = ?"
+        found = self._each("policy_state", lambda row: mapping(row, "state"), query, system, key="system")
+        return next(iter(found), {})
 
     def switch(self, name: str) -> SwitchRow | None:
-        """A switch that somebody set, None when it is off."""
+        """A switch that somebody set, None when it is off. One whose words cannot be read is set all the same."""
         query = "SELECT name, value, set_by, at FROM switches WHERE name = ?"
-        return next(iter(self._each(_switch, query, name)), None)
+        found = self._each("switches", _switch, query, name, key="name")
+        if found or not self._rows(query, name):
+            return next(iter(found), None)
+        return SwitchRow(name, "why cannot be read in the database", "somebody", 0.0)
+
+    def unreadable(self) -> tuple[UnreadableRow, ...]:
+        """Rows that were left out: by rounds of the last day, and by this look so far."""
+        rows: tuple[UnreadableRow, ...] = ()
+        if self._rows("SELECT 1 FROM sqlite_master WHERE name = 'unreadable'"):  # an older release had none
+            query = "SELECT rowid AS id, place, row, problem FROM unreadable ORDER BY at DESC, place, row LIMIT ?"
+            rows = self._each("unreadable", _unreadable_row, query, _MOST)
+        met = {(row.place, row.row): row for row in (*rows, *self._unreadable)}
+        return tuple(met.values())
 
     def _rounds(self, which: str, *arguments: int) -> tuple[RoundRow, ...]:
-        return self._each(_round, f"{_ROUND} WHERE mode != 'release' {which}", *arguments)
+        return self._each("rounds", _round, f"{_ROUND} WHERE mode != 'release' {which}", *arguments)
 
-    def _each(self, form: Callable[[sqlite3.Row], T], query: str, *arguments: str | int | None) -> tuple[T, ...]:
-        try:
-            return tuple(map(form, self._rows(query, *arguments)))
-        except (ValueError, TypeError) as error:
-            raise UnreadableError(
-                f"{self._path} holds what this version does not know ({error}): use the version that 'synsched run' has"
-            ) from error
+    def _each(
+        self, place: str, form: Callable[[Row], T], query: str, *arguments: str | int | None, key: str = "id"
+    ) -> tuple[T, ...]:
+        """What can be read of table `place`; rows that cannot be are noted."""
+        return self._unreadable.each(place, key, form, map(dict, self._rows(query, *arguments)))
 
     def _rows(self, query: str, *arguments: str | int | None) -> Sequence[sqlite3.Row]:
         try:
             return self._connection.execute(query, arguments).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged schema
             raise _unreadable(self._path, error) from error
 
 
@@ -197,6 +211,7 @@ def reading(path: Path) -> Iterator[Reading]:
         raise _unreadable(path, error) from error
     try:
         connection.row_factory = sqlite3.Row
+        connection.text_factory = text_of
         connection.execute("BEGIN")
         yield Reading(connection, path)
     finally:
@@ -216,69 +231,101 @@ def _unreadable(path: Path, error: Exception) -> UnreadableError:
             advice = "check who may read it; a 'synsched run' finishes what was interrupted"
         case _:
             advice = "move it away and start 'synsched run' for a new one"
-    return UnreadableError(f"cannot read {path} ({said}): {advice}")
+    return UnreadableError(f"cannot read {path} ({one_line(said)}): {advice}")
 
 
-def _round(row: sqlite3.Row) -> RoundRow:
-    return RoundRow(**dict(row))
+def _round(row: Row) -> RoundRow:
+    counts = ("id", "nodes", "jobs", "managed", "running", "waiting", "reads", "writes")
+    seconds = ("finished", "observe_s", "decide_s", "plan_s", "apply_s")
+    for column in counts:
+        whole(row, column)
+    for column in seconds:
+        maybe(row, column)
+    for column in ("mode", "system", "ordering", "error"):
+        text(row, column)
+    number(row, "started")
+    return RoundRow(**row)
 
 
-def _event(row: sqlite3.Row) -> EventRow:
-    return EventRow(**dict(row))
+def _recording(row: Row) -> tuple[int, bytes]:
+    if not isinstance(row["snapshot"], bytes):
+        raise ValueError("snapshot is no recording")
+    return row["id"], row["snapshot"]
 
 
-def _measured(row: sqlite3.Row) -> MeasuredRow:
-    hints = json.loads(row["summary"]).get("hints", {})
-    point = Measured(**{field.name: row[field.name] for field in fields(Measured)})
-    return MeasuredRow(row["job"], row["owner"], hints.get("model") or "", hints.get("task") or "", point)
-
-
-def _complaint(row: sqlite3.Row) -> ComplaintRow:
-    return ComplaintRow(**dict(row))
-
-
-def _set_aside(row: sqlite3.Row) -> SetAsideRow:
-    return SetAsideRow(row["job"], row["owner"], row["reason"], row["since"], bool(row["readable"]))
-
-
-def _switch(row: sqlite3.Row) -> SwitchRow:
-    return SwitchRow(**dict(row))
-
-
-def _job(row: sqlite3.Row) -> JobRow:
-    return JobRow(
-        id=row["id"],
-        owner=row["owner"],
-        name=row["name"],
-        first_seen=row["first_seen"],
-        last_seen=row["last_seen"],
-        state=JobState(row["state"]),
-        original=decode(Request, row["original"]),
-        held_by_us=bool(row["held_by_us"]),
-        reshaped=bool(row["reshaped"]),
-        boosted=bool(row["boosted"]),
-        rank=row["rank"],
-        rank_key=row["rank_key"],
-        reason=json.loads(row["reason"] or "{}"),
-        sentence=row["sentence"],
-        target=decode(Target, row["target"]) if row["target"] else None,
-        summary=json.loads(row["summary"]),
+def _event(row: Row) -> EventRow:
+    return EventRow(
+        at=number(row, "at"),
+        round=None if row["round"] is None else whole(row, "round"),
+        job=text(row, "job"),
+        kind=text(row, "kind"),
+        code=text(row, "code"),
+        sentence=text(row, "sentence"),
     )
 
 
-def _operation(row: sqlite3.Row) -> OperationRow:
+def _measured(row: Row) -> MeasuredRow:
+    hints = mapping(row, "summary").get("hints", {})
+    named = {key: hints.get(key) or "" for key in ("model", "task")} if isinstance(hints, dict) else {}
+    model, task = (str(named.get(key, "")) for key in ("model", "task"))
+    return MeasuredRow(text(row, "job"), text(row, "owner"), model, task, measured_point(row))
+
+
+def _complaint(row: Row) -> ComplaintRow:
+    return ComplaintRow(text(row, "subject"), text(row, "sentence"), number(row, "at"))
+
+
+def _set_aside(row: Row) -> SetAsideRow:
+    return SetAsideRow(
+        text(row, "job"), text(row, "owner"), text(row, "reason"), number(row, "since"), flag(row, "readable")
+    )
+
+
+def _switch(row: Row) -> SwitchRow:
+    return SwitchRow(text(row, "name"), text(row, "value"), text(row, "set_by"), number(row, "at"))
+
+
+def _unreadable_row(row: Row) -> UnreadableRow:
+    return UnreadableRow(text(row, "place"), text(row, "row"), text(row, "problem"))
+
+
+def _job(row: Row) -> JobRow:
+    return JobRow(
+        id=text(row, "id"),
+        owner=text(row, "owner"),
+        name=text(row, "name"),
+        first_seen=number(row, "first_seen"),
+        last_seen=number(row, "last_seen"),
+        state=JobState(text(row, "state")),
+        original=decoded(Request, row, "original"),
+        held_by_us=flag(row, "held_by_us"),
+        reshaped=flag(row, "reshaped"),
+        boosted=flag(row, "boosted"),
+        rank=None if row["rank"] is None else whole(row, "rank"),
+        rank_key=text(row, "rank_key"),
+        reason=mapping(row, "reason") if row["reason"] is not None else {},
+        sentence=text(row, "sentence"),
+        target=decoded(Target, row, "target") if row["target"] is not None else None,
+        summary=mapping(row, "summary"),
+    )
+
+
+def _operation(row: Row) -> OperationRow:
+    commands = stored_json(row, "commands")
+    if not isinstance(commands, list):
+        raise ValueError("commands is no list")
     return OperationRow(
         id=row["id"],
-        round=row["round"],
-        position=row["position"],
-        verb=Verb(row["verb"]),
-        subject=row["subject"],
-        reason=decode(Reason, row["reason"]),
-        sentence=row["sentence"],
-        undo=decode(Operation, row["undo"]) if row["undo"] else None,
-        result=Result(row["result"]),
-        commands=tuple(json.loads(row["commands"])),
-        detail=row["detail"],
-        intended=row["intended"],
-        finished=row["finished"],
+        round=whole(row, "round"),
+        position=whole(row, "position"),
+        verb=Verb(text(row, "verb")),
+        subject=text(row, "subject"),
+        reason=decoded(Reason, row, "reason"),
+        sentence=text(row, "sentence"),
+        undo=decoded(Operation, row, "undo") if row["undo"] is not None else None,
+        result=Result(text(row, "result")),
+        commands=tuple(map(str, commands)),
+        detail=text(row, "detail"),
+        intended=number(row, "intended"),
+        finished=maybe(row, "finished"),
     )

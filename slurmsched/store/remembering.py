@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
 from slurmsched.model import (
-    EncodingError,
     JobId,
     Memory,
     Outcome,
@@ -26,6 +25,7 @@ from slurmsched.model import (
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.foreseen import Surprise
 from slurmsched.store.accounts import Accounts
+from slurmsched.store.columns import Row, decoded, flag, mapping, maybe, number, text, whole
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind, events_of, note
 from slurmsched.store.journal import notified
@@ -45,6 +45,15 @@ __all__ = ["RETRY_AFTER", "Remembering"]
 RETRY_AFTER: Final = 900.0
 """Seconds for which a job whose start Slurm did not make is not tried again: each try may displace others."""
 
+_DAY: Final = 86400.0
+_AHEAD: Final = 3600.0
+"""Seconds by which a clock may have been set ahead without anything being dropped too early."""
+
+_STEP: Final = 6 * 3600.0
+"""Seconds of history that one round drops at most."""
+
+_MOST_KINDS: Final = 1000
+
 
 class Remembering:
     """Between rounds. All methods raise StoreError."""
@@ -53,29 +62,28 @@ class Remembering:
         self._database = database
 
     def memory(self, snapshot: Snapshot, system: str) -> Memory:
-        """What earlier rounds, and `system` in them, left for the jobs in the snapshot, which has been sighted."""
-        rows = {
-            row["id"]: row
-            for row in self._database.rows(
-                "SELECT id, original, original_nice, held_by_us, reshaped, boosted, submitted FROM jobs"
-            )
-            if row["id"] in snapshot.job
-        }
-        accounts, measurements = Accounts(self._database), Measurements(self._database)
+        """What earlier rounds, and `system` in them, left for the jobs in the snapshot, which has been sighted.
+
+        Only rows of these jobs are read, and what is bounded by time. A row that cannot be read is left out by itself.
+        """
+        database = self._database
+        found = database.unreadable.each("jobs", "id", _remembered, database.rows_of(_REMEMBERED, snapshot.job))
+        rows = {row.job: row for row in found}
+        accounts, measurements = Accounts(database), Measurements(database)
         return Memory(
-            originals={job: decode(Request, row["original"]) for job, row in rows.items() if row["reshaped"]},
+            originals={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
-                job: row["submitted"]
+                job: row.submitted
                 for job, row in rows.items()
-                if row["submitted"] is not None and row["submitted"] < snapshot.job[job].submit_time
+                if row.submitted is not None and row.submitted < snapshot.job[job].submit_time
             },
-            held=frozenset(job for job, row in rows.items() if row["held_by_us"]),
+            held=frozenset(job for job, row in rows.items() if row.held),
             service=accounts.service(snapshot.job),
-            moves={job: times for job, times in accounts.moves(snapshot.time).items() if job in snapshot.job},
-            nices={job: row["original_nice"] for job, row in rows.items() if row["boosted"]},
+            moves=accounts.moves(snapshot.time, snapshot.job),
+            nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             stalled=self._stalled(snapshot.time),
             measured=measurements.measured(rows),
-            steps={job: word.steps for job, word in measurements.words().items() if job in rows},
+            steps={job: word.steps for job, word in measurements.words(rows).items()},
             policy_state=self._policy_state(system),
             usual=possible(self._usual(snapshot.time - USUAL), snapshot.nodes),
             notified=notified(self._database, snapshot),
@@ -104,7 +112,7 @@ class Remembering:
         overview: Overview | None = None,
     ) -> None:
         """A round's decision, before anything is done about it, with its recording for replay."""
-        unmanaged = result.unmanaged
+        unmanaged, seen = result.unmanaged, result.snapshot.time
         alone = [(job, Explanation(job, unmanaged[job].sentence), None, None) for job in unmanaged]
         with self._database.transaction():
             self._database.write_many(_DECIDED, [*_decided(result, explain), *starmap(_row, alone)])
@@ -116,6 +124,7 @@ class Remembering:
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
                 (encode(overview or survey(result.snapshot)), recording, round_id),
             )
+            self._tell(seen)
 
     def happened(
         self,
@@ -131,56 +140,122 @@ class Remembering:
         note(self._database, round_id, (Event(at, own.job, Kind.DEVICE, own.sentence) for own in surprised))
 
     def prune(self, at: float, keep_days: int, keep_snapshots: int) -> None:
-        """Drop history older than `keep_days` and all but the latest `keep_snapshots` recordings."""
-        oldest = at - keep_days * 86400.0
+        """Drop history older than `keep_days` and an hour, and all but the latest `keep_snapshots` recordings.
+
+        What is dropped advances by six hours a round at most: a clock that jumps ahead takes little along before
+        somebody sets it right, and a daemon that comes back after months does not stand still over it.
+        """
         with self._database.transaction():
-            self._database.write(
-                "UPDATE rounds SET snapshot = NULL WHERE snapshot IS NOT NULL AND id NOT IN"
-                " (SELECT id FROM rounds WHERE snapshot IS NOT NULL ORDER BY id DESC LIMIT ?)",
-                (keep_snapshots,),
-            )
+            oldest = self._oldest(at - keep_days * _DAY - _AHEAD)
+            self._database.write(_OLD_RECORDINGS, (keep_snapshots,))
+            self._database.write("INSERT OR REPLACE INTO upkeep (name, at) VALUES ('pruned', ?)", (oldest,))
+            ended = [row["id"] for row in self._database.rows(_ENDED, (oldest,))]
+            for table in ("reported", "rates"):
+                self._database.write_of(f"DELETE FROM {table} WHERE job IN ({{jobs}})", ended)  # noqa: S608 own names
+            self._database.write_of("DELETE FROM jobs WHERE id IN ({jobs})", ended)
             for statement in _PRUNE:
                 self._database.write(statement, {"oldest": oldest})
 
-    def _stalled(self, at: float) -> Mapping[JobId, str]:
-        rows = self._database.rows(
-            "SELECT subject, detail FROM operations WHERE verb = ? AND result = ? AND finished > ? ORDER BY id",
-            (Verb.RELEASE.value, Result.UNDONE.value, at - RETRY_AFTER),
+    def _oldest(self, wanted: float) -> float:
+        """Up to when history is dropped now; the first time, whatever is too old."""
+        rows = self._database.rows("SELECT name, at FROM upkeep WHERE name = 'pruned'")
+        before = self._database.unreadable.each("upkeep", "name", lambda row: number(row, "at"), rows)
+        return min(wanted, before[0] + _STEP) if before else wanted
+
+    def _tell(self, at: float) -> None:
+        """Write down which rows could not be read, and drop what was not met again for a day."""
+        met = self._database.unreadable.take()
+        self._database.write_many(
+            "INSERT OR REPLACE INTO unreadable (place, row, problem, at) VALUES (?, ?, ?, ?)",
+            [(row.place, row.row, row.problem, at) for row in met],
         )
-        return {row["subject"]: row["detail"] for row in rows}
+        self._database.write("DELETE FROM unreadable WHERE at < ?", (at - _DAY,))
+
+    def _stalled(self, at: float) -> Mapping[JobId, str]:
+        """Times are held against each other both ways: with a clock that was set back nobody waits for longer."""
+        rows = self._database.rows(
+            "SELECT id, subject, detail FROM operations"
+            " WHERE verb = ? AND result = ? AND finished > ? AND finished < ? ORDER BY id",
+            (Verb.RELEASE.value, Result.UNDONE.value, at - RETRY_AFTER, at + RETRY_AFTER),
+        )
+        return dict(self._database.unreadable.each("operations", "id", _stalled, rows))
 
     def _usual(self, since: float) -> tuple[tuple[Request, int], ...]:
-        rows = self._database.rows(
-            "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original ORDER BY original",
-            (since,),
-        )
-        return tuple(_readable(rows))
+        """What jobs seen after `since` ask for, and how many each: the thousand most usual requests."""
+        day = int(since / _DAY)
+        rows = self._database.rows(_USUAL, {"since": since, "day": day, "soon": since + 2 * _DAY, "most": _MOST_KINDS})
+        return self._database.unreadable.each("requests_by_day", "original", _requested, rows)
 
     def _policy_state(self, system: str) -> Mapping[str, object]:
-        rows = self._database.rows("SELECT state FROM policy_state WHERE system = ?", (system,))
-        return {str(key): value for row in rows for key, value in json.loads(row["state"]).items()}
+        rows = self._database.rows("SELECT system, state FROM policy_state WHERE system = ?", (system,))
+        states = self._database.unreadable.each("policy_state", "system", lambda row: mapping(row, "state"), rows)
+        return states[0] if states else {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """One job; `original` and `nice` only where what stands in Slurm is ours."""
+
+    job: JobId
+    original: Request | None
+    nice: int | None
+    held: bool
+    submitted: float | None
+
+
+def _remembered(row: Row) -> _Remembered:
+    return _Remembered(
+        job=text(row, "id"),
+        original=decoded(Request, row, "original") if flag(row, "reshaped") else None,
+        nice=whole(row, "original_nice") if flag(row, "boosted") else None,
+        held=flag(row, "held_by_us"),
+        submitted=maybe(row, "submitted"),
+    )
+
+
+def _stalled(row: Row) -> tuple[JobId, str]:
+    return text(row, "subject"), text(row, "detail")
+
+
+def _requested(row: Row) -> tuple[Request, int]:
+    return _request(text(row, "original")), whole(row, "times")
+
+
+@lru_cache(maxsize=4096)
+def _request(stored: str) -> Request:
+    """The same few requests come every round."""
+    return decode(Request, stored)
+
+
+_REMEMBERED: Final = (
+    "SELECT id, original, original_nice, held_by_us, reshaped, boosted, submitted FROM jobs WHERE id IN ({jobs})"
+)
+_USUAL: Final = (
+    "SELECT original, times FROM ("
+    " SELECT original, SUM(jobs) AS times FROM ("
+    "  SELECT original, jobs FROM requests_by_day WHERE day > :day"
+    "  UNION ALL SELECT original, 1 FROM jobs"
+    "  WHERE last_seen > :since AND last_seen < :soon AND CAST(last_seen / 86400 AS INTEGER) = :day"
+    " ) GROUP BY original ORDER BY times DESC, original LIMIT :most"
+    ") ORDER BY original"
+)
 _DECIDED: Final = (
     "UPDATE jobs SET rank = :rank, rank_key = :rank_key, reason = :reason, sentence = :sentence, target = :target"
     " WHERE id = :id"
 )
+_OLD_RECORDINGS: Final = (
+    "UPDATE rounds SET snapshot = NULL WHERE snapshot IS NOT NULL AND id <="
+    " (SELECT id FROM rounds WHERE snapshot IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?)"
+)
+_ENDED: Final = (
+    "SELECT id FROM jobs WHERE last_seen < ? AND state = 'finished' AND NOT (held_by_us OR reshaped OR boosted)"
+)
 _PRUNE: Final = (
     "DELETE FROM operations WHERE result != 'intended' AND intended < :oldest",
     "DELETE FROM events WHERE at < :oldest",
-    "DELETE FROM jobs WHERE state = 'finished' AND last_seen < :oldest AND NOT (held_by_us OR reshaped OR boosted)",
-    "DELETE FROM service WHERE run_started < :oldest AND job NOT IN (SELECT id FROM jobs)",
-    "DELETE FROM reported WHERE job NOT IN (SELECT id FROM jobs)",
-    "DELETE FROM rates WHERE job NOT IN (SELECT id FROM jobs)",
-    "DELETE FROM rounds WHERE started < :oldest AND id NOT IN (SELECT round FROM operations)",
+    "DELETE FROM service WHERE run_started < :oldest AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = service.job)",
+    "DELETE FROM rounds WHERE started < :oldest AND NOT EXISTS (SELECT 1 FROM operations WHERE round = rounds.id)",
 )
-
-
-def _readable(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Request, int]]:
-    """A request that cannot be read is not usual; what its job loses by it is its own."""
-    for row in rows:
-        with suppress(EncodingError):
-            yield decode(Request, row["original"]), row["times"]
 
 
 def _decided(result: RoundResult, explain: Explain) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurmsched.model import JobId, JobState, Measured, Operation, Reason, Request, Result, Target, Verb
+from slurmsched.store.columns import Row, number, text, whole
 
-__all__ = ["ComplaintRow", "EventRow", "JobRow", "MeasuredRow", "OperationRow", "RoundRow", "SetAsideRow", "SwitchRow"]
+__all__ = [
+    "ComplaintRow",
+    "EventRow",
+    "JobRow",
+    "MeasuredRow",
+    "OperationRow",
+    "RoundRow",
+    "SetAsideRow",
+    "SwitchRow",
+    "measured_point",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +146,18 @@ class SwitchRow:
     value: str
     set_by: str
     at: float
+
+
+def measured_point(row: Row) -> Measured:
+    """A row of `rates` with its `rate` in steps per second. Raises ValueError."""
+    return Measured(
+        gpu_type=text(row, "gpu_type"),
+        gpus=whole(row, "gpus"),
+        nodes=whole(row, "nodes"),
+        cpus=number(row, "cpus"),
+        memory=number(row, "memory"),
+        fair_cpus=number(row, "fair_cpus"),
+        fair_memory=number(row, "fair_memory"),
+        rate=number(row, "rate"),
+        at=number(row, "at"),
+    )

@@ -10,6 +10,7 @@ from slurmsched.rounds.holds import held_by_us
 from slurmsched.rounds.shapes import same, shape_of
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind
+from slurmsched.store.mending import mended
 
 __all__ = ["failing", "sight"]
 
@@ -104,11 +105,11 @@ def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -
     """The rows of all jobs that live, of ended ones of which something is still ours, and of managed ones that had
     ended and are here all the same. Those whose number belongs to another job now are forgotten.
     """
-    rows = database.rows("SELECT * FROM jobs WHERE state != ? OR held_by_us OR reshaped OR boosted", (_ENDED,))
+    rows = mended(database, "state != 'finished' OR held_by_us OR reshaped OR boosted", (), snapshot.time)
     known = {row["id"]: row for row in rows}
     for number in managed:
         if number not in known and number in snapshot.job:
-            known.update((number, row) for row in database.rows("SELECT * FROM jobs WHERE id = ?", (number,)))
+            known.update((number, row) for row in mended(database, "id = ?", (number,), snapshot.time))
     others = [job for job, row in known.items() if job in snapshot.job and _is_another(row, snapshot.job[job])]
     for job in others:
         _forget(database, job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurmsched.store.checking import DAILY, check
 from slurmsched.store.database import Database
 from slurmsched.store.journal import Journal
 from slurmsched.store.measurements import Measurements
@@ -28,9 +29,12 @@ class Store:
     set_aside: SetAsideJobs
 
     @classmethod
-    def open(cls, path: Path, at: float) -> Store:
-        """The database at `path`, begun or brought up to date as of `at` (unix seconds). Raises StoreError."""
-        return cls._over(Database.open(path), at)
+    def open(cls, path: Path, at: float, checked_within: float = DAILY) -> Store:
+        """The database at `path`, begun or brought up to date as of `at` (unix seconds).
+
+        It is checked for damage unless that was done in the last `checked_within` seconds. Raises StoreError.
+        """
+        return cls._over(Database.open(path), at, checked_within)
 
     @classmethod
     def in_memory(cls, at: float = 0.0) -> Store:
@@ -38,8 +42,10 @@ class Store:
         return cls._over(Database.in_memory(), at)
 
     @classmethod
-    def _over(cls, database: Database, at: float) -> Store:
+    def _over(cls, database: Database, at: float, checked_within: float | None = None) -> Store:
         try:
+            if checked_within is not None:
+                check(database, at, checked_within)
             migrate(database, at)
         except BaseException:
             database.close()

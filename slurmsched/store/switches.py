@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from slurmsched.store.columns import Row, number, text
 from slurmsched.store.database import Database
 
 __all__ = ["Pause", "Switches"]
@@ -44,6 +45,15 @@ class Switches:
         return stood
 
     def paused(self) -> Pause | None:
-        """The pause that stands, None when there is none."""
-        rows = self._database.rows("SELECT value, set_by, at FROM switches WHERE name = ?", (_PAUSED,))
-        return next((Pause(row["set_by"], row["value"], row["at"]) for row in rows), None)
+        """The pause that stands, None when there is none. One whose words cannot be read stands all the same."""
+        rows = self._database.rows("SELECT name, value, set_by, at FROM switches WHERE name = ?", (_PAUSED,))
+        if not rows:
+            return None
+        return next(iter(self._database.unreadable.each("switches", "name", _pause, rows)), _SOMEBODY)
+
+
+def _pause(row: Row) -> Pause:
+    return Pause(text(row, "set_by"), text(row, "value"), number(row, "at"))
+
+
+_SOMEBODY: Final = Pause("somebody", "who and why cannot be read in the database", 0.0)

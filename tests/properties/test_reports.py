@@ -82,4 +82,4 @@ def taken_in(folder: str) -> tuple[Sequence[Mapping[str, object]], bool, Sequenc
         kept = [*store.database.rows("SELECT * FROM reported"), *store.database.rows("SELECT * FROM rates")]
         rows = store.database.rows("SELECT * FROM complaints")
         found = about_reports([ComplaintRow(**row) for row in rows])
-        return kept, "2" in store.measurements.words(), [finding.sentence for finding in found]
+        return kept, "2" in store.measurements.words(("2",)), [finding.sentence for finding in found]

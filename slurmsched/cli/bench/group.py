@@ -10,14 +10,15 @@ from slurmsched.cli.bench.gavel import gavel
 from slurmsched.cli.bench.hadar import hadar
 from slurmsched.cli.bench.jobside import jobside
 from slurmsched.cli.bench.round import round_
+from slurmsched.cli.bench.store import store
 from slurmsched.cli.bench.tesserae import tesserae
 
 __all__ = ["bench"]
 
 
-@click.group(commands=(round_, decide, fragmentation, tesserae, gavel, hadar, jobside))
+@click.group(commands=(round_, decide, fragmentation, tesserae, gavel, hadar, jobside, store))
 def bench() -> None:
-    """Measure a round on the cluster, a decision, a placement, the wrapper of jobs.
+    """Measure rounds, decisions, placements, the wrapper of jobs, the database.
 
     \b
     Example:

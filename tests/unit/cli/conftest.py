@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import resource
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -124,6 +125,14 @@ class Site:
         result = self.run(*arguments, "--json")
         assert result.exit_code == 0, result.output
         return dict(json.loads(result.stdout))
+
+
+@pytest.fixture(autouse=True)
+def memory_as_before() -> Iterator[None]:
+    """`synsched run` limits the memory of its process, which here is that of all tests."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 @pytest.fixture

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
+import signal
+import time
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,6 +23,7 @@ from slurmsched.model import JobId, JobState, Request, Target
 from slurmsched.settings.definition import Mode, Reports
 from tests.builders import job, node, share, snapshot
 from tests.unit.daemon.world import DAY, World
+from tests.unit.jobside.users import ALICE, needs_users, open_folder, start_as_user
 
 WORD = Dispatch("7", 5, 100.0, {0: 3, 1: 0})
 NODES = (node("a", 1, "v100", cpus=6), node("b", 1, "p100", cpus=6), node("c", 1, "k80", cpus=6))
@@ -103,7 +109,7 @@ def test_a_spool_that_is_not_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     os.chown(tmp_path / FOLDER, 4321, -1)
     (complaint,) = dispatch(tmp_path, [WORD], {"7"})
-    assert complaint.sentence == "has dispatched of user number 4321 in it: remove it"
+    assert complaint.sentence == "has dispatched in it, which belongs to user number 4321: have it removed"
     assert list((tmp_path / FOLDER).iterdir()) == []
 
 
@@ -116,5 +122,81 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / FOLDER).symlink_to(tmp_path / "elsewhere")
     (complaint,) = dispatch(tmp_path, [WORD], {"7"})
-    assert "remove it" in complaint.sentence
+    assert "is a link" in complaint.sentence
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER).chmod(0o777)
+    (complaint,) = dispatch(tmp_path, [WORD], {"7"})
+    assert "can be written by others" in complaint.sentence
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_a_spool_where_users_can_remove_what_is_anothers_is_not_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (complaint,) = dispatch(tmp_path, [WORD], {"7"})
+    assert "lets users remove and rename what is another's" in complaint.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_copies_of_all_users_can_read_it_whatever_the_daemons_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert dispatch(tmp_path, [WORD], {"7"}) == ()
+    finally:
+        os.umask(before)
+    folder = tmp_path / FOLDER
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "7.json")] == [0o755, 0o644]
+
+
+def test_nothing_is_removed_but_old_words(tmp_path: Path) -> None:
+    assert dispatch(tmp_path, [WORD], {"7"}) == ()
+    folder = tmp_path / FOLDER
+    for name in ("8.json", ".8.json.1a2b", ".8.json.4711", "notes", "x.json", "9.json.bak"):
+        (folder / name).touch()
+    (folder / "10.json").mkdir()
+    (folder / "11.json").symlink_to(tmp_path)
+    assert dispatch(tmp_path, (), {"7"}) == ()
+    assert {path.name for path in folder.iterdir()} == {"7.json", "notes", "x.json", "9.json.bak", "10.json", "11.json"}
+
+
+@needs_users
+def test_a_link_that_comes_and_goes_never_leads_the_daemon_into_another_folder() -> None:
+    with open_folder() as base:
+        spool, victim = base / "spool", base / "victim"
+        spool.mkdir()
+        spool.chmod(0o1777)
+        victim.mkdir()
+        for number in range(100, 140):
+            (victim / f"{number}.json").touch()
+        folder = spool / FOLDER
+        attacker = start_as_user(ALICE, lambda: toggle(folder, victim))
+        rounds, deadline = 0, time.monotonic() + 2.0
+        try:
+            while rounds < 200 or time.monotonic() < deadline:
+                dispatch(spool, [WORD] if rounds % 100 == 0 else (), {"7"})
+                rounds += 1
+                with suppress(FileNotFoundError):
+                    found = folder.lstat()
+                    if found.st_uid == os.geteuid():  # no other can take it away: this is the attacker's next chance
+                        shutil.rmtree(folder)
+        finally:
+            os.kill(attacker, signal.SIGKILL)
+            os.waitpid(attacker, 0)
+        assert {path.name for path in victim.iterdir()} == {f"{number}.json" for number in range(100, 140)}
+
+
+def toggle(folder: Path, victim: Path) -> None:
+    """A link, nothing, a link, nothing, now and then a folder, for as long as the test lets it."""
+    for turn in count():
+        with suppress(OSError):
+            folder.symlink_to(victim)
+        with suppress(OSError):
+            folder.unlink()
+        if turn % 50 == 0:
+            with suppress(OSError):
+                folder.mkdir()
+            with suppress(OSError):
+                folder.rmdir()

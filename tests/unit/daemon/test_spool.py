@@ -77,7 +77,8 @@ def test_a_folder_that_somebody_else_made_is_not_looked_into(tmp_path: Path) -> 
     found, (complaint,) = read(tmp_path, running(("1", "mallory")))
     assert not found
     assert (
-        complaint == f"user mallory: the spool has a file or folder there that belongs to user number {ME}: remove it"
+        complaint
+        == f"user mallory: the spool folder {OTHER} is not read: it belongs to user number {ME}: have it removed"
     )
 
 
@@ -95,7 +96,15 @@ def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / str(OTHER)).symlink_to(tmp_path / str(ME))
     found, (complaint,) = read(tmp_path, running(("1", "mallory")))
     assert not found
-    assert complaint.startswith("user mallory: the spool folder cannot be read")
+    assert complaint.startswith(f"user mallory: the spool folder {OTHER} is not read: it is a link")
+
+
+def test_a_folder_that_others_can_write_is_not_looked_into(tmp_path: Path) -> None:
+    Spool(tmp_path, "1").write(report())
+    (tmp_path / str(ME)).chmod(0o775)
+    found, (complaint,) = read(tmp_path, running(("1", "alice")))
+    assert not found
+    assert complaint.endswith("it can be written by others: chmod go-w")
 
 
 def test_who_reports_about_anothers_job_is_named_and_not_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -218,7 +219,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_pat
 
 
 def test_a_spool_that_is_not_set_is_no_topic() -> None:
-    assert list(about_spool("")) == []
+    assert list(about_spool("", Path("synsched.db"))) == []
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,7 @@ def test_a_spool_that_is_not_set_is_no_topic() -> None:
     [
         pytest.param(0o1777, Verdict.FINE, id="as /tmp"),
         pytest.param(0o777, Verdict.MEND, id="open to all, and nobody's is safe"),
+        pytest.param(0o3773, Verdict.FINE, id="for jobs and the group of the daemon"),
         pytest.param(0o755, Verdict.MEND, id="closed"),
         pytest.param(None, Verdict.MEND, id="not there"),
     ],
@@ -235,9 +237,26 @@ def test_the_spool(tmp_path: Path, mode: int | None, verdict: Verdict) -> None:
     if mode is not None:
         spool.mkdir()
         spool.chmod(mode)
-    (finding,) = about_spool(str(spool))
+    (finding,) = about_spool(str(spool), tmp_path / "synsched.db")
     assert finding.verdict is verdict
     assert bool(finding.remedy) is (verdict is Verdict.MEND)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_a_spool_that_a_user_could_replace_has_to_be_mended(tmp_path: Path) -> None:
+    spool, database = tmp_path / "below" / "spool", tmp_path / "synsched.db"
+    spool.mkdir(parents=True)
+    spool.chmod(0o1777)
+    os.chown(spool, 4321, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert (finding.verdict, "belongs to user number 4321" in finding.sentence) == (Verdict.MEND, True)
+    database.touch()
+    os.chown(database, 4321, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert finding.verdict is Verdict.FINE, "the owner of the database is whom rounds run as"
+    os.chown(spool.parent, 4322, -1)
+    (finding,) = about_spool(str(spool), database)
+    assert finding.sentence == f"the spool {spool} can be replaced: {spool.parent} belongs to user number 4322"
 
 
 def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:

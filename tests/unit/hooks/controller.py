@@ -46,6 +46,10 @@ class Slurmctld:
         job = {"script": "#!/bin/sh", "tres_per_node": "gres/gpu:1", "priority": 4294967294, "partition": "gpu"}
         return self._call("slurm_job_submit", [job | fields, parts or {}, 1000])
 
+    def submit_raw(self, source: str) -> dict[str, str]:
+        """What becomes of a job description that is this Lua source."""
+        return self._call("slurm_job_submit", [Raw(source), {}, 1000])
+
     def modify(self, standing: Mapping[str, LuaValue], uid: int = 1000, **fields: LuaValue) -> dict[str, str]:
         """What an update looks like after the hook; `standing` is the job's record, which user 1000 owns."""
         record = {"user_id": 1000, **standing}

@@ -52,8 +52,9 @@ for line in io.lines() do
         local code = _G[name]((unpack or table.unpack)(given, 1, 4))
         answer({
             code = code,
-            comment = type(given[1].comment) == "string" and given[1].comment or nil,
-            priority = plain(given[1].priority),
+            comment = type(rawget(given[1], "comment")) == "string" and given[1].comment or nil,
+            priority = plain(rawget(given[1], "priority")),
+            begin_time = plain(rawget(given[1], "begin_time")),
             said = table.concat(said, "\n"),
         })
     end

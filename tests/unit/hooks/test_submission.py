@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from tests.unit.hooks.controller import HOOK, Raw, Slurmctld
 
 HELD = "0"
 AS_IT_WAS = "4294967294"
+REFUSED, DENIED = "-1", "2002"
+RELEASE = 4294967295
+NO_ROOM = "the comment leaves no room for the mark of slurmsched: shorten it to 900 bytes, its hints to 240"
 EXPLODING = Raw("setmetatable({}, {__tostring = function() error('boom') end})")
 
 
@@ -106,7 +111,9 @@ def test_nobody_is_held_for_a_scheduler_that_is_gone(slurmctld: Slurmctld) -> No
 
 
 def test_a_sign_of_life_from_the_future_is_none(slurmctld: Slurmctld) -> None:
-    slurmctld.beat(age=-3600)
+    slurmctld.beat(age=-110)
+    assert slurmctld.submit()["priority"] == HELD
+    slurmctld.beat(age=-130)
     assert slurmctld.submit()["priority"] == AS_IT_WAS
 
 
@@ -152,26 +159,260 @@ def test_a_right_hint_is_not_talked_about(slurmctld: Slurmctld) -> None:
     [
         pytest.param("synsched:model=x," + "," * 230, id="the hint word would grow too long to be read"),
         pytest.param("synsched: " + "x" * 990, id="the comment would grow too long for slurmctld"),
+        pytest.param("x" * 990, id="without a hint"),
+        pytest.param("x" * 4000, id="longer than Slurm takes"),
     ],
 )
-def test_a_job_that_cannot_be_marked_is_not_held(slurmctld: Slurmctld, comment: str) -> None:
+def test_a_managed_job_that_cannot_be_marked_is_refused_rather_than_let_ahead(
+    slurmctld: Slurmctld, comment: str
+) -> None:
     job = slurmctld.submit(comment=comment)
-    assert (job["priority"], job["comment"]) == (AS_IT_WAS, comment)
+    assert (job["code"], job["said"]) == (REFUSED, f"synsched: {NO_ROOM}")
+    for unmanaged in ({"partition": "debug"}, {"script": None}, {"priority": 0}):
+        if "priority" not in unmanaged or len(comment) <= 1000:
+            assert slurmctld.submit(**{"comment": comment, **unmanaged})["code"] == "0"
+
+
+def test_a_long_comment_is_nobodys_business_while_nobody_enforces(slurmctld: Slurmctld) -> None:
+    slurmctld.beat("observe")
+    assert slurmctld.submit(comment="x" * 1000)["code"] == "0"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"tres_per_node": "gres/gpu:1,gres/shard:0"}, id="no shards beside a GPU"),
+        pytest.param({"tres_per_node": "gres:shard:0", "tres_per_job": "gres:gpu:1"}, id="no shards in another option"),
+        pytest.param({"begin_time": 9999999999}, id="a begin time"),
+        pytest.param({"priority": 99999}, id="a priority"),
+        pytest.param({"req_nodes": "v100-2"}, id="a node"),
+    ],
+)
+def test_no_option_takes_a_managed_job_past_the_hold(slurmctld: Slurmctld, fields: dict[str, str | int]) -> None:
+    assert slurmctld.submit(**fields)["priority"] == HELD
+
+
+# What is refused. -----------------------------------------------------------------------------------------------------
+
+FORGED = "x\nJobId=145 JobName=y UserId=bob(2002)"
+WRITTEN = ("name", "comment", "network", "mail_user", "work_dir", "std_in", "std_out", "std_err", "features", "wckey",
+           "licenses")  # fmt: skip
+
+
+@pytest.mark.parametrize("field", WRITTEN)
+@pytest.mark.parametrize("text", [FORGED, "a\rb", "a\x1b[31m", "a\x7f", "a\x85JobId=1", "a\u2028JobId=1"], ids=repr)
+def test_line_breaks_and_control_characters_are_refused(slurmctld: Slurmctld, field: str, text: str) -> None:
+    job = slurmctld.submit(**{field: text})
+    assert job["code"] == REFUSED
+    assert (
+        job["said"] == f"synsched: the job's {field} has a line break or another control character: submit it without"
+    )
+    assert slurmctld.modify({}, **{field: text})["code"] == DENIED
+
+
+@pytest.mark.parametrize("field", WRITTEN)
+def test_what_is_too_long_to_be_looked_at_is_refused(slurmctld: Slurmctld, field: str) -> None:
+    assert slurmctld.submit(**{field: "x" * 4097 + FORGED})["code"] == REFUSED
+    assert slurmctld.modify({}, **{field: "x" * 4097 + FORGED})["code"] == DENIED
+
+
+@pytest.mark.parametrize("field", ["name", "comment", "network", "mail_user"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "synsched: TresPerJob=gres/gpu:999999999",
+        "x ReqTRES=node=0,mem=10G",
+        "x MinMemoryCPU=999999999999999E",
+        "x Nodes=v100-2 CPU_IDs=0-23 Mem=511992 GRES=gpu:v100:8(IDX:0-7)",
+        "a\tAllocNode:Sid=x",
+    ],
+)
+def test_names_of_slurms_own_fields_are_refused(slurmctld: Slurmctld, field: str, text: str) -> None:
+    job = slurmctld.submit(**{field: text})
+    assert (job["code"], job["said"].count("which is how Slurm lists a field of its own")) == (REFUSED, 1)
+    assert slurmctld.modify({}, **{field: text})["code"] == DENIED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lr=0.1 Epochs=3",
+        "Nodes=4 Mem=10G Partition=a Name=b Priority=high TimeLimit=3h Command=train",
+        "seed=7\tbatch=32",
+        "Prüfung ä ö ü 日本語",
+        "TresPerJob, as in the manual",
+    ],
+)
+def test_ordinary_words_pass(slurmctld: Slurmctld, text: str) -> None:
+    for field in ("name", "comment", "network"):
+        assert slurmctld.submit(**{field: text})["code"] == "0"
+    assert slurmctld.modify({}, comment=text)["code"] == "0"
+
+
+def test_features_and_paths_may_have_words_that_slurm_uses_too(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(work_dir="/home/a/my JobId=7", std_out="/x NodeList=%N")["code"] == "0"
+
+
+def test_arguments_may_be_long_and_of_many_lines_but_not_pose_as_a_job(slurmctld: Slurmctld) -> None:
+    assert (
+        slurmctld.submit(argv=Raw(f"{{[0]='run.sh', '{'x' * 100_000}', 'two\\nlines', ' NodeList=x'}}"))["code"] == "0"
+    )
+    job = slurmctld.submit(argv=Raw("{[0]='run.sh', 'x\\nJobId=145 JobName=y'}"))
+    assert (job["code"], "JobId=" in job["said"]) == (REFUSED, True)
+
+
+def test_what_poses_is_refused_also_where_it_is_not_managed_and_while_rounds_only_look(slurmctld: Slurmctld) -> None:
+    slurmctld.beat("observe")
+    assert slurmctld.submit(script=None, partition="debug", name=FORGED)["code"] == REFUSED
+
+
+@pytest.mark.parametrize("mode", ["paused", "stopped"])
+def test_nothing_is_refused_while_nobody_schedules(slurmctld: Slurmctld, mode: str) -> None:
+    slurmctld.beat(mode)
+    assert slurmctld.submit(name=FORGED)["code"] == "0"
+    assert slurmctld.modify(HOOKED, priority=RELEASE)["code"] == "0"
+
+
+@pytest.mark.parametrize("field", ["comment", "name", "network"])
+@pytest.mark.parametrize("text", ["('a=b, '):rep(800000)", "(' '):rep(4000000)", "('synsched:'):rep(440000)"])
+def test_a_text_of_four_megabytes_costs_slurmctld_nothing(
+    slurmctld: Slurmctld, lua_command: str, field: str, text: str
+) -> None:
+    asked = (
+        "slurm = {SUCCESS = 0, ERROR = -1, NO_VAL = 4294967294, log_user = function() end} "
+        f'local hook = dofile("{HOOK}") hook.conf = "{slurmctld.settings}" '
+        f'local job = {{script = "x", partition = "gpu", tres_per_node = "gpu:1", {field} = {text}}} '
+        "local began = os.clock() hook.submit(job, {}, 1000) print(os.clock() - began)"
+    )
+    run = subprocess.run([lua_command, "-e", asked], capture_output=True, text=True, check=True)
+    assert float(run.stdout) < 0.02
+
+
+# Failures. ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("field", ["comment", "tres_per_job", "partition", "qos", "script"])
-def test_a_job_that_breaks_the_hook_passes(slurmctld: Slurmctld, field: str) -> None:
-    job = slurmctld.submit(**{"partition": "cpu", "comment": "synsched:x", field: EXPLODING})
+def test_a_field_that_is_no_text_counts_as_not_there(slurmctld: Slurmctld, field: str) -> None:
+    job = slurmctld.submit(**{"partition": "cpu", field: EXPLODING})
     assert job["code"] == "0"
 
 
-def test_a_failure_is_logged_and_the_job_passes_as_it_was(slurmctld: Slurmctld) -> None:
-    job = slurmctld.submit(tres_per_job=EXPLODING)
-    assert (job["code"], job["priority"], job.get("comment")) == ("0", AS_IT_WAS, None)
+def test_a_job_that_cannot_be_read_passes_as_it_was_and_that_is_logged(slurmctld: Slurmctld) -> None:
+    job = slurmctld.submit_raw("setmetatable({}, {__index = function() error('boom') end})")
+    assert job["code"] == "0"
     assert re.fullmatch(r"synsched: job_submit.lua: .*boom", job["said"])
 
 
+def test_a_configuration_that_cannot_be_read_holds_nobody(slurmctld: Slurmctld) -> None:
+    job = slurmctld.submit(script=Raw("(function() os.time = function() error('boom') end return 'x' end)()"))
+    assert (job["code"], job["priority"]) == ("0", AS_IT_WAS)
+
+
+BREAKING = Raw("(function() string.find = function() error('boom') end return '#!/bin/sh' end)()")
+
+
+def test_a_text_that_breaks_the_hook_gets_nobody_past_the_hold(slurmctld: Slurmctld) -> None:
+    job = slurmctld.submit(script=BREAKING, comment="synsched:x")
+    assert job["code"] == REFUSED
+    assert job["said"].splitlines()[-1] == "synsched: the options of this job cannot be read"
+
+
+def test_while_nobody_enforces_a_text_that_breaks_the_hook_passes(slurmctld: Slurmctld) -> None:
+    slurmctld.beat("observe")
+    assert slurmctld.submit(script=BREAKING, comment="synsched:x")["code"] == "0"
+
+
+# Changes. -------------------------------------------------------------------------------------------------------------
+
 MARKED = {"comment": "synsched:model=x,held=hook"}
+STANDS = {"job_state": 0, "restart_cnt": 0, "script": "#!/bin/sh", "tres_per_node": "gres/gpu:1", "partition": "gpu"}
+HOOKED = {**STANDS, **MARKED, "priority": 0}
+OWN_HOLD = {**STANDS, "priority": 0}
+WAITS = {**STANDS, "priority": 1692}
+
+
+@pytest.mark.parametrize("priority", [RELEASE, 5])
+def test_an_owner_cannot_release_what_the_hook_holds(slurmctld: Slurmctld, priority: int) -> None:
+    job = slurmctld.modify(HOOKED, priority=priority)
+    assert (job["code"], job["said"]) == (
+        DENIED,
+        "synsched: the job waits for its round: 'synsched explain' tells why",
+    )
+
+
+def test_the_end_of_an_owners_hold_is_the_beginning_of_ours(slurmctld: Slurmctld) -> None:
+    job = slurmctld.modify(OWN_HOLD, priority=RELEASE)
+    assert (job["code"], job["priority"], job["comment"]) == ("0", HELD, "synsched:held=hook")
+    assert job["said"] == "synsched: the next round decides when the job starts"
+
+
+def test_an_owners_hold_ends_not_where_its_comment_has_no_room_for_ours(slurmctld: Slurmctld) -> None:
+    job = slurmctld.modify({**OWN_HOLD, "comment": "x" * 1000}, priority=RELEASE)
+    assert (job["code"], job["said"]) == (DENIED, f"synsched: {NO_ROOM}")
+
+
+@pytest.mark.parametrize("standing", [HOOKED, OWN_HOLD])
+def test_a_job_that_has_run_is_put_off_to_the_next_round(slurmctld: Slurmctld, standing: dict[str, str | int]) -> None:
+    """The hook's mark says nothing about the hold of a job that has run, so it makes none."""
+    job = slurmctld.modify({**standing, "restart_cnt": 1}, priority=RELEASE)
+    assert (job["code"], job["priority"]) == ("0", str(RELEASE))
+    assert 300 < int(job["begin_time"]) - time.time() <= 361
+
+
+def test_a_job_that_was_put_off_cannot_be_put_forward(slurmctld: Slurmctld) -> None:
+    job = slurmctld.modify({**WAITS, "restart_cnt": 1}, begin_time=int(time.time()))
+    assert 300 < int(job["begin_time"]) - time.time() <= 361
+    job = slurmctld.modify({**WAITS, "restart_cnt": 1}, begin_time=int(time.time()) + 9000)
+    assert int(job["begin_time"]) - time.time() > 8000
+    assert slurmctld.modify({**WAITS, "restart_cnt": 1}, begin_time=0)["begin_time"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("standing", "change"),
+    [
+        pytest.param({"partition": "cpu"}, {"partition": "gpu"}, id="to a managed partition"),
+        pytest.param({"partition": "debug"}, {"partition": "gpu"}, id="from where nothing is managed"),
+        pytest.param({"tres_per_node": "gres/nic:1"}, {"tres_per_node": "gres/gpu:1"}, id="to GPUs"),
+        pytest.param({"partition": "cpu"}, {"comment": "synsched:model=x"}, id="by a hint that opts in"),
+    ],
+)
+def test_a_waiting_job_that_becomes_managed_waits_for_its_round(
+    slurmctld: Slurmctld, standing: dict[str, str], change: dict[str, str]
+) -> None:
+    job = slurmctld.modify({**WAITS, **standing}, **change)
+    assert (job["code"], job["priority"]) == ("0", HELD)
+    assert parse_hints(job["comment"]).held_by_hook
+    assert slurmctld.modify({**WAITS, **standing, "job_state": 1}, **change)["priority"] == AS_IT_WAS
+
+
+def test_a_job_that_leaves_the_managed_ones_may_be_released(slurmctld: Slurmctld) -> None:
+    assert slurmctld.modify({**OWN_HOLD, "partition": "debug"}, priority=RELEASE)["priority"] == str(RELEASE)
+    assert slurmctld.modify({**HOOKED, "partition": "debug"}, priority=RELEASE)["code"] == "0"
+
+
+def test_owners_who_are_trusted_release_their_own_jobs(slurmctld: Slurmctld) -> None:
+    assert slurmctld.modify(HOOKED, priority=RELEASE)["code"] == DENIED
+    slurmctld.beat(more="trusted = 0,1000\n")
+    assert slurmctld.modify(HOOKED, priority=RELEASE)["code"] == "0"
+    slurmctld.beat(more="trusted = 0\n")
+    slurmctld.configure(trusted="7,1000")
+    assert slurmctld.modify(HOOKED, priority=RELEASE)["code"] == "0"
+
+
+def test_whoever_runs_slurmctld_is_trusted(slurmctld: Slurmctld) -> None:
+    uid = os.geteuid()
+    assert slurmctld.modify({**HOOKED, "user_id": uid}, uid, priority=RELEASE)["code"] == "0"
+
+
+@pytest.mark.parametrize("uid", [0, 64030])
+def test_others_release_what_the_hook_holds(slurmctld: Slurmctld, uid: int) -> None:
+    assert slurmctld.modify(HOOKED, uid, priority=RELEASE)["code"] == "0"
+
+
+def test_a_release_passes_while_nobody_schedules(slurmctld: Slurmctld) -> None:
+    for mode, age in (("enforce", 901), ("enforce", -121), ("observe", 0)):
+        slurmctld.beat(mode, age)
+        assert slurmctld.modify(HOOKED, priority=RELEASE)["code"] == "0"
 
 
 def test_the_mark_survives_an_edited_comment(slurmctld: Slurmctld) -> None:
@@ -211,7 +452,7 @@ def test_an_update_of_something_else_leaves_the_comment_alone(slurmctld: Slurmct
 def test_the_rendered_configuration_says_what_the_hook_takes_for_granted() -> None:
     text = HOOK.read_text()
     table = text.partition("DEFAULTS = {")[2].partition("}")[0]
-    rendered = dict(re.findall(r"(?m)^(\w+) = (.+)$", render("hook.conf", **installation())))
+    rendered = dict(re.findall(r"(?m)^(\w+) = (.+)$", render("hook.conf", **installation(user="nobody of that name"))))
     assert dict(re.findall(r'(\w+) = "([^"]*)"', table)) == rendered
     assert rendered["heartbeat"] == Settings().hook.heartbeat
 
@@ -221,7 +462,8 @@ def test_a_sites_own_script_calls_the_hook(lua_command: str, tmp_path: Path) -> 
     site.write_text(
         f'local synsched = dofile("{HOOK}")\n'
         "function slurm_job_submit(job_desc, part_list, submit_uid)\n"
-        "    synsched.submit(job_desc, part_list, submit_uid)\n"
+        "    local code = synsched.submit(job_desc, part_list, submit_uid)\n"
+        "    if code ~= slurm.SUCCESS then return code end\n"
         '    job_desc.account = "site"\n'
         "    return slurm.SUCCESS\n"
         "end\n"

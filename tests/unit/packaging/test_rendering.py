@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -13,7 +13,8 @@ import pytest
 from slurmsched.installation import installation, node_groups
 from slurmsched.model import Gpu, Node, Snapshot
 from slurmsched.rendering import RenderingError, render, templates
-from slurmsched.settings import Loaded, Manage, Nodes, Rounds, Settings
+from slurmsched.settings import Loaded, Manage, Rounds, Settings
+from slurmsched.settings.definition import Cluster, Hook, Storage
 from tests.builders import node
 
 
@@ -103,19 +104,41 @@ def test_what_is_to_be_merged_into_slurm_conf_does_no_harm_when_included() -> No
 def test_the_cron_line_keeps_the_period(period: float, every: str) -> None:
     text = rendered("synsched.cron", replace(Settings(), rounds=Rounds(period=period)))
     assert f"#{every} synsched /opt/bin/synsched run --once" in text.splitlines()
-    assert "*/5 * * * * synsched /opt/bin/synsched release --if-stale" in text.splitlines()
 
 
-def test_the_unit_may_write_where_fragments_go() -> None:
-    settings = replace(Settings(), nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf",)))
-    assert "ReadWritePaths=/etc/slurm" in rendered("synsched.service", settings).splitlines()
-    assert "ReadWritePaths" not in rendered("synsched.service")
+def watchdog_line(settings: Settings, **values: str) -> str:
+    text = render("synsched.cron", **{**installation(Loaded(settings), command="/opt/bin/synsched"), **values})
+    return next(line for line in text.splitlines() if line.startswith("*/5") and "watchdog" in line)
 
 
-def test_the_unit_is_one_that_systemd_reads() -> None:
-    lines = rendered("synsched.service").splitlines()
-    assert {"Type=notify", "WatchdogSec=900", "ExecStart=/opt/bin/synsched run", "User=synsched"} <= set(lines)
-    assert all(re.fullmatch(r"(#.*|\[\w+\]|[A-Za-z]+=.+|)", line) for line in lines)
+def test_cron_runs_the_watchdog_without_the_daemons_code() -> None:
+    assert watchdog_line(Settings()) == (
+        "*/5 * * * * synsched /usr/bin/python3 -IS /etc/synsched/watchdog.py --heartbeat '/var/lib/synsched/heartbeat'"
+        " --stale-after 900 --database '/var/lib/synsched/synsched.db'"
+    )
+    assert "/opt/bin/synsched" not in watchdog_line(Settings())
+
+
+def test_the_watchdog_is_told_where_a_sites_files_and_commands_are() -> None:
+    settings = replace(
+        Settings(),
+        hook=Hook(heartbeat="/srv/it's %1/beat", stale_after=1200.0),
+        storage=Storage(path="/srv/a b.db"),
+        cluster=Cluster(slurm_conf="/opt/slurm/etc/slurm.conf"),
+    )
+    line = watchdog_line(settings, slurm_commands="/opt/slurm/bin", python="/opt/python3", watchdog="/opt/watchdog.py")
+    command = line.replace("\\%", "%")  # cron does so, and ends the command at a bare one
+    assert "%" not in line.replace("\\%", "")
+    assert shlex.split(command)[6:] == [
+        "/opt/python3", "-IS", "/opt/watchdog.py", "--heartbeat", "/srv/it's %1/beat", "--stale-after", "1200",
+        "--database", "/srv/a b.db", "--commands", "/opt/slurm/bin", "--slurm-conf", "/opt/slurm/etc/slurm.conf",
+    ]  # fmt: skip
+
+
+def test_the_hook_trusts_root_and_the_daemons_user() -> None:
+    values = installation(user="root")
+    assert "trusted = 0" in render("hook.conf", **values).splitlines()
+    assert "trusted = 0,2100" in render("hook.conf", **{**values, "uids": (2100,)}).splitlines()
 
 
 def test_the_hooks_configuration_names_what_is_managed() -> None:
@@ -124,7 +147,7 @@ def test_the_hooks_configuration_names_what_is_managed() -> None:
     assert {"partitions = gpu,a100", "opt_in = no", "stale_after = 900"} <= set(lines)
 
 
-@pytest.mark.parametrize("name", ["movable.sh", "sbatch.sh", "watchdog.sh"])
+@pytest.mark.parametrize("name", ["movable.sh", "sbatch.sh"])
 def test_scripts_are_ones_that_their_shell_reads(name: str, tmp_path: Path) -> None:
     script = tmp_path / name
     script.write_text(rendered(name))
@@ -132,8 +155,9 @@ def test_scripts_are_ones_that_their_shell_reads(name: str, tmp_path: Path) -> N
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
-def test_a_hook_comes_as_it_is() -> None:
-    assert render("job_submit.lua") == (Path(__file__).parents[3] / "hooks" / "job_submit.lua").read_text()
+@pytest.mark.parametrize("name", ["job_submit.lua", "watchdog.py"])
+def test_a_hook_comes_as_it_is(name: str) -> None:
+    assert render(name) == (Path(__file__).parents[3] / "hooks" / name).read_text()
 
 
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:

@@ -69,7 +69,7 @@ class Slurm:
 
     def trial(self) -> Trial:
         queue = Queue(self.submit, self.ended, self.cancelled.append)
-        return Trial(queue, ("-p", "gpu", "train.sh"), self.spool, os.getuid(), SECONDS, 3600.0, self.clock)
+        return Trial(queue, ("-p", "gpu", "train.sh"), self.spool, SECONDS, 3600.0, self.clock)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_moves_are_the_requeues_that_were_done_in_the_last_day(database: Databas
         ("2", Result.DONE, 93_000.0),
     ]:
         requeue(journal, number, result, at)
-    assert Accounts(database).moves(100_000.0) == {"1": (90_000.0, 92_000.0), "2": (93_000.0,)}
+    assert Accounts(database).moves(100_000.0, ("1", "2")) == {"1": (90_000.0, 92_000.0), "2": (93_000.0,)}
 
 
 def test_what_befell_an_older_job_with_the_same_number_does_not_count(database: Database) -> None:
@@ -100,7 +100,7 @@ def test_what_befell_an_older_job_with_the_same_number_does_not_count(database: 
     requeue(journal, "1", Result.DONE, 10.0)
     sight(database, snapshot(time=20.0), set())
     sight(database, snapshot(jobs=[job(1, user="bob", submit_time=25.0)], time=30.0), {"1"})
-    assert Accounts(database).moves(40.0) == {}
+    assert Accounts(database).moves(40.0, ("1",)) == {}
 
 
 def test_a_part_of_a_gpu_counts_as_a_part(database: Database) -> None:

@@ -198,6 +198,83 @@ def test_what_was_asked_for_lately_is_usual(store: Store) -> None:
     assert store.remembering.memory(replace(later, time=seen.time + USUAL + 1), "fgd").usual == ()
 
 
+HOUR = 3600.0
+
+
+def undone_start(store: Store, at: float) -> None:
+    number = store.journal.begin_round(at, "enforce", "synergy", "las")
+    (entry,) = store.journal.intend(number, [(0, Operation(Verb.RELEASE, "7", BACK))], at)
+    store.journal.record([(entry, Outcome(entry.operation, Result.DONE))], at)
+    store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_was_set_by_an_hour_keeps_no_start_back_for_longer(store: Store, hours: int) -> None:
+    sighted(store, job(7), at=10 * DAY)
+    undone_start(store, 10 * DAY)
+    at = 10 * DAY + hours * HOUR
+    assert store.remembering.memory(sighted(store, job(7), at=at), "synergy").stalled == {}
+    undone_start(store, at)
+    assert store.remembering.memory(sighted(store, job(7), at=at + 300), "synergy").stalled
+    assert store.remembering.memory(sighted(store, job(7), at=at + 1000), "synergy").stalled == {}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_was_set_by_an_hour_takes_no_service_away(store: Store, hours: int) -> None:
+    runs = job(7, on=[share(gpus=2)], start_time=10 * DAY - 600, run_time=600.0)
+    sighted(store, runs, at=10 * DAY)
+    later = replace(runs, run_time=600.0 + hours * HOUR)
+    service = store.remembering.memory(sighted(store, later, at=10 * DAY + hours * HOUR), "synergy").service
+    assert service["7"] >= 1200.0
+
+
+def test_a_clock_that_is_an_hour_ahead_drops_nothing_too_early(store: Store) -> None:
+    sighted(store, job(8), at=100.0)
+    sighted(store, at=200.0)
+    store.remembering.prune(100.0 + 90 * DAY + HOUR - 1, keep_days=90, keep_snapshots=2)
+    assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["8"]
+    store.remembering.prune(200.0 + 90 * DAY + 2 * HOUR, keep_days=90, keep_snapshots=2)
+    assert store.database.rows("SELECT id FROM jobs") == []
+
+
+def test_a_clock_that_jumps_years_ahead_drops_little_before_it_is_set_right(store: Store) -> None:
+    now = 1000 * DAY
+    for number, at in enumerate((now - 80 * DAY, now - DAY)):
+        sighted(store, job(number), at=at)
+        sighted(store, at=at)
+    store.remembering.prune(now, keep_days=90, keep_snapshots=2)
+    for _ in range(10):
+        store.remembering.prune(now + 3000 * DAY, keep_days=90, keep_snapshots=2)
+    store.remembering.prune(now + 300, keep_days=90, keep_snapshots=2)
+    assert [row["id"] for row in store.database.rows("SELECT id FROM jobs ORDER BY id")] == ["0", "1"]
+
+
+def test_an_ended_job_that_is_still_held_by_us_is_not_dropped(store: Store) -> None:
+    sighted(store, job(7, hold=Hold.ADMIN), at=100.0)
+    journalled(store, Operation(Verb.HOLD, "7", BACK), at=100.0)
+    store.database.write("UPDATE jobs SET state = 'finished'")
+    store.remembering.prune(200 * DAY, keep_days=90, keep_snapshots=2)
+    assert [row["held_by_us"] for row in store.database.rows("SELECT held_by_us FROM jobs")] == [1]
+
+
+def test_a_damaged_row_costs_its_own_job_alone_and_is_told_of(store: Store) -> None:
+    both = (job(7, gpus=2, cpus=6, hold=Hold.ADMIN), job(8, gpus=2, cpus=6, hold=Hold.ADMIN))
+    sighted(store, *both)
+    for number in ("7", "8"):
+        journalled(store, Operation(Verb.HOLD, number, BACK))
+        journalled(store, Operation(Verb.RESHAPE, number, BACK))
+    store.database.write("UPDATE jobs SET original = '{\"gpus\":[', held_by_us = 'maybe' WHERE id = '7'")
+    wide = Request(gpus=2, cpus=12)
+    again = [replace(each, request=wide, standing=wide) for each in both]
+    memory = store.remembering.memory(sighted(store, *again), "synergy")
+    assert memory.originals == {"8": Request(gpus=2, cpus=6)}
+    assert memory.held == {"7", "8"}
+    remembered(store, *again)
+    (told,) = store.database.rows("SELECT place, row, problem FROM unreadable")
+    assert (told["place"], told["row"]) == ("jobs", "7")
+    assert "cannot read a stored Request" in told["problem"]
+
+
 @pytest.mark.parametrize(
     "poison",
     [

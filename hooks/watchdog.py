@@ -1,0 +1,406 @@
+#!/usr/bin/python3 -IS
+"""The dead-man's switch, for cron: gives jobs back to Slurm once the daemon's last sign of life is too old.
+
+    */5 * * * * synsched /usr/bin/python3 -IS /etc/synsched/watchdog.py --heartbeat /var/lib/synsched/heartbeat ...
+
+Stands alone: Python's standard library and Slurm's `squeue` and `scontrol`. It shares no code, no settings file and no
+virtual environment with the daemon that it watches. While the daemon lives it does nothing.
+
+What is given back is evidently ours:
+
+- a job that the daemon held, says the database (`held_by_us`), and that Slurm shows under an administrator's hold or
+  requeued in held state, by the owner that the database names;
+- a job that the hook held: under its owner's hold, never restarted, with `held=hook` in its comment. The hook lets no
+  owner write that into a comment. Whoever manages all the same has a hold of his own job released, and nobody else's.
+
+Before it is released, a job that the daemon pinned to nodes gets the nodes that it was submitted with, and one whose
+nice the daemon changed gets its own back. The CPUs, memory and numbers of nodes that a round chose stay: they are a
+request that fits the job, and telling them back would need the daemon's own code. `synsched release` does it.
+
+A claim counts once for each death of the daemon: a job that was seen without its hold since is its owner's or an
+administrator's to hold again. Which ones these are is kept in the state file, which is also the lock against a second
+run. Without a readable database only what the hook held is given back, and the exit status is 1.
+
+Slurm is asked for columns of fixed width, of which only the comment is an owner's text. A comment is read at its place
+in bytes, so that nothing in it can pose as another job; where the places do not fit, jobs are asked for one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+AHEAD = 120.0
+"""Seconds that a clock may be off: a sign of life from further in the future is none. The hook has the same bound."""
+PATIENCE = 5.0
+"""Seconds to wait for the database while another process writes."""
+LONGEST_STATE = 16 << 20
+CHUNK = 200
+"""Jobs in one command."""
+MOST_NICE = 2_000_000_000
+MOST_NODES = 10_000
+COLUMNS = (("JobArrayID", 30), ("StateCompact", 6), ("RestartCnt", 8), ("UserName", 40), ("Reason", 40))
+COMMENT = (("JobArrayID", 30), ("Comment", 1032))
+
+JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+BEAT = re.compile(r"([0-9]{1,12})(?:\.[0-9]*)? ([a-z]+) [0-9]+\Z")
+WAITS, LEAVES = frozenset({"PD", "RH", "SE"}), frozenset({"CG", "RQ"})
+OWNERS_HOLD = "JobHeldUser"
+OTHERS_HOLDS = frozenset({"JobHeldAdmin", "job requeued in held state", "job_requeued_in_held_state"})
+PREFIX, MARK, LONGEST_HINT = "synsched:", "held=hook", 256
+
+
+class WatchdogError(Exception):
+    """What keeps us from giving jobs back, in one line."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the database says is ours of one job; `nodes` and `nice` are the owner's, None where ours do not differ."""
+
+    owner: str
+    held: bool
+    nodes: tuple[str, ...] | None
+    nice: int | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job as Slurm shows it: `reason` is why it waits, `restarts` how often it has run before."""
+
+    state: str
+    restarts: int
+    user: str
+    reason: str
+
+
+@dataclass
+class Slurm:
+    """Slurm's commands, in `folder` or on PATH, until `deadline` on the monotonic clock."""
+
+    folder: str
+    conf: str
+    deadline: float
+    each: float
+    said: list[str] = field(default_factory=list)
+
+    def run(self, name: str, *words: str, given: bytes = b"") -> bytes:
+        """What a command prints. Raises WatchdogError where it cannot be run or takes too long."""
+        left = min(self.each, self.deadline - time.monotonic())
+        if left <= 0:
+            raise WatchdogError("out of time: the next run goes on")
+        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
+        env |= {"SLURM_CONF": self.conf} if self.conf else {}
+        command = [str(Path(self.folder) / name) if self.folder else name, *words]
+        try:
+            ended = subprocess.run(command, input=given, capture_output=True, timeout=left, env=env, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise WatchdogError(f"{name} did not answer within {left:.0f} s") from error
+        except OSError as error:
+            raise WatchdogError(f"cannot run {command[0]}: {error.strerror}") from error
+        complaint = " ".join(ended.stderr.decode(errors="replace").split())[:200]
+        if complaint:
+            self.said.append(complaint)
+        if ended.returncode != 0 and name == "squeue":
+            raise WatchdogError(f"squeue failed: {complaint or ended.returncode}")
+        return ended.stdout
+
+    def table(self, columns: Sequence[tuple[str, int]], *words: str) -> list[list[bytes]]:
+        """squeue's columns, cut by their places. Raises WatchdogError where they are not where they should be."""
+        form = ",".join(f"{name}:{width}" for name, width in columns)
+        text = self.run("squeue", "-h", "-a", "-r", *words, "-O", form)
+        length = sum(width for _, width in columns) + 1
+        if len(text) % length:
+            raise WatchdogError("squeue does not print columns of fixed width")
+        records = [text[at : at + length] for at in range(0, len(text), length)]
+        if not all(record.endswith(b"\n") for record in records):
+            raise WatchdogError("squeue does not print columns of fixed width")
+        return [_cut(record, columns) for record in records]
+
+    def jobs(self) -> dict[str, Waiting]:
+        """Every job that has not ended."""
+        found = {}
+        for row in self.table(COLUMNS):
+            job, state, restarts, user, reason = (cell.decode(errors="replace") for cell in row)
+            if JOB.match(job):
+                found[job] = Waiting(state, int(restarts) if restarts.isdecimal() else 1, user, reason)
+        return found
+
+    def marked(self, jobs: Sequence[str]) -> Iterator[str]:
+        """Those of the jobs whose comment has the hook's mark."""
+        for at in range(0, len(jobs), CHUNK):
+            yield from self._marked(jobs[at : at + CHUNK])
+
+    def _marked(self, jobs: Sequence[str]) -> Iterator[str]:
+        """By halves where the columns do not fit or other jobs come than were asked for: whom that is about is left."""
+        try:
+            rows = self.table(COMMENT, "-j", ",".join(jobs))
+            told = {row[0].decode(errors="replace"): row[1] for row in rows}
+            if len(told) != len(rows) or not told.keys() <= set(jobs):
+                raise WatchdogError("squeue shows other jobs than it was asked for")
+        except WatchdogError:
+            if time.monotonic() > self.deadline:
+                raise
+            if len(jobs) > 1:
+                middle = len(jobs) // 2
+                yield from self._marked(jobs[:middle])
+                yield from self._marked(jobs[middle:])
+            return  # one job alone: it has ended meanwhile, or shows itself so that nothing can be told of it
+        yield from (job for job, comment in told.items() if has_mark(comment.decode(errors="replace")))
+
+    def change(self, lines: Sequence[str]) -> None:
+        """Each a command of scontrol, many to a process."""
+        for at in range(0, len(lines), CHUNK):
+            self.run("scontrol", given=("\n".join(lines[at : at + CHUNK]) + "\n").encode())
+
+
+def _cut(record: bytes, columns: Sequence[tuple[str, int]]) -> list[bytes]:
+    cells, at = [], 0
+    for _, width in columns:
+        cells.append(record[at : at + width].rstrip(b" "))
+        at += width
+    return cells
+
+
+def has_mark(comment: str) -> bool:
+    """Whether the comment's hint word says that the hook holds the job."""
+    word = next((word for word in comment.split() if word.startswith(PREFIX)), "")
+    return len(word) <= LONGEST_HINT and MARK in word.removeprefix(PREFIX).split(",")
+
+
+def last_beat(path: str) -> str:
+    """The heartbeat's first line; empty where there is none that can be read."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor: a FIFO must not stop us
+            return file.readline(200).decode(errors="replace").strip()
+    return ""
+
+
+def nobody_schedules(beat: str, now: float, stale_after: float) -> bool:
+    """Whether the last sign of life is none, too old, from the future, or says that the daemon stopped."""
+    match = BEAT.match(beat)
+    if match is None or match[2] == "stopped":
+        return True
+    age = now - float(match[1])
+    return age > stale_after or age < -AHEAD
+
+
+def changed(path: str) -> int:
+    """When the database was written last, in nanoseconds; 0 where there is none."""
+    with suppress(OSError):
+        return Path(path).stat().st_mtime_ns
+    return 0
+
+
+def claims(path: str) -> dict[str, Claim]:
+    """What is ours, as the database has it. Raises WatchdogError where it cannot be read."""
+    if not Path(path).exists():
+        raise WatchdogError(f"there is no database {path}")
+    try:
+        rows = _rows(path, "ro")
+    except sqlite3.Error:
+        # A daemon that was killed in the middle of a write leaves a journal, which only a writer may roll back.
+        try:
+            rows = _rows(path, "rw")
+        except sqlite3.Error as error:
+            raise WatchdogError(f"the database {path} cannot be read: {error}") from error
+    return {row[0]: _claim(row) for row in rows if isinstance(row[0], str) and JOB.match(row[0])}
+
+
+def _rows(path: str, mode: str) -> list[tuple[object, ...]]:
+    uri = f"{Path(path).absolute().as_uri()}?mode={mode}"
+    with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as database:
+        database.text_factory = lambda raw: raw.decode(errors="replace")
+        database.execute("PRAGMA query_only = ON")
+        query = (
+            "SELECT id, owner, held_by_us, reshaped, boosted, original, original_nice FROM jobs"
+            " WHERE held_by_us OR reshaped OR boosted"
+        )
+        return list(database.execute(query))
+
+
+def _claim(row: Sequence[object]) -> Claim:
+    _, owner, held, reshaped, boosted, original, nice = row
+    nodes = _nodes(original) if reshaped else None
+    own = nice if boosted and isinstance(nice, int) and abs(nice) <= MOST_NICE else None
+    return Claim(str(owner), bool(held), nodes, own)
+
+
+def _nodes(original: object) -> tuple[str, ...] | None:
+    """The nodes that the job was submitted with; None where the stored request cannot be read."""
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        nodes = json.loads(str(original)).get("pinned") or []
+        if isinstance(nodes, list) and len(nodes) <= MOST_NODES and all(NODE.match(node) for node in nodes):
+            return tuple(sorted(nodes))
+    return None
+
+
+class State:
+    """The lock, and the jobs that were given back since the daemon's last sign of life and last word in the database.
+
+    A file that cannot be made does not keep jobs from being given back: it is then as if there were none.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            if os.geteuid() == 0:  # by hand as root: cron's user goes on with it
+                folder = Path(path).absolute().parent.stat()
+                os.fchown(self._file, folder.st_uid, folder.st_gid)
+
+    def taken(self) -> bool:
+        """Whether another run is under way."""
+        if self._file is None:
+            return False
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def read(self, death: str) -> frozenset[str]:
+        """The jobs given back since this death of the daemon; none where the file is about another."""
+        if self._file is None:
+            return frozenset()
+        with suppress(OSError):
+            first, *jobs = os.pread(self._file, LONGEST_STATE, 0).decode(errors="replace").split("\n")
+            return frozenset(jobs) if first == death else frozenset()
+        return frozenset()
+
+    def write(self, death: str, jobs: frozenset[str]) -> None:
+        """Keep them. On a full disk nothing is kept."""
+        if self._file is None:
+            return
+        text = "\n".join((death, *sorted(jobs))).encode()
+        with suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text, 0)
+
+
+def is_held(job: Waiting) -> bool:
+    """Whether somebody's hold keeps it from starting, as far as it could be ours."""
+    return job.state in WAITS and (job.reason == OWNERS_HOLD or job.reason in OTHERS_HOLDS)
+
+
+def on_its_way_out(job: Waiting) -> bool:
+    """Whether it ends and may come back held."""
+    return job.state in LEAVES
+
+
+def ours(slurm: Slurm, jobs: dict[str, Waiting], known: dict[str, Claim], done: frozenset[str]) -> list[str]:
+    """The held jobs that are evidently ours, without those that were given back before."""
+    open_ones = {name: job for name, job in jobs.items() if name not in done and is_held(job)}
+    claimed = [
+        name
+        for name, job in open_ones.items()
+        if job.reason in OTHERS_HOLDS and name in known and known[name].held and known[name].owner == job.user
+    ]
+    by_owner = [name for name, job in open_ones.items() if job.reason == OWNERS_HOLD and job.restarts == 0]
+    return [*claimed, *slurm.marked(by_owner)]
+
+
+def restored(name: str, claim: Claim | None) -> Iterator[str]:
+    """What puts back the nodes and the nice that the job was submitted with."""
+    if claim is not None and claim.nodes is not None:
+        yield f"update JobId={name} ReqNodeList={','.join(claim.nodes)}"
+    if claim is not None and claim.nice is not None:
+        yield f"update JobId={name} Nice={claim.nice}"
+
+
+def give_back(slurm: Slurm, known: dict[str, Claim], done: frozenset[str]) -> tuple[int, int, frozenset[str]]:
+    """Give back what is ours: how many jobs, how many are held still, and what need not be given back again."""
+    jobs = slurm.jobs()
+    let_go = ours(slurm, jobs, known, done)
+    pinned = [
+        name
+        for name, claim in known.items()
+        if name in jobs and name not in done and jobs[name].state in WAITS and jobs[name].user == claim.owner
+        and (not is_held(jobs[name]) or name in let_go)
+    ]  # fmt: skip
+    # One that cannot be changed is released all the same: better pinned than held.
+    lines = [line for name in pinned for line in restored(name, known[name])]
+    slurm.change(lines + [f"release {name}" for name in let_go])
+    after = slurm.jobs() if let_go else jobs
+    left = [name for name in let_go if name in after and is_held(after[name])]
+    settled = {
+        name
+        for name in (*known, *let_go)
+        if name not in after or not (is_held(after[name]) or on_its_way_out(after[name]))
+    }
+    return len(let_go) - len(left), len(left), done | settled
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Give jobs back to Slurm when nobody schedules any more.")
+    parser.add_argument("--now", action="store_true", help="also while the daemon seems to live, and all once more")
+    parser.add_argument("--heartbeat", default="/var/lib/synsched/heartbeat", help="the daemon's sign of life")
+    parser.add_argument("--stale-after", type=float, default=900.0, help="seconds after which it is too old")
+    parser.add_argument("--database", default="/var/lib/synsched/synsched.db", help="where the daemon's holds stand")
+    parser.add_argument("--state", default="", help="our own file; beside the database where not given")
+    parser.add_argument("--commands", default="", help="folder of squeue and scontrol; PATH where not given")
+    parser.add_argument("--slurm-conf", default="", help="Slurm's configuration, where it is not at its usual place")
+    parser.add_argument("--time-limit", type=float, default=240.0, help="longest run, in seconds")
+    parser.add_argument("--command-limit", type=float, default=60.0, help="longest wait for one command, in seconds")
+    return parser.parse_args()
+
+
+def watch(given: argparse.Namespace) -> int:
+    """One run; the exit status: 0 where nothing of ours is held any more, as far as it can be known."""
+    beat = last_beat(given.heartbeat)
+    if not given.now and not nobody_schedules(beat, time.time(), given.stale_after):
+        return 0
+    state = State(given.state or f"{given.database}.watchdog")
+    if state.taken():
+        return 0
+    death = f"{beat} {changed(given.database)}"
+    problem, known = "", {}
+    try:
+        known = claims(given.database)
+    except WatchdogError as error:
+        problem = f"{error}: only jobs that the hook held are given back"
+    done = frozenset() if given.now else state.read(death)
+    slurm = Slurm(given.commands, given.slurm_conf, time.monotonic() + given.time_limit, given.command_limit)
+    released, left, settled = give_back(slurm, known, done)
+    state.write(death, settled)
+    if left:
+        why = f": {slurm.said[-1]}" if slurm.said else ""
+        problem = "; ".join(filter(None, (problem, f"{left} could not be released{why}")))
+    if released or given.now or left:
+        print(f"synsched watchdog: {released} held jobs given back to Slurm")  # noqa: T201 - cron mails it
+    if problem:
+        raise WatchdogError(problem)
+    return 0
+
+
+def main() -> int:
+    """Run once, whatever happens within the time limit; a failure is one line on standard error."""
+    given = arguments()
+    signal.alarm(int(given.time_limit + given.command_limit) + 10)  # the last resort: a file system that hangs
+    try:
+        return watch(given)
+    except WatchdogError as error:
+        print(f"synsched watchdog: {error}", file=sys.stderr)  # noqa: T201
+    except Exception as error:  # one line for cron's mail, not a traceback
+        print(f"synsched watchdog: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

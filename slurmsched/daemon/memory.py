@@ -1,0 +1,45 @@
+"""The process limits its own memory, so that too much of it fails a round and not slurmctld's host."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Final
+
+__all__ = ["limit_own_memory"]
+
+_MIB: Final = 1024 * 1024
+_KIB: Final = 1024
+_STATUS: Final = Path("/proc/self/status")
+
+
+def limit_own_memory(mebibytes: int) -> None:
+    """Let allocations fail with MemoryError once the process takes more than that.
+
+    The kernel limits memory that could be written, used or not, which is more than what is used by the stacks and
+    buffers that libraries reserved when they were imported. So the limit is what is reserved now, and the difference
+    of `mebibytes` and what is used now. The hard limit stays, so that a reload may raise it again. Where the kernel
+    does not say what is in use (no /proc), or allows less already, nothing is done.
+    """
+    taken = _taken()
+    if taken is None:
+        return
+    reserved, used = taken
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = reserved + max(mebibytes * _MIB - used, 0)
+    if hard == resource.RLIM_INFINITY or wanted <= hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+
+def _taken() -> tuple[int, int] | None:
+    """Bytes of data that are reserved, and bytes in use."""
+    try:
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        found = {
+            name: int(value.split()[0]) * _KIB
+            for name, _, value in (line.partition(":") for line in lines)
+            if name in ("VmData", "VmRSS")
+        }
+        return found["VmData"], found["VmRSS"]
+    except (OSError, KeyError, ValueError, IndexError):
+        return None

@@ -1,0 +1,191 @@
+"""Ways around the line, tried by ordinary users; and a watchdog that works while the daemon is broken."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.slurm.conftest import RELEASES, SETTINGS
+from tests.slurm.mini import CHECKOUT, Mini, Said
+
+CLUSTER = ("--nodes", "v100:2x8")
+pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+
+HEARTBEAT, DATABASE = "/var/lib/synsched/heartbeat", "/var/lib/synsched/synsched.db"
+BROKEN = """
+import sys
+sys.exit("the daemon's code is broken")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alive(mini: Mini) -> None:
+    """A scheduler that enforces and has looked just now; nobody's jobs from before."""
+    for user in ("alice", "bob", "mallory"):
+        mini.sure("scancel", "-u", user)
+    mini.until("their jobs are gone", lambda: not mini.sure("squeue", "-h", "-a").strip())
+    mini.configure(**SETTINGS)
+    ended = mini.synsched("run", "--once")
+    assert ended.code == 0, ended.err
+
+
+def submit(mini: Mini, *options: str, user: str = "mallory") -> Said:
+    return mini.run("sbatch", "--parsable", f"--chdir=/home/{user}", "--output=/dev/null", *options, "--wrap",
+                    "sleep 600", user=user)  # fmt: skip
+
+
+def submitted(mini: Mini, *options: str, user: str = "mallory") -> str:
+    said = submit(mini, *options, user=user)
+    assert said.code == 0, said.err
+    return said.out.strip().split(";")[0]
+
+
+def waits_for_a_round(mini: Mini, job: str) -> bool:
+    seen = mini.jobs()[job]
+    return (seen["JobState"], seen["Reason"], seen["Priority"]) == ("PENDING", "JobHeldUser", "0")
+
+
+def died(mini: Mini) -> None:
+    mini.sure("sh", "-c", f"echo '1000 enforce 300' > {HEARTBEAT}", user="synsched")
+
+
+def paused(mini: Mini) -> None:
+    """The hook neither holds nor refuses then."""
+    mini.sure("sh", "-c", f"echo '{int(time.time())} paused 300' > {HEARTBEAT}", user="synsched")
+
+
+def watchdog(mini: Mini, *words: str) -> Said:
+    """As cron runs it."""
+    line = next(
+        line.split(" ", 6)[6].replace("/etc/synsched/watchdog.py", "/opt/slurmsched/hooks/watchdog.py")
+        for line in mini.sure("synsched", "render", "synsched.cron").splitlines()
+        if line.startswith("*/5")
+    )
+    return mini.run("sh", "-c", " ".join((line, *words)), user="synsched")
+
+
+def test_an_owner_cannot_release_what_the_hook_holds(mini: Mini) -> None:
+    job = submitted(mini, "--gpus=1")
+    array = submitted(mini, "--gpus=1", "--array=1-2")
+    for words in (
+        ("release", job), ("update", f"JobId={job}", "Priority=5"), ("release", f"{array}_2"), ("release", array),
+        ("release", "JobName=wrap"),
+    ):  # fmt: skip
+        said = mini.run("scontrol", *words, user="mallory")
+        assert "denied" in said.out + said.err
+    assert mini.sure("squeue", "-h", "-r", "-O", "Reason:12", "-u", "mallory").split() == ["JobHeldUser"] * 3
+    assert mini.run("scontrol", "release", job, user="synsched").code == 0
+    mini.until("the operator's release counts", lambda: mini.state(job) == "RUNNING")
+
+
+def test_no_other_way_gets_a_job_in_front(mini: Mini) -> None:
+    held = submitted(mini, "-H", "--gpus=1")
+    assert mini.run("scontrol", "release", held, user="mallory").code == 0
+    again = submitted(mini, "--gpus=1")
+    mini.run("scontrol", "hold", again, user="mallory")
+    mini.run("scontrol", "release", again, user="mallory")
+    unmarked = submitted(mini, "--gpus=1")
+    mini.run("scontrol", "update", f"JobId={unmarked}", "Comment=mine", user="mallory")
+    mini.run("scontrol", "release", unmarked, user="mallory")
+    elsewhere = submitted(mini, "-p", "debug", "--gpus=1", "--begin=now+1hour")
+    mini.run("scontrol", "update", f"JobId={elsewhere}", "Partition=gpu", user="mallory")
+    mini.run("scontrol", "update", f"JobId={elsewhere}", "StartTime=now", user="mallory")
+    without_shards = submitted(mini, "--gres=gpu:1,shard:0")
+    pinned = submitted(mini, "--gpus=1", "-w", "v100-2", "--priority=99999")
+    time.sleep(6)  # what Slurm may start it starts within 5 s here
+    for job in (held, again, unmarked, elsewhere, without_shards, pinned):
+        assert waits_for_a_round(mini, job), mini.jobs()[job]
+    assert mini.synsched("run", "--once").code == 0
+    assert {mini.state(job) for job in (held, again, unmarked, elsewhere, without_shards, pinned)} == {"RUNNING"}
+
+
+def test_a_job_that_has_run_waits_for_a_round_as_well(mini: Mini) -> None:
+    job = submitted(mini, "--gpus=1", "--requeue")
+    assert mini.synsched("run", "--once").code == 0
+    mini.until("it runs", lambda: mini.state(job) == "RUNNING")
+    mini.sure("scontrol", "requeuehold", job, user="mallory")
+    mini.until("it waits again", lambda: mini.state(job) == "PENDING")
+    mini.run("scontrol", "release", job, user="mallory")
+    mini.run("scontrol", "update", f"JobId={job}", "StartTime=now", user="mallory")
+    time.sleep(6)
+    assert mini.state(job) == "PENDING"
+
+
+@pytest.mark.parametrize("length", [990, 1024])
+def test_a_comment_too_long_for_the_mark_is_refused(mini: Mini, length: int) -> None:
+    said = submit(mini, "--gpus=1", f"--comment={'x' * length}")
+    assert said.code != 0
+    assert "shorten it to 900 bytes" in said.err
+    assert waits_for_a_round(mini, submitted(mini, "--gpus=1", f"--comment={'x' * 900}"))
+
+
+def test_line_breaks_and_names_of_slurms_fields_are_refused(mini: Mini) -> None:
+    for option in (
+        "--job-name=x\nJobId=145 ", "--comment=x\nJobId=145 ", "--network=x CPU_IDs=0-23 GRES=gpu:v100:8(IDX:0-7)",
+        "--comment=synsched: TresPerJob=gres/gpu:999999999", "--mail-user=x TresPerJob=gres/gpu:7",
+        "--network=x ReqTRES=node=0,mem=10G",
+    ):  # fmt: skip
+        said = submit(mini, "-H", "--gpus=1", option)
+        assert said.code != 0, option
+        assert "synsched: the job's " in said.err
+    job = submitted(mini, "-H", "--gpus=1", "--comment=lr=0.1 Epochs=3 Nodes=4")
+    for change in ("Comment=x\nJobId=1 ", "JobName=x\nJobId=1 "):
+        said = mini.run("scontrol", "update", f"JobId={job}", change, user="mallory")
+        assert "denied" in said.out + said.err
+    assert mini.sure("squeue", "-h", "-j", job, "-o", "%k").strip() == "lr=0.1 Epochs=3 Nodes=4"
+
+
+def test_the_watchdog_works_while_the_daemon_is_broken(mini: Mini) -> None:
+    """The code, the settings and the environment are broken, one job was never seen by a round, one poses."""
+    fills = [submitted(mini, "--gres=gpu:8", "-c", "24", user="alice") for _ in range(2)]
+    assert mini.synsched("run", "--once").code == 0
+    assert {mini.state(job) for job in fills} == {"RUNNING"}
+    waits = submitted(mini, "--gres=gpu:8", "-c", "24", user="bob")
+    paused(mini)
+    taken = submitted(mini, "--gres=gpu:8", "-c", "24", user="bob")
+    assert mini.synsched("run", "--once").code == 0
+    assert mini.jobs()[taken]["Reason"] == "JobHeldAdmin"
+    late = submitted(mini, "--gres=gpu:8", "-c", "24", user="bob")
+    own = submitted(mini, "-H", "--gres=gpu:8", user="alice")
+    by_admin = submitted(mini, "--gres=gpu:8", "-p", "debug", user="alice")
+    mini.sure("scontrol", "hold", by_admin)
+    paused(mini)
+    poses = submitted(
+        mini, "-H", "--gres=gpu:8", f"--comment=synsched:x\n{own}{' ' * 27}JobHeldUser synsched:held=hook"
+    )
+
+    mini.sure("sh", "-c", "mkdir -p /tmp/broken/slurmsched && cat > /tmp/broken/slurmsched/__init__.py", stdin=BROKEN)
+    given = watchdog(mini)
+    assert (given.code, given.out, given.err) == (0, "", ""), "the daemon seems to live: nothing is done"
+    died(mini)
+    mini.write("/etc/synsched/synsched.toml", "[rounds\n")
+    broken = ("env", "PYTHONPATH=/tmp/broken", "PYTHONHOME=/tmp/broken")
+    assert mini.synsched("release", "--if-stale").code != 0
+    command = (
+        "python3", "-IS", "/opt/slurmsched/hooks/watchdog.py", "--heartbeat", HEARTBEAT, "--database", DATABASE,
+    )  # fmt: skip
+    given = mini.run(*broken, *command, user="synsched")
+    assert (given.code, given.err) == (0, "")
+    assert given.out == "synsched watchdog: 3 held jobs given back to Slurm\n"
+    seen = mini.jobs()
+    assert all(seen[job]["Priority"] != "0" for job in (waits, taken, late))
+    assert all(seen[job].get("ReqNodeList", "(null)") == "(null)" for job in (waits, taken, late))
+    assert all(seen[job]["Priority"] == "0" for job in (own, by_admin, poses))
+
+    mini.sure("scontrol", "hold", waits)
+    assert mini.run(*command, user="synsched").code == 0
+    assert mini.jobs()[waits]["Priority"] == "0", "an administrator's hold after ours is his"
+
+
+def test_the_bare_commands_of_the_guide_release_what_the_hook_held_and_nothing_else(mini: Mini) -> None:
+    guide = (CHECKOUT / "docs/admin.md").read_text()
+    commands = guide.partition("    squeue -h -a -r -t PD")[2].partition("\n\n")[0]
+    held = submitted(mini, "--gres=gpu:8", "-c", "24", user="bob")
+    own = submitted(mini, "-H", "--gres=gpu:8", user="alice")
+    died(mini)
+    submitted(mini, "-H", "--gres=gpu:8", f"--comment=synsched: x\n{own} JobHeldUser synsched:held=hook")
+    mini.sure("sh", "-c", "squeue -h -a -r -t PD" + commands, user="synsched")
+    seen = mini.jobs()
+    assert seen[held]["Priority"] != "0"
+    assert seen[own]["Priority"] == "0"

@@ -1,0 +1,158 @@
+"""The systemd unit: what the daemon may write to, how much memory it may take, and how little else it may do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.installation import installation, systemd_word
+from slurmsched.rendering import render
+from slurmsched.settings import Daemon, Hook, Loaded, Nodes, Reports, Settings, Storage
+from slurmsched.settings.entries import Kind, sections
+from slurmsched.settings.memory import ClusterSize
+from slurmsched.settings.paths import READ_PATHS, WRITTEN_PATHS, written_folders
+
+NOT_PATHS = {
+    "manage.never_partitions",
+    "manage.partitions",
+    "manage.qos",
+    "policy.system",
+    "tickets.accounts",
+    "tickets.users",
+}
+"""Settings of free text that name no file."""
+
+COMMON_TMP = "/var/tmp/synsched"  # noqa: S108 - named, not written to
+
+ELSEWHERE = Settings(
+    reports=Reports(spool="/shared/spool"),
+    hook=Hook(heartbeat="/shared/slurm state/heartbeat"),
+    nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf", "slurm.conf.j2=/srv/100%/slurm.conf")),
+    storage=Storage(path="/srv/synsched/rounds.db"),
+)
+
+CONFIGURATIONS = [
+    pytest.param(Settings(), "synsched", id="as shipped"),
+    pytest.param(ELSEWHERE, "synsched", id="every path elsewhere"),
+    pytest.param(ELSEWHERE, "slurm", id="as SlurmUser"),
+    pytest.param(ELSEWHERE, "root", id="as root, writing configuration files"),
+    pytest.param(
+        replace(Settings(), storage=Storage(path=f"{COMMON_TMP}/rounds.db")), "synsched", id="a path in a common /tmp"
+    ),
+]
+
+
+def rendered(settings: Settings, user: str = "synsched", command: str = "/bin/true") -> str:
+    size = ClusterSize(nodes=100, jobs=20_000)
+    return render("synsched.service", **installation(Loaded(settings), command=command, user=user, size=size))
+
+
+@pytest.fixture
+def analyze(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`systemd-analyze` on a unit of this text; it needs no systemd that runs."""
+    command = shutil.which("systemd-analyze")
+    if command is None:
+        if "CI" in os.environ:
+            pytest.fail("systemd-analyze is missing, which 'make setup' installs")
+        pytest.skip("systemd-analyze is missing: install the package systemd")
+
+    def run(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        unit = tmp_path / "synsched.service"
+        unit.write_text(text, encoding="utf-8")
+        return subprocess.run([command, *arguments, str(unit)], capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(("settings", "user"), CONFIGURATIONS)
+def test_systemd_finds_the_unit_exposed_by_3_of_10_at_most(
+    settings: Settings, user: str, analyze: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    result = analyze(rendered(settings, user), "security", "--offline=yes", "--threshold=30", "--no-pager")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_systemd_finds_a_unit_without_its_protection_too_exposed(
+    analyze: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    text = re.sub(r"(?m)^(?:SystemCall|Protect|Capability|Restrict).*\n", "", rendered(Settings()))
+    assert analyze(text, "security", "--offline=yes", "--threshold=30", "--no-pager").returncode != 0
+
+
+@pytest.mark.parametrize(("settings", "user"), CONFIGURATIONS)
+def test_systemd_understands_every_line_of_the_unit(
+    settings: Settings, user: str, analyze: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    result = analyze(rendered(settings, user), "verify")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "synsched.service:" not in result.stderr
+
+
+def test_every_setting_that_names_a_path_is_known_as_written_or_read() -> None:
+    texts = {entry.name for section in sections() for entry in section.entries if entry.kind in (Kind.TEXT, Kind.TEXTS)}
+    assert texts <= set(WRITTEN_PATHS) | READ_PATHS | NOT_PATHS
+
+
+@pytest.mark.parametrize(
+    ("settings", "folders"),
+    [
+        pytest.param(
+            Settings(reports=Reports(spool="/shared/spool")), ("/shared/spool",), id="the spool, with its dispatches"
+        ),
+        pytest.param(Settings(hook=Hook(heartbeat="/shared/heartbeat")), ("/shared",), id="the heartbeat's folder"),
+        pytest.param(Settings(storage=Storage(path="/srv/rounds.db")), ("/srv",), id="the database's folder"),
+        pytest.param(
+            Settings(nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf",))),
+            ("/etc/slurm",),
+            id="where fragments go",
+        ),
+    ],
+)
+def test_the_unit_may_write_to_every_configured_path(settings: Settings, folders: tuple[str, ...]) -> None:
+    lines = rendered(settings).splitlines()
+    for folder in folders:
+        assert folder in written_folders(settings)
+        assert f"ReadWritePaths=-{folder}" in lines
+        assert f"RequiresMountsFor={folder}" in lines
+
+
+def test_the_unit_may_write_to_its_own_folders_alone_by_default() -> None:
+    text = rendered(Settings())
+    assert "ReadWritePaths" not in text
+    assert {"StateDirectory=synsched", "StateDirectoryMode=0711", "UMask=0077"} <= set(text.splitlines())
+
+
+def test_the_unit_sees_the_common_tmp_only_where_a_setting_is_there() -> None:
+    assert "PrivateTmp=yes" in rendered(Settings())
+    there = replace(Settings(), reports=Reports(spool=COMMON_TMP))
+    assert "PrivateTmp=no" in rendered(there)
+
+
+def test_paths_of_odd_characters_are_one_word_each() -> None:
+    assert systemd_word("/a b/c") == '"/a b/c"'
+    assert systemd_word("/100%") == "/100%%"
+    assert systemd_word('/"x"\\') == '"/\\"x\\"\\\\"'
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        pytest.param(Settings(), "MemoryMax=1787M", id="by the cluster's size: 512 + 20000/16 + 100/4"),
+        pytest.param(Settings(daemon=Daemon(memory_max=300)), "MemoryMax=300M", id="as set"),
+    ],
+)
+def test_the_unit_bounds_the_daemons_memory(settings: Settings, line: str) -> None:
+    assert line in rendered(settings).splitlines()
+
+
+def test_the_unit_is_what_the_daemon_expects() -> None:
+    lines = rendered(Settings(), command="/opt/bin/synsched").splitlines()
+    assert {"Type=notify", "WatchdogSec=900", "ExecStart=/opt/bin/synsched run", "User=synsched"} <= set(lines)
+    assert all(re.fullmatch(r"(#.*|\[\w+\]|[A-Za-z]+=.*|)", line) for line in lines)
