@@ -29,7 +29,7 @@ def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -
       synsched explain 1234
       synsched explain 1234_[0-3]
     """
-    with invocation.reading() as reading:
+    with invocation.shown(history=True) as reading:
         found = [explained(reading, task) for job in jobs for task in known_jobs(reading, job)]
     if as_json:
         print_json({"jobs": found})

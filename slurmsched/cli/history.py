@@ -23,13 +23,14 @@ __all__ = ["history"]
 def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, as_json: bool) -> None:
     """Show what happened to a job.
 
-    Kept for storage.keep_days, so also long after squeue has forgotten the job.
+    Kept for storage.keep_days, so also long after squeue has forgotten the job; who may not read the database is shown
+    those that ended within storage.export_ended.
 
     \b
     Example:
       synsched history 1234 --commands
     """
-    with invocation.reading() as reading:
+    with invocation.shown(history=True) as reading:
         found = [history_of(reading, task) for job in jobs for task in known_jobs(reading, job)]
     if as_json:
         print_json({"jobs": found})

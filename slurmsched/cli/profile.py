@@ -102,7 +102,7 @@ def measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) 
     Example:
       synsched profile measured
     """
-    with invocation.reading() as opened:
+    with invocation.shown(history=True) as opened:
         found = drifts(opened.measured(), _known(invocation, profiles), invocation.now())
     if as_json:
         print_json({"jobs": [{"drift": drift.part, **plain(drift)} for drift in found]})

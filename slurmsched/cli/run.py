@@ -35,8 +35,9 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
     """Run scheduling rounds.
 
     As a daemon until SIGTERM, which gives everything held back to Slurm first; SIGHUP reads the settings again. With
-    --once a single round, which ends at once while another 'run' is at work. It exits 3 if the mode, a pause, the
-    disable file or missing rights kept it from a change it wanted; in mode observe nothing is wanted.
+    --once a single round, which ends at once while another 'run' is at work, and exits 1 the third time in a row that
+    this happens. It exits 3 if the mode, a pause, the disable file, another daemon or missing rights kept it from a
+    change it wanted; in mode observe nothing is wanted.
 
     \b
     Example:

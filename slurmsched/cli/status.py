@@ -51,7 +51,8 @@ def status(
 ) -> None:
     """Show who runs, who waits and why.
 
-    Reads our own database, so it may be called as often as you like: slurmctld is not asked.
+    Reads our own files, so it may be called as often as you like: slurmctld is not asked. As of the last round; what
+    PrivateData of slurm.conf hides from you is not shown.
 
     \b
     Example:
@@ -81,7 +82,7 @@ def _shares(invocation: Invocation, users: tuple[str, ...]) -> Shares:
     """Only these people's, but every trade; empty means all."""
     from slurmsched.report.shares import shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
 
-    with invocation.reading() as reading:
+    with invocation.shown() as reading:
         found = shares(reading)
     return replace(found, users=tuple(own for own in found.users if not users or own.user in users))
 

@@ -1,4 +1,7 @@
-"""What may be changed now: the mode, the pause switch and the disable file, asked again before each batch."""
+"""What may be changed now: the mode, the pause switch, the disable file, whether another daemon schedules this cluster.
+
+All of it is asked again before each batch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from slurmsched.daemon.clock import Clock, RealClock
+from slurmsched.daemon.heartbeat import Heartbeat
 from slurmsched.model import Code, Operation, Verb
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.switches import Switches
@@ -23,15 +28,27 @@ _ALLOWED: Final[Mapping[Mode, frozenset[Verb]]] = {
 class Gate:
     """Who may pass. What gives something of ours back passes in every mode, but no pause."""
 
-    def __init__(self, settings: Settings, switches: Switches) -> None:
+    def __init__(self, settings: Settings, switches: Switches, clock: Clock | None = None) -> None:
         self._mode = settings.rounds.mode
+        self._heartbeat = Heartbeat(Path(settings.hook.heartbeat))
+        self._stale_after = settings.hook.stale_after
+        self._clock = clock or RealClock()
         self._disable_file = Path(settings.hook.disable_file)
         self._switches = switches
 
     def closed(self) -> str | None:
         """Why nothing at all may be changed now; None while the gate is open. Raises StoreError."""
         pause = self._switches.paused()
-        return pause.sentence if pause is not None else self._disabled()
+        return pause.sentence if pause is not None else self._disabled() or self.rival()
+
+    def rival(self) -> str | None:
+        """Who else schedules this cluster, by the heartbeat, which is not ours then; None where nobody does."""
+        beat, now = self._heartbeat.last(), self._clock.now()
+        other = beat.rival(now, self._stale_after) if beat else None
+        if beat is None or other is None:
+            return None
+        age = max(int(now - beat.at), 0)
+        return f"{other.sentence} schedules this cluster too ({self._heartbeat.path} is {age} s old): stop one of them"
 
     def bars(self, operation: Operation) -> str | None:
         """Why this operation may not be done even while the gate is open."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.exporting import Exporter
 from slurmsched.daemon.failing import RoundFailedError, kind_and_place, traced
 from slurmsched.daemon.pulse import Pulse
 from slurmsched.daemon.releasing import release_all
 from slurmsched.daemon.scheduling import RoundReport, Site, one_round
 from slurmsched.daemon.signals import Requests
 from slurmsched.daemon.systemd import Systemd
-from slurmsched.model import Result, SynschedError
+from slurmsched.model import Result, Snapshot, SynschedError
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
@@ -54,6 +56,7 @@ class Loop:
         self._systemd = systemd
         self._say = say
         self._pulse = self._pulse_of(site)
+        self._exporter = self._exporter_of(site)
         self._failures = 0
         self._trouble = ""
         self._remarks: set[str] = set()
@@ -72,6 +75,8 @@ class Loop:
         except BaseException:
             self._pulse.stop()
             raise
+        finally:
+            self._exporter.close()
         self._systemd.stopping()
         if not keep_holds:
             self._pulse.stop()
@@ -88,13 +93,23 @@ class Loop:
                 say=self._remark,
             )
             self._succeeded(report)
+            self._publish(report.snapshot)
         except SynschedError as error:
             if isinstance(error, StoreError) and not isinstance(error, BusyStoreError):
                 raise
             self._failed(error)
+            self._publish(None)
         except Exception as error:  # no single round may end the daemon, for then everybody's jobs wait
             self._remark(traced(error))
             self._failed(RoundFailedError(f"the round failed: {kind_and_place(error)}"))
+            self._publish(None)
+
+    def _publish(self, snapshot: Snapshot | None) -> None:
+        """What users read; that it cannot be published ends nothing."""
+        try:
+            self._exporter.publish(snapshot)
+        except Exception as error:  # as for a round
+            self._remark(f"nothing new is published: {traced(error)}")
 
     def _remark(self, line: str) -> None:
         """What went wrong in a round, for the log; the same is told once in a while."""
@@ -154,6 +169,9 @@ class Loop:
             self._say(self._changed_to(site))
             if site.settings.hook.heartbeat != self._site.settings.hook.heartbeat:
                 self._pulse.stop()
+            if site.settings.storage != self._site.settings.storage:
+                self._exporter.close()
+                self._exporter = self._exporter_of(site)
             self._site, self._pulse = site, pulse
         self._systemd.ready(self._in_words())
 
@@ -164,6 +182,8 @@ class Loop:
         return said
 
     def _give_back(self) -> None:
+        if self._pulse.stands_back:
+            return  # what the hook holds is the other's to start
         patience = self._site.settings.rounds.settle_timeout
         try:
             released = release_all(self._site.backend, self._store, self._clock, patience)
@@ -180,6 +200,10 @@ class Loop:
 
     def _pulse_of(self, site: Site) -> Pulse:
         return Pulse(site.settings, self._store.switches, self._clock, self._systemd, self._say)
+
+    def _exporter_of(self, site: Site) -> Exporter:
+        storage = replace(site.settings.storage, path=str(self._store.database.path))
+        return Exporter(storage, self._clock, self._say, serves=True)
 
     def _in_words(self) -> str:
         return f"mode {self._site.settings.rounds.mode.value}"

@@ -11,6 +11,7 @@ from typing import Final
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Heartbeat, HeartbeatError
+from slurmsched.daemon.instance import Instance
 from slurmsched.daemon.systemd import Systemd
 from slurmsched.policies.systems import PARTS
 from slurmsched.rendering import render
@@ -28,7 +29,8 @@ class Pulse:
     """The heartbeat of one daemon under one set of settings.
 
     Who cannot schedule gives no sign of life, although it lives: with `well` False the file grows old, the hook leaves
-    new jobs to Slurm and the watchdog gives back the others.
+    new jobs to Slurm and the watchdog gives back the others. Where another process gives it already, ours is not
+    written over it: one of the two then stands back, and takes over once the other is silent.
     """
 
     def __init__(
@@ -44,18 +46,26 @@ class Pulse:
             file="the settings in force",
             uids=(os.geteuid(),),
         )
-        self._gate = Gate(settings, switches)
+        self._gate = Gate(settings, switches, clock)
         self._clock = clock
         self._systemd = systemd
         self._say = say
         self._last = clock.monotonic()
         self._said = ""
+        self._stands_back = False
+
+    @property
+    def stands_back(self) -> bool:
+        """Whether another process gave the last sign of life that we looked for."""
+        return self._stands_back
 
     def beat(self) -> None:
         """One sign of life, now. Raises HeartbeatError, StoreError."""
-        mode = self._rounds.mode.value if self._gate.closed() is None else PAUSED
-        self._heartbeat.beat(self._clock.now(), mode, self._rounds.period, self._in_force)
         self._last = self._clock.monotonic()
+        if self._gives_way():
+            return
+        mode = self._rounds.mode.value if self._gate.closed() is None else PAUSED
+        self._heartbeat.beat(self._clock.now(), mode, self._rounds.period, self._in_force, Instance.own())
 
     def tick(self) -> None:
         """Called often: a sign of life when one is due."""
@@ -77,5 +87,14 @@ class Pulse:
 
     def stop(self) -> None:
         """The last sign: nobody schedules from here on."""
+        if self._gives_way():
+            return
         with suppress(HeartbeatError):  # a heartbeat that cannot be written grows old by itself
-            self._heartbeat.beat(self._clock.now(), STOPPED, self._rounds.period)
+            self._heartbeat.beat(self._clock.now(), STOPPED, self._rounds.period, daemon=Instance.own())
+
+    def _gives_way(self) -> bool:
+        rival = self._gate.rival()
+        if (rival is not None) != self._stands_back:
+            self._stands_back = rival is not None
+            self._say(f"nothing is changed: {rival}" if rival else "the other scheduler is silent: we take over")
+        return self._stands_back

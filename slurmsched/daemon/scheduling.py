@@ -76,7 +76,7 @@ def one_round(
     rounds, policy = site.settings.rounds, site.settings.policy
     store.journal.close_interrupted(clock.now())
     round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
-    gate = Gate(site.settings, store.switches)
+    gate = Gate(site.settings, store.switches, clock)
     spool = site.settings.reports.spool
     applier = Applier(
         site.backend,

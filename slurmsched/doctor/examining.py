@@ -7,15 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurmsched.backends.protocol import Backend
+from slurmsched.daemon.heartbeat import Heartbeat
+from slurmsched.daemon.locking import holder
 from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.finding import Finding, fine, hint, mend
-from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.own import (
+    REHEARSED,
+    about_daemons,
+    about_database,
+    about_export,
+    about_hook,
+    about_life,
+    about_switches,
+)
 from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.doctor.unit import about_unit
 from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
+from slurmsched.store.published import export_folder
 from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Instruments", "examine"]
@@ -77,11 +88,15 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     if not Path(loaded.settings.storage.path).exists():
         yield hint("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
         return
+    hook, database = loaded.settings.hook, Path(loaded.settings.storage.path)
+    beat = Heartbeat(Path(hook.heartbeat)).last()
+    yield from about_daemons(beat, holder(database), instruments.now(), hook.stale_after)
     status = instruments.status()
     for own in status.set_aside:
         if own.readable:
             yield hint("jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error")
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
+    yield about_export(export_folder(loaded.settings.storage), status.round.finished if status.round else None)
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
 
 

@@ -9,16 +9,22 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from slurmsched.daemon.heartbeat import Beat
+from slurmsched.daemon.instance import Instance
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.report.quantities import count
 from slurmsched.store.checking import first_damage
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, told_apart
+from slurmsched.store.export import Part
 from slurmsched.store.migrations import pending
 from slurmsched.store.reading import reading
 
-__all__ = ["REHEARSED", "about_database", "about_hook", "about_life", "about_switches"]
+__all__ = ["REHEARSED", "about_daemons", "about_database", "about_export", "about_hook", "about_life", "about_switches"]
+
+_LAG: Final = 60.0
+"""Seconds for which a round may be over and not published."""
 
 _SHOWN: Final = 20
 
@@ -64,6 +70,23 @@ def _left_out(path: Path) -> Iterator[Finding]:
         yield hint("database", f"{count(len(rows) - _SHOWN, 'more row')} cannot be read", "look at the disk")
 
 
+def about_export(folder: Path, ended: float | None) -> Finding:
+    """Whether ordinary users can read the documents, and whether these are as of the last round, which `ended` then."""
+    topic, writes = "export", "see the log of the daemon"
+    try:
+        seen = (folder / f"{Part.CURRENT.value}.json").stat()
+    except FileNotFoundError:
+        return hint(topic, f"nothing has been published in {folder}: users see no status", "the next round does it")
+    except OSError as error:
+        return mend(topic, f"cannot look at {folder} ({error.strerror})", writes)
+    closed = [str(above) for above in (folder, *folder.parents) if not above.stat().st_mode & 0o001]
+    if closed:
+        return mend(topic, f"users cannot enter {closed[0]}", f"'chmod o+x {closed[0]}', or set storage.export")
+    if ended is not None and seen.st_mtime < ended - _LAG:
+        return mend(topic, f"{folder} is older than the last round", writes)
+    return fine(topic, f"{folder}, for users who may not read the database")
+
+
 def about_life(life: Liveness, held: int) -> Finding:
     """Whether rounds happen."""
     match life.life:
@@ -76,6 +99,16 @@ def about_life(life: Liveness, held: int) -> Finding:
             return mend(
                 "rounds", life.sentence.partition(";")[0] + left, "see its log; 'synsched release' gives jobs back"
             )
+
+
+def about_daemons(beat: Beat | None, owner: Instance | None, now: float, stale_after: float) -> Iterator[Finding]:
+    """Whether two processes schedule one cluster: `owner` holds, or held last, the lock of our database."""
+    given = beat.daemon if beat is not None and not beat.stale(now, stale_after) else None
+    if owner is not None and given is not None and given != owner and given.may_live:
+        what = f"{given.sentence} gives the heartbeat, and {owner.sentence} has the lock of our database"
+        yield mend(
+            "daemons", f"{what}: two schedule one cluster", "stop one of them; the second only observes till then"
+        )
 
 
 def about_switches(paused: str, disable_file: Path) -> Iterator[Finding]:

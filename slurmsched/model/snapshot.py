@@ -35,7 +35,8 @@ class Snapshot:
 
     `oddities` are things other than jobs that the reader could not make sense of, one sentence each; what they concern
     is left out. `set_aside` are the jobs that it could not make sense of. `associations` are empty where nobody asked
-    for them.
+    for them. `private_data` are the words of PrivateData in slurm.conf; where there are any, `operators` are those who
+    see everything all the same.
     """
 
     time: float
@@ -48,6 +49,8 @@ class Snapshot:
     oddities: tuple[str, ...] = field(default=())
     associations: tuple[Association, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
+    private_data: frozenset[str] = frozenset()
+    operators: frozenset[str] = frozenset()
 
     @cached_property
     def job(self) -> dict[JobId, Job]:

@@ -217,12 +217,23 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The database."""
+    """The database, which is for our user alone, and what is published of it."""
 
     path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "the SQLite database"})
     keep_days: int = field(default=90, metadata={"doc": "history older than this is dropped", "at_least": 1})
     keep_snapshots: int = field(
         default=200, metadata={"doc": "rounds whose whole snapshot is kept for replay", "at_least": 0}
+    )
+    export: str = field(
+        default="",
+        metadata={
+            "doc": "folder of what people are shown of the database without reading it, written anew after each round;"
+            " empty means `export` beside it"
+        },
+    )
+    export_ended: float = field(
+        default=86400.0,
+        metadata={"doc": "how long people are shown jobs that have ended, the last 2000 at most", "unit": "time"},
     )
 
 

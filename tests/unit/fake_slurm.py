@@ -122,6 +122,7 @@ class FakeSlurm:
         self.meanwhile: Callable[[FakeSlurm], None] = lambda _: None
         self.down = False
         self.levels = {"synsched": "Operator"}
+        self.private = "none"
         self.configuration_error = ""
         self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
@@ -168,6 +169,8 @@ class FakeSlurm:
             case ["-nP", "show", "user", name, "format=User,AdminLevel"]:
                 user = name.removeprefix("name=")
                 return Answer(0, f"{user}|{self.levels[user]}\n" if user in self.levels else "", "")
+            case ["-nP", "show", "user", "format=User,AdminLevel"]:
+                return Answer(0, "alice|None\n" + "".join(f"{user}|{own}\n" for user, own in self.levels.items()), "")
         raise AssertionError(f"the fake Slurm knows no command sacctmgr {' '.join(words)}")
 
     def _sshare(self, words: Sequence[str], _given: str) -> Answer:
@@ -198,7 +201,7 @@ class FakeSlurm:
             case ["show", "reservation"]:
                 return Answer(0, RESERVATION, "")
             case ["show", "config"]:
-                return Answer(0, CONFIG, "")
+                return Answer(0, f"{CONFIG}PrivateData             = {self.private}\n", "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
 
     def _shown(self, number: str, *, verbose: bool) -> Answer:

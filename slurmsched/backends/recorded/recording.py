@@ -6,6 +6,7 @@ a recording is refused in one line.
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,11 +72,18 @@ def unpack(data: bytes) -> Recording:
 
 
 def dump(path: Path, snapshot: Snapshot, memory: Memory) -> None:
-    """Write a round to `path`, which must end in `.round`. Raises RecordingError."""
+    """Write a round to `path`, which must end in `.round`, for us alone to read: it has everybody's comments in it.
+
+    Raises RecordingError.
+    """
     if path.suffix != SUFFIX:
         raise RecordingError(f"{path}: name it {path.name}{SUFFIX}")
     try:
-        path.write_bytes(pack(snapshot, memory))
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)  # it may have been there, open to all
+            file.truncate()
+            file.write(pack(snapshot, memory))
     except OSError as error:
         raise RecordingError(f"{path}: {error.strerror or error}") from error
 

@@ -9,7 +9,7 @@ from typing import Final
 from slurmsched.backends.protocol import BackendError, Identity, Privilege
 from slurmsched.backends.slurm.commands import Commands
 
-__all__ = ["identity_of", "process_user"]
+__all__ = ["identity_of", "operators_of", "process_user"]
 
 _LEVELS: Final = {
     "operator": Privilege.OPERATOR,
@@ -40,3 +40,14 @@ def identity_of(commands: Commands, user: str, slurm_user: str) -> Identity:
         if name == user:
             return Identity(user, _LEVELS.get(level.strip().lower(), Privilege.NONE))
     return Identity(user, Privilege.NONE)
+
+
+def operators_of(commands: Commands, slurm_user: str) -> frozenset[str]:
+    """Everybody whom Slurm shows everything. Where accounting does not answer these are SlurmUser and root."""
+    try:
+        told = commands.read("sacctmgr", "-nP", "show", "user", "format=User,AdminLevel")
+    except BackendError:
+        told = ""
+    rows = (line.split("|") for line in told.splitlines())
+    levels = {row[0]: row[1].strip().lower() for row in rows if len(row) > 1}
+    return frozenset({"root", slurm_user, *(user for user, level in levels.items() if level in _LEVELS)}) - {""}

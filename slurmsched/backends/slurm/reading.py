@@ -18,6 +18,7 @@ from slurmsched.backends.slurm.partitions import (
     partition_of,
     reservation_of,
 )
+from slurmsched.backends.slurm.privileges import operators_of
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import Form
 from slurmsched.backends.slurm.shards import counted_by_job
@@ -72,6 +73,7 @@ class Reader:
         self._associations = associations
         self._configuration: tuple[float, Configuration] | None = None
         self._surroundings: tuple[float, _Surroundings] | None = None
+        self._operators: tuple[float, frozenset[str]] | None = None
 
     def poll(self) -> Poll:
         """The whole cluster, now. Raises BackendError."""
@@ -94,6 +96,8 @@ class Reader:
             release=configuration.release,
             oddities=(*around.oddities, *odd_nodes, *odd_records, *odd_jobs),
             associations=around.associations,
+            private_data=configuration.private_data,
+            operators=self._privileged(configuration),
         )
         return Poll(snapshot, {one.job.id: one.form for one in seen})
 
@@ -106,7 +110,16 @@ class Reader:
 
     def forget(self) -> None:
         """Ask for everything again: the configuration has been changed."""
-        self._configuration = self._surroundings = None
+        self._configuration = self._surroundings = self._operators = None
+
+    def _privileged(self, configuration: Configuration) -> frozenset[str]:
+        """Who sees what PrivateData hides, at most an hour old; nobody is asked for where it hides nothing."""
+        if not configuration.private_data:
+            return frozenset()
+        now = self._clock()
+        if self._operators is None or not 0 <= now - self._operators[0] < _CONFIGURED:
+            self._operators = now, operators_of(self._commands, configuration.slurm_user)
+        return self._operators[1]
 
     def _around(self, now: float) -> _Surroundings:
         if self._surroundings is None or not 0 <= now - self._surroundings[0] < _FRESH:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Beat, Heartbeat, HeartbeatError
+from slurmsched.daemon.heartbeat import AHEAD, PAUSED, STOPPED, Beat, Heartbeat, HeartbeatError
+from slurmsched.daemon.instance import Instance
 
 
 def test_its_first_line_is_time_mode_and_period(tmp_path: Path) -> None:
@@ -49,10 +52,40 @@ def test_what_cannot_be_read_is_no_sign_of_life(tmp_path: Path, text: str | None
         pytest.param(Beat(100.0, "enforce", 300.0), True, id="silent for too long"),
         pytest.param(Beat(1000.0, STOPPED, 300.0), True, id="stopped just now"),
         pytest.param(Beat(1000.0, PAUSED, 300.0), False, id="paused, but somebody is there"),
+        pytest.param(Beat(1121.0, "enforce", 300.0), False, id="two minutes ahead: clocks may be a little off"),
+        pytest.param(Beat(1122.0, "enforce", 300.0), True, id="from the future: the clock was set back"),
     ],
 )
 def test_who_schedules(beat: Beat, stale: bool) -> None:
     assert beat.stale(now=1001.0, after=900.0) is stale
+
+
+def test_the_hook_draws_the_same_line_in_the_future() -> None:
+    hook = (Path(__file__).parents[3] / "hooks" / "job_submit.lua").read_text()
+    limits = re.findall(r"(?:AHEAD = |age >= -)([0-9]+)", hook)
+    assert limits == [str(AHEAD)]
+
+
+ELSEWHERE = Instance(7, "ctl2", "b00", 12)
+
+
+@pytest.mark.parametrize(
+    ("beat", "rival"),
+    [
+        pytest.param(Beat(1000.0, "enforce", 300.0, ELSEWHERE), True, id="of another host"),
+        pytest.param(Beat(1000.0, STOPPED, 300.0, ELSEWHERE), False, id="of one that stopped"),
+        pytest.param(Beat(10.0, "enforce", 300.0, ELSEWHERE), False, id="of one that is silent"),
+        pytest.param(Beat(1000.0, "enforce", 300.0, Instance.own()), False, id="our own"),
+        pytest.param(Beat(1000.0, "enforce", 300.0, replace(Instance.own(), started=0)), False, id="of one that died"),
+        pytest.param(Beat(1000.0, "enforce", 300.0), False, id="of a release that did not say"),
+    ],
+)
+def test_who_else_schedules(tmp_path: Path, beat: Beat, rival: bool) -> None:
+    heartbeat = Heartbeat(tmp_path / "heartbeat")
+    heartbeat.beat(beat.at, beat.mode, beat.period, "opt_in = yes\n", beat.daemon)
+    read = heartbeat.last()
+    assert read == beat
+    assert (read.rival(now=1001.0, after=900.0) is not None) is rival
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -6,21 +6,27 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.simulated import Disturbances, VirtualClock
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Beat, Heartbeat
+from slurmsched.daemon.instance import Instance
 from slurmsched.daemon.locking import AlreadyRunningError, sole
 from slurmsched.daemon.loop import Loop
-from slurmsched.daemon.running import once, serve
+from slurmsched.daemon.running import SkippedError, once, serve
 from slurmsched.daemon.scheduling import Site
 from slurmsched.daemon.signals import Requests
 from slurmsched.daemon.systemd import Systemd
+from slurmsched.model import Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.loading import SettingsError
 from slurmsched.store.errors import FullStoreError
+from slurmsched.store.export import Part
+from slurmsched.store.published import published
 from tests.unit.daemon.world import PERIOD, START, World
 
 
@@ -248,7 +254,7 @@ def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Pa
     report = once(world.site, world.clock, list[str]().append)
     assert report is not None
     assert world.where() == {"1": ("n1",)}
-    assert Heartbeat(tmp_path / "heartbeat").last() == Beat(world.clock.now(), "enforce", PERIOD)
+    assert Heartbeat(tmp_path / "heartbeat").last() == Beat(world.clock.now(), "enforce", PERIOD, Instance.own())
 
 
 def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: Path) -> None:
@@ -256,6 +262,90 @@ def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: P
     with sole(world.path):
         assert once(world.site, world.clock, list[str]().append) is None
     assert world.simulated.calls.polls == 0
+
+
+def test_the_third_round_from_cron_in_a_row_that_is_skipped_says_who_is_in_the_way(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=Scripted())
+    Heartbeat(tmp_path / "heartbeat").beat(START - 40, "enforce", PERIOD, daemon=ELSEWHERE)
+    with sole(world.path):
+        assert once(world.site, world.clock, list[str]().append) is None
+        assert once(world.site, world.clock, list[str]().append) is None
+        for count in (3, 4):
+            with pytest.raises(SkippedError) as told:
+                once(world.site, world.clock, list[str]().append)
+            assert str(told.value).startswith(f"{count} rounds in a row were skipped: process {os.getpid()} already")
+            assert str(told.value).endswith("the last heartbeat by process 7 on ctl2 is 40 s old")
+    assert once(world.site, world.clock, list[str]().append) is not None
+    with sole(world.path):
+        assert once(world.site, world.clock, list[str]().append) is None
+
+
+ELSEWHERE = Instance(7, "ctl2", "b00", 12)
+
+
+def test_beside_a_daemon_on_another_host_nothing_is_changed_and_its_heartbeat_stands(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    heartbeat = Heartbeat(tmp_path / "heartbeat")
+    for after in range(0, 900, 10):
+        beat = partial(heartbeat.beat, START + after, "enforce", PERIOD, daemon=ELSEWHERE)
+        daemon.clock.after(after, beat)
+    heartbeat.beat(START, "enforce", PERIOD, daemon=ELSEWHERE)
+    daemon.run(890.0)
+    assert daemon.world.where() == {"1": (), "2": ()}
+    assert daemon.world.simulated.calls.writes == 0
+    assert daemon.world.held() == {"1", "2"}
+    last = daemon.beat()
+    assert last is not None
+    assert (last.daemon, last.mode) == (ELSEWHERE, "enforce")
+    assert [line for line in daemon.said if "process 7 on ctl2 schedules this cluster too" in line] == daemon.said
+
+
+def test_once_the_other_daemon_is_silent_ours_takes_over(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    Heartbeat(tmp_path / "heartbeat").beat(START - 500, "enforce", PERIOD, daemon=ELSEWHERE)
+    daemon.run(1000.0, keep_holds=True)
+    assert daemon.world.where()["1"] == ("n1",)
+    last = daemon.beat()
+    assert last is not None
+    assert last.daemon == Instance.own()
+    assert daemon.said[-1] == "the other scheduler is silent: we take over"
+
+
+def test_a_daemon_that_was_killed_here_does_not_make_the_next_one_wait(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    dead = replace(Instance.own(), started=0)
+    Heartbeat(tmp_path / "heartbeat").beat(START - 1, "enforce", PERIOD, daemon=dead)
+    daemon.run(10.0, keep_holds=True)
+    assert daemon.world.where()["1"] == ("n1",)
+
+
+def test_each_round_is_published_also_one_that_fails_and_nothing_is_told_after_a_stop(tmp_path: Path) -> None:
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    folder = tmp_path / "export"
+    found: list[tuple[list[str], float, str]] = []
+
+    def look() -> None:
+        document = published(folder, [Part.CURRENT]).documents[0]
+        latest = max(document.tables["rounds"], key=lambda row: row["id"])
+        found.append(([row["id"] for row in document.tables["jobs"]], document.at, latest["error"]))
+
+    daemon.clock.after(50.0, look)
+    daemon.clock.after(60.0, lambda: setattr(daemon.world.backend, "observe", _unreachable))
+    daemon.clock.after(PERIOD + 50.0, look)
+    daemon.run(PERIOD + 100.0, keep_holds=True)
+    assert [jobs for jobs, _, _ in found] == [["1", "2"], ["1", "2"]]
+    assert found[0][2] == ""
+    assert "nobody answers" in found[1][2]
+    assert found[1][1] > found[0][1]
+    assert sorted(file.name for file in folder.iterdir()) == ["current.json", "history.json"]
+
+
+def _unreachable() -> Snapshot:
+    raise UnreachableError("nobody answers: is slurmctld up?")
 
 
 def test_a_heartbeat_that_cannot_be_written_later_is_told_once_and_the_rounds_go_on(tmp_path: Path) -> None:

@@ -12,11 +12,21 @@ import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
 from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
+from slurmsched.daemon.heartbeat import Beat
+from slurmsched.daemon.instance import Instance
 from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.examining import Instruments, examine
 from slurmsched.doctor.finding import Finding, Verdict
-from slurmsched.doctor.own import REHEARSED, about_database, about_hook, about_life, about_switches
+from slurmsched.doctor.own import (
+    REHEARSED,
+    about_daemons,
+    about_database,
+    about_export,
+    about_hook,
+    about_life,
+    about_switches,
+)
 from slurmsched.doctor.reports import about_reports, about_spool
 from slurmsched.model import NodeState, SetAside, parse_hints
 from slurmsched.report.liveness import Life, Liveness
@@ -272,3 +282,45 @@ def test_jobs_that_cannot_be_read_are_named_a_bounded_number_of_them() -> None:
     named = [finding.sentence for finding in about_nodes(seen, ENFORCE) if "set aside" in finding.sentence]
     assert named[0] == "job 1 of mallory is set aside: its record cannot be read"
     assert (len(named), named[-1]) == (21, "80 more jobs set aside")
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "well"),
+    [
+        pytest.param(Instance.own(), 10.0, False, id="the heartbeat is another host's, the lock ours"),
+        pytest.param(Instance.own(), 5000.0, True, id="the other one is silent"),
+        pytest.param(Instance(7, "ctl2", "b00", 12), 10.0, True, id="one process has both"),
+        pytest.param(None, 10.0, True, id="nobody holds our lock"),
+    ],
+)
+def test_two_daemons_of_one_cluster_have_to_be_mended(owner: Instance | None, age: float, well: bool) -> None:
+    beat = Beat(10_000.0 - age, "enforce", 300.0, Instance(7, "ctl2", "b00", 12))
+    found = list(about_daemons(beat, owner, 10_000.0, 900.0))
+    assert [finding.verdict for finding in found] == ([] if well else [Verdict.MEND])
+
+
+class TestExport:
+    """What ordinary users read instead of the database."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        made = tmp_path / "export"
+        made.mkdir()
+        (made / "current.json").write_text("{}")
+        for above in (made, *made.parents):
+            above.chmod(above.stat().st_mode | 0o001)
+        return made
+
+    def test_it_is_there_and_of_the_last_round(self, folder: Path) -> None:
+        published = (folder / "current.json").stat().st_mtime
+        assert about_export(folder, published - 5).verdict is Verdict.FINE
+        assert about_export(folder, None).verdict is Verdict.FINE
+        assert "is older than the last round" in about_export(folder, published + 100).sentence
+
+    def test_it_is_not_there_yet(self, tmp_path: Path) -> None:
+        assert about_export(tmp_path / "export", None).verdict is Verdict.HINT
+
+    def test_nobody_else_can_enter_the_folder(self, folder: Path) -> None:
+        folder.chmod(0o700)
+        found = about_export(folder, None)
+        assert (found.verdict, found.sentence) == (Verdict.MEND, f"users cannot enter {folder}")

@@ -127,6 +127,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(tmp_path / "none.round")
 
 
+def test_a_dump_is_for_its_writer_alone_also_where_the_file_was_there_open_to_all(tmp_path: Path) -> None:
+    for name in ("new.round", "old.round"):
+        if name.startswith("old"):
+            (tmp_path / name).write_bytes(b"x" * 100_000)
+            (tmp_path / name).chmod(0o666)
+        dump(tmp_path / name, snapshot(), Memory())
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        assert load(tmp_path / name) == Recording(snapshot(), Memory())
+
+
 def test_a_dump_goes_into_a_round_file_only(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"name it now\.json\.round"):
         dump(tmp_path / "now.json", snapshot(), Memory())

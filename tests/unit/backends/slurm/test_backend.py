@@ -68,6 +68,21 @@ def test_partitions_carry_the_sites_promise_of_a_run_time() -> None:
     assert connected(FakeSlurm()).observe().partition["gpu"].preempt_exempt_time == 300
 
 
+def test_what_is_private_is_read_with_those_who_see_it_all_the_same() -> None:
+    slurm = FakeSlurm()
+    slurm.private = "jobs,usage,users"
+    slurm.levels = {"synsched": "Operator", "root": "Administrator", "bob": "None"}
+    seen = connected(slurm).observe()
+    assert seen.private_data == {"jobs", "usage", "users"}
+    assert seen.operators == {"synsched", "root", "slurm"}
+
+
+def test_where_nothing_is_private_nobody_is_asked_for() -> None:
+    slurm = FakeSlurm()
+    seen = connected(slurm).observe()
+    assert (seen.private_data, seen.operators) == (frozenset(), frozenset())
+
+
 def test_a_reserved_node_says_so_also_where_slurm_does_not() -> None:
     slurm = FakeSlurm(nodes=[FakeNode("n1"), FakeNode("n2")])
     now, earlier = connected(slurm, Clock(DURING_MAINTENANCE)).observe(), connected(slurm).observe()

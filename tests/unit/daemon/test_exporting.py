@@ -1,0 +1,304 @@
+"""What people read instead of the database: files for everybody, and a socket for each user's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurmsched.daemon import serving
+from slurmsched.daemon.exporting import Exporter
+from slurmsched.daemon.running import once
+from slurmsched.daemon.serving import Server
+from slurmsched.model import Snapshot
+from slurmsched.settings.definition import Storage
+from slurmsched.store.export import Contents, Document, ExportError, Part, opened
+from slurmsched.store.published import NotPublishedError, export_folder, published
+from tests.unit.daemon.world import World
+
+NOBODY = 65534
+"""A user who is neither root nor the daemon's."""
+
+
+def storage(folder: Path, **other: str) -> Storage:
+    return Storage(path=str(folder / "synsched.db"), **other)
+
+
+def world_with_jobs(folder: Path) -> World:
+    world = World(folder)
+    world.submit(8)
+    world.submit(8)
+    world.round()
+    return world
+
+
+def exporter(world: World, said: list[str], serves: bool = False) -> Exporter:
+    return Exporter(world.settings.storage, world.clock, said.append, serves=serves)
+
+
+def private(world: World, *hidden: str, operators: frozenset[str] = frozenset()) -> Snapshot:
+    return replace(world.simulated.observe(), private_data=frozenset(hidden), operators=operators)
+
+
+def jobs(folder: Path) -> list[str]:
+    found = published(folder, list(Part))
+    with opened(found.documents, folder) as shown:
+        return [row.id for row in shown.jobs()]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that other users may enter, which those of pytest are not."""
+    made = subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()
+    Path(made).chmod(0o755)
+    yield Path(made)
+    subprocess.run(["rm", "-rf", made], check=True)
+
+
+READ = f"""
+import os, sys
+from pathlib import Path
+from slurmsched.store.export import Part
+from slurmsched.store.published import published
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+found = published(Path(sys.argv[1]), list(Part))
+print(found.note, *sorted({{row["id"] for document in found.documents for row in document.tables["jobs"]}}))
+"""
+
+
+def seen_by_nobody(folder: Path) -> list[str]:
+    """The words of the note, and the jobs that another user is shown."""
+    run = subprocess.run(
+        [sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+
+
+def test_after_a_round_everybody_may_read_the_documents_and_nobody_else_may_write_there(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.submit(8)
+    before = os.umask(0o077)
+    try:
+        assert once(world.site, world.clock, list[str]().append) is not None
+    finally:
+        os.umask(before)
+    made = tmp_path / "export"
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755
+    files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in made.iterdir()}
+    assert files == {"current.json": 0o644, "history.json": 0o644}
+    assert jobs(made) == ["1"]
+
+
+def test_links_and_leftovers_in_the_folder_are_replaced_and_never_followed(tmp_path: Path) -> None:
+    world, said = world_with_jobs(tmp_path), list[str]()
+    made = tmp_path / "export"
+    made.mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (made / "current.json").symlink_to(tmp_path / "precious")
+    (made / ".current.json.new").symlink_to(tmp_path / "precious")
+    exporter(world, said).publish(world.simulated.observe())
+    assert said == []
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert len(jobs(made)) == 2
+
+
+def test_a_folder_that_others_may_write_to_is_refused_and_said_once(tmp_path: Path) -> None:
+    world, said = world_with_jobs(tmp_path), list[str]()
+    made = tmp_path / "export"
+    made.mkdir()
+    made.chmod(0o777)
+    publishing = exporter(world, said)
+    publishing.publish(world.simulated.observe())
+    publishing.publish(world.simulated.observe())
+    assert said == [f"others may write to {made}: 'chmod 755 {made}', or set storage.export"]
+    assert list(made.iterdir()) == []
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    world, said = world_with_jobs(tmp_path), list[str]()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "export").symlink_to(tmp_path / "elsewhere")
+    exporter(world, said).publish(world.simulated.observe())
+    assert len(said) == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_until_the_cluster_has_been_seen_nothing_is_published(tmp_path: Path) -> None:
+    world, said = world_with_jobs(tmp_path), list[str]()
+    publishing = exporter(world, said)
+    publishing.publish(None)
+    assert not (tmp_path / "export").exists()
+    publishing.publish(private(world, "jobs"))
+    publishing.publish(None)
+    assert jobs(tmp_path / "export") == []
+
+
+def test_where_jobs_are_private_and_no_daemon_runs_a_line_says_what_is_missing(tmp_path: Path) -> None:
+    world = world_with_jobs(tmp_path)
+    exporter(world, []).publish(private(world, "jobs", "users"))
+    found = published(tmp_path / "export", [Part.CURRENT])
+    assert found.note.startswith("PrivateData of slurm.conf hides jobs, users: what is your own is told by a running")
+    assert jobs(tmp_path / "export") == []
+    exporter(world, []).publish(private(world, "cloud"))
+    assert published(tmp_path / "export", [Part.CURRENT]).note == ""
+    assert len(jobs(tmp_path / "export")) == 2
+
+
+def test_without_documents_it_is_said_where_they_would_be(tmp_path: Path) -> None:
+    with pytest.raises(NotPublishedError, match=f"nothing has been published in {tmp_path}/export yet"):
+        published(export_folder(storage(tmp_path)), [Part.CURRENT])
+    assert export_folder(storage(tmp_path, export="/run/synsched")) == Path("/run/synsched")
+
+
+@needs_root
+def test_each_user_is_told_the_own_jobs_and_root_all(folder: Path) -> None:
+    world, said = World(folder), list[str]()
+    own = world.submit(8)
+    world.cluster.jobs[own].submission = replace(world.cluster.jobs[own].submission, user="nobody")
+    world.submit(8)
+    world.round()
+    publishing = exporter(world, said, serves=True)
+    publishing.publish(private(world, "jobs"))
+    try:
+        assert said == []
+        assert seen_by_nobody(folder / "export") == [own]
+        assert len(jobs(folder / "export")) == 2  # we are root
+        publishing.publish(private(world, "jobs", operators=frozenset({"nobody"})))
+        assert len(seen_by_nobody(folder / "export")) == 2
+    finally:
+        publishing.close()
+    assert sorted(file.name for file in (folder / "export").iterdir()) == ["current.json", "history.json"]
+    assert "hides jobs" in " ".join(seen_by_nobody(folder / "export"))
+
+
+def contents(size: int) -> Contents:
+    rows = [{"name": "x" * size, "value": "", "set_by": "", "at": 0.0}]
+    return Contents(0.0, {part: {"switches": rows} for part in Part})
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    made = Server(descriptor)
+    os.close(descriptor)
+    yield made
+    made.close()
+
+
+def connected(folder: Path, part: Part = Part.CURRENT) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(5)
+    made.connect(str(folder / f"{part.value}.sock"))
+    return made
+
+
+def received(client: socket.socket) -> bytes:
+    data = b""
+    while chunk := client.recv(1 << 16):
+        data += chunk
+    return data
+
+
+def test_clients_that_do_not_read_hold_up_nobody_and_are_dismissed(
+    folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "SECONDS", 1.5)
+    monkeypatch.setattr(serving, "MOST_OF_ONE", 8)
+    server.tell(contents(8_000_000), frozenset({"jobs"}), frozenset())
+    idle = [connected(folder) for _ in range(5)]
+    began = time.monotonic()
+    with closing(connected(folder)) as client:
+        assert len(received(client)) > 8_000_000
+    server.tell(contents(10), frozenset({"jobs"}), frozenset())
+    assert time.monotonic() - began < 1.5
+    time.sleep(3.0)
+    for client in idle:
+        with closing(client):
+            assert len(received(client)) < 8_000_000
+
+
+def test_one_user_has_few_clients_at_a_time(folder: Path, server: Server) -> None:
+    server.tell(contents(8_000_000), frozenset({"jobs"}), frozenset())
+    clients = [connected(folder) for _ in range(serving.MOST_OF_ONE + 3)]
+    time.sleep(0.5)
+    ended = 0
+    for client in clients[serving.MOST_OF_ONE :]:
+        with closing(client):
+            ended += received(client) == b""
+    assert ended == 3
+    for client in clients[: serving.MOST_OF_ONE]:
+        client.close()
+
+
+STORM = """
+import socket, sys, time
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(sys.argv[1])
+    made.close()
+"""
+
+
+def test_a_user_who_only_connects_costs_next_to_no_time(folder: Path, server: Server) -> None:
+    server.tell(contents(1000), frozenset({"jobs"}), frozenset())
+    with closing(connected(folder)) as first:
+        received(first)
+    before, began = time.process_time(), time.monotonic()
+    storm = subprocess.Popen([sys.executable, "-c", STORM, str(folder / "current.sock")])
+    assert storm.wait(timeout=60) == 0
+    assert time.process_time() - before < 0.25 * (time.monotonic() - began)
+    with closing(connected(folder)) as last:
+        assert Document.decoded(received(last), "current.sock").tables["switches"]
+
+
+def test_what_clients_send_is_not_read(folder: Path, server: Server) -> None:
+    server.tell(contents(10), frozenset({"jobs"}), frozenset())
+    with closing(connected(folder)) as client:
+        client.send(b"give me everything")
+        with suppress(ConnectionResetError):  # the kernel says that nobody read it
+            assert b"xxxxxxxxxx" in received(client)
+    assert server.alive
+
+
+def test_a_server_that_has_nothing_to_tell_yet_ends_the_stream(folder: Path, server: Server) -> None:
+    with closing(connected(folder)) as client:
+        assert received(client) == b""
+    assert server.alive
+
+
+def test_documents_kept_ready_are_bounded(folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_READY", 1500)
+    server.tell(contents(1000), frozenset({"jobs"}), frozenset())
+    for part in (Part.CURRENT, Part.HISTORY, Part.CURRENT):
+        with closing(connected(folder, part)) as client:
+            assert len(received(client)) > 1000
+    assert server._told is not None
+    assert sum(map(len, server._told.ready.values())) <= 1500
+
+
+def test_a_database_that_is_gone_is_said_and_the_last_documents_stay(tmp_path: Path) -> None:
+    world, said = world_with_jobs(tmp_path), list[str]()
+    publishing = exporter(world, said)
+    publishing.publish(world.simulated.observe())
+    world.store.close()
+    world.path.unlink()
+    publishing.publish(world.simulated.observe())
+    assert len(said) == 1
+    assert "cannot publish what" in said[0]
+    assert len(jobs(tmp_path / "export")) == 2
+    with pytest.raises(ExportError):
+        Document.decoded(b"", "x")
