@@ -8,12 +8,13 @@ from typing import Final
 
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.exporting import Exporter
+from slurmsched.daemon.failing import RoundFailedError, kind_and_place, traced
 from slurmsched.daemon.pulse import Pulse
 from slurmsched.daemon.releasing import release_all
 from slurmsched.daemon.scheduling import RoundReport, Site, one_round
 from slurmsched.daemon.signals import Requests
 from slurmsched.daemon.systemd import Systemd
-from slurmsched.model import Result, SynschedError
+from slurmsched.model import Result, Snapshot, SynschedError
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
@@ -21,6 +22,9 @@ __all__ = ["Loop"]
 
 _SLICE: Final = 1.0
 """Seconds after which a resting loop looks whether it was asked for something."""
+
+_REMARKS: Final = 100
+"""So many different remarks on rounds are remembered, and not told again."""
 
 _FIRST_RETRY: Final = 10.0
 """Seconds until the next try after a failed round; doubled with each further one, up to the period."""
@@ -55,6 +59,7 @@ class Loop:
         self._exporter = self._exporter_of(site)
         self._failures = 0
         self._trouble = ""
+        self._remarks: set[str] = set()
 
     def run(self, *, keep_holds: bool = False) -> None:
         """Until a stop is asked for. Raises HeartbeatError at the start, and StoreError: without a journal nothing is
@@ -85,15 +90,34 @@ class Loop:
                 self._clock,
                 tick=self._pulse.tick,
                 stopping=lambda: self._requests.stop,
+                say=self._remark,
             )
+            self._succeeded(report)
+            self._publish(report.snapshot)
         except SynschedError as error:
             if isinstance(error, StoreError) and not isinstance(error, BusyStoreError):
                 raise
             self._failed(error)
-            self._exporter.publish(None)
-        else:
-            self._succeeded(report)
-            self._exporter.publish(report.snapshot)
+            self._publish(None)
+        except Exception as error:  # no single round may end the daemon, for then everybody's jobs wait
+            self._remark(traced(error))
+            self._failed(RoundFailedError(f"the round failed: {kind_and_place(error)}"))
+            self._publish(None)
+
+    def _publish(self, snapshot: Snapshot | None) -> None:
+        """What users read; that it cannot be published ends nothing."""
+        try:
+            self._exporter.publish(snapshot)
+        except Exception as error:  # as for a round
+            self._remark(f"nothing new is published: {traced(error)}")
+
+    def _remark(self, line: str) -> None:
+        """What went wrong in a round, for the log; the same is told once in a while."""
+        if line not in self._remarks:
+            if len(self._remarks) >= _REMARKS:
+                self._remarks.clear()
+            self._remarks.add(line)
+            self._say(line)
 
     def _failed(self, error: SynschedError) -> None:
         """Back off; the same trouble is told once."""
@@ -139,6 +163,8 @@ class Loop:
             pulse = self._pulse_of(site)
         except SynschedError as error:
             self._say(f"the settings stay as they were: {error}")
+        except Exception as error:  # as for a round
+            self._say(f"the settings stay as they were: {traced(error)}")
         else:
             self._say(self._changed_to(site))
             if site.settings.hook.heartbeat != self._site.settings.hook.heartbeat:
@@ -163,6 +189,9 @@ class Loop:
             released = release_all(self._site.backend, self._store, self._clock, patience)
         except SynschedError as error:
             self._say(f"what is held stays held: {error}; 'synsched release' gives it back")
+            return
+        except Exception as error:  # as for a round
+            self._say(f"what is held stays held: {traced(error)}; 'synsched release' gives it back")
             return
         for warning in released.warnings:
             self._say(warning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from slurmsched.model import JobId, Memory, Operation, Outcome, Plan, Snapshot, Verb
+from slurmsched.model import JobId, Memory, Operation, Outcome, Plan, Result, Snapshot, Verb
 from slurmsched.rounds.giving_back import release_plan
 from slurmsched.rounds.recovery import recover
 from slurmsched.settings.definition import Mode
@@ -14,20 +14,27 @@ __all__ = ["no_longer_ours", "read_back"]
 
 
 def read_back(journal: Journal, snapshot: Snapshot, memory: Memory, at: float) -> Plan:
-    """Give every open intent the outcome that the cluster shows; what has to be mended. Raises StoreError."""
+    """Give every open intent the outcome that the cluster shows; what has to be mended. Raises StoreError.
+
+    What concerns a job that cannot be read now stays open, and is read back once it can be.
+    """
     entries = journal.open_intents()
     recovery = recover([entry.operation for entry in entries], snapshot, memory)
-    became = [Outcome(operation, result, detail="read back later") for operation, result in recovery.results]
-    if entries:
-        journal.record(tuple(zip(entries, became, strict=True)), at)
+    became = [
+        (entry, Outcome(operation, result, detail="read back later"))
+        for entry, (operation, result) in zip(entries, recovery.results, strict=True)
+        if result is not Result.INTENDED
+    ]
+    if became:
+        journal.record(became, at)
     return recovery.repairs
 
 
 def no_longer_ours(snapshot: Snapshot, memory: Memory, managed: Collection[JobId], mode: Mode) -> Plan:
     """Gives back what this mode has no use for: everything of jobs that are not managed any more, holds and shapes
-    where Slurm places, nices where it ranks.
+    where Slurm places, nices where it ranks. When jobs that are set aside are let go, the plan of the round says.
     """
-    kept = frozenset(managed)
+    kept = frozenset((*managed, *memory.held_aside))
 
     def stays(operation: Operation) -> bool:
         using = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE

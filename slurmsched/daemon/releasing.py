@@ -10,7 +10,8 @@ from typing import Final
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.heartbeat import Heartbeat
-from slurmsched.model import JobId, JobState, Memory, Operation, Outcome, Result, Snapshot, Verb
+from slurmsched.daemon.sighting import sighted
+from slurmsched.model import JobId, JobState, Memory, Operation, Outcome, Result, Snapshot, SynschedError, Verb
 from slurmsched.rounds.giving_back import release_plan
 from slurmsched.settings.definition import Hook
 from slurmsched.store.errors import StoreError
@@ -63,7 +64,8 @@ def release_all(
     """Give back every shape, nice and hold of ours, or those of the jobs in `only`. Raises BackendError.
 
     Jobs that we requeued and that are still completing are waited for, `patience` seconds at most: they would come back
-    held. The database is not needed for it: without one only what Slurm shows of us is given back.
+    held. So are jobs that cannot be read and of which it is not known whether they were let go. The database is not
+    needed for it: without one only what Slurm shows of us is given back.
     """
     giving = _Giving(backend, store, clock)
     end = clock.monotonic() + patience
@@ -71,9 +73,9 @@ def release_all(
         snapshot = backend.observe()
         memory = giving.memory(snapshot)
         wanted = [op for op in release_plan(snapshot, memory).operations if only is None or op.subject in only]
-        giving.give_back([operation for operation in wanted if operation not in giving.tried])
+        in_doubt = giving.give_back([operation for operation in wanted if operation not in giving.tried])
         awaited = [job for job in snapshot.in_state(JobState.COMPLETING) if job.id in memory.held]
-        if not awaited or clock.monotonic() >= end:
+        if not (awaited or in_doubt) or clock.monotonic() >= end:
             return giving.end()
         clock.sleep(_LOOK)
 
@@ -93,24 +95,29 @@ class _Giving:
         if self.store is None:
             return Memory()
         try:
-            self.store.remembering.sight(None, snapshot, ())
-        except StoreError as error:
+            sighted(self.store, None, snapshot, ())
+        except SynschedError as error:
             self._warn(error)  # a full disk can still be read
         try:
             return self.store.remembering.memory(snapshot, "")
-        except StoreError as error:
+        except SynschedError as error:
             self._warn(error, _UNKNOWN)
             return Memory()
 
-    def give_back(self, operations: Sequence[Operation]) -> None:
-        """All in one batch, in order. A job whose shape is refused is let go all the same: better pinned than held."""
+    def give_back(self, operations: Sequence[Operation]) -> bool:
+        """All in one batch, in order; whether it is not known of some that they took effect: they may be tried again.
+
+        A job whose shape is refused is let go all the same: better pinned than held.
+        """
         if not operations:
-            return
-        self.tried.extend(operations)
+            return False
         entries = self._intended(operations)
         outcomes = self.backend.execute(operations)
-        self.outcomes.extend(outcomes)
+        before = [outcome for outcome in self.outcomes if outcome.operation not in operations]
+        self.outcomes = [*before, *outcomes]
+        self.tried.extend(outcome.operation for outcome in outcomes if outcome.result is not Result.FAILED)
         self._record(entries, outcomes)
+        return any(outcome.result is Result.FAILED for outcome in outcomes)
 
     def end(self) -> Released:
         """All that was done. The round that stands for it in the database is no round of scheduling, and says so."""
@@ -142,5 +149,5 @@ class _Giving:
         except StoreError as error:
             self._warn(error)
 
-    def _warn(self, error: StoreError, *more: str) -> None:
+    def _warn(self, error: SynschedError, *more: str) -> None:
         self.warnings.append("; ".join((str(error), *more)))

@@ -58,7 +58,7 @@ def once(assemble: Callable[[], Site], clock: Clock, say: Callable[[str], None])
         with sole(path), closing(Store.open(path, clock.now())) as store:
             skips.none()
             pulse = Pulse(site.settings, store.switches, clock, Systemd({}), say)
-            report = one_round(site, store, clock, tick=pulse.tick)
+            report = one_round(site, store, clock, tick=pulse.tick, say=say)
             pulse.beat()
             Exporter(site.settings.storage, clock, say, serves=False).publish(report.snapshot)
             return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +13,21 @@ from slurmsched.backends.recorded import pack
 from slurmsched.daemon.applying import Applied, Applier
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.dispatching import dispatch, dispatches
+from slurmsched.daemon.failing import RoundFailedError, kind_and_place, traced
 from slurmsched.daemon.fragments import fragments
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.ingesting import ingest
+from slurmsched.daemon.isolating import Decided, decided, known_trouble, managed_among, overview_of
 from slurmsched.daemon.recovering import no_longer_ours, read_back
+from slurmsched.daemon.sighting import sighted
 from slurmsched.daemon.spool import checkpointed
 from slurmsched.daemon.stopwatch import Timed
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
+from slurmsched.model import Job, JobId, JobState, Memory, Outcome, Plan, Snapshot, SynschedError
 from slurmsched.policies.systems import system
-from slurmsched.rounds.explaining import explain
 from slurmsched.rounds.foreseen import surprises
-from slurmsched.rounds.fragments import surveyed
 from slurmsched.rounds.round import RoundResult, run_round
-from slurmsched.rounds.scope import unmanaged
+from slurmsched.rounds.set_aside import without
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.journal import Tally
@@ -65,11 +66,12 @@ def one_round(
     *,
     tick: Callable[[], None] = lambda: None,
     stopping: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RoundReport:
-    """Run one. Raises BackendError, StoreError and what else keeps a round from being decided.
+    """Run one. Raises BackendError, StoreError, RoundFailedError and what else keeps a round from being decided.
 
     The round is in the database before the cluster is asked: with no space for it nothing is changed. What was under
-    way when an error is raised is read back by the next round.
+    way when an error is raised is read back by the next round. `say` gets what went wrong and did not end the round.
     """
     rounds, policy = site.settings.rounds, site.settings.policy
     store.journal.close_interrupted(clock.now())
@@ -84,25 +86,43 @@ def one_round(
         rounds,
         tick=tick,
         stopping=stopping,
-        saved=lambda jobs: checkpointed(Path(spool), jobs) if spool else frozenset(),
+        saved=lambda jobs: _saved(spool, jobs),
     )
     try:
-        report = _Round(round_id, site, store, clock, applier, gate).run()
+        report = _Round(round_id, site, store, clock, applier, gate, say).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)
     except SynschedError as error:
         with suppress(StoreError):  # the first error is the one to tell
             store.journal.finish_round(round_id, clock.now(), Tally(), str(error))
         raise
+    except Exception as error:
+        failed = RoundFailedError(f"the round failed: {kind_and_place(error)}")
+        say(f"the round failed: {traced(error)}")
+        with suppress(StoreError):  # as above
+            store.journal.finish_round(round_id, clock.now(), Tally(), str(failed))
+        raise failed from error
     return report
+
+
+def _saved(spool: str, jobs: Sequence[Job]) -> frozenset[JobId]:
+    """Those that report that their checkpoint is written; nobody where the reports cannot be read."""
+    try:
+        return checkpointed(Path(spool), jobs) if spool and jobs else frozenset()
+    except (SynschedError, OSError, ValueError):
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The cluster as this round found it, with nothing of ours where it should not be."""
+    """The cluster as this round found it, with nothing of ours where it should not be.
+
+    `troubled` are jobs of the poll that are set aside by us, with the reason.
+    """
 
     snapshot: Snapshot
     memory: Memory
     managed: frozenset[JobId]
+    troubled: Mapping[JobId, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +133,15 @@ class _Round:
     clock: Clock
     applier: Applier
     gate: Gate
+    say: Callable[[str], None]
 
     def run(self) -> RoundReport:
         calls, began = replace(self.site.backend.calls), self.clock.monotonic()
         seen, returned = self._observe()
         observed = self.clock.monotonic()
-        result, decide_s = self._decide(seen)
-        planned = self.clock.monotonic()
-        self._record(seen, result)
+        found, decide_s = self._decide(seen)
+        planned, result = self.clock.monotonic(), found.result
+        self._record(seen, found)
         applied = self._apply(seen, result)
         tally = replace(
             _count(seen, calls, self.site.backend.calls),
@@ -144,14 +165,29 @@ class _Round:
 
     def _look(self) -> _Seen:
         settings = self.site.settings
-        snapshot = self.site.backend.observe()
-        managed = frozenset(job.id for job in snapshot.jobs if unmanaged(job, settings) is None)
-        self.store.remembering.sight(self.id, snapshot, managed)
+        polled = self.site.backend.observe()
+        managed, troubled = managed_among(polled, settings)
+        troubled |= sighted(self.store, self.id, without(polled, troubled), managed)
+        troubled |= known_trouble(polled, self.store)
+        snapshot = without(polled, troubled)
+        managed -= troubled.keys()
         if settings.reports.spool:
-            ingest(Path(settings.reports.spool), snapshot, managed, self.store.measurements)
-        return _Seen(snapshot, self.store.remembering.memory(snapshot, settings.policy.system), managed)
+            self._ingest(snapshot, managed)
+        memory = self.store.remembering.memory(snapshot, settings.policy.system)
+        saved = _saved(settings.reports.spool, [snapshot.job[job] for job in memory.notified])
+        notified = {job: replace(told, saved=job in saved) for job, told in memory.notified.items()}
+        return _Seen(snapshot, replace(memory, notified=notified), managed, troubled)
 
-    def _decide(self, seen: _Seen) -> tuple[RoundResult, float]:
+    def _ingest(self, snapshot: Snapshot, managed: frozenset[JobId]) -> None:
+        """What jobs report; anybody may write there, so whatever it does it does not end a round."""
+        try:
+            ingest(Path(self.site.settings.reports.spool), snapshot, managed, self.store.measurements)
+        except SynschedError:
+            raise
+        except Exception as error:
+            self.say(f"the reports of jobs are left out: {traced(error)}")
+
+    def _decide(self, seen: _Seen) -> tuple[Decided, float]:
         settings = self.site.settings
         timed = Timed(
             system(
@@ -162,23 +198,23 @@ class _Round:
             ),
             self.clock,
         )
-        result = run_round(
-            seen.snapshot,
-            seen.memory,
-            settings,
-            self.site.knowledge,
-            self.site.backend.identity(),
-            deciding=timed,
-            fragments=fragments(settings, seen.snapshot),
-        )
-        return result, timed.seconds
+        identity = self.site.backend.identity()
+        files = fragments(settings, seen.snapshot)
 
-    def _record(self, seen: _Seen, result: RoundResult) -> None:
-        storage = self.site.settings.storage
+        def decide(snapshot: Snapshot) -> RoundResult:
+            return run_round(
+                snapshot, seen.memory, settings, self.site.knowledge, identity, deciding=timed, fragments=files
+            )
+
+        return decided(seen.snapshot, decide, self.store, self.clock, self.say), timed.seconds
+
+    def _record(self, seen: _Seen, found: Decided) -> None:
+        storage, result = self.site.settings.storage, found.result
         recording = pack(seen.snapshot, seen.memory) if storage.keep_snapshots else None
-        self.store.remembering.remember(
-            self.id, result, explain, recording, surveyed(result.snapshot, seen.memory.usual)
-        )
+        overview = overview_of(result.snapshot, seen.memory.usual)
+        self.store.remembering.remember(self.id, result, found.explain, recording, overview)
+        carried = {job: mark for job, mark in self.store.set_aside.marks().items() if job in seen.troubled}
+        self.store.set_aside.keep(result.snapshot.set_aside, seen.snapshot.time, {**carried, **found.marks})
         self.store.remembering.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
 
     def _apply(self, seen: _Seen, result: RoundResult) -> Applied:
@@ -191,7 +227,7 @@ class _Round:
             last, targets = applied.snapshot, result.decision.targets
             surprised = surprises(targets.values(), seen.snapshot, last)
             self.store.remembering.happened(self.id, applied.outcomes, targets, last.time, surprised)
-            self.store.remembering.sight(self.id, last, seen.managed, surveyed(last, seen.memory.usual))
+            sighted(self.store, self.id, last, seen.managed, overview_of(last, seen.memory.usual))
         return applied
 
     def _dispatch(self, result: RoundResult, last: Snapshot) -> None:

@@ -18,6 +18,9 @@ OLDEST, NEWEST = (22, 5), (26, 5)
 """Releases of Slurm that are tested."""
 
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
+_NAMED: Final = 20
+"""So many jobs that are set aside are named one by one."""
+_SET_ASIDE: Final = "it waits until nobody else does, a day at most; 'scontrol show job {job}' shows it"
 _SKEW: Final = 5.0
 """Seconds by which two clocks may differ unnoticed."""
 
@@ -58,6 +61,12 @@ def about_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         yield hint("partitions", which, "set manage.partitions or manage.qos for more")
     for oddity in snapshot.oddities:
         yield hint("Slurm", oddity, "it is left out; 'synsched dump' records what Slurm showed")
+    for aside in snapshot.set_aside[:_NAMED]:
+        of = f" of {aside.user}" if aside.user else ""
+        yield hint("jobs", f"job {aside.job}{of} is set aside: {aside.reason}", _SET_ASIDE.format(job=aside.job))
+    if len(snapshot.set_aside) > _NAMED:
+        more = count(len(snapshot.set_aside) - _NAMED, "more job")
+        yield hint("jobs", f"{more} set aside", "see 'synsched status --json'")
 
 
 def about_rights(identity: Identity, settings: Settings) -> Finding:

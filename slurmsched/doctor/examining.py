@@ -92,6 +92,9 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     beat = Heartbeat(Path(hook.heartbeat)).last()
     yield from about_daemons(beat, holder(database), instruments.now(), hook.stale_after)
     status = instruments.status()
+    for own in status.set_aside:
+        if own.readable:
+            yield hint("jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error")
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
     yield about_export(export_folder(loaded.settings.storage), status.round.finished if status.round else None)
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))

@@ -7,7 +7,7 @@ from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
 from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
 from slurmsched.model.measured import Measured
-from slurmsched.model.memory import Memory
+from slurmsched.model.memory import Memory, Notified
 from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
 from slurmsched.model.overview import Fragments, GpuUse, NodeFragments, NodeUse, Overview, survey
 from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
@@ -38,6 +38,7 @@ __all__ = [
     "NodeFragments",
     "NodeState",
     "NodeUse",
+    "Notified",
     "Operation",
     "Outcome",
     "Overview",

@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from slurmsched.model.job import JobId, Request
 from slurmsched.model.measured import Measured
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "Notified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """A running job that was told at `at` (unix seconds) to write its checkpoint, and is requeued in a later round.
+
+    `newcomers` are the jobs that it is to give way to. `saved` where it reports that the checkpoint is written.
+    """
+
+    at: float
+    newcomers: tuple[JobId, ...]
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,9 @@ class Memory:
     `submitted`: when a job was first submitted, of those whose time of submission a requeue has renewed.
     `measured`: how fast a job was with each allocation that it has had, by its own reports.
     `steps`: how many steps of its whole life it has done, by its own reports.
+    `notified`: running jobs that were told to write their checkpoint and are not requeued yet.
+    `set_aside`: since when nothing is decided about a job (unix seconds), of those that are set aside.
+    `held_aside`: the ones among them under a hold of ours, or of an array that is set aside, and since when.
     """
 
     originals: Mapping[JobId, Request] = field(default_factory=dict)
@@ -39,3 +54,6 @@ class Memory:
     usual: tuple[tuple[Request, int], ...] = ()
     measured: Mapping[JobId, tuple[Measured, ...]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
+    notified: Mapping[JobId, Notified] = field(default_factory=dict)
+    set_aside: Mapping[JobId, float] = field(default_factory=dict)
+    held_aside: Mapping[JobId, float] = field(default_factory=dict)

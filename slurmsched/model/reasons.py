@@ -50,6 +50,7 @@ class Code(StrEnum):
     RESERVED = "reserved"
     LIMITS = "limits"
     AWAITS_TURN = "awaits_turn"
+    AWAITS_CHECKPOINT = "awaits_checkpoint"
     SLICE_ENDED = "slice_ended"
     COPIES_SUFFICE = "copies_suffice"
     # a running job is not touched
@@ -61,10 +62,12 @@ class Code(StrEnum):
     JOB_MOVES_SPENT = "job_moves_spent"
     NO_CHECKPOINT = "no_checkpoint"
     ENDS_SOON = "ends_soon"
+    WRITES_CHECKPOINT = "writes_checkpoint"
     # a job is not ours
     UNMANAGED = "unmanaged"
     SHARDS = "shards"
     NO_GPU = "no_gpu"
+    SET_ASIDE = "set_aside"
     # an operation
     NEWCOMER_FIRST = "newcomer_first"
     PREPARE = "prepare"
@@ -115,6 +118,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.RESERVED: "the nodes it could use are reserved: {reservation}",
     Code.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
     Code.AWAITS_TURN: "waits for its turn behind {count} jobs on {node}: it is {ahead} ahead on {due} GPUs due",
+    Code.AWAITS_CHECKPOINT: "gets the place of {jobs} once the checkpoint there is written, at {when} at the latest",
     Code.SLICE_ENDED: "has had its slice of {run}: it is {ahead} ahead on {due} GPUs due, {newcomer} {behind}",
     Code.COPIES_SUFFICE: "waits: the copies of job {job} that run are through with its last {left} steps sooner",
     Code.MIN_RUN_TIME: "has run {run} of the {minimum} every job may run before it is displaced",
@@ -125,9 +129,11 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.JOB_MOVES_SPENT: "has been moved {count} times in a day, the most that is allowed",
     Code.NO_CHECKPOINT: "named no checkpoint signal: submit with ckpt=usr1, or whichever signal makes it save",
     Code.ENDS_SOON: "ends in {left}, sooner than a restart pays",
+    Code.WRITES_CHECKPOINT: "writes its checkpoint until {when} at the latest and then gives way to {newcomers}",
     Code.UNMANAGED: "is not managed: {why}",
     Code.SHARDS: "uses GPU shards, which Slurm places",
     Code.NO_GPU: "uses no GPU",
+    Code.SET_ASIDE: "is set aside: {why}",
     Code.NEWCOMER_FIRST: "gives way to {newcomer}: {why}",
     Code.PREPARE: "is told to write its checkpoint, {lead} before it is requeued",
     Code.START: "starts on {nodes} with {gpus} GPUs, {cpus} CPUs",

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass, replace
 
 from slurmsched.model import JobId, JobState, Result, Verb, decode
-from slurmsched.report.history import history
+from slurmsched.report.history import UnknownJobError, history
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.reading import Reading
-from slurmsched.store.rows import JobRow
+from slurmsched.store.rows import JobRow, SetAsideRow
 
 __all__ = ["JobExplained", "explained"]
 
@@ -27,12 +27,17 @@ class JobExplained:
 
 def explained(reading: Reading, job: JobId) -> JobExplained:
     """What is known of a job. Raises UnknownJobError, EncodingError."""
+    aside = next((own for own in reading.set_aside() if own.job in (job, job.partition("_")[0])), None)
+    if aside is not None and reading.job(job) is None:
+        raise UnknownJobError(aside.sentence)
     past, last = history(reading, job), reading.last_round()
     moves = sum(done.verb is Verb.REQUEUE and done.result is Result.DONE for done in past.operations)
-    return JobExplained(past.job, _explanation(past.job), last.id if last else None, past.service, moves)
+    return JobExplained(past.job, _explanation(past.job, aside), last.id if last else None, past.service, moves)
 
 
-def _explanation(row: JobRow) -> Explanation:
+def _explanation(row: JobRow, aside: SetAsideRow | None) -> Explanation:
+    if aside is not None:
+        return Explanation(row.id, aside.sentence)
     if row.reason:
         told = decode(Explanation, json.dumps(row.reason))
         if row.state is JobState.RUNNING:

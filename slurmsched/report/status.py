@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from slurmsched.daemon.heartbeat import Beat
 from slurmsched.model import Fragments, JobId, JobState, NodeUse, Overview
@@ -11,9 +12,12 @@ from slurmsched.report.liveness import Life, Liveness, liveness
 from slurmsched.report.quantities import count, duration
 from slurmsched.settings.definition import Settings
 from slurmsched.store.reading import Reading
-from slurmsched.store.rows import JobRow, RoundRow, SwitchRow
+from slurmsched.store.rows import JobRow, RoundRow, SetAsideRow, SwitchRow
 
 __all__ = ["SCHEMA", "QueuedJob", "Status", "chosen", "status"]
+
+_NAMED: Final = 5
+"""So many jobs that are set aside are named one by one."""
 
 SCHEMA = 1
 """Of everything that `--json` prints: raised when a key changes its meaning or goes away."""
@@ -66,6 +70,8 @@ class Status:
     problems: tuple[str, ...]
     fragments: Fragments | None = None
     """What of the idle GPUs the usual jobs could not use, as of the last round."""
+    set_aside: tuple[SetAsideRow, ...] = ()
+    """Jobs that nothing is decided about; the first of them are among the problems."""
 
 
 def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, disabled: bool = False) -> Status:
@@ -92,6 +98,10 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
     if left_out := len(reading.unreadable()):
         problems.append(f"{count(left_out, 'row')} of the database cannot be read: 'synsched doctor' names them")
     problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
+    aside = reading.set_aside()
+    problems += (own.sentence for own in aside[:_NAMED])
+    if len(aside) > _NAMED:
+        problems.append(f"{count(len(aside) - _NAMED, 'more job')} set aside: 'synsched doctor' names them")
     problems += used.oddities
     return Status(
         at=now,
@@ -106,6 +116,7 @@ def status(reading: Reading, settings: Settings, now: float, beat: Beat | None, 
         waiting=sum(job.state is JobState.PENDING for job in jobs),
         jobs=jobs,
         problems=tuple(problems),
+        set_aside=aside,
         fragments=used.fragments,
     )
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from slurmsched.model import Code, Decision, Hold, Job, JobId, JobState, Operation, Reason, Verb
 from slurmsched.model.wording import span
 from slurmsched.policies.protocol import Situation
-from slurmsched.rounds.guards import checkpoint_signal, lead_of
+from slurmsched.rounds.leads import Leads
+from slurmsched.rounds.notified import NEWCOMERS
 from slurmsched.rounds.seating import Seating, Start
 from slurmsched.rounds.shapes import leased, same, shape_of
-from slurmsched.settings.definition import Checkpoint
 
 __all__ = ["enforcing", "let_go", "taken_over"]
 
@@ -20,7 +20,7 @@ def enforcing(
     decision: Decision,
     seating: Seating,
     stopped: Mapping[JobId, Reason],
-    checkpoint: Checkpoint,
+    leads: Leads,
 ) -> tuple[Operation, ...]:
     """Least disruptive first: holds, starts that need nobody gone, preemptions, the starts they are for."""
     soon = {start.job.id for start in seating.starts if not start.gone}
@@ -38,9 +38,14 @@ def enforcing(
         *(operation for start in at_once for operation in let_go(start)),
         *(
             operation
+            for job, others in seating.notified.items()
+            for operation in _told(jobs[job], leads, {NEWCOMERS: ",".join(others)})
+        ),
+        *(
+            operation
             for job in seating.leaving
             for operation in _sent_away(
-                situation, jobs[job], ended.get(job) or _why(job, moved, newcomers, keys), checkpoint
+                situation, jobs[job], ended.get(job) or _why(job, moved, newcomers, keys), leads
             )
         ),
         *(operation for start in later for operation in let_go(start)),
@@ -76,13 +81,19 @@ def _held(waiting: Iterable[Job]) -> Iterator[Operation]:
     return (taken_over(job) for job in waiting if job.state is JobState.PENDING and job.hold is Hold.NONE)
 
 
-def _sent_away(situation: Situation, job: Job, why: Reason, checkpoint: Checkpoint) -> Iterator[Operation]:
+def _sent_away(situation: Situation, job: Job, why: Reason, leads: Leads) -> Iterator[Operation]:
     """The checkpoint signal, where the job has one, and the requeue; its `before` is what it ran on."""
-    signal, lead = checkpoint_signal(job), lead_of(job, checkpoint)
-    if signal is not None:
-        yield Operation(Verb.NOTIFY, job.id, Reason(Code.PREPARE, {"lead": span(lead)}), after=signal.value)
+    yield from _told(job, leads, {})
     lease = leased(job, situation.snapshot.node)
-    yield Operation(Verb.REQUEUE, job.id, why, lease, Hold.REQUEUED.value, lead=lead)
+    yield Operation(Verb.REQUEUE, job.id, why, lease, Hold.REQUEUED.value, lead=leads.seconds(job))
+
+
+def _told(job: Job, leads: Leads, details: Mapping[str, str]) -> Iterator[Operation]:
+    """The checkpoint signal; none for a job that named none, or that was told in an earlier round."""
+    signal = leads.signal(job)
+    if signal is not None:
+        why = Reason(Code.PREPARE, {"lead": span(leads.seconds(job)), **details})
+        yield Operation(Verb.NOTIFY, job.id, why, after=signal.value)
 
 
 def _why(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurmsched.model import Code, Hold, Job, JobState, Memory, Operation, Plan, Reason, Snapshot, Verb
 from slurmsched.rounds.holds import held_by_us
+from slurmsched.rounds.set_aside import released
 from slurmsched.rounds.shapes import same, shape_of
 
 __all__ = ["placing_returned", "release_plan"]
@@ -16,13 +17,15 @@ _GIVEN_BACK = Reason(Code.GIVE_BACK)
 def release_plan(snapshot: Snapshot, memory: Memory) -> Plan:
     """Original requests, original nice, our holds released: for `synsched release`, the watchdog and uninstalling.
 
-    Only pending jobs can be changed. A hold that its owner or an administrator set stays.
+    Only pending jobs can be changed. A hold that its owner or an administrator set stays. A job whose record cannot be
+    read is let go by its number alone, however it stands: better pinned than held.
     """
     waiting = tuple(snapshot.in_state(JobState.PENDING))
     return Plan(
         (
             *(operation for job in waiting for operation in _nice_returned(job, memory)),
             *(operation for job in waiting for operation in placing_returned(job, memory)),
+            *map(released, memory.held_aside),
         )
     )
 

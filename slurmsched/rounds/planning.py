@@ -21,9 +21,11 @@ from slurmsched.model import (
 from slurmsched.policies.protocol import Situation
 from slurmsched.rounds.enforcing import enforcing
 from slurmsched.rounds.giving_back import placing_returned
+from slurmsched.rounds.leads import Leads, later_round
 from slurmsched.rounds.noting import noting
 from slurmsched.rounds.prioritizing import prioritizing
 from slurmsched.rounds.seating import seat
+from slurmsched.rounds.set_aside import held_back
 from slurmsched.rounds.weights import weights
 from slurmsched.settings.definition import Mode, Settings
 
@@ -66,9 +68,13 @@ def plan(
     operations: list[Operation] = []
     deferred: Mapping[JobId, Reason] = {}
     if mode in (Mode.OBSERVE, Mode.ENFORCE):
-        seating = seat(situation, decision)
+        leads = Leads(situation.snapshot, memory, settings)
+        seating = later_round(seat(situation, decision), leads)
         deferred = seating.deferred
-        operations += enforcing(situation, decision, seating, stopped, settings.checkpoint)
+        operations += enforcing(situation, decision, seating, stopped, leads)
+        waits = any(job.state is JobState.PENDING for job in situation.jobs)
+        waits = waits or any(why.code is Code.AWAITS_CHECKPOINT for why in stopped.values())
+        operations += held_back(situation.snapshot, memory, settings.manage, somebody_waits=waits)
     if mode is Mode.PRIORITIZE:
         operations += _placed_by_slurm(managed, memory)
         operations += prioritizing(situation.snapshot, decision, memory, settings.policy.order)

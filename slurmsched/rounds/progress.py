@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmsched.model import Job, JobId, JobState, NodeState, Operation, Plan, Result, Shape, Snapshot, Verb
+from slurmsched.model import Code, Job, JobId, JobState, NodeState, Operation, Plan, Result, Shape, Snapshot, Verb
 
 __all__ = ["Done", "Progress", "ready", "settled"]
 
@@ -53,6 +53,8 @@ class Progress:
         operation = self.plan.operations[index]
         if not operation.permitted or any(self._breaks(i) for i in self._before[index]):
             return True
+        if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
+            return not self._runs(operation.subject)  # it is requeued in a later round
         if operation.verb in _PREEMPTING:
             serves = any(self._still_wanted(i) for i in self._served.get(operation.subject, ()))
             return not serves or not self._runs(operation.subject)
@@ -81,6 +83,8 @@ class Progress:
     def has_left(self, job_id: JobId) -> bool:
         """Whether the job has given back what it had when the plan was made."""
         job = self._job(job_id)
+        if self._is_unread(job_id):
+            return False
         if job is None or job.state not in _HAS_RESOURCES:
             return True
         # A moved job that runs again was away in between: it is released only once it had left.
@@ -109,8 +113,13 @@ class Progress:
         return self._went_wrong(index) or (index not in self.done and self.hopeless(index))
 
     def _stays(self, job_id: JobId) -> bool:
-        """Whether the job keeps its resources because it could not be requeued."""
+        """Whether the job keeps its resources because it could not be requeued.
+
+        So does one that cannot be read any more and was not requeued before: it is no victim until it can be.
+        """
         index = self.requeues.get(job_id)
+        if self._is_unread(job_id):
+            return index is None or not self.succeeded(index)
         if index is None or not self._runs(job_id) or self.has_left(job_id):
             return False
         return self._went_wrong(index) or any(self._went_wrong(i) for i in self._before[index])
@@ -119,12 +128,18 @@ class Progress:
         """Whether this start can still happen: its job waits or is about to move, its nodes are up, nobody refused."""
         operation = self.plan.operations[index]
         job = self._job(operation.subject)
+        if job is None and operation.reason.code is Code.GIVE_BACK:
+            return self._is_unread(operation.subject)  # it is let go by its number alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
         if any(self._went_wrong(i) for i in self._before[index]) or any(self._stays(other) for other in operation.gone):
             return False
         nodes = (self.snapshot.node.get(name) for name in self._nodes_of[job.id])
         return all(node is not None and node.state is NodeState.UP for node in nodes)
+
+    def _is_unread(self, job_id: JobId) -> bool:
+        """Whether the job is there and set aside, so that nothing is known of where it stands."""
+        return job_id not in self.snapshot.job and not self.snapshot.is_gone(job_id)
 
     def _runs(self, job_id: JobId) -> bool:
         job = self._job(job_id)

@@ -36,6 +36,7 @@ class Recovery:
 def recover(intended: Sequence[Operation], snapshot: Snapshot, memory: Memory) -> Recovery:
     """Tell for each operation without an outcome whether it was DONE, FAILED (did not happen) or OVERTAKEN.
 
+    Of a job that exists and is set aside nothing can be told: what was intended for it stays INTENDED.
     What can leave no trace (a signal, a written file) counts as FAILED: to do it again harms nobody. Repairs put a job
     whose shape is neither the old nor the new one back to its original; everything else the next round, or
     `release_plan`, takes from where it stands.
@@ -45,7 +46,8 @@ def recover(intended: Sequence[Operation], snapshot: Snapshot, memory: Memory) -
 
 
 def became(operation: Operation, snapshot: Snapshot) -> Result:
-    """What the snapshot shows of one operation: DONE where it shows, FAILED while it could still be done."""
+    """What the snapshot shows of one operation: DONE where it shows, FAILED while it could still be done, INTENDED of a
+    job that is there and cannot be read."""
     if operation.verb is Verb.CONFIGURE:
         return Result.FAILED
     if operation.verb is Verb.WEIGH:
@@ -54,7 +56,13 @@ def became(operation: Operation, snapshot: Snapshot) -> Result:
             return Result.OVERTAKEN
         return Result.DONE if node.weight == operation.after else Result.FAILED
     job = snapshot.job.get(operation.subject)
-    if job is None or job.state is JobState.FINISHED:
+    if job is None:
+        return Result.OVERTAKEN if snapshot.is_gone(operation.subject) else Result.INTENDED
+    return _of_job(operation, job)
+
+
+def _of_job(operation: Operation, job: Job) -> Result:
+    if job.state is JobState.FINISHED:
         return Result.OVERTAKEN
     if _SHOWS[operation.verb](operation, job):
         return Result.DONE

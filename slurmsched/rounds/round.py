@@ -12,6 +12,7 @@ from slurmsched.model import Decision, JobId, Memory, Operation, Plan, Reason, S
 from slurmsched.policies.protocol import Situation, System
 from slurmsched.policies.systems import system
 from slurmsched.rounds.guards import fixed
+from slurmsched.rounds.notified import awaited
 from slurmsched.rounds.outlook import Outlook
 from slurmsched.rounds.planning import Fragment, Rights, plan
 from slurmsched.rounds.scope import unmanaged
@@ -75,6 +76,9 @@ def run_round(
     foreign = {job.id: why for job in seen.jobs if (why := unmanaged(job, settings)) is not None}
     managed = [job for job in seen.jobs if job.id not in foreign]
     waiting = stopped(managed, memory, seen)
+    saving = awaited(seen, memory, settings)
+    newcomers = {job: own.waits(seen.time) for own in saving for job in own.newcomers if job != own.job}
+    waiting |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in waiting}
     jobs = [avoiding_reservations(job, seen) for job in managed if job.id not in waiting]
     situation = Situation(
         snapshot=seen,
@@ -86,7 +90,7 @@ def run_round(
             measured=latest_rates(memory.measured),
             steps=memory.steps,
         ),
-        fixed=fixed(seen, jobs, memory, settings),
+        fixed={own.job: own.stays(seen.time) for own in saving} | fixed(seen, jobs, memory, settings),
         usable=usable_nodes(seen),
         moves=settings.guards.moves_per_round,
         restart_cost=settings.guards.restart_cost,

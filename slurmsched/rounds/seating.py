@@ -7,7 +7,7 @@ anything is, no running job is moved or resized for its sake.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurmsched.model import Code, Decision, Job, JobId, JobState, Reason, Shape, Share, Target
 from slurmsched.policies.protocol import Situation
@@ -30,11 +30,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Seating:
-    """`starts` in the order of the decision, those that need nobody gone first; `leaving` the jobs to be requeued."""
+    """`starts` in the order of the decision, those that need nobody gone first; `leaving` the jobs to be requeued.
+
+    `notified` are jobs that are only told to write their checkpoint, with those they give way to in a later round.
+    """
 
     starts: tuple[Start, ...]
     leaving: tuple[JobId, ...]
     deferred: Mapping[JobId, Reason]
+    notified: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
 
 
 def seat(situation: Situation, decision: Decision) -> Seating:

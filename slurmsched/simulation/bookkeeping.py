@@ -16,6 +16,7 @@ from slurmsched.model import (
     JobId,
     JobState,
     Memory,
+    Notified,
     Operation,
     Outcome,
     Request,
@@ -24,6 +25,7 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.rounds.holds import held_by_us
+from slurmsched.rounds.notified import NEWCOMERS
 from slurmsched.store.accounts import DAY
 from slurmsched.store.journal import Entry
 from slurmsched.store.remembering import RETRY_AFTER
@@ -53,6 +55,7 @@ class Bookkeeping:
     _moves: defaultdict[JobId, list[float]] = field(default_factory=lambda: defaultdict(list))
     _stalled: dict[JobId, tuple[float, str]] = field(default_factory=dict)
     _released: dict[JobId, float] = field(default_factory=dict)
+    _notified: dict[JobId, Notified] = field(default_factory=dict)
     _rows: int = 0
 
     def memory(self, snapshot: Snapshot) -> Memory:
@@ -69,6 +72,13 @@ class Bookkeeping:
             },
             stalled={job: said for job, (at, said) in self._stalled.items() if at > snapshot.time - RETRY_AFTER},
             policy_state=self.policy_state,
+            notified={
+                job: told
+                for job, told in self._notified.items()
+                if (seen := snapshot.job.get(job)) is not None
+                and seen.state is JobState.RUNNING
+                and (seen.start_time or 0.0) <= told.at
+            },
         )
 
     def sight(self, snapshot: Snapshot) -> None:
@@ -85,7 +95,7 @@ class Bookkeeping:
                 if job.start_time is not None:
                     self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
         for gone in self._known.keys() - snapshot.job.keys():
-            for table in (self._known, self._runs, self._moves, self._stalled, self._released):
+            for table in (self._known, self._runs, self._moves, self._stalled, self._released, self._notified):
                 table.pop(gone, None)
 
     def paused(self) -> None:
@@ -112,6 +122,11 @@ class Bookkeeping:
             operation, done = outcome.operation, outcome.result is Result.DONE
             if operation.verb is Verb.REQUEUE and done:
                 self._moves[operation.subject].append(at)
+                self._notified.pop(operation.subject, None)
+            if operation.verb is Verb.NOTIFY and done:
+                self._notified.pop(operation.subject, None)
+                if newcomers := str(operation.reason.details.get(NEWCOMERS, "")):
+                    self._notified[operation.subject] = Notified(at, tuple(newcomers.split(",")))
             if operation.verb is Verb.RELEASE and done:
                 self._released[operation.subject] = at
             known = self._known.get(operation.subject)

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Final
 
-from slurmsched.model import Operation, Outcome, Result, decode, encode, plain
+from slurmsched.model import (
+    EncodingError,
+    JobId,
+    JobState,
+    Notified,
+    Operation,
+    Outcome,
+    Reason,
+    Result,
+    Snapshot,
+    decode,
+    encode,
+    plain,
+)
+from slurmsched.rounds.notified import NEWCOMERS
 from slurmsched.store.claims import claim, resolve
 from slurmsched.store.columns import Row, text, whole
 from slurmsched.store.database import Database
 
-__all__ = ["Entry", "Journal", "Tally"]
+__all__ = ["Entry", "Journal", "Tally", "notified"]
+
+_LONGEST_AGO: Final = 86400.0
+"""Seconds for which a signal that was sent to a job is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +154,35 @@ class Journal:
             )
             for position, operation in numbered
         )
+
+
+def notified(database: Database, snapshot: Snapshot) -> Mapping[JobId, Notified]:
+    """The running jobs of the snapshot that were told in this run of theirs to write a checkpoint, and for whom they
+    give way in a later round. A signal is in the journal before it is sent, so a killed daemon forgets none."""
+    rows = database.rows(
+        "SELECT subject, finished, reason FROM operations"
+        " WHERE verb = 'notify' AND result = 'done' AND finished > ? ORDER BY finished, id",
+        (snapshot.time - _LONGEST_AGO,),
+    )
+    told: dict[JobId, Notified] = {}
+    for row in rows:
+        job = snapshot.job.get(row["subject"])
+        if job is None or job.state is not JobState.RUNNING or (job.start_time or 0.0) > row["finished"]:
+            continue
+        newcomers = _newcomers(row["reason"])
+        told.pop(job.id, None)
+        if newcomers:
+            told[job.id] = Notified(row["finished"], newcomers)
+    return told
+
+
+def _newcomers(reason: str) -> tuple[JobId, ...]:
+    """Nobody where the requeue was part of the same round, or where the row cannot be read."""
+    try:
+        details = decode(Reason, reason).details
+    except EncodingError:
+        return ()
+    return tuple(filter(None, str(details.get(NEWCOMERS, "")).split(",")))
 
 
 def _columns(operation: Operation) -> dict[str, str | None]:

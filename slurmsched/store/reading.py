@@ -31,6 +31,7 @@ from slurmsched.store.rows import (
     MeasuredRow,
     OperationRow,
     RoundRow,
+    SetAsideRow,
     SwitchRow,
     measured_point,
 )
@@ -153,6 +154,13 @@ class Reading:
         query = "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject"
         return self._each("complaints", _complaint, query, key="subject")
 
+    def set_aside(self) -> tuple[SetAsideRow, ...]:
+        """The jobs that nothing is decided about as of the last round, the longest first."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
+            return ()  # written by an older release, and no round has brought it up to date
+        query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
+        return self._each("set_aside", _set_aside, query, key="job")
+
     def policy_state(self, system: str) -> Mapping[str, object]:
         """What this system remembered in its last round; nothing where it had none."""
         query = "SELECT system, state FROM policy_state WHERE system = ?"
@@ -265,6 +273,12 @@ def _measured(row: Row) -> MeasuredRow:
 
 def _complaint(row: Row) -> ComplaintRow:
     return ComplaintRow(text(row, "subject"), text(row, "sentence"), number(row, "at"))
+
+
+def _set_aside(row: Row) -> SetAsideRow:
+    return SetAsideRow(
+        text(row, "job"), text(row, "owner"), text(row, "reason"), number(row, "since"), flag(row, "readable")
+    )
 
 
 def _switch(row: Row) -> SwitchRow:

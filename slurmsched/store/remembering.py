@@ -28,9 +28,12 @@ from slurmsched.store.accounts import Accounts
 from slurmsched.store.columns import Row, decoded, flag, mapping, maybe, number, text, whole
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind, events_of, note
+from slurmsched.store.journal import notified
 from slurmsched.store.lately import USUAL
 from slurmsched.store.measurements import Measurements
+from slurmsched.store.set_aside import held_aside, since
 from slurmsched.store.sightings import sight
+from slurmsched.store.usual import possible
 
 if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no policy for it
     from slurmsched.rounds.round import RoundResult
@@ -82,7 +85,10 @@ class Remembering:
             measured=measurements.measured(rows),
             steps={job: word.steps for job, word in measurements.words(rows).items()},
             policy_state=self._policy_state(system),
-            usual=self._usual(snapshot.time - USUAL),
+            usual=possible(self._usual(snapshot.time - USUAL), snapshot.nodes),
+            notified=notified(self._database, snapshot),
+            set_aside=since(self._database),
+            held_aside=held_aside(self._database, snapshot),
         )
 
     def sight(

@@ -15,6 +15,7 @@ __all__ = [
     "MeasuredRow",
     "OperationRow",
     "RoundRow",
+    "SetAsideRow",
     "SwitchRow",
     "measured_point",
 ]
@@ -118,6 +119,23 @@ class ComplaintRow:
     subject: str
     sentence: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsideRow:
+    """A job that nothing is decided about, since when and why. `owner` is empty where it is not known beyond doubt;
+    `readable` says that its record could be read, and that deciding about it failed."""
+
+    job: JobId
+    owner: str
+    reason: str
+    since: float
+    readable: bool
+
+    @property
+    def sentence(self) -> str:
+        of = f" of {self.owner}" if self.owner else ""
+        return f"job {self.job}{of} is set aside: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Memory, Request, Snapshot, decode, encode
@@ -12,7 +12,7 @@ from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind
 from slurmsched.store.mending import mended
 
-__all__ = ["sight"]
+__all__ = ["failing", "sight"]
 
 _NOTHING: Final = Memory()
 _ENDED: Final = JobState.FINISHED.value
@@ -24,7 +24,7 @@ _INSERT: Final = (
     " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary, :submitted)"
 )
 _UPDATE: Final = (
-    "UPDATE jobs SET last_seen = :at, state = :state, name = :name, summary = :summary,"
+    "UPDATE jobs SET owner = :owner, last_seen = :at, state = :state, name = :name, summary = :summary,"
     " submitted = MIN(COALESCE(submitted, :submitted), :submitted),"
     " held_by_us = CASE WHEN :unheld THEN 0 ELSE MAX(held_by_us, :held) END,"
     " reshaped = reshaped AND NOT :as_submitted,"
@@ -33,6 +33,9 @@ _UPDATE: Final = (
     " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
     " WHERE id = :id"
 )
+_NOTHING_OURS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
+_DAY: Final = 86400.0
+_LIMIT: Final = 1 << 63
 _FORGET: Final = (
     "DELETE FROM jobs WHERE id = ?",
     "DELETE FROM service WHERE job = ?",
@@ -45,22 +48,57 @@ def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) ->
     """Bring the `jobs` table up to the snapshot; what changed for whom.
 
     A managed job that is new gets its row with what it asks for now. While it waits and we have not reshaped it, its
-    own request follows what its owner makes of it; from then on the stored one stands. A job that the snapshot does not
-    show counts as ended, yet keeps what is ours of it: one unreadable record must not lose a hold.
+    own request follows what its owner makes of it; from then on the stored one stands. A job that is set aside stays as
+    it was. One that Slurm knows no more has ended; what is ours of it ends a day later: one wrong look loses no hold.
     """
     with database.transaction():
         known = _known(database, snapshot, managed)
+        arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _ENDED)
         again = [job for job in snapshot.jobs if job.id in known]
-        new = [job for job in snapshot.jobs if job.id in managed and job.id not in known]
-        gone = [job for job, row in known.items() if job not in snapshot.job and row["state"] != _ENDED]
-        database.write_many(_INSERT, [_seen(job, snapshot.time) for job in new])
-        database.write_many(_UPDATE, [_seen(job, snapshot.time, known[job.id]) for job in again])
+        new = [job for job in snapshot.jobs if job.id not in known and (job.id in managed or _is_ours(job, arrays))]
+        gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _ENDED]
+        unread = [job for job in known if job not in snapshot.job and not snapshot.is_gone(job)]
+        over = [job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY]
+        database.write_many(_INSERT, [_seen(job, snapshot.time, arrays) for job in new])
+        database.write_many(_UPDATE, [_seen(job, snapshot.time, arrays, known[job.id]) for job in again])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_ENDED, job) for job in gone])
+        database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
+        database.write_many(_NOTHING_OURS, [(job,) for job in over])
     return (
         *(event for job in again for event in _changes(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_sight(job, snapshot.time)),
         *(Event(snapshot.time, job, Kind.ENDED, "left the queue") for job in gone),
     )
+
+
+def failing(
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], say: Callable[[Exception], str]
+) -> dict[JobId, str]:
+    """The jobs that cannot be written down, or whose row cannot be read, with the reason; `say` puts an error in words.
+
+    Asked only once `sight` has failed. Raises StoreError.
+    """
+    with database.transaction():
+        known = _known(database, snapshot, managed)
+    failed: dict[JobId, str] = {}
+    for job in snapshot.jobs:
+        row = known.get(job.id)
+        try:
+            _check_storable(_seen(job, snapshot.time, (), row))
+            if row is not None:
+                list(_changes(row, job, snapshot.time))
+        except Exception as error:  # whatever it is, it is this job's alone
+            failed[job.id] = f"what is known of it cannot be read or written ({say(error)})"
+    return failed
+
+
+def _check_storable(row: Mapping[str, Any]) -> None:
+    """Raises UnicodeEncodeError, OverflowError for what SQLite cannot hold."""
+    for value in row.values():
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, int) and not -_LIMIT <= value < _LIMIT:
+            raise OverflowError("a number beyond 64 bits")
 
 
 def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
@@ -82,9 +120,11 @@ def _known(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -
 def _is_another(row: Mapping[str, Any], job: Job) -> bool:
     """Whether the row is of an older job with the same number.
 
-    Only one that had ended can be: a requeue may renew the time of submission too.
+    Only one that had ended can be, and of the same owner only one that never ran before: a requeue renews the time of
+    submission too.
     """
-    return row["state"] == _ENDED and bool(row["owner"] != job.user or job.submit_time > row["last_seen"])
+    later = job.submit_time > row["last_seen"] and job.restarts == 0
+    return row["state"] == _ENDED and bool(row["owner"] != job.user or later)
 
 
 def _forget(database: Database, job: JobId) -> None:
@@ -96,7 +136,12 @@ def _stands_as_submitted(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and same(shape_of(decode(Request, row["original"])), shape_of(job.standing))
 
 
-def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _is_ours(job: Job, arrays: Collection[JobId]) -> bool:
+    """Whether a waiting task is under the hold that we set on its whole array while that could not be read."""
+    return job.array_job in arrays and job.state is JobState.PENDING and job.hold is Hold.ADMIN
+
+
+def _seen(job: Job, at: float, arrays: Collection[JobId], row: Mapping[str, Any] | None = None) -> dict[str, Any]:
     waits = job.state is JobState.PENDING
     return {
         "waits": waits,
@@ -109,7 +154,7 @@ def _seen(job: Job, at: float, row: Mapping[str, Any] | None = None) -> dict[str
         "original": encode(job.standing),
         "nice": job.nice,
         "submitted": job.submit_time,
-        "held": waits and held_by_us(job, _NOTHING),
+        "held": waits and (held_by_us(job, _NOTHING) or _is_ours(job, arrays)),
         "unheld": (waits and job.hold is Hold.NONE) or job.state in _ACTIVE,
         "summary": encode(_summary(job)),
     }

@@ -11,6 +11,7 @@ from slurmsched.store.journal import Journal
 from slurmsched.store.measurements import Measurements
 from slurmsched.store.migrations import migrate
 from slurmsched.store.remembering import Remembering
+from slurmsched.store.set_aside import SetAsideJobs
 from slurmsched.store.switches import Switches
 
 __all__ = ["Store"]
@@ -25,6 +26,7 @@ class Store:
     remembering: Remembering
     switches: Switches
     measurements: Measurements
+    set_aside: SetAsideJobs
 
     @classmethod
     def open(cls, path: Path, at: float, checked_within: float = DAILY) -> Store:
@@ -48,7 +50,14 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return cls(database, Journal(database), Remembering(database), Switches(database), Measurements(database))
+        return cls(
+            database,
+            Journal(database),
+            Remembering(database),
+            Switches(database),
+            Measurements(database),
+            SetAsideJobs(database),
+        )
 
     def close(self) -> None:
         """Further use is an error."""

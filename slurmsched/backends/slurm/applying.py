@@ -6,7 +6,7 @@ Consecutive changes go to Slurm as one batch, and nothing is believed before it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from slurmsched.backends.protocol import UnreachableError
@@ -19,7 +19,7 @@ from slurmsched.backends.slurm.text_jobs import jobs_now
 from slurmsched.backends.slurm.verdicts import Verdict, complaints, of_job
 from slurmsched.backends.slurm.wording import Wording, worded
 from slurmsched.backends.slurm.words import is_job_id
-from slurmsched.model import Job, JobId, JobState, Operation, Outcome, Result, Verb
+from slurmsched.model import Job, JobId, JobState, Operation, Outcome, Result, SetAside, Verb
 
 __all__ = ["Applying"]
 
@@ -41,7 +41,7 @@ class Applying:
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
         """Do them in order and look. Raises UnreachableError when nobody answers, NoSlurmError."""
         notes = {op.subject for op in operations if op.verb is Verb.NOTE and op.permitted}
-        self._keep_off(operations, self._jobs(notes))
+        self._keep_off(operations, self._jobs(notes)[0])
         for place, operation in enumerate(operations):
             if place not in self._verdicts:
                 self._do(place, operation)
@@ -90,22 +90,29 @@ class Applying:
 
     def _read_back(self, operations: Sequence[Operation]) -> None:
         open_ones = [(place, op) for place, op in enumerate(operations) if place not in self._verdicts]
-        jobs = self._jobs({op.subject for _, op in open_ones if op.verb in _OF_JOBS})
+        jobs, aside = self._jobs({op.subject for _, op in open_ones if op.verb in _OF_JOBS})
         weights = self._weights({op.subject for _, op in open_ones if op.verb is Verb.WEIGH})
         for place, operation in open_ones:
             words = self._words.get(operation.subject, "")
             if operation.verb is Verb.WEIGH:
                 self._verdicts[place] = self._weighed(operation, weights.get(operation.subject))
             else:
-                self._verdicts[place] = of_job(operation, jobs.get(operation.subject), words)
+                subject = operation.subject
+                self._verdicts[place] = of_job(operation, jobs.get(subject), words, aside.get(subject))
         started = [op.subject for _, op in open_ones if op.verb is Verb.HOLD and _held_running(jobs.get(op.subject))]
         if started:
             # They started before the hold came: it would show only when they are requeued.
             self.commands.change_many([f"release {job}" for job in started])
 
-    def _jobs(self, ids: set[str]) -> dict[JobId, Job]:
-        """The jobs as they are now; the ones that are gone, or make no sense, are missing."""
-        return jobs_now(self.commands, (job for job in ids if is_job_id(job)))[0]
+    def _jobs(self, ids: set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAside]]:
+        """The jobs as they are now, and those that exist and cannot be read; who is gone is in neither."""
+        safe = {job for job in ids if is_job_id(job)}
+        jobs, left = jobs_now(self.commands, safe)
+        aside = {job: SetAside(job, "it has no number that Slurm could be asked for") for job in ids - safe}
+        for one in left:
+            covered = (job for job in safe - jobs.keys() if one.job in (job, job.partition("_")[0]))
+            aside |= {job: replace(one, job=job) for job in covered}
+        return jobs, aside
 
     def _weights(self, names: set[str]) -> dict[str, int]:
         """The nodes' weights now; those that do not exist are missing."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from slurmsched.model import Hold, Job, JobState, Operation, Request, Result, Shape, Verb
+from slurmsched.model import Hold, Job, JobState, Operation, Request, Result, SetAside, Shape, Verb
 
 __all__ = ["Verdict", "complaints", "of_job", "stands_as"]
 
@@ -31,8 +31,13 @@ def complaints(said: str) -> dict[str, str]:
     return found
 
 
-def of_job(operation: Operation, job: Job | None, words: str) -> Verdict:
-    """How an operation on a job ended, the job being what it is now; None where Slurm knows it no more."""
+def of_job(operation: Operation, job: Job | None, words: str, aside: SetAside | None = None) -> Verdict:
+    """How an operation on a job ended, the job being what it is now.
+
+    `job` is None where Slurm knows it no more, or, with `aside`, where it exists and its record could not be read.
+    """
+    if aside is not None and job is None:
+        return _unread(operation, aside, words)
     if job is None or job.state is JobState.FINISHED:
         ended = "is gone" if job is None else f"is {job.state_text.lower()}"
         return Result.OVERTAKEN, f"job {operation.subject} {ended}"
@@ -40,6 +45,22 @@ def of_job(operation: Operation, job: Job | None, words: str) -> Verdict:
     if operation.verb is Verb.NOTIFY and words and result is Result.DONE:
         result = Result.REFUSED  # a signal cannot be read back: here what scancel says is all there is
     return result, "" if result is Result.DONE else (words if result is Result.REFUSED and words else otherwise)
+
+
+def _unread(operation: Operation, aside: SetAside, words: str) -> Verdict:
+    """Of a job whose record cannot be read no more is known than whether it waits without a hold.
+
+    A hold that does not show was not made, and a release that shows was. Whether anything else happened is not known:
+    FAILED says so, and whatever is ours of the job stays ours.
+    """
+    match operation.verb, aside.pending:
+        case Verb.HOLD, True:
+            return Result.REFUSED, words or "it is not held"
+        case Verb.HOLD, False:
+            return (Result.FAILED, words) if words else (Result.DONE, "")
+        case Verb.RELEASE, True:
+            return Result.DONE, ""
+    return Result.FAILED, words or f"whether it took effect is not known: {aside.reason}"
 
 
 def stands_as(shape: Shape, standing: Request) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, JobState, NodeState, Reason, Snapshot, encode
+from slurmsched.model import Code, JobState, NodeState, Reason, SetAside, Snapshot, encode
 from slurmsched.policies.gandiva_fair import Account, Past, Trade
+from slurmsched.store.set_aside import SetAsideJobs
 from slurmsched.store.switches import Switches
 from tests.builders import job, node, share, snapshot
 from tests.unit.cli.conftest import NOON, Site, StandingClock
@@ -170,6 +171,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "jobs",
         "problems",
         "fragments",
+        "set_aside",
     ]
     assert told["schema"] == 1
     jobs = told["jobs"]
@@ -259,3 +261,36 @@ class TestShares:
         result = site.run("status", "--shares")
         assert result.exit_code == 1
         assert len(result.stderr.splitlines()) == 1
+
+
+def set_aside(site: Site, count: int) -> None:
+    database = site.opened()
+    jobs = (str(number) for number in range(101, 101 + count))
+    aside = (SetAside(job, "its record cannot be read", "mallory" if job == "101" else "", "gpu") for job in jobs)
+    SetAsideJobs(database).keep(tuple(aside), NOON - 60, {})
+    database.close()
+
+
+def test_jobs_that_are_set_aside_are_named_with_their_reason(busy: Site) -> None:
+    set_aside(busy, 1)
+    assert "job 101 of mallory is set aside: its record cannot be read" in " ".join(busy.lines("status")[-3:])
+
+
+def test_of_many_jobs_that_are_set_aside_the_first_are_named(busy: Site) -> None:
+    set_aside(busy, 300)
+    lines = [line for line in busy.lines("status", columns=120) if "set aside" in line]
+    assert len(lines) == 6
+    assert lines[-1].strip() == "295 more jobs set aside: 'synsched doctor' names them"
+
+
+def test_explain_says_of_a_job_that_is_set_aside_why(busy: Site) -> None:
+    set_aside(busy, 1)
+    result = busy.run("explain", "101", columns=120)
+    assert "job 101 of mallory is set aside: its record cannot be read" in result.output
+
+
+def test_explain_says_so_too_of_a_job_that_was_managed_before(busy: Site) -> None:
+    database = busy.opened()
+    SetAsideJobs(database).keep((SetAside("13", "its record cannot be read", "carol"),), NOON - 60, {})
+    database.close()
+    assert busy.lines("explain", "13", columns=120)[0] == ("job 13 of carol is set aside: its record cannot be read")

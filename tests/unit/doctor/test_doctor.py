@@ -28,7 +28,7 @@ from slurmsched.doctor.own import (
     about_switches,
 )
 from slurmsched.doctor.reports import about_reports, about_spool
-from slurmsched.model import NodeState, parse_hints
+from slurmsched.model import NodeState, SetAside, parse_hints
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.report.status import Status
 from slurmsched.settings.definition import Manage, Mode, Nodes, Rounds, Settings, Storage
@@ -274,6 +274,14 @@ def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
     found = list(about_reports(rows))
     assert found[0].sentence == "job 0 of mallory: reports as job 1"
     assert (len(found), found[-1].sentence) == (21, "10 more complaints")
+
+
+def test_jobs_that_cannot_be_read_are_named_a_bounded_number_of_them() -> None:
+    aside = tuple(SetAside(str(number), "its record cannot be read", "mallory") for number in range(1, 101))
+    seen = snapshot([node()], set_aside=aside)
+    named = [finding.sentence for finding in about_nodes(seen, ENFORCE) if "set aside" in finding.sentence]
+    assert named[0] == "job 1 of mallory is set aside: its record cannot be read"
+    assert (len(named), named[-1]) == (21, "80 more jobs set aside")
 
 
 @pytest.mark.parametrize(

@@ -106,13 +106,13 @@ def test_starts_come_before_the_preemptions_and_those_before_their_newcomers() -
     [
         pytest.param("ckpt=usr2@90", ["usr2"], 90, id="the signal and the lead of the hint"),
         pytest.param("ckpt=term", ["term"], 45, id="the site's lead where the hint has none"),
-        pytest.param("ckpt=usr1@2h", ["usr1"], 300, id="a long lead is cut"),
+        pytest.param("ckpt=usr1@2h", ["usr1"], 110, id="a long lead is cut"),
         pytest.param("ckpt=none", [], 0, id="no signal, nothing to wait for"),
     ],
 )
 def test_the_warning_before_a_requeue(hint: str, notified: list[str], lead: int) -> None:
     old = job(1, gpus=8, hint=hint, on=[share("n1", 8)])
-    settings = Settings(checkpoint=Checkpoint(lead=45, longest_lead=300))
+    settings = Settings(checkpoint=Checkpoint(lead=45, longest_lead=110))
     result = planned(snapshot([node()], [old, held(2)]), {"2": (share(),)}, {"1": "2"}, settings=settings)
     assert [op.after for op in result.operations if op.verb is Verb.NOTIFY] == notified
     assert [op.lead for op in result.operations if op.verb is Verb.REQUEUE] == [lead]

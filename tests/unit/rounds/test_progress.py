@@ -17,6 +17,7 @@ from slurmsched.model import (
     Reason,
     Request,
     Result,
+    SetAside,
     Shape,
     Snapshot,
     Verb,
@@ -208,3 +209,30 @@ def test_a_job_that_says_it_is_saved_is_requeued_before_its_lead_is_over() -> No
     plan_so_far = Progress(PLAN, done(NOTIFY, RESHAPE), seen, NOW + 5, frozenset({"1"}))
     assert plan_so_far.ready() == (REQUEUE,)
     assert Progress(PLAN, done(RESHAPE), seen, NOW + 5, frozenset({"1"})).ready() == (NOTIFY,), "never unasked"
+
+
+def unread(*numbers: str, jobs: tuple[Job, ...] = ()) -> Snapshot:
+    """These are there and cannot be read."""
+    aside = tuple(SetAside(number, "its record cannot be read") for number in numbers)
+    return replace(cluster(*jobs), set_aside=aside)
+
+
+def test_a_job_that_cannot_be_read_after_its_requeue_is_not_said_to_have_left() -> None:
+    at_hand = Progress(PLAN, done(NOTIFY, REQUEUE, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
+    assert not at_hand.has_left("1")
+    assert at_hand.ready() == ()
+    assert overdue(at_hand, 120).operations == ()
+
+
+def test_a_job_that_cannot_be_read_is_not_requeued_and_its_newcomer_has_not_to_be_waited_for() -> None:
+    at_hand = Progress(PLAN, done(NOTIFY, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
+    assert at_hand.ready() == ()
+    assert at_hand.hopeless(REQUEUE)
+    assert at_hand.hopeless(RELEASE)
+    assert at_hand.settled()
+
+
+def test_a_job_that_cannot_be_read_is_let_go_by_its_number() -> None:
+    back = Plan((Operation(Verb.RELEASE, "9", Reason(Code.GIVE_BACK), "admin", "none"),))
+    assert Progress(back, {}, unread("9"), NOW).ready() == (0,)
+    assert Progress(back, {}, cluster(), NOW).ready() == ()

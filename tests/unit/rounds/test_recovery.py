@@ -16,6 +16,7 @@ from slurmsched.model import (
     Reason,
     Request,
     Result,
+    SetAside,
     Shape,
     Value,
     Verb,
@@ -118,3 +119,11 @@ def test_a_job_that_was_left_half_reshaped_becomes_itself_again() -> None:
     assert recovery.results == ((operation(Verb.RESHAPE), Result.FAILED),)
     (repair,) = recovery.repairs.operations
     assert (repair.verb, repair.subject, repair.after) == (Verb.RESHAPE, "1", shape_of(ASKED))
+
+
+@pytest.mark.parametrize("verb", list(BEFORE))
+def test_of_a_job_that_cannot_be_read_nothing_is_told(verb: Verb) -> None:
+    seen = snapshot([node()], set_aside=(SetAside("1", "its record cannot be read"),))
+    recovery = recover([operation(verb)], seen, Memory())
+    assert [became for _, became in recovery.results] == [Result.INTENDED]
+    assert recovery.repairs.operations == ()

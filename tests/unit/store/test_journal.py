@@ -104,7 +104,12 @@ def test_what_an_operation_would_make_ours_is_ours_before_it_is_done(
     [
         pytest.param(Operation(Verb.HOLD, "7", WHY), Result.DONE, {"held_by_us": 1}, id="a hold that holds"),
         pytest.param(Operation(Verb.HOLD, "7", WHY), Result.REFUSED, {}, id="a hold that was refused"),
-        pytest.param(Operation(Verb.REQUEUE, "7", WHY), Result.OVERTAKEN, {}, id="a requeue of a job that ended"),
+        pytest.param(Operation(Verb.REQUEUE, "7", WHY), Result.REFUSED, {}, id="a requeue of a job that runs on"),
+        *(
+            pytest.param(Operation(verb, "7", WHY), result, {"held_by_us": 1}, id=f"{verb} whose end nobody saw")
+            for verb in (Verb.HOLD, Verb.REQUEUE)
+            for result in (Result.OVERTAKEN, Result.FAILED)
+        ),
         pytest.param(
             Operation(Verb.RESHAPE, "7", WHY, NARROW, WIDE),
             Result.REFUSED,

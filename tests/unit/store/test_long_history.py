@@ -73,7 +73,7 @@ def test_the_usual_requests_are_those_that_counting_all_jobs_gives(
             "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original", (NOW - USUAL,)
         )
     }
-    assert dict(Remembering(database).memory(snapshot(time=NOW), "synergy").usual) == plain
+    assert dict(Remembering(database).memory(snapshot([node("n1", 8)], time=NOW), "synergy").usual) == plain
 
 
 @given(st.lists(jobs, max_size=6), st.lists(runs, max_size=8), st.lists(moves, max_size=8), st.lists(words, max_size=6))

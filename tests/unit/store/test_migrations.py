@@ -64,3 +64,24 @@ def test_another_programs_database_is_refused_and_not_touched(path: Path) -> Non
     with pytest.raises(BrokenStoreError, match=r"another program's database: set storage\.path"):
         migrate(database, 5.0)
     assert database.tables == {"bookmarks"}
+
+
+def test_requests_that_no_cluster_could_meet_are_dropped_with_jobs_that_have_ended(path: Path) -> None:
+    before = tuple(migration for migration in shipped_migrations() if migration.name < "0004")
+    database = Database.open(path)
+    migrate(database, 1.0, before)
+    for name, original, state, held in (
+        ("1", '{"gpus": 999999999, "gpus_per_node": 1}', "finished", 0),
+        ("2", '{"gpus": 4, "memory": 999999999999999999}', "finished", 0),
+        ("3", "no JSON", "finished", 0),
+        ("4", '{"gpus": 8, "nodes": 2, "cpus": 96, "memory": 2000000, "gpus_per_node": null}', "finished", 0),
+        ("5", '{"gpus": 999999999}', "finished", 1),
+        ("6", '{"gpus": 999999999}', "running", 0),
+    ):
+        database.write(
+            "INSERT INTO jobs (id, owner, first_seen, last_seen, state, original, held_by_us)"
+            " VALUES (?, 'alice', 1, 1, ?, ?, ?)",
+            (name, state, original, held),
+        )
+    migrate(database, 2.0)
+    assert [row["id"] for row in database.rows("SELECT id FROM jobs ORDER BY id")] == ["4", "5", "6"]

@@ -273,3 +273,31 @@ def test_a_damaged_row_costs_its_own_job_alone_and_is_told_of(store: Store) -> N
     (told,) = store.database.rows("SELECT place, row, problem FROM unreadable")
     assert (told["place"], told["row"]) == ("jobs", "7")
     assert "cannot read a stored Request" in told["problem"]
+
+
+@pytest.mark.parametrize(
+    "poison",
+    [
+        Request(gpus=999_999_999, gpus_per_node=1),
+        Request(gpus=1, gpus_per_node=999_999_999),
+        Request(gpus=1, nodes=999_999_999),
+        Request(gpus=1, cpus=10**12),
+        Request(gpus=1, memory=10**18),
+        Request(gpus=-1),
+    ],
+)
+def test_what_the_cluster_could_never_give_is_not_usual(store: Store, poison: Request) -> None:
+    seen = snapshot([node()], [job(1, gpus=2), job(2, request=poison)])
+    store.remembering.sight(None, seen, ["1", "2"])
+    assert dict(store.remembering.memory(seen, "fgd").usual) == {seen.jobs[0].request: 1}
+
+
+@pytest.mark.parametrize("ours", ["held_by_us", "reshaped", "boosted"])
+def test_a_job_of_which_something_is_ours_is_kept_however_old_its_row_is(store: Store, ours: str) -> None:
+    sighted(store, job(7), at=100.0)
+    store.database.write(f"UPDATE jobs SET {ours} = 1, state = 'finished' WHERE id = '7'")  # noqa: S608 own column
+    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["7"]
+    sighted(store, at=100 * DAY)
+    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    assert store.database.rows("SELECT id FROM jobs") == []

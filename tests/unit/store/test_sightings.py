@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import Hold, Job, JobState, Request, decode
+from slurmsched.model import Hold, Job, JobState, Request, SetAside, decode
 from slurmsched.store.database import Database
 from slurmsched.store.sightings import sight
 from tests.builders import job, share, snapshot
@@ -134,3 +134,72 @@ def test_events_are_told_once(database: Database) -> None:
     done = replace(runs, state=JobState.FINISHED, shares=())
     assert look(database, done) == [("7", "ended")]
     assert look(database) == []
+
+
+def unread(database: Database, *numbers: str, at: float = 200.0) -> list[tuple[str, str]]:
+    """A look at which these are there and cannot be read."""
+    aside = tuple(SetAside(number, "its record cannot be read") for number in numbers)
+    events = sight(database, snapshot(time=at, set_aside=aside), set())
+    return [(event.job, event.kind.value) for event in events]
+
+
+def test_a_job_that_cannot_be_read_has_not_ended(database: Database) -> None:
+    look(database, job(7, gpus=2, cpus=6, hold=Hold.ADMIN))
+    ours(database, "held_by_us")
+    assert unread(database, "7") == []
+    assert {"state": "pending", "held_by_us": 1, "last_seen": 200.0}.items() <= row(database).items()
+
+
+def test_its_tasks_have_not_ended_where_a_whole_array_cannot_be_read(database: Database) -> None:
+    look(database, job("7_1", array_job="7"), job("7_2", array_job="7"), job("8_1", array_job="8"))
+    assert unread(database, "7") == [("8_1", "ended")]
+
+
+@pytest.mark.parametrize(
+    "hidden", [pytest.param(("7",), id="it was there and could not be read"), pytest.param((), id="it was not shown")]
+)
+def test_a_requeue_that_renews_the_time_of_submission_unseen_makes_no_other_job_of_it(
+    database: Database, hidden: tuple[str, ...]
+) -> None:
+    look(database, job(7, gpus=2, cpus=6, on=[share()]))
+    ours(database, "held_by_us")
+    ours(database, "reshaped")
+    unread(database, *hidden)
+    back = job(7, gpus=2, cpus=6, standing=WIDE, hold=Hold.REQUEUED, submit_time=250.0, restarts=1)
+    look(database, back, at=300.0)
+    assert {"held_by_us": 1, "reshaped": 1, "first_seen": 100.0}.items() <= row(database).items()
+    assert decode(Request, row(database)["original"]).cpus == 6
+
+
+def test_what_is_ours_of_a_job_that_slurm_knows_no_more_ends_a_day_later(database: Database) -> None:
+    look(database, job(7, hold=Hold.ADMIN))
+    ours(database, "held_by_us")
+    look(database, at=200.0)
+    look(database, at=3000.0)
+    assert row(database)["held_by_us"] == 1
+    look(database, at=100.0 + 86_401.0)
+    assert row(database)["held_by_us"] == 0
+
+
+def test_a_hold_on_a_whole_array_that_could_not_be_read_is_ours_on_each_of_its_tasks(database: Database) -> None:
+    database.write(
+        "INSERT INTO jobs (id, owner, first_seen, last_seen, state, original, held_by_us)"
+        " VALUES ('7', 'mallory', 1, 1, 'pending', '{}', 1)"
+    )
+    unread(database, "7")
+    tasks = [job(f"7_{task}", array_job="7", hold=Hold.ADMIN) for task in (1, 2)]
+    theirs = [job("7_3", array_job="7", hold=Hold.USER), job("7_4", array_job="7")]
+    sight(database, snapshot(jobs=[*tasks, *theirs], time=300.0), {task.id for task in tasks[:1]})
+    held = database.rows("SELECT id FROM jobs WHERE held_by_us AND state = 'pending' ORDER BY id")
+    assert [found["id"] for found in held] == ["7_1", "7_2"]
+    assert row(database, "7")["state"] == "finished"
+
+
+@pytest.mark.parametrize("by", [-3600.0, 3600.0])
+def test_a_clock_that_is_set_by_an_hour_loses_no_claim_and_makes_no_other_job(database: Database, by: float) -> None:
+    look(database, job(7, gpus=2, cpus=6, hold=Hold.ADMIN, submit_time=10_000.0), at=10_000.0)
+    ours(database, "held_by_us")
+    ours(database, "reshaped")
+    look(database, at=10_010.0 + by)
+    look(database, job(7, gpus=2, cpus=6, standing=WIDE, hold=Hold.ADMIN, submit_time=10_000.0), at=10_020.0 + by)
+    assert {"held_by_us": 1, "reshaped": 1, "first_seen": 10_000.0}.items() <= row(database).items()

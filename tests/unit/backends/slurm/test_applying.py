@@ -11,7 +11,8 @@ from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.text_jobs import TextJobs
-from slurmsched.model import Code, Operation, Outcome, Reason, Result, Shape, Value, Verb
+from slurmsched.backends.slurm.verdicts import of_job
+from slurmsched.model import Code, Operation, Outcome, Reason, Result, SetAside, Shape, Value, Verb
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 WHY = Reason(Code.START)
@@ -252,3 +253,49 @@ class TestConfiguring:
         file = tmp_path / "missing" / "gres.conf"
         result, detail = one(FakeSlurm(), op(Verb.CONFIGURE, str(file), "x\n", None))
         assert (result, detail) == (Result.FAILED, f"cannot write {file}: No such file or directory")
+
+
+def test_a_job_whose_record_cannot_be_read_any_more_is_not_said_to_be_gone() -> None:
+    slurm = FakeSlurm([FakeJob(1, state="RUNNING")])
+    slurm.meanwhile = lambda _: slurm.jobs[1].fields.update(NumCPUs="many")
+    result, detail = one(slurm, op(Verb.REQUEUE))
+    assert result is Result.FAILED
+    assert "gone" not in detail
+
+
+def test_among_many_one_that_is_missing_is_asked_for_by_its_number() -> None:
+    slurm = FakeSlurm([FakeJob(number) for number in range(1, 40)])
+    operations = [op(Verb.HOLD, number) for number in range(1, 40)]
+    slurm.meanwhile = lambda _: slurm.jobs[7].fields.update(NumCPUs="many")
+    outcomes = done(slurm, *operations)
+    assert slurm.asked[-1] == "show job 7"
+    assert {outcome.result for outcome in outcomes} == {Result.DONE}
+
+
+def test_among_many_one_that_slurm_knows_no_more_has_overtaken_us() -> None:
+    slurm = FakeSlurm([FakeJob(number) for number in range(1, 40)])
+    slurm.meanwhile = lambda _: slurm.jobs.pop(7) and None
+    outcomes = {
+        outcome.operation.subject: outcome for outcome in done(slurm, *(op(Verb.HOLD, n) for n in range(1, 40)))
+    }
+    assert (outcomes["7"].result, outcomes["7"].detail) == (Result.OVERTAKEN, "job 7 is gone")
+
+
+@pytest.mark.parametrize(
+    ("verb", "pending", "words", "result"),
+    [
+        pytest.param(Verb.HOLD, True, "", Result.REFUSED, id="a hold, and it waits without one"),
+        pytest.param(Verb.HOLD, False, "", Result.DONE, id="a hold, and it does not wait without one"),
+        pytest.param(Verb.HOLD, False, "Access denied", Result.FAILED, id="a hold that slurm complained of"),
+        pytest.param(Verb.RELEASE, True, "", Result.DONE, id="a release that shows"),
+        pytest.param(Verb.RELEASE, False, "", Result.FAILED, id="a release that does not show"),
+        *(
+            pytest.param(verb, pending, "", Result.FAILED, id=f"{verb}, pending {pending}")
+            for verb in (Verb.RESHAPE, Verb.REQUEUE, Verb.NOTIFY, Verb.PRIORITIZE, Verb.NOTE)
+            for pending in (True, False)
+        ),
+    ],
+)
+def test_what_can_be_told_of_a_job_that_cannot_be_read(verb: Verb, pending: bool, words: str, result: Result) -> None:
+    aside = SetAside("1", "its record cannot be read", pending=pending)
+    assert of_job(op(verb, after=SHAPE), None, words, aside)[0] is result
