@@ -63,4 +63,6 @@ def liveness(now: float, beat: Beat | None, ended: float | None, period: float, 
 def _since(beat: Beat | None, age: float | None) -> str:
     if beat is None or age is None:
         return "there is no heartbeat"
-    return f"stopped {duration(age)} ago" if beat.mode == STOPPED else f"no sign of life for {duration(age)}"
+    if beat.mode == STOPPED:
+        return f"stopped {duration(age)} ago"
+    return f"no sign of life for {duration(age)}" if age else "the heartbeat is from the future: is a clock wrong?"

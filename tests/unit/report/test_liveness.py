@@ -18,7 +18,8 @@ from slurmsched.report.liveness import Life, liveness
         pytest.param(Beat(99, "enforce", 300), 90, Life.GONE, id="silent for too long"),
         pytest.param(Beat(990, "stopped", 300), 980, Life.GONE, id="stopped just now"),
         pytest.param(None, 990, Life.GONE, id="a round and no heartbeat"),
-        pytest.param(Beat(2000, "enforce", 300), 2000, Life.ALIVE, id="a clock set back"),
+        pytest.param(Beat(1100, "enforce", 300), 1100, Life.ALIVE, id="a clock that is a little off"),
+        pytest.param(Beat(2000, "enforce", 300), 2000, Life.GONE, id="a clock set back by minutes"),
     ],
 )
 def test_liveness(beat: Beat | None, ended: float | None, life: Life) -> None:

@@ -263,12 +263,11 @@ def test_a_job_whose_record_cannot_be_read_any_more_is_not_said_to_be_gone() -> 
     assert "gone" not in detail
 
 
-def test_among_many_one_that_is_missing_is_asked_for_by_its_number() -> None:
+def test_among_many_one_that_cannot_be_read_any_more_is_judged_by_its_hold_alone() -> None:
     slurm = FakeSlurm([FakeJob(number) for number in range(1, 40)])
     operations = [op(Verb.HOLD, number) for number in range(1, 40)]
     slurm.meanwhile = lambda _: slurm.jobs[7].fields.update(NumCPUs="many")
     outcomes = done(slurm, *operations)
-    assert slurm.asked[-1] == "show job 7"
     assert {outcome.result for outcome in outcomes} == {Result.DONE}
 
 
