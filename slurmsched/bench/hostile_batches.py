@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from slurmsched.bench.hostile_slurm import GPUS, MadeUpJob, Release
+from slurmsched.bench.hostile_jobs import GPUS, MadeUpJob, Release
 from slurmsched.bench.hostile_text import hostile_fields
 
 __all__ = ["NODES", "NOW", "Batch", "batch", "held_batch"]
@@ -35,7 +35,9 @@ class Batch:
 
     def harmless(self) -> tuple[MadeUpJob, ...]:
         """The same jobs; the hostile ones with the text that Slurm puts where nobody writes any."""
-        return tuple(replace(job, text={}, record=b"") if job.number in self.hostile else job for job in self.jobs)
+        return tuple(
+            replace(job, text={}, record=b"", cells={}) if job.number in self.hostile else job for job in self.jobs
+        )
 
 
 def batch(random: Random, hostile: int) -> Batch:

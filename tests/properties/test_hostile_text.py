@@ -13,8 +13,9 @@ from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.text_jobs import TextJobs
 from slurmsched.bench.hostile_batches import NODES, NOW
+from slurmsched.bench.hostile_jobs import MadeUpJob, Release
 from slurmsched.bench.hostile_rounds import feed_hostile
-from slurmsched.bench.hostile_slurm import MadeUpJob, MadeUpSlurm, Release
+from slurmsched.bench.hostile_slurm import MadeUpSlurm
 
 RECORDS = 20_000
 HONEST = MadeUpJob(1000, "alice", 2001, 2, NOW - 500, text={"comment": b"synsched:task=image"})
@@ -41,7 +42,9 @@ def backend(release: Release, *jobs: MadeUpJob) -> SlurmBackend:
 def long_job(kind: str, size: int) -> MadeUpJob:
     """Arguments of about `size` bytes, as 22.05 shows them, and the submit line of 26.05."""
     text = FILLED[kind] % (PIECES[kind] * (size // len(PIECES[kind])))
-    return replace(HOSTILE, text={"arguments": text, "comment": text[:1024], "network": text[:1024]})
+    return replace(
+        HOSTILE, record=b"", cells={}, text={"arguments": text, "comment": text[:1024], "network": text[:1024]}
+    )
 
 
 def cpu_seconds(release: Release, job: MadeUpJob) -> float:

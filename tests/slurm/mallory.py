@@ -51,8 +51,8 @@ ATTACKS: Final = (
     ),
     Attack(
         "a network that poses as a request for no node and for endless memory",
-        'held --network="x ReqTRES=node=0,mem=10G"; held --network="x MinMemoryCPU=999999999999999E";'
-        ' held --network="x MinMemoryNode=999999999999999E ReqTRES=cpu=0"',
+        'held --network="x ReqTRES=node=0,mem=10G"; held --mem=1000 --network="x MinMemoryCPU=999999999999999E";'
+        ' held --mem-per-cpu=1000 --network="x MinMemoryNode=999999999999999E ReqTRES=cpu=0"',
     ),
     Attack(
         "a network that poses as the allocation of somebody else's node",

@@ -23,6 +23,8 @@ SPOOL: Final = "/var/lib/synsched/spool"
 DATABASE: Final = "/var/lib/synsched/synsched.db"
 BOUND: Final = 45
 """Seconds within which a round or a command answers, whatever the queue's text is; a quiet one takes two."""
+MEMORY: Final = 3_000_000
+"""KiB of addresses that a command may take."""
 PERIOD: Final = 5.0
 """Seconds between the rounds of the daemon in the last story."""
 
@@ -62,7 +64,9 @@ def nothing_left(mini: Mini) -> None:
 
 def bounded(mini: Mini, *words: str, user: str = "synsched", codes: Sequence[int] = (0,)) -> str:
     """A command of synsched that has to answer in time, without a traceback; its output."""
-    said = mini.run("timeout", str(BOUND), "synsched", *words, user=user, timeout=BOUND + 30)
+    # The unit has a bound on memory: without one a round could take the machine with it.
+    command = f"ulimit -v {MEMORY}; exec timeout {BOUND} synsched {shlex.join(words)}"
+    said = mini.run("bash", "-c", command, user=user, timeout=BOUND + 30)
     assert said.code in codes, f"synsched {' '.join(words)}: exit {said.code}\n{said.out[-2000:]}{said.err[-2000:]}"
     assert "Traceback" not in said.err, said.err
     return said.out
