@@ -19,7 +19,7 @@ from slurmsched.bench.hostile_slurm import MadeUpSlurm
 
 RECORDS = 20_000
 HONEST = MadeUpJob(1000, "alice", 2001, 2, NOW - 500, text={"comment": b"synsched:task=image"})
-HOSTILE = MadeUpJob(1001, "mallory", 2004, 1, NOW - 400)
+HOSTILE = MadeUpJob(1001, "mallory", 2004, 1, NOW - 400, node="n1", indices=(0,), started=NOW - 300)
 FILLED = {
     "blanks behind a comment": b"a WorkDir=x Comment=z%b y",
     "brackets of node lists": b" Nodes=%b CPU_IDs=0 Mem=1 GRES=gpu:v100:1(IDX:0)",
@@ -34,9 +34,12 @@ PIECES = {
 }
 
 
-def backend(release: Release, *jobs: MadeUpJob) -> SlurmBackend:
-    slurm = MadeUpSlurm(release, NODES[:1], jobs)
-    return SlurmBackend(Commands(30.0, run=slurm), TextJobs(), lambda: float(NOW), user=lambda: "synsched")
+def backend(release: Release) -> tuple[SlurmBackend, MadeUpSlurm]:
+    """A reader that has seen the cluster with an honest job, so that only jobs are new to it."""
+    slurm = MadeUpSlurm(release, NODES[:1], (HONEST,))
+    reader = SlurmBackend(Commands(30.0, run=slurm), TextJobs(), lambda: float(NOW), user=lambda: "synsched")
+    reader.observe()
+    return reader, slurm
 
 
 def long_job(kind: str, size: int) -> MadeUpJob:
@@ -48,15 +51,15 @@ def long_job(kind: str, size: int) -> MadeUpJob:
 
 
 def cpu_seconds(release: Release, job: MadeUpJob) -> float:
-    """The least of three polls of the job beside an honest one; its text is rendered before."""
-    reader = backend(release, HONEST, job)
-    reader.observe()
+    """The least of three polls that see the job for the first time beside an honest one, without rendering it."""
     spent = []
     for _ in range(3):
+        reader, slurm = backend(release)
+        slurm.jobs.append(job)
         gc.collect()
-        began = time.thread_time()
+        slurm.spent, began = 0.0, time.thread_time()
         reader.observe()
-        spent.append(time.thread_time() - began)
+        spent.append(time.thread_time() - began - slurm.spent)
     return min(spent)
 
 
@@ -90,7 +93,8 @@ def test_reading_a_record_takes_time_in_proportion_to_its_length(release: Releas
 @pytest.mark.parametrize("kind", FILLED)
 def test_reading_a_record_takes_memory_in_proportion_to_its_length(release: Release, kind: str) -> None:
     size = 100_000
-    reader = backend(release, HONEST, long_job(kind, size))
+    reader, slurm = backend(release)
+    slurm.jobs.append(long_job(kind, size))
     tracemalloc.start()
     try:
         reader.observe()
