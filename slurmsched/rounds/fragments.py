@@ -37,7 +37,7 @@ def fragments(nodes: Sequence[NodeUse], usual: Iterable[tuple[Request, int]]) ->
     """Nodes that are up, with GPUs of one type."""
     counted = [node for node in nodes if node.state is NodeState.UP and len({gpu.type for gpu in node.gpus}) == 1]
     shards = max((gpu.shards for node in counted for gpu in node.gpus), default=0)
-    workload = usual_workload(usual, shards)
+    workload = usual_workload(usual, shards, len(counted))
     idle = Idle([_server(node) for node in counted])
     everywhere = np.arange(len(counted))
     by_class = Measure(workload, idle).by_class(everywhere) / MILLI

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Record what a real Slurm prints, as fixtures for the parsers.
 
-    tests/slurm/record.py [RELEASE ...]
+    .venv/bin/python -m tests.slurm.record [RELEASE ...]
 
 For each Debian release it starts a mini cluster of its own, fills it with one job of every kind the
 parsers must know, and writes the output of the commands to tests/unit/recorded/RELEASE/.
@@ -18,6 +18,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurmsched.backends.slurm.table import columns_query, excluded_query
+
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "docker-slurm" / "cluster"
 RECORDED = ROOT / "tests" / "unit" / "recorded"
@@ -26,6 +28,13 @@ NODES = "v100:3x8,p100:3x8,k80:6x8"
 
 SLEEP = "#!/bin/sh\nexec sleep 3600\n"
 STUBBORN = "#!/bin/bash\ntrap '' TERM CONT\nwhile true; do sleep 1; done\n"
+
+POSING = (
+    "JobId=1 JobName=x UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=9 Nice=0 Account=x QOS=x JobState=RUNNING"
+)
+LAYOUT = (
+    "Nodes=v100-2 CPU_IDs=0-23 Mem=511992 GRES=gpu:v100:8(IDX:0-7) MinCPUsNode=1 MinMemoryNode=9 TresPerJob=gres/gpu:99"
+)
 
 COMMENT = "synsched:model=resnet50,ckpt=usr1 other words JobState=RUNNING\nsecond line: 学习 NodeList=x"
 
@@ -53,6 +62,10 @@ RUNNING = {
     "ResNet 50: lr=0.1 JobId=7 ünïcode": (
         "alice",
         f"--gres=gpu:1 --comment='{COMMENT}'",
+    ),
+    f"posing\n{POSING} {LAYOUT}": (
+        "carol",
+        f"--gres=gpu:k80:1 --network='x {LAYOUT}' --comment='x\n{POSING} {LAYOUT}'",
     ),
 }
 PENDING = {
@@ -107,10 +120,12 @@ class Recorder:
 
     def keep(self, file: str, user: str, command: str) -> None:
         """Write a command's standard output to a file."""
-        result = self.do(user, command)
+        argv = [str(CLUSTER), "exec", "--name", self.name, "--user", user, "--", "sh", "-c", command]
+        result = subprocess.run(argv, capture_output=True, check=False)
         if result.returncode and not result.stdout:
-            say(f"{self.release}: {command}: {result.stderr.strip()}")
-        (self.folder / file).write_text(result.stdout)
+            say(f"{self.release}: {command}: {result.stderr.decode().strip()}")
+        (self.folder / file).parent.mkdir(exist_ok=True)
+        (self.folder / file).write_bytes(result.stdout)
 
     def error(self, name: str, user: str, command: str) -> None:
         """Write a failing command's standard error to a file and its exit status to the list of commands."""
@@ -211,11 +226,23 @@ def _record_state(recorder: Recorder) -> None:
     recorder.must("root", "scontrol update NodeName=k80-6 State=DOWN Reason='GPU 3 fell off the bus'")
     recorder.must("carol", f"scancel {recorder.jobs['stubborn']}")  # COMPLETING for KillWait
     recorder.keep("show_job.txt", "synsched", "scontrol -d -o show job")
+    _record_jobs(recorder)
     recorder.keep("show_node.txt", "synsched", "scontrol -d -o show node")
     recorder.keep("show_reservation.txt", "synsched", "scontrol -o show reservation")
     recorder.keep("sinfo.txt", "synsched", 'sinfo -N -o "%N %t %G %f"')
     recorder.keep("sshare.txt", "synsched", "sshare -a -P")
     recorder.keep("show_job_one.txt", "alice", f"scontrol -d show job {recorder.jobs['gang']}")
+
+
+def _record_jobs(recorder: Recorder) -> None:
+    """The table of all jobs and the wide one of an array, with what squeue complains of, and the record of each job."""
+    env = "env LC_ALL=C TZ=UTC0 SLURM_BITSTR_LEN=0"
+    for name, ids in (("table", ()), ("wide", (recorder.jobs["held-array"],))):
+        for kind, query in (("columns", columns_query(ids)), ("excluded", excluded_query(ids))):
+            recorder.keep(f"{name}_{kind}.bin", "synsched", f"{env} {shlex.join(query)} 2> /tmp/complaints")
+            recorder.keep(f"{name}_{kind}.error.txt", "synsched", "cat /tmp/complaints")
+    for number in recorder.must("synsched", "squeue -h -a -t all -O JobID:12").split():
+        recorder.keep(f"jobs/{number}.txt", "synsched", f"echo show job {number} | scontrol -a -d -o")
 
 
 # Name, user, command; {job} stands for the id of the job of that name.
@@ -283,7 +310,7 @@ return slurm.SUCCESS
 """
 
 
-def _record_table(recorder: Recorder, table: str) -> None:
+def _record_list(recorder: Recorder, table: str) -> None:
     for line in table.strip().splitlines():
         name, user, command = line.split(maxsplit=2)
         for job, number in recorder.jobs.items():
@@ -292,7 +319,7 @@ def _record_table(recorder: Recorder, table: str) -> None:
 
 
 def _record_errors(recorder: Recorder) -> None:
-    _record_table(recorder, ERRORS)
+    _record_list(recorder, ERRORS)
     recorder.cluster("stop", "login", "--kill")  # its munged is gone
     recorder.cluster("start", "login")
     recorder.wait("scontrol ping | grep -q UP")
@@ -302,7 +329,7 @@ def _record_errors(recorder: Recorder) -> None:
     recorder.error("slurmdbd_down", "synsched", "sacctmgr -nP show user synsched format=User,AdminLevel")
     recorder.cluster("stop", "ctl")
     recorder.keep("ping_down.txt", "synsched", "scontrol ping")
-    _record_table(recorder, CONTROLLER_DOWN)
+    _record_list(recorder, CONTROLLER_DOWN)
     header = "name\texit\tuser\tcommand\n"
     (recorder.folder / "errors" / "commands.tsv").write_text(header + "".join(recorder.errors))
 

@@ -15,6 +15,31 @@ from tests.slurm.mini import Mini
 CLUSTER = ("--virtual", "--nodes", "v100:500x8,k80:500x8")
 HINT = "--comment=synsched:task=image"
 JOB = "printf '#!/bin/sh\\nsleep 100000\\n'"
+PASSING = """
+function slurm_job_submit(job, partitions, uid)
+    return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, uid)
+    return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+"""
+"""In place of the hook, as on a cluster where it is not installed: it would not let this in."""
+HOSTILE = """
+records=$(scontrol -a -d -o show job | grep JobState=CONFIGURING | sed 's/ Mem=[0-9]*/ Mem=9/g' | head -c 100000)
+lines=$(squeue -h -a -t all -O JobID:12 | head -60 | sed 's/^/JobId=/')
+fields='x Nodes=v100-2 CPU_IDs=0-23 Mem=511992 GRES=gpu:v100:8(IDX:0-7) MinCPUsNode=1 MinMemoryCPU=999999999999999E'
+printf '#!/bin/sh\\nsleep 100000\\n' > /home/mallory/h.sh
+cd /home/mallory
+seq 200 | xargs -P 4 -I{} sbatch -Q --gres=gpu:1 --job-name "x
+$lines" --comment "synsched:task=image TresPerJob=gres/gpu:999999999
+$lines" --network "$fields" h.sh "a WorkDir=x Comment=z
+$records
+"
+"""
+"""200 jobs whose name, comment, arguments and network pose as the records and the fields of others."""
 
 
 def round_of(mini: Mini) -> dict[str, Any]:
@@ -47,6 +72,14 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     print("\n1,000 nodes, 5,000 jobs:", {k: round(v, 2) for k, v in second.items() if k.endswith("_s")})
     assert second["writes"] == 0
     assert second["reads"] <= 6, "one poll, and what is read once per run: never one request per job"
+
+    full.write("/etc/slurm/job_submit.lua", PASSING)
+    full.sure("sh", "-c", HOSTILE, user="mallory", timeout=600)
+    hostile = round_of(full)
+    print("\nwith 200 hostile jobs among them:", {k: round(v, 2) for k, v in hostile.items() if k.endswith("_s")})
+    assert hostile["managed"] == 5200, "they hide nobody, and are themselves read"
+    assert hostile["reads"] <= 10
+    assert len(full.sure("squeue", "-h", "-r", "-t", "R,CF", "-o", "%i").split()) == 999
 
     full.sure("scontrol", "delete", "ReservationName=later")
     third = round_of(full)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurmsched.backends.slurm.commands import Answer
+from tests.unit.fake_jobs import FakeJob, excluded, table
+
+__all__ = ["FakeJob", "FakeNode", "FakeSlurm"]
 
 CONFIG = """Configuration data as of 2026-11-21T01:21:13
 ClusterName             = mini
@@ -22,71 +25,6 @@ RESERVATION = (
     "ReservationName=maint StartTime=2026-11-21T01:00:00 EndTime=2026-11-21T05:00:00"
     " Nodes=n2 Users=root Accounts=(null)\n"
 )
-
-
-@dataclass
-class FakeJob:
-    """A job; `fields` are scontrol's between Reason and Command, `asked` those behind it. All may be replaced."""
-
-    number: int
-    user: str = "alice"
-    name: str = "train"
-    state: str = "PENDING"
-    reason: str = "None"
-    priority: int = 100
-    nice: int = 0
-    comment: str = ""
-    admin_comment: str = ""
-    array: str = ""
-    requeue: bool = True
-    fields: dict[str, str] = field(default_factory=dict)
-    asked: dict[str, str] = field(default_factory=lambda: {"TresPerNode": "gres/gpu:v100:2"})
-
-    def text(self) -> str:
-        """The line of `scontrol -d -o show job`."""
-        front = f"JobId={self.number} " + (f"ArrayJobId={self.array.split('_')[0]} " if self.array else "")
-        front += f"ArrayTaskId={self.array.split('_')[1]} " if self.array else ""
-        values = {
-            "Requeue": str(int(self.requeue)),
-            "Restarts": "0",
-            "BatchFlag": "1",
-            "RunTime": "00:00:00",
-            "TimeLimit": "01:00:00",
-            "SubmitTime": "2026-11-21T01:23:08",
-            "StartTime": "Unknown",
-            "Partition": "gpu",
-            "ReqNodeList": "(null)",
-            "NumNodes": "1-1",
-            "NumCPUs": "6",
-            "NumTasks": "1",
-            "CPUs/Task": "6",
-            "ReqTRES": "cpu=6,mem=1000M,node=1",
-            "NtasksPerN:B:S:C": "0:0:*:*",
-            "MinCPUsNode": "6",
-            "MinMemoryNode": "1000M",
-            "Features": "(null)",
-            "OverSubscribe": "OK",
-        } | self.fields
-        comments = (f" AdminComment={self.admin_comment} " if self.admin_comment else "") + (
-            f" Comment={self.comment} " if self.comment else ""
-        )
-        return (
-            f"{front}JobName={self.name} UserId={self.user}(2001) GroupId={self.user}(2001) MCS_label=N/A"
-            f" Priority={self.priority} Nice={self.nice} Account=vision QOS=normal JobState={self.state}"
-            f" Reason={self.reason} {_joined(values)} Command=/home/alice/job.sh WorkDir=/home/alice{comments}"
-            f" StdErr=/home/alice/err StdIn=/dev/null StdOut=/home/alice/out {_joined(self.asked)} "
-        )
-
-
-def _joined(values: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _columns(job: FakeJob, names: Sequence[str]) -> str:
-    """A line of `squeue -O` with a bar behind each column."""
-    asked = {re.sub(r"(?<=.)(?=[A-Z])", "-", key).lower(): value for key, value in job.asked.items()}
-    known = asked | {"JobID": str(job.number), "tres-alloc": job.fields.get("ReqTRES", "cpu=6,mem=1000M,node=1")}
-    return "".join(f"{known.get(name, 'N/A')}|" for name in names)
 
 
 @dataclass
@@ -110,6 +48,7 @@ class FakeSlurm:
 
     `meanwhile` is called once, before the first change: what somebody else does at that moment. `ignored` are update
     fields that Slurm takes without doing anything. `down` leaves every command unanswered.
+    `unknown_columns` are those of squeue that this release has not.
     """
 
     def __init__(self, jobs: Sequence[FakeJob] = (), nodes: Sequence[FakeNode] = ()) -> None:
@@ -125,6 +64,7 @@ class FakeSlurm:
         self.configuration_error = ""
         self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
+        self.unknown_columns: frozenset[str] = frozenset({"Exclusive"})
 
     def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
         self.environment = env
@@ -148,19 +88,19 @@ class FakeSlurm:
             case ["reconfigure"]:
                 self.ran.append("reconfigure")
                 return Answer(int(bool(self.configuration_error)), "", self.configuration_error)
-            case [*flags, "show", "job", number]:
-                return self._shown(number, verbose="-v" in flags)
+            case ["-a", "-d", "-o"]:
+                return self._shown(given.splitlines())
         return self._listed(words)
 
     def _squeue(self, words: Sequence[str], _given: str) -> Answer:
         self.asked.append("squeue")
         match words:
-            case ["-h", "-a", "-t", "all", "-o", "%A"]:
-                return Answer(0, "".join(f"{number}\n" for number in self.jobs), "")
-            case ["-h", "-a", "-t", "all", "-O", columns]:
-                names = [column.removesuffix(":|") for column in columns.split(",")]
-                lines = (_columns(job, names) for job in self.jobs.values())
-                return Answer(0, "".join(f"{line}\n" for line in lines), "")
+            case ["-h", "-a", "-t", "all", ("-O" | "-o") as kind, form, *chosen]:
+                found = [job for job in self.jobs.values() if not chosen or job.answers_to(chosen[1].split(","))]
+                if len(chosen) > 1 and "," not in chosen[1] and not found:
+                    return Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+                raw, error = table(found, form, self.unknown_columns) if kind == "-O" else (excluded(found, form), "")
+                return Answer(0, raw.decode(errors="replace"), error, raw)
         raise AssertionError(f"the fake Slurm knows no command squeue {' '.join(words)}")
 
     def _sacctmgr(self, words: Sequence[str], _given: str) -> Answer:
@@ -183,14 +123,12 @@ class FakeSlurm:
         raise AssertionError(f"the fake Slurm knows no command {tool} {' '.join(words)}")
 
     def _listed(self, words: Sequence[str]) -> Answer:
-        flags = [word for word in words if word.startswith("-")]
         what = [word for word in words if not word.startswith("-")]
         self.asked.append(" ".join(what))
         match what:
             case ["show", "job"]:
                 lines = [job.text() for job in self.jobs.values()] or ["No jobs in the system"]
-                head = f"last_update_time=2026-11-21T01:26:49, records={len(self.jobs)}\n" if "-v" in flags else ""
-                return Answer(0, head + "".join(f"{line}\n" for line in lines), "")
+                return Answer(0, "".join(f"{line}\n" for line in lines), "")
             case ["show", "node"]:
                 return Answer(0, "".join(f"{node.text()}\n" for node in self.nodes.values()), "")
             case ["show", "partition"]:
@@ -201,18 +139,26 @@ class FakeSlurm:
                 return Answer(0, CONFIG, "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
 
-    def _shown(self, number: str, *, verbose: bool) -> Answer:
-        self.asked.append(f"show job {number}")
-        found = self._found(number)
-        if not found:
-            return Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
-        head = f"last_update_time=2026-11-21T01:26:49, records={len(found)}\n" if verbose else ""
-        return Answer(0, head + "".join(f"{job.text()}\n" for job in found), "")
+    def _shown(self, lines: Sequence[str]) -> Answer:
+        """What scontrol prints for `show` lines on its standard input: an echo of each, and the answer behind it."""
+        said, errors, code = "", "", 0
+        for line in lines:
+            said += f"scontrol: {line}\n"
+            match line.split():
+                case ["show", "hostnames", name]:
+                    said, code = f"{said}{name}\n", 0
+                case ["show", "job", number]:
+                    self.asked.append(line)
+                    found = self._found(number)
+                    said += "".join(f"{job.text()}\n" for job in found)
+                    errors += "" if found else "slurm_load_jobs error: Invalid job id specified\n"
+                    code = int(not found)
+                case _:
+                    raise AssertionError(f"the fake Slurm is not shown {line}")
+        return Answer(code, f"{said}scontrol: ", errors)
 
     def _found(self, number: str) -> list[FakeJob]:
-        if number.isdecimal():
-            return [job for job in self.jobs.values() if job.number == int(number)]
-        return [job for job in self.jobs.values() if job.array == number]
+        return [job for job in self.jobs.values() if job.answers_to([number])]
 
     def _batch(self, lines: Sequence[str]) -> Answer:
         errors = []
@@ -278,8 +224,7 @@ class FakeSlurm:
                     job.fields[key] = value
                 case _:
                     raise AssertionError(f"the fake Slurm knows no field {key}")
-        nodes = job.fields.get("NumNodes", "1").split("-")[0]
-        job.fields["ReqTRES"] = f"node={nodes}"
+        job.fields.pop("ReqTRES", None)  # slurmctld counts it anew
 
     def _weigh(self, rest: str) -> str:
         name, weight = (word.partition("=")[2] for word in rest.split())

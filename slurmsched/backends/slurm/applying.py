@@ -11,21 +11,18 @@ from typing import Final
 
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.backends.slurm.errors import NotUnderstoodError, UnsafeError, explained, last_words
+from slurmsched.backends.slurm.errors import UnsafeError, explained, last_words
 from slurmsched.backends.slurm.files import content, replace_content
-from slurmsched.backends.slurm.jobs import jobs_of
 from slurmsched.backends.slurm.nodes import node_of
-from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import PLAIN, Form
-from slurmsched.backends.slurm.text_jobs import all_records, records_of
+from slurmsched.backends.slurm.text_jobs import jobs_now
 from slurmsched.backends.slurm.verdicts import Verdict, complaints, of_job
 from slurmsched.backends.slurm.wording import Wording, worded
+from slurmsched.backends.slurm.words import is_job_id
 from slurmsched.model import Job, JobId, JobState, Operation, Outcome, Result, Verb
 
 __all__ = ["Applying"]
 
-_FEW: Final = 20
-"""Up to so many jobs are read back one by one; for more, one query for all is cheaper."""
 _OURS: Final = "synsched"
 _OF_JOBS: Final = frozenset(Verb) - {Verb.WEIGH, Verb.CONFIGURE}
 
@@ -108,17 +105,7 @@ class Applying:
 
     def _jobs(self, ids: set[str]) -> dict[JobId, Job]:
         """The jobs as they are now; the ones that are gone, or make no sense, are missing."""
-        if len(ids) > _FEW:
-            records, _ = all_records(self.commands)
-        else:
-            records = [record for job in sorted(ids) for record in self._single(job)]
-        return {seen.job.id: seen.job for seen in jobs_of(records)[0] if seen.job.id in ids}
-
-    def _single(self, job: JobId) -> list[JobRecord]:
-        try:
-            return records_of(self.commands, job)
-        except (NotUnderstoodError, UnsafeError):
-            return []
+        return jobs_now(self.commands, (job for job in ids if is_job_id(job)))[0]
 
     def _weights(self, names: set[str]) -> dict[str, int]:
         """The nodes' weights now; those that do not exist are missing."""

@@ -31,16 +31,26 @@ _LINE: Final = re.compile(r"(?:hold|release|requeuehold Incomplete|update) [A-Za
 _EACH_CHANGE: Final = 0.05
 """Seconds more to wait for each line of a batch: five times what an update takes on a quiet machine."""
 
-_OTHERS: Final = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SQUEUE_FORMAT", "SQUEUE_FORMAT2", "SCONTROL_FUTURE")
+_QUESTION: Final = re.compile(r"show job [1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z|show hostnames [a-z0-9]{1,64}\Z")
+_EACH_QUESTION: Final = 0.05
+"""Seconds more to wait for the answer to each line: ten times what one takes on a busy controller."""
+
+_OTHERS: Final = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SCONTROL_FUTURE")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said, and its exit code."""
+    """What a command said, and its exit code. `raw` is its output as it came, None where that is `out`."""
 
     code: int
     out: str
     error: str
+    raw: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The output, byte for byte."""
+        return self.out.encode() if self.raw is None else self.raw
 
 
 class Run(Protocol):
@@ -57,12 +67,17 @@ def run_process(argv: Sequence[str], given: str, timeout: float, env: Mapping[st
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{argv[0]} took longer than {timeout:g} s") from error
-    return Answer(ended.returncode, ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace"))
+    out, complaints = (text.decode(errors="replace") for text in (ended.stdout, ended.stderr))
+    return Answer(ended.returncode, out, complaints, ended.stdout)
 
 
 def environment(slurm_conf: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the commands see: ours, without what would change their format."""
-    env = {key: value for key, value in (os.environ if inherited is None else inherited).items() if key not in _OTHERS}
+    env = {
+        key: value
+        for key, value in (os.environ if inherited is None else inherited).items()
+        if key not in _OTHERS and not key.startswith("SQUEUE_")
+    }
     env |= {"LC_ALL": "C", "TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
     if slurm_conf:
         env["SLURM_CONF"] = slurm_conf
@@ -80,13 +95,29 @@ class Commands:
 
     def read(self, *argv: str) -> str:
         """What a reading command prints. Raises BackendError and its kinds."""
+        return self.read_answer(*argv).out
+
+    def read_answer(self, *argv: str) -> Answer:
+        """The whole answer of a reading command that succeeded. Raises BackendError and its kinds."""
         if not _READS.match(" ".join(argv)):
             raise UnsafeError(f"not a command that only reads: {' '.join(argv)[:80]!r}")
         self.calls.reads += 1
         answer = self._answer(argv, "", self._timeout)
         if answer.code != 0:
             raise explained(argv[0], answer.error if last_words(answer.error, "") else answer.out)
-        return answer.out
+        return answer
+
+    def read_many(self, lines: Sequence[str]) -> Answer:
+        """The answer of one scontrol that is fed with `show` lines; its exit code says only how the last line ended.
+
+        Raises NoSlurmError, UnreachableError, UnsafeError.
+        """
+        for line in lines:
+            if not _QUESTION.match(line):
+                raise UnsafeError(f"not a line that only reads: {line[:80]!r}")
+        self.calls.reads += sum(line.startswith("show job") for line in lines)
+        given = "".join(f"{line}\n" for line in lines)
+        return self._answer(("scontrol", "-a", "-d", "-o"), given, self._timeout + _EACH_QUESTION * len(lines))
 
     def change(self, *argv: str) -> Answer:
         """Run one command that changes something. What it says is for the caller: exit codes prove nothing.

@@ -16,11 +16,15 @@ __all__ = ["Gres", "gpus_in", "parse", "shards_in"]
 
 _PART = re.compile(
     r"(?:gres[/:])?([a-z_]+)"
-    r"(?:[:/]([^:=(),]*[^:=(),\d][^:=(),]*))?"  # a type is whatever is not all digits
+    r"(?:[:/](?!\d*(?:[:=(]|\Z))([^:=(),]+))?"  # a type is whatever is not all digits
     r"(?:[:=](\d{1,9}))?(?:\(([^()]*)\))?\Z"
 )
 _SOCKETS: Final = "S:"
 _INDICES: Final = "IDX:"
+_COUNTED: Final = "CNT:"
+"""Instead of indices, where the devices have no files."""
+_LONGEST: Final = 65_536
+"""No node or job has a list this long: 1,000 devices take 10 kB."""
 _NO_TYPE: Final = ":(null)"  # shards of a node whose slurmd has not registered yet
 
 
@@ -43,6 +47,8 @@ def parse(text: str | None) -> tuple[Gres, ...]:
     TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
     """
     typed = said(text).replace(_NO_TYPE, "")
+    if len(typed) > _LONGEST:
+        raise NotUnderstoodError(f"a list of GRES of {len(typed)} letters")
     return tuple(_entry(part) for part in _parts(typed) if not _is_other(part))
 
 
@@ -75,12 +81,20 @@ def _entry(part: str) -> Gres:
     if match is None:
         raise NotUnderstoodError(f"not a GRES: {part[:60]!r}")
     name, kind, count, detail = match.groups()
+    if detail and detail.startswith(_COUNTED):
+        count, detail = _digits(detail.removeprefix(_COUNTED)), ""
     number = 1 if count is None else int(count)
     if not detail or detail.startswith(_SOCKETS):
         return Gres(name, kind or "", number)
     if detail.startswith(_INDICES):
         return Gres(name, kind or "", number, indices=numbers(detail.removeprefix(_INDICES)))
     return Gres(name, kind or "", number, parts=tuple(_share(piece) for piece in detail.split(",")))
+
+
+def _digits(text: str) -> str:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise NotUnderstoodError(f"not a count of a GRES: {text[:40]!r}")
+    return text
 
 
 def _share(piece: str) -> tuple[int, int]:

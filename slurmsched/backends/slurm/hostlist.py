@@ -13,19 +13,25 @@ __all__ = ["MOST", "expand", "fold", "numbers", "ranges"]
 
 MOST: Final = 100_000
 """No list stands for more than this: one that does is a mistake or an attack."""
+_LONGEST: Final = 1_048_576
+"""No list is longer text than this: 100,000 names of ten letters."""
 
+_MOST_BRACKETS: Final = 8
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\Z")
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})(\D*)\Z", re.DOTALL)
 
 
-def expand(text: str) -> tuple[str, ...]:
-    """The names in order; none for an empty list, `(null)` or `None`. Raises NotUnderstoodError."""
+def expand(text: str, most: int = MOST) -> tuple[str, ...]:
+    """The names in order; none for an empty list, `(null)` or `None`. Raises NotUnderstoodError, also for more than
+    `most` of them."""
     if text in ("", "(null)", "None"):
         return ()
+    if len(text) > _LONGEST:
+        raise NotUnderstoodError(f"a hostlist of {len(text)} letters")
     names: list[str] = []
     for part in _outside_brackets(text):
-        names += _names(part, MOST - len(names))
+        names += _names(part, most - len(names))
     return tuple(names)
 
 
@@ -82,11 +88,17 @@ def _outside_brackets(text: str) -> Iterator[str]:
         if depth not in (0, 1):
             raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
         if sign == "," and depth == 0:
-            yield text[start:place]
+            yield _few_brackets(text[start:place])
             start = place + 1
     if depth:
         raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
-    yield text[start:]
+    yield _few_brackets(text[start:])
+
+
+def _few_brackets(part: str) -> str:
+    if part.count("[") > _MOST_BRACKETS:
+        raise NotUnderstoodError(f"more than {_MOST_BRACKETS} brackets in the hostlist {part[:60]!r}")
+    return part
 
 
 def _names(part: str, room: int) -> list[str]:
@@ -95,7 +107,9 @@ def _names(part: str, room: int) -> list[str]:
         if not part or room < 1:
             raise NotUnderstoodError(f"an empty name, or too many, in a hostlist near {part[:60]!r}")
         return [part]
-    middles = [digits for piece in match[1].split(",") for digits in _span(piece, room)]
+    middles: list[str] = []
+    for piece in match[1].split(","):
+        middles += _span(piece, room - len(middles))
     ends = _names(part[match.end() :], room) if match.end() < len(part) else [""]
     if len(middles) * len(ends) > room:
         raise NotUnderstoodError(f"the hostlist {part[:60]!r} stands for more than {MOST} names")

@@ -9,13 +9,14 @@ from typing import Final
 
 from slurmsched.backends.slurm.errors import NotUnderstoodError
 from slurmsched.backends.slurm.hostlist import ranges
+from slurmsched.backends.slurm.limits import Limits
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import Form, form_of, request_of, unmanageable
 from slurmsched.backends.slurm.shares import shares_of
 from slurmsched.backends.slurm.values import moment, said, seconds, whole
-from slurmsched.model import Hold, Job, JobId, JobState, parse_hints
+from slurmsched.model import Hold, Job, JobId, JobState, SetAside, parse_hints
 
-__all__ = ["MOST_TASKS", "SeenJob", "jobs_of", "seen"]
+__all__ = ["MOST_TASKS", "SeenJob", "jobs_of", "seen", "state_of"]
 
 MOST_TASKS: Final = 2_000
 """So many waiting tasks of one array are told apart; the others come up as these go."""
@@ -49,26 +50,41 @@ class SeenJob:
     form: Form
 
 
-def jobs_of(records: Iterable[JobRecord]) -> tuple[list[SeenJob], list[str]]:
-    """The jobs, and a sentence on each record that makes no sense or stands for more than is told apart."""
+def jobs_of(records: Iterable[JobRecord], limits: Limits) -> tuple[list[SeenJob], list[SetAside], list[str]]:
+    """The jobs, those that make no sense, and a sentence on each array of which more tasks wait than are told apart."""
     jobs: list[SeenJob] = []
-    oddities: list[str] = []
+    left: list[SetAside] = []
+    longer: list[str] = []
     for record in records:
         try:
-            jobs += seen(record)
-        except NotUnderstoodError as error:
-            oddities.append(f"job {record.number} is left out: {error}")
-            continue
-        if record.tasks.endswith("...") or len(_tasks(record.tasks)) > MOST_TASKS:
-            oddities.append(f"job {record.number} has more waiting tasks than are told apart: the others follow later")
-    return jobs, oddities
+            jobs += seen(record, limits)
+            if record.tasks.endswith("...") or len(_tasks(record.tasks)) > MOST_TASKS:
+                longer.append(
+                    f"job {record.number} has more waiting tasks than are told apart: the others follow later"
+                )
+        except Exception as error:
+            left.append(_left_out(record, error))
+    return jobs, left, longer
 
 
-def seen(record: JobRecord) -> list[SeenJob]:
+def seen(record: JobRecord, limits: Limits) -> list[SeenJob]:
     """One job, or each waiting task of an array, the first `MOST_TASKS` of them. Raises NotUnderstoodError."""
-    job, form = _job(record), form_of(record.fields)
+    job, form = _job(record, limits), form_of(record.fields)
     tasks = _tasks(record.tasks)[:MOST_TASKS]
     return [SeenJob(replace(job, id=f"{record.array}_{task}"), form) for task in tasks] or [SeenJob(job, form)]
+
+
+def state_of(text: str) -> JobState:
+    """What Slurm's word for a state comes to; one that is not known counts as finished, and is not touched."""
+    return _STATES.get(text, JobState.FINISHED)
+
+
+def _left_out(record: JobRecord, error: Exception) -> SetAside:
+    """Of an error that is not about Slurm's text only the kind is told."""
+    reason = str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"
+    pending = state_of(record.state) is JobState.PENDING and record.priority != 0
+    job = f"{record.array}_{record.tasks}" if record.tasks.isdecimal() else _id(record)
+    return SetAside(job, reason, record.user, record.fields.get("Partition", ""), pending)
 
 
 def _tasks(expression: str) -> list[int]:
@@ -84,11 +100,13 @@ def _tasks(expression: str) -> list[int]:
     return list(islice(chain.from_iterable(ranges(listed)), MOST_TASKS + 1))
 
 
-def _job(record: JobRecord) -> Job:
+def _job(record: JobRecord, limits: Limits) -> Job:
     fields = record.fields
-    state = _STATES.get(record.state, JobState.FINISHED)
+    state = state_of(record.state)
     has_resources = state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
-    request = request_of(fields, waiting=state is JobState.PENDING)
+    request = request_of(fields, waiting=state is JobState.PENDING, most_nodes=limits.names)
+    if state is not JobState.FINISHED:
+        limits.check(request)
     return Job(
         id=_id(record),
         user=record.user,
@@ -102,7 +120,7 @@ def _job(record: JobRecord) -> Job:
         qos=said(record.qos),
         reason=said(record.reason),
         hold=_hold(record, state),
-        shares=shares_of(record.placements, fields) if has_resources else (),
+        shares=shares_of(record.placements, fields, limits.names) if has_resources else (),
         submit_time=moment(fields.get("SubmitTime")) or 0.0,
         eligible_time=moment(fields.get("EligibleTime")),
         start_time=moment(fields.get("StartTime")),

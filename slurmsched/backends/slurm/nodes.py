@@ -14,10 +14,7 @@ from slurmsched.model import MILLI, Gpu, Node, NodeState, Resources
 
 __all__ = ["node_of", "node_state"]
 
-_REASON = re.compile(
-    r" Reason=(.*?)(?: \[[^\[\]]*\])?"
-    r"(?= (?:Comment|Extra|InstanceId|InstanceType|ReservationName)=|\s*\Z)"
-)
+_BEHIND_REASON = re.compile(r" (?:Comment|Extra|InstanceId|InstanceType|ReservationName)=")
 _RESERVATION = re.compile(r" ReservationName=(\S+)")
 _BEHIND: Final = re.compile(r" (?:Reason|Comment|Extra)=")
 
@@ -43,7 +40,7 @@ def node_of(line: str) -> Node:
     if "NodeName" not in fields:
         raise NotUnderstoodError(f"not a node: {line[:60]!r}")
     gpus = _gpus(fields)
-    reason, reservation = _REASON.search(line), _RESERVATION.search(line)
+    reservation = _RESERVATION.search(line)
     taken = tres(fields.get("AllocTRES"))
     return Node(
         name=fields["NodeName"],
@@ -62,10 +59,17 @@ def node_of(line: str) -> Node:
         state_text=fields.get("State", "UNKNOWN"),
         features=frozenset(filter(None, said(fields.get("ActiveFeatures")).split(","))),
         partitions=frozenset(filter(None, said(fields.get("Partitions")).split(","))),
-        reason=said(reason[1]) if reason else "",
+        reason=said(_reason(line)),
         weight=whole(fields.get("Weight"), 1),
         reservation=reservation[1] if reservation else "",
     )
+
+
+def _reason(line: str) -> str:
+    """Why a node is down or drained, without who said so and when."""
+    text = _BEHIND_REASON.split(line.partition(" Reason=")[2], maxsplit=1)[0].rstrip()
+    words, bracket, said_by = text.rpartition(" [")
+    return words if bracket and said_by.endswith("]") else text
 
 
 def node_state(text: str) -> NodeState:

@@ -1,9 +1,8 @@
 """Jobs read with pyslurm, where one is installed that fits this slurmctld.
 
 It brings names and comments as values, so that nobody's words can pass for fields. What pyslurm 23.2 to 25.11 cannot
-tell comes from one query of squeue, in which nothing is free text: GPUs asked for per job, task or socket
-(`Job.tres_per_*` are None whatever was asked), CPUs and memory per GPU. Nodes are read by commands, as pyslurm has no
-`GresUsed`.
+tell comes from the table of jobs: GPUs asked for per job, task or socket (`Job.tres_per_*` are None whatever was
+asked), CPUs and memory per GPU. Nodes are read by commands, as pyslurm has no `GresUsed`.
 
 Changes go by commands too. In these releases pyslurm takes an empty string or a nice of 0 for no change, ignores the
 number of nodes, cannot name an array task, and ends the interpreter on `hold(mode="user")`; one scontrol fed with many
@@ -20,26 +19,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from slurmsched.backends.protocol import BackendError, UnreachableError
+from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import NotUnderstoodError, PyslurmError
+from slurmsched.backends.slurm.errors import PyslurmError
 from slurmsched.backends.slurm.hostlist import numbers
 from slurmsched.backends.slurm.records import JobRecord, Placement
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.table import Row, rows
+from slurmsched.backends.slurm.text_jobs import TextJobs, fields_of_row, set_aside
+from slurmsched.model import SetAside
 
 __all__ = ["Pyslurm", "PyslurmJobs", "load"]
 
 _USUAL_CONFIGURATION: Final = "/etc/slurm/slurm.conf"
-_ASKED: Final = {
-    "TresPerJob": "tres-per-job",
-    "TresPerNode": "tres-per-node",
-    "TresPerSocket": "tres-per-socket",
-    "TresPerTask": "tres-per-task",
-    "CpusPerTres": "cpus-per-tres",
-    "MemPerTres": "mem-per-tres",
-    "TRES": "tres-alloc",
-}
-"""scontrol's name and squeue's."""
+_ASKED: Final = ("TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "CpusPerTres", "MemPerTres", "TRES")
+"""What it cannot tell."""
 
 _UNSIGNED: Final = 2**32
 
@@ -105,7 +98,7 @@ class PyslurmJobs:
         """See `JobSource`."""
         return self._text.name if self._text else "pyslurm"
 
-    def records(self, commands: Commands) -> tuple[list[JobRecord], list[str]]:
+    def records(self, commands: Commands) -> tuple[list[JobRecord], list[SetAside]]:
         """See `JobSource`."""
         if self._text:
             return self._text.records(commands)
@@ -117,34 +110,22 @@ class PyslurmJobs:
         if any(job.state == "RUNNING" and not job.get_resource_layout_per_node() for job in jobs):
             self._text = TextJobs()
             return self._text.records(commands)
-        return _records(jobs, _asked(commands))
+        return _records(jobs, rows(commands))
 
 
-def _records(jobs: Iterable[Any], asked: Mapping[str, Mapping[str, str]]) -> tuple[list[JobRecord], list[str]]:
+def _records(jobs: Iterable[Any], table: Mapping[str, Row]) -> tuple[list[JobRecord], list[SetAside]]:
     records: list[JobRecord] = []
-    oddities: list[str] = []
+    left: list[SetAside] = []
     for job in jobs:
-        number = str(job.id)
-        if number not in asked:
+        row = table.get(str(job.id))
+        if row is None:
             continue  # it came or went between the two queries
         try:
-            records.append(_record(job, asked[number]))
-        except (AttributeError, KeyError, TypeError, ValueError, NotUnderstoodError) as error:
-            oddities.append(f"job {number} is left out: pyslurm shows it oddly ({error})")
-    return records, oddities
-
-
-def _asked(commands: Commands) -> dict[str, dict[str, str]]:
-    """Of each job the fields that pyslurm cannot tell."""
-    form = ",".join(f"{field}:|" for field in ("JobID", *_ASKED.values()))
-    lines = commands.read("squeue", "-h", "-a", "-t", "all", "-O", form).splitlines()
-    found: dict[str, dict[str, str]] = {}
-    for line in lines:
-        number, *values = line.split("|")
-        if len(values) < len(_ASKED):
-            raise BackendError(f"squeue shows other fields than it was asked for: {line[:80]!r}")
-        found[number.strip()] = {key: value.strip() for key, value in zip(_ASKED, values, strict=False)}
-    return found
+            asked = fields_of_row(row)
+            records.append(_record(job, {key: asked[key] for key in _ASKED}))
+        except Exception as error:
+            left.append(set_aside(row, error))
+    return records, left
 
 
 def _record(job: Any, asked: Mapping[str, str]) -> JobRecord:

@@ -11,6 +11,7 @@ from slurmsched.backends.slurm.associations import associations_of
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import NotUnderstoodError
 from slurmsched.backends.slurm.jobs import jobs_of
+from slurmsched.backends.slurm.limits import limits_of
 from slurmsched.backends.slurm.nodes import node_of
 from slurmsched.backends.slurm.partitions import (
     Configuration,
@@ -21,7 +22,7 @@ from slurmsched.backends.slurm.partitions import (
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.requests import Form
 from slurmsched.backends.slurm.shards import counted_by_job
-from slurmsched.model import Association, JobId, Node, Partition, Reservation, Snapshot
+from slurmsched.model import Association, JobId, Node, Partition, Reservation, SetAside, Snapshot
 
 __all__ = ["JobSource", "Poll", "Reader"]
 
@@ -34,14 +35,14 @@ T = TypeVar("T")
 
 
 class JobSource(Protocol):
-    """Where all jobs come from, in one query."""
+    """Where all jobs come from."""
 
     @property
     def name(self) -> str:
         """`commands` or `pyslurm`."""
 
-    def records(self, commands: Commands) -> tuple[list[JobRecord], list[str]]:
-        """Every job taken apart, and a sentence on each that makes no sense. Raises BackendError."""
+    def records(self, commands: Commands) -> tuple[list[JobRecord], list[SetAside]]:
+        """Every job taken apart, and those that exist and make no sense. Raises BackendError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ class Reader:
         configuration, around = self.configuration(), self._around(time)
         lines = self._commands.read("scontrol", "-a", "-d", "-o", "show", "node").splitlines()
         nodes, odd_nodes = _each("node", (line for line in lines if line.startswith("NodeName=")), node_of)
-        records, odd_records = self._jobs.records(self._commands)
-        seen, odd_jobs = jobs_of(records)
+        records, unread = self._jobs.records(self._commands)
+        seen, unclear, longer = jobs_of(records, limits_of(nodes))
         jobs = tuple({one.job.id: one.job for one in seen}.values())
         counted = counted_by_job(nodes, jobs)
         snapshot = Snapshot(
@@ -92,8 +93,9 @@ class Reader:
             reservations=around.reservations,
             cluster=configuration.cluster,
             release=configuration.release,
-            oddities=(*around.oddities, *odd_nodes, *odd_records, *odd_jobs),
+            oddities=(*around.oddities, *odd_nodes, *longer),
             associations=around.associations,
+            set_aside=(*unread, *unclear),
         )
         return Poll(snapshot, {one.job.id: one.form for one in seen})
 

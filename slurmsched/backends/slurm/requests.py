@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurmsched.backends.slurm.gres import Gres, gpus_in, shards_in
-from slurmsched.backends.slurm.hostlist import expand
+from slurmsched.backends.slurm.hostlist import MOST, expand
 from slurmsched.backends.slurm.values import mebibytes, said, span, tres, whole
 from slurmsched.model import Request
 
@@ -56,8 +56,11 @@ def unmanageable(fields: Mapping[str, str]) -> str:
     return ""
 
 
-def request_of(fields: Mapping[str, str], *, waiting: bool) -> Request:
-    """The request. What runs shows its allocation in NumCPUs and NumNodes. Raises NotUnderstoodError."""
+def request_of(fields: Mapping[str, str], *, waiting: bool, most_nodes: int = MOST) -> Request:
+    """The request. What runs shows its allocation in NumCPUs and NumNodes.
+
+    Raises NotUnderstoodError, also where it names more than `most_nodes` nodes.
+    """
     totals = tres(fields.get("ReqTRES") or fields.get("TRES"))
     nodes, max_nodes = _nodes(fields, totals, waiting=waiting)
     tasks = max(whole(fields.get("NumTasks"), 1), 1)
@@ -77,8 +80,8 @@ def request_of(fields: Mapping[str, str], *, waiting: bool) -> Request:
         memory=_memory(fields, totals, cpus, gpus, nodes),
         shards=_shards(fields, nodes, tasks),
         features=said(fields.get("Features")),
-        pinned=frozenset(expand(fields.get("ReqNodeList", ""))),
-        excluded=frozenset(expand(fields.get("ExcNodeList", ""))),
+        pinned=frozenset(expand(fields.get("ReqNodeList", ""), most_nodes)),
+        excluded=frozenset(expand(fields.get("ExcNodeList", ""), most_nodes)),
         exclusive=_exclusive(fields),
     )
 
@@ -86,7 +89,9 @@ def request_of(fields: Mapping[str, str], *, waiting: bool) -> Request:
 def _nodes(fields: Mapping[str, str], totals: Mapping[str, str], *, waiting: bool) -> tuple[int, int | None]:
     """Fewest and most. Of a waiting job NumNodes without a range is an estimate, in 22.05 often one too high."""
     fewest, most = span(fields.get("NumNodes"))
-    return (whole(totals.get("node"), fewest), None) if waiting and most is None else (max(fewest, 1), most)
+    if waiting and most is None:
+        fewest = whole(totals.get("node"), fewest)
+    return max(fewest, 1), most
 
 
 def _cpus(fields: Mapping[str, str], totals: Mapping[str, str], gpus: int, *, waiting: bool) -> int:

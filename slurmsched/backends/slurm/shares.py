@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmsched.backends.slurm.gres import gpus_in, parse
-from slurmsched.backends.slurm.hostlist import expand, numbers
+from slurmsched.backends.slurm.hostlist import MOST, expand, numbers
 from slurmsched.backends.slurm.records import Placement
 from slurmsched.backends.slurm.values import mebibytes
 from slurmsched.model import Resources, Share
@@ -13,12 +13,14 @@ from slurmsched.model import Resources, Share
 __all__ = ["shares_of"]
 
 
-def shares_of(placements: Sequence[Placement], fields: Mapping[str, str]) -> tuple[Share, ...]:
-    """One share per node, in Slurm's order. Raises NotUnderstoodError.
+def shares_of(placements: Sequence[Placement], fields: Mapping[str, str], most_nodes: int = MOST) -> tuple[Share, ...]:
+    """One share per node, in Slurm's order. Raises NotUnderstoodError, also for more than `most_nodes` nodes.
 
     A completing job no longer says which GPUs it has, though it still has them: then its total, if it divides evenly.
     """
-    shares = [share for placement in placements for share in _on_each(placement)]
+    shares: list[Share] = []
+    for placement in placements:
+        shares += _on_each(placement, most_nodes - len(shares))
     had = gpus_in(fields.get("JOB_GRES"))
     total = sum(entry.count for entry in had)
     if not had or any(share.resources.gpus for share in shares) or total % max(len(shares), 1):
@@ -29,7 +31,7 @@ def shares_of(placements: Sequence[Placement], fields: Mapping[str, str]) -> tup
     )
 
 
-def _on_each(placement: Placement) -> list[Share]:
+def _on_each(placement: Placement, most_nodes: int) -> list[Share]:
     entries = parse(placement.gres)
     gpus = [entry for entry in entries if entry.name == "gpu" and entry.count]
     resources = Resources(
@@ -43,4 +45,4 @@ def _on_each(placement: Placement) -> list[Share]:
     devices |= {index for entry in cut for index, (taken, _) in enumerate(entry.parts) if taken}
     indices, shards = tuple(sorted(devices)), sum(entry.count for entry in cut)
     kind = types.pop() if len(types) == 1 else ""
-    return [Share(node, resources, kind, indices, shards) for node in expand(placement.nodes)]
+    return [Share(node, resources, kind, indices, shards) for node in expand(placement.nodes, most_nodes)]

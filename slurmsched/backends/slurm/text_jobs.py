@@ -1,91 +1,204 @@
-"""All jobs by one command, or single ones; and what to do when somebody's words imitate a job of their own."""
+"""Jobs read by commands: the table of all, and the layouts of those that have nodes.
+
+Nothing that an owner writes is searched for fields. A job's values are columns of the table (`table`); what the table
+lacks is read by a grammar from the job's own text (`layouts`), once for each of its runs. A poll is one command as long
+as no job starts.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
-from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.records import JobRecord, anatomy, number_of, split
+from slurmsched.backends.slurm.jobs import jobs_of, state_of
+from slurmsched.backends.slurm.layouts import Layout, layouts
+from slurmsched.backends.slurm.limits import NO_LIMITS
+from slurmsched.backends.slurm.records import JobRecord
+from slurmsched.backends.slurm.table import Row, rows
+from slurmsched.backends.slurm.values import mebibytes, said, tres, whole
 from slurmsched.backends.slurm.words import job_id
+from slurmsched.model import Job, JobId, JobState, SetAside
 
-__all__ = ["TextJobs", "all_records", "records_of"]
+__all__ = ["TextJobs", "fields_of_row", "jobs_now", "set_aside"]
 
-_SHOW: Final = ("scontrol", "-v", "-a", "-d", "-o", "show", "job")
-_MOST_ASKED_AGAIN: Final = 50
-_GONE: Final = ("Invalid job id specified", "not found")
+_FIELDS: Final = {
+    "NumCPUs": "NumCPUs",
+    "NumTasks": "NumTasks",
+    "NTPerNode": "NtasksPerN:B:S:C",
+    "ReqNodes": "ReqNodeList",
+    "ExcNodes": "ExcNodeList",
+    "Feature": "Features",
+    "OverSubscribe": "OverSubscribe",
+    "Partition": "Partition",
+    "Reservation": "Reservation",
+    "Dependency": "Dependency",
+    "BatchFlag": "BatchFlag",
+    "Requeue": "Requeue",
+    "RestartCnt": "Restarts",
+    "SubmitTime": "SubmitTime",
+    "EligibleTime": "EligibleTime",
+    "StartTime": "StartTime",
+    "EndTime": "EndTime",
+    "TimeUsed": "RunTime",
+    "TimeLimit": "TimeLimit",
+    "tres-alloc": "TRES",
+    "tres-per-job": "TresPerJob",
+    "tres-per-node": "TresPerNode",
+    "tres-per-socket": "TresPerSocket",
+    "tres-per-task": "TresPerTask",
+    "cpus-per-tres": "CpusPerTres",
+    "mem-per-tres": "MemPerTres",
+}
+"""squeue's column and scontrol's name."""
+
+_RUN: Final = ("SubmitTime", "StartTime", "RestartCnt", "NodeList", "tres-alloc", "MinMemory")
+_REQUEST: Final = ("SubmitTime", "RestartCnt", "tres-alloc", "MinMemory", "NumCPUs")
+_WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
+@dataclass(slots=True)
 class TextJobs:
-    """Jobs as `scontrol` prints them."""
+    """Jobs as `squeue` and `scontrol` print them. What was read of a run is kept until the job is seen no more."""
 
-    name = "commands"
+    name: str = field(default="commands", init=False)
+    _known: dict[str, tuple[tuple[str, ...], Layout]] = field(default_factory=dict, init=False)
 
-    def records(self, commands: Commands) -> tuple[list[JobRecord], list[str]]:
-        """See `JobSource`."""
-        return all_records(commands)
+    def records(self, commands: Commands, ids: Iterable[str] | None = None) -> tuple[list[JobRecord], list[SetAside]]:
+        """See `JobSource`; of `ids` (numbers of jobs, arrays or heterogeneous jobs) only what these stand for."""
+        table = rows(commands, ids)
+        needed = [row for row in table.values() if not row.too_long and _needs_layout(row)]
+        unread = [row for row in needed if self._known.get(row.number, ((), None))[0] != _run_of(row)]
+        missing = {}
+        for number, layout in layouts(commands, unread).items():
+            if isinstance(layout, Layout):
+                self._known[number] = _run_of(table[number]), layout
+            else:
+                missing[number] = layout
+        self._known = {number: known for number, known in self._known.items() if number in table}
+        with_layout = {row.number for row in needed}
+        records: list[JobRecord] = []
+        left: list[SetAside] = []
+        for number, row in table.items():
+            try:
+                if row.too_long:
+                    raise NotUnderstoodError(f"its {', '.join(sorted(row.too_long))} is longer than Slurm should take")
+                if number in missing:
+                    if missing[number] is None:
+                        continue  # it ended between the two commands
+                    raise NotUnderstoodError(missing[number] or "")
+                records.append(_record(row, self._known[number][1] if number in with_layout else None))
+            except Exception as error:
+                left.append(set_aside(row, error))
+        return records, left
 
 
-def all_records(commands: Commands) -> tuple[list[JobRecord], list[str]]:
-    """Every job, and a sentence on each that cannot be told. Raises BackendError."""
-    found = split(commands.read(*_SHOW))
-    if found.proven or not found.texts:
-        return _taken_apart(found.texts)
-    return _sorted_out(commands, found.texts)
+def jobs_now(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAside, ...]]:
+    """Of these jobs those that exist, read anew, and those that exist and cannot be read.
 
-
-def records_of(commands: Commands, job: str) -> list[JobRecord]:
-    """One job, or none where Slurm knows it no more. All text is that job's own. Raises BackendError, UnsafeError."""
-    try:
-        text = commands.read(*_SHOW, job_id(job))
-    except BackendError as error:
-        if any(words in str(error) for words in _GONE):
-            return []
-        raise
-    found = split(text)
-    texts = found.texts if found.proven else ("\n".join(found.texts),)
-    return [anatomy(text) for text in texts if text]
-
-
-def _sorted_out(commands: Commands, texts: Sequence[str]) -> tuple[list[JobRecord], list[str]]:
-    """More lines begin like a job than there are jobs: somebody's name or comment holds such a line.
-
-    squeue says which numbers exist. A record that is too many shows by its number: it exists nowhere, or twice. It, and
-    the genuine one before it, which may go on in it, are asked for one by one: what Slurm shows for one job is no one
-    else's text.
+    A job in neither is known to Slurm no more. Raises BackendError, and UnsafeError for what is no job id.
     """
-    there = set(commands.read("squeue", "-h", "-a", "-t", "all", "-o", "%A").split())
-    numbers = [number_of(text) for text in texts]
-    often = Counter(numbers)
-    doubtful: set[str] = set()
-    genuine = ""
-    for number in numbers:
-        if number not in there or often[number] > 1:
-            doubtful |= {number, genuine} & there
-        if number in there:
-            genuine = number
-    good = [text for text, number in zip(texts, numbers, strict=True) if number in there - doubtful]
-    records, oddities = _taken_apart(good)
-    for asked, number in enumerate(sorted(doubtful, key=int)):
-        if asked >= _MOST_ASKED_AGAIN:
-            oddities.append(f"job {number} is left out: names or comments of too many jobs imitate jobs")
-            continue
-        try:
-            records += records_of(commands, number)
-        except NotUnderstoodError as error:
-            oddities.append(f"job {number} is left out: {error}")
-    return records, oddities
+    wanted = {job_id(job) for job in ids}
+    if not wanted:
+        return {}, ()
+    numbers = {job.replace("+", "_").partition("_")[0] for job in wanted}
+    records, left = TextJobs().records(commands, numbers)
+    jobs, unclear, _ = jobs_of(records, NO_LIMITS)
+    found = {seen.job.id: seen.job for seen in jobs if seen.job.id in wanted}
+    return found, tuple(one for one in (*left, *unclear) if wanted & {one.job, *_names(one.job, wanted)})
 
 
-def _taken_apart(texts: Sequence[str]) -> tuple[list[JobRecord], list[str]]:
-    records: list[JobRecord] = []
-    oddities: list[str] = []
-    for text in texts:
-        try:
-            records.append(anatomy(text))
-        except NotUnderstoodError as error:
-            oddities.append(f"job {number_of(text)} is left out: {error}")
-    return records, oddities
+def _names(number: JobId, wanted: Iterable[JobId]) -> set[JobId]:
+    """The tasks among these that a number of an array stands for."""
+    return {job for job in wanted if job.replace("+", "_").partition("_")[0] == number}
+
+
+def set_aside(row: Row, error: Exception) -> SetAside:
+    """The job as one that exists and cannot be read. Of an error that is not Slurm's wording only the kind is told."""
+    reason = str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"
+    held = row.values["PriorityLong"] == "0"
+    pending = state_of(row.text("State")) is JobState.PENDING and not held
+    return SetAside(_job_id(row), reason, row.text("UserName"), row.text("Partition"), pending)
+
+
+def fields_of_row(row: Row) -> dict[str, str]:
+    """The fields under scontrol's names, so that one reader makes jobs of them."""
+    fields = {name: row.text(column) for column, name in _FIELDS.items()}
+    if "Exclusive" in row.values:
+        fields["Exclusive"] = row.text("Exclusive")
+    fewest, most = whole(row.text("NumNodes")), whole(row.text("MaxNodes"))
+    ranged = most >= fewest and state_of(row.text("State")) is JobState.PENDING
+    return fields | {"NumNodes": f"{fewest}-{most}" if ranged else str(fewest)}
+
+
+def _record(row: Row, layout: Layout | None) -> JobRecord:
+    tasks = said(row.text("ArrayTaskID")) + ("..." if "ArrayTaskID" in row.cut else "")
+    throttle = tasks.partition("%")[2]
+    het, comment, admin_comment = (said(row.text(column)) for column in ("HetJobID", "Comment", "admin_comment"))
+    fields = fields_of_row(row) | dict(layout.fields if layout else _memory(row) or {})
+    return JobRecord(
+        number=row.number,
+        user=row.text("UserName"),
+        state=row.text("State"),
+        reason="_".join(row.text("Reason").split()),
+        priority=whole(row.text("PriorityLong")),
+        nice=int(row.text("Nice")),
+        account=row.text("Account"),
+        qos=row.text("QOS"),
+        name=row.text("Name"),
+        fields=fields,
+        placements=layout.placements if layout else (),
+        array=row.text("ArrayJobID") if tasks else "",
+        tasks=tasks,
+        throttle=int(throttle) if throttle.isdecimal() else None,
+        het=het,
+        offset=row.text("HetJobOffset") if het else "",
+        comment=comment,
+        admin_comment=admin_comment,
+    )
+
+
+def _needs_layout(row: Row) -> bool:
+    state = state_of(row.text("State"))
+    if state in _WITH_NODES:
+        return True
+    try:
+        return state is JobState.PENDING and _memory(row) is None
+    except NotUnderstoodError:
+        return False  # making a record of it fails in the same way, and says so
+
+
+def _run_of(row: Row) -> tuple[str, ...]:
+    """What tells one run of a job, or one request of a waiting job, from another."""
+    waiting = state_of(row.text("State")) is JobState.PENDING
+    return tuple(row.values[column] for column in (_REQUEST if waiting else _RUN))
+
+
+def _memory(row: Row) -> dict[str, str] | None:
+    """The memory a waiting job asks for under scontrol's name, None where the table does not tell.
+
+    squeue does not say whether it is per CPU or per node. The total that slurmctld counted says it, unless both come to
+    the same total though not to the same request: on Slurm 22.05, where CPUs per GPU are counted only at the start.
+    """
+    if said(row.text("mem-per-tres")):
+        return {}
+    amount, totals = row.text("MinMemory"), tres(row.text("tres-alloc"))
+    each, total = mebibytes(amount), mebibytes(totals.get("mem"))
+    nodes, cpus = whole(totals.get("node"), 1), whole(totals.get("cpu"), 1)
+    per_node, per_cpu = each * nodes == total, each * cpus == total
+    if not each or (per_node and not per_cpu):
+        return {"MinMemoryNode": amount}
+    if per_cpu and not per_node:
+        return {"MinMemoryCPU": amount}
+    same = per_node and whole(row.text("NumCPUs"), 1) == nodes and not said(row.text("cpus-per-tres"))
+    return {"MinMemoryNode": amount} if same else None
+
+
+def _job_id(row: Row) -> JobId:
+    """As squeue names it, without the task where the row stands for several."""
+    task, het = row.text("ArrayTaskID"), said(row.text("HetJobID"))
+    if task.isdecimal():
+        return f"{row.text('ArrayJobID')}_{task}"
+    return f"{het}+{row.text('HetJobOffset')}" if het else row.number

@@ -7,7 +7,7 @@ from typing import Final
 
 from slurmsched.backends.slurm.errors import UnsafeError
 
-__all__ = ["gpu_type", "job_id", "node_name", "note", "number"]
+__all__ = ["gpu_type", "is_job_id", "job_id", "node_name", "note", "number"]
 
 _JOB: Final = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?\Z")
 _NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -18,6 +18,11 @@ _NOTE_LONGEST: Final = 1000
 def job_id(text: str) -> str:
     """A job's id. Raises UnsafeError."""
     return _checked(_JOB, text, "a job id")
+
+
+def is_job_id(text: str) -> bool:
+    """Whether this can name a job."""
+    return _JOB.match(text) is not None
 
 
 def node_name(text: str) -> str:

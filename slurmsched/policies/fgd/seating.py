@@ -34,7 +34,7 @@ class Seats:
         """The cluster as it is. The usual jobs are those of the last days, and those that are here."""
         cluster = FragmentedCluster(situation.snapshot, situation.usable)
         usual = (*situation.usual, *((job.request, 1) for job in situation.jobs))
-        measure = Measure(usual_workload(usual, cluster.shards_per_gpu), cluster.idle)
+        measure = Measure(usual_workload(usual, cluster.shards_per_gpu, len(cluster.nodes)), cluster.idle)
         return cls(cluster, Scores(cluster.idle, FirstDevice(PricedDescent(measure))))
 
     def place(self, job: Job) -> tuple[Share, ...]:

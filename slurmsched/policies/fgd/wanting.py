@@ -32,7 +32,7 @@ def _too_much(job: Job, empty: FragmentedCluster) -> str:
         return str(error)
     everywhere = np.arange(len(empty.nodes))
     for wanted, nodes in homes:
-        widest = max(wanted.tasks, key=lambda task: task.demand)
+        widest = max((task for task, _ in wanted.tasks.kinds), key=lambda task: task.demand)
         if (empty.idle.fits(widest, everywhere) & nodes).sum() >= len(wanted.tasks):
             return ""
     types = {node.gpus[0].type for node in empty.nodes if node.gpus}

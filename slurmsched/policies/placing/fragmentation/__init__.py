@@ -11,7 +11,7 @@ from slurmsched.policies.placing.fragmentation.moving import MovingScores
 from slurmsched.policies.placing.fragmentation.priced import PricedDescent
 from slurmsched.policies.placing.fragmentation.random_fit import RandomFit, RandomScores
 from slurmsched.policies.placing.fragmentation.scoring import Heuristic, Scores
-from slurmsched.policies.placing.fragmentation.task import COVER, Task, Workload, typical
+from slurmsched.policies.placing.fragmentation.task import COVER, Task, Workload, commonest, typical
 
 __all__ = [
     "COVER",
@@ -32,5 +32,6 @@ __all__ = [
     "Server",
     "Task",
     "Workload",
+    "commonest",
     "typical",
 ]

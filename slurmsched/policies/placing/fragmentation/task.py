@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from slurmsched.model import MILLI
 from slurmsched.policies.errors import PolicyError
 
-__all__ = ["COVER", "Task", "Workload", "typical"]
+__all__ = ["COVER", "Task", "Workload", "commonest", "typical"]
 
 COVER = 0.95
 """The part of all tasks that the typical ones stand for."""
@@ -59,7 +59,14 @@ def typical(tasks: Iterable[Task], cover: float = COVER) -> Workload:
     Kinds as common as each other come in the order of their CPUs, GPU parts, GPUs and types, the largest first. Raises
     PolicyError where there is no task.
     """
-    counts = Counter(Task(task.cpu, 0, task.gpus, task.milli, task.types) for task in tasks)
+    return commonest(Counter(tasks), cover)
+
+
+def commonest(tasks: Mapping[Task, int], cover: float = COVER) -> Workload:
+    """The same of tasks and how often each came. Raises PolicyError where there is no task."""
+    counts = Counter[Task]()
+    for task, count in tasks.items():
+        counts[Task(task.cpu, 0, task.gpus, task.milli, task.types)] += count
     if not counts:
         raise PolicyError("there is no typical workload: no task is known")
     ranked = sorted(counts, key=lambda t: (counts[t], t.cpu, t.milli, t.gpus, t.types), reverse=True)

@@ -60,14 +60,14 @@ def test_many_changes_are_one_batch_in_order_and_each_is_read_back() -> None:
     outcomes = done(slurm, op(Verb.RESHAPE, 1, SHAPE), op(Verb.RELEASE, 1), op(Verb.HOLD, 2))
     assert [outcome.result for outcome in outcomes] == [Result.DONE] * 3
     assert [line.split()[0] for line in slurm.ran] == ["update", "release", "hold"]
-    assert slurm.asked[-2:] == ["show job 1", "show job 2"]
+    assert slurm.asked[-1] == "squeue"
 
 
 def test_for_many_jobs_all_are_read_back_at_once() -> None:
     slurm = FakeSlurm([FakeJob(number) for number in range(1, 40)])
     outcomes = done(slurm, *(op(Verb.HOLD, number) for number in range(1, 40)))
     assert {outcome.result for outcome in outcomes} == {Result.DONE}
-    assert slurm.asked[-1] == "show job"
+    assert slurm.asked[-1] == "squeue"
 
 
 def test_a_change_that_slurm_takes_without_doing_it_is_not_believed() -> None:

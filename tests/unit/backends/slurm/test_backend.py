@@ -42,7 +42,7 @@ def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
     slurm.asked.clear()
     clock.now += 10
     backend.observe()
-    assert slurm.asked == ["show node", "show job"]
+    assert slurm.asked == ["show node", "squeue"]
     assert (backend.calls.polls, backend.calls.reads, backend.calls.writes) == (2, 7, 0)
 
 
@@ -53,7 +53,7 @@ def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
     slurm.asked.clear()
     clock.now += 300
     backend.observe()
-    assert slurm.asked == ["show partition", "show reservation", "show node", "show job"]
+    assert slurm.asked == ["show partition", "show reservation", "show node", "squeue"]
     clock.now += 4000
     backend.observe()
     assert "show config" in slurm.asked

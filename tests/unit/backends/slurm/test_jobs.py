@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.jobs import MOST_TASKS, SeenJob, jobs_of
-from slurmsched.backends.slurm.records import anatomy
-from slurmsched.model import Hold, Job, JobState
-from tests.unit.fake_slurm import FakeJob
+from slurmsched.backends.slurm.limits import NO_LIMITS, Limits
+from slurmsched.backends.slurm.records import JobRecord
+from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.model import Hold, Job, JobState, SetAside
+from tests.unit.fake_slurm import FakeJob, FakeSlurm
+
+
+def records(*jobs: FakeJob) -> list[JobRecord]:
+    found, left = TextJobs().records(Commands(5, run=FakeSlurm(jobs)))
+    assert left == []
+    return found
 
 
 def read(**other: Any) -> list[SeenJob]:
-    jobs, oddities = jobs_of([anatomy(FakeJob(7, **other).text())])
-    assert oddities == []
+    jobs, left, longer = jobs_of(records(FakeJob(7, **other)), NO_LIMITS)
+    assert (left, longer) == ([], [])
     return jobs
 
 
@@ -118,20 +128,54 @@ def test_slurms_states_come_down_to_a_few(word: str, state: JobState) -> None:
 
 
 def test_the_tasks_of_a_large_array_are_told_apart_up_to_a_bound_and_the_rest_is_said() -> None:
-    record = anatomy(FakeJob(7, array="7_0-999999%4").text())
-    jobs, oddities = jobs_of([record])
+    jobs, _, oddities = jobs_of(records(FakeJob(7, array="7_0-999999%4")), NO_LIMITS)
     assert [jobs[0].job.id, len(jobs)] == ["7_0", MOST_TASKS]
     assert oddities == ["job 7 has more waiting tasks than are told apart: the others follow later"]
 
 
 def test_a_list_of_tasks_that_slurm_cut_off_is_read_as_far_as_it_is_whole() -> None:
-    jobs, oddities = jobs_of([anatomy(FakeJob(7, array="7_1,3,5,71...").text())])
+    jobs, _, oddities = jobs_of(records(FakeJob(7, array="7_1,3,5,71...")), NO_LIMITS)
     assert [one.job.id for one in jobs] == ["7_1", "7_3", "7_5"]
     assert len(oddities) == 1
 
 
-def test_a_job_that_makes_no_sense_is_one_sentence_and_nothing_else() -> None:
-    broken = anatomy(FakeJob(7, fields={"MinMemoryNode": "a lot", "ReqNodeList": "n[1-"}).text())
-    jobs, oddities = jobs_of([broken, anatomy(FakeJob(8).text())])
+def test_a_job_that_makes_no_sense_is_set_aside_by_itself() -> None:
+    jobs, left, _ = jobs_of(records(FakeJob(7, fields={"ReqNodeList": "n[1-"}), FakeJob(8)), NO_LIMITS)
     assert [seen.job.id for seen in jobs] == ["8"]
-    assert oddities[0].startswith("job 7 is left out: ")
+    assert left == [SetAside("7", "brackets do not match in the hostlist 'n[1-'", "alice", "gpu", pending=True)]
+
+
+def test_an_error_that_nobody_thought_of_costs_only_the_job_it_is_about() -> None:
+    [odd, good] = records(FakeJob(7), FakeJob(8))
+    broken = replace(odd, fields={**odd.fields, "Requeue": None, "ReqNodeList": 7})  # type: ignore[dict-item]
+    jobs, left, _ = jobs_of([broken, good], NO_LIMITS)
+    assert [seen.job.id for seen in jobs] == ["8"]
+    assert [(one.job, one.reason) for one in left] == [("7", "reading it fails (TypeError)")]
+
+
+CLUSTER = Limits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields", "what"),
+    [
+        ({"TresPerJob": "gres/gpu:999999999"}, {}, "999999999 GPUs, and the cluster has 32"),
+        ({"TresPerNode": "gres/gpu:1"}, {"NumNodes": "999999-999999"}, "999999 nodes, and the cluster has 4"),
+        ({}, {"NumCPUs": "1000000"}, "1000000 CPUs, and the cluster has 96"),
+        ({}, {"MinMemoryNode": "999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
+        ({}, {"MinMemoryCPU": "999999999999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
+        ({"MemPerTres": "gres/gpu:999999999", "TresPerJob": "gres/gpu:32"}, {}, "MiB of memory on each node"),
+        ({"TresPerNode": "gres/gpu:1"}, {"ReqNodeList": "n[1-99999]"}, "stands for more than"),
+    ],
+)
+def test_what_is_more_than_the_cluster_has_is_set_aside(
+    asked: dict[str, str], fields: dict[str, str], what: str
+) -> None:
+    jobs, [left], _ = jobs_of(records(FakeJob(7, asked=asked, fields=fields)), CLUSTER)
+    assert jobs == []
+    assert what in left.reason
+
+
+def test_a_total_of_no_nodes_is_one_node() -> None:
+    request = one(fields={"ReqTRES": "node=0,mem=10G", "NumNodes": "0"}).request
+    assert (request.nodes, request.memory) == (1, 1000)

@@ -15,7 +15,7 @@ from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import PyslurmError
 from slurmsched.backends.slurm.pyslurm_jobs import PyslurmJobs, load
 from slurmsched.backends.slurm.text_jobs import TextJobs
-from slurmsched.model import Code, Job, Operation, Reason, Result, Verb
+from slurmsched.model import Code, Job, Operation, Reason, Result, SetAside, Verb
 from tests.unit.fake_slurm import FakeJob, FakeSlurm
 
 
@@ -157,11 +157,11 @@ def test_a_pyslurm_that_does_not_show_what_running_jobs_have_is_not_used() -> No
     assert there.name == "slurm (commands)"
 
 
-def test_one_odd_job_is_one_sentence() -> None:
+def test_one_odd_job_is_set_aside_by_itself() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2)])
     snapshot = backend(slurm, StandIn(StandInJob(1, submit_time="soon"), StandInJob(2))).observe()
     assert [job.id for job in snapshot.jobs] == ["2"]
-    assert snapshot.oddities[0].startswith("job 1 is left out")
+    assert snapshot.set_aside == (SetAside("1", "reading it fails (TypeError)", "alice", "gpu", pending=True),)
 
 
 def test_when_slurmctld_is_silent_that_is_said() -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import BackendError, NotPermittedError, UnreachableError
+from slurmsched.backends.slurm import layouts
 from slurmsched.backends.slurm.associations import associations_of
 from slurmsched.backends.slurm.errors import NoConfigurationError, explained
-from slurmsched.backends.slurm.jobs import SeenJob, jobs_of
+from slurmsched.backends.slurm.jobs import SeenJob
 from slurmsched.backends.slurm.nodes import node_of
 from slurmsched.backends.slurm.partitions import configuration_of, partition_of, reservation_of
-from slurmsched.backends.slurm.records import anatomy, split
 from slurmsched.backends.slurm.requests import Form
 from slurmsched.model import Association, Hold, Job, JobState, Node, NodeState
+from tests.unit.backends.slurm.replaying import jobs_in
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 SERIES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
@@ -30,9 +31,7 @@ def text(release: str, name: str) -> str:
 
 
 def seen(release: str) -> dict[str, SeenJob]:
-    jobs, oddities = jobs_of(map(anatomy, split(text(release, "show_job.txt")).texts))
-    assert oddities == []
-    return {one.job.id: one for one in jobs}
+    return {one.job.id: one for one in jobs_in(RECORDED / release)}
 
 
 def jobs(release: str) -> dict[str, Job]:
@@ -204,8 +203,20 @@ def test_the_configuration_tells_who_slurm_is(release: str) -> None:
     assert found.release.startswith(SERIES[release])
 
 
-def test_no_jobs_are_no_error(release: str) -> None:
-    assert split(text(release, "show_job_none.txt")).texts == ()
+def test_layouts_read_at_once_are_those_of_single_jobs(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one = seen(release)
+    monkeypatch.setattr(layouts, "_FEW", 0)
+    assert seen(release) == one_by_one
+
+
+def test_text_that_poses_as_fields_and_as_a_record_stays_text(release: str) -> None:
+    [job] = [one.job for one in seen(release).values() if one.job.name.startswith("posing")]
+    assert (job.user, job.request.gpus, job.request.gpu_type, job.request.memory) == ("carol", 1, "k80", 21_333)
+    [share] = job.shares
+    assert (share.resources.gpus, share.resources.cpus, share.gpu_type) == (1, 1, "k80")
+    assert share.node.startswith("k80-")
+    assert job.comment.startswith("x\nJobId=1 JobName=x UserId=root(0)")
+    assert seen(release)["1"].job.user == "alice"
 
 
 @pytest.mark.parametrize(
@@ -233,4 +244,11 @@ def test_shares_are_read_with_the_accounts_they_hang_under(release: str) -> None
         Association("language", "", "root", 1),
         Association("language", "bob", "language", 1),
     )
-    assert {one.account for one in found if not one.user} == {"root", "language", "service", "speech", "vision"}
+    assert {one.account for one in found if not one.user} == {
+        "root",
+        "language",
+        "service",
+        "speech",
+        "vision",
+        "visitors",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -204,9 +205,19 @@ def test_shards_that_no_gpu_has() -> None:
 
 
 def test_the_usual_workload_leaves_out_what_fits_nowhere_and_is_never_empty() -> None:
-    made = usual_workload([(shards(5), 3), (shards(50), 99)], 10)
+    made = usual_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], 10, 4)
     assert made.tasks == (Task(1000, 0, 1, 500),)
-    assert usual_workload([], 10).tasks == (Task(1000, 0, 1, MILLI),)
+    assert usual_workload([], 10, 4).tasks == (Task(1000, 0, 1, MILLI),)
+
+
+def test_a_request_for_a_thousand_million_gpus_takes_no_memory() -> None:
+    tracemalloc.start()
+    wanted = asking(Request(gpus=999_999_999, gpus_per_node=1), 10)
+    uneven = asking(Request(gpus=1_999_999_999, nodes=999_999_999), 10)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(wanted.tasks), len(uneven.tasks), uneven.tasks[-1].gpus) == (999_999_999, 999_999_999, 2)
+    assert peak < 100_000
 
 
 REQUESTS = st.one_of(

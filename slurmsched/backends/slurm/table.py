@@ -1,0 +1,223 @@
+"""Jobs as a table of fixed width, in which no text can pass for another column or another job.
+
+`squeue -O 'JobID:12,…,Comment:1100'` pads and cuts each value to as many bytes as its column has (in the C locale
+bytes, not characters; measured on 22.05, 24.11 and 26.05 with line breaks and characters of several bytes). A record is
+therefore exactly as long as its columns and the line break behind them, whatever its owner wrote, and is taken apart by
+counting.
+
+A value that fills its column may have been cut: such jobs are asked for once more with wide columns. Names and comments
+have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns that a
+release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from slurmsched.backends.protocol import BackendError
+from slurmsched.backends.slurm.commands import Answer, Commands
+
+__all__ = ["Row", "columns_query", "excluded_query", "rows"]
+
+_TEXT: Final = 1_100
+"""Bytes for a name or a comment: more than the 1,024 that slurmctld takes."""
+_LISTED: Final = 16_384
+"""Bytes for a list of nodes or tasks that is asked for again."""
+
+_COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
+    "JobID": (12, 12),
+    "UserName": (34, 256),
+    "UserID": (12, 12),
+    "ArrayTaskID": (64, _LISTED),
+    "ArrayJobID": (12, 12),
+    "HetJobID": (12, 12),
+    "HetJobOffset": (12, 12),
+    "State": (16, 64),
+    "Reason": (64, _TEXT),
+    "PriorityLong": (12, 12),
+    "Nice": (12, 12),
+    "Account": (64, _TEXT),
+    "QOS": (64, _TEXT),
+    "WCKey": (32, _TEXT),
+    "AllocNodes": (64, _TEXT),
+    "Partition": (64, _TEXT),
+    "Reservation": (64, _TEXT),
+    "NumNodes": (12, 12),
+    "MaxNodes": (12, 12),
+    "NumCPUs": (12, 12),
+    "NumTasks": (12, 12),
+    "NTPerNode": (12, 12),
+    "MinMemory": (16, 32),
+    "cpus-per-tres": (48, _TEXT),
+    "mem-per-tres": (48, _TEXT),
+    "tres-per-job": (64, _TEXT),
+    "tres-per-node": (64, _TEXT),
+    "tres-per-socket": (64, _TEXT),
+    "tres-per-task": (64, _TEXT),
+    "tres-alloc": (160, _TEXT),
+    "OverSubscribe": (12, 32),
+    "Exclusive": (12, 32),
+    "Feature": (128, _LISTED),
+    "ReqNodes": (128, _LISTED),
+    "ExcNodes": (128, _LISTED),
+    "NodeList": (128, _LISTED),
+    "BatchFlag": (4, 4),
+    "Requeue": (4, 4),
+    "RestartCnt": (12, 12),
+    "SubmitTime": (20, 20),
+    "EligibleTime": (20, 20),
+    "StartTime": (20, 20),
+    "EndTime": (20, 20),
+    "TimeUsed": (20, 20),
+    "TimeLimit": (20, 20),
+    "Dependency": (128, _LISTED),
+    "admin_comment": (_TEXT, _TEXT),
+    "Name": (_TEXT, _TEXT),
+    "Comment": (_TEXT, _TEXT),
+}
+"""Bytes of each column, and of the one in which a job is asked for again."""
+
+_NEW: Final = frozenset({"ExcNodes", "Exclusive"})
+"""Columns that not every release has: 22.05 has neither, 24.11 no `Exclusive`."""
+_BEGINNING: Final = frozenset({"Reason", "admin_comment"})
+"""Columns of which the beginning is enough: a sentence for people, and whose an administrators' comment is."""
+_MAY_BE_CUT: Final = _BEGINNING | {"ArrayTaskID"}
+"""Of an array as many tasks are told apart as fit."""
+
+_NAMES: Final = ("JobID", "ArrayJobID", "HetJobID")
+
+_ASK: Final = ("squeue", "-h", "-a", "-t", "all")
+_UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
+_GONE: Final = "Invalid job id specified"
+_BLANK: Final = ord(" ")
+_ONCE: Final = 200
+"""So many jobs are asked for by one command: its arguments stay short, and wide records in memory under 40 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job's values by squeue's column, without the blanks behind them. `cut` are the columns that were too narrow.
+
+    Bytes of a value that are no UTF-8 stand in it as surrogates: `text` is for the model, `exact` to compare.
+    """
+
+    values: Mapping[str, str]
+    cut: frozenset[str] = frozenset()
+
+    @property
+    def number(self) -> str:
+        """Its own job number, also of a task of an array."""
+        return self.values["JobID"]
+
+    @property
+    def too_long(self) -> frozenset[str]:
+        """The columns whose value is longer than what is read of it, and which are needed whole."""
+        return self.cut - _MAY_BE_CUT
+
+    def text(self, column: str) -> str:
+        """The value; empty where this release has no such column. Bytes that are no UTF-8 are replaced."""
+        value = self.values.get(column, "")
+        return value if value.isascii() else self.exact(column).decode(errors="replace")
+
+    def exact(self, column: str) -> bytes:
+        """The value byte for byte."""
+        return self.values[column].encode(errors="surrogateescape")
+
+
+def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]:
+    """All jobs by their own number, or of those asked for (numbers; an array stands for its tasks) all that exist.
+
+    Where the table of all is too narrow for a job, and for those asked for, it is the wide one.
+
+    Raises BackendError.
+    """
+    wanted = None if ids is None else sorted(set(ids), key=int)
+    if wanted is not None and len(wanted) <= _ONCE:
+        return {row.number: row for row in _table(commands, wanted)} if wanted else {}
+    found = {row.number: row for row in _table(commands, ())}
+    if wanted is not None:
+        chosen = frozenset(wanted)
+        found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
+    again = [number for number, row in found.items() if row.cut - _BEGINNING]
+    for some in _batched(again):
+        wide = {row.number: row for row in _table(commands, some)}
+        found.update((number, wide[number]) for number in some if number in wide)
+    return found
+
+
+def columns_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command for the table of all jobs, or for the wide one of these."""
+    form = ",".join(f"{column}:{width}" for column, width in _widths(wide=bool(ids)).items())
+    return (*_ASK, "-O", form, *_some(ids))
+
+
+def excluded_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
+    """The command for job numbers and excluded nodes in the short form, of all jobs or wider of these."""
+    return (*_ASK, "-o", f"%12A%{_widths(wide=bool(ids))['ExcNodes']}x", *_some(ids))
+
+
+def _widths(*, wide: bool) -> dict[str, int]:
+    return {column: sizes[wide] for column, sizes in _COLUMNS.items()}
+
+
+def _some(ids: Sequence[str]) -> tuple[str, ...]:
+    return ("-j", ",".join(ids)) if ids else ()
+
+
+def _table(commands: Commands, ids: Sequence[str]) -> Iterator[Row]:
+    """The rows of one query; none where Slurm knows none of the jobs."""
+    try:
+        answer = commands.read_answer(*columns_query(ids))
+        widths = {column: width for column, width in _widths(wide=bool(ids)).items() if column not in _left_out(answer)}
+        if "ExcNodes" in widths:
+            yield from _taken_apart(answer.data, widths)
+            return
+        excluded = _excluded(commands.read_answer(*excluded_query(ids)).data, _COLUMNS["ExcNodes"][bool(ids)])
+    except BackendError as error:
+        if ids and _GONE in str(error):
+            return
+        raise
+    for row in _taken_apart(answer.data, widths):
+        nodes, cut = excluded.get(row.number, ("", False))
+        yield Row({**row.values, "ExcNodes": nodes}, row.cut | {"ExcNodes"} if cut else row.cut)
+
+
+def _left_out(answer: Answer) -> frozenset[str]:
+    """The columns that this release does not know. Raises BackendError where one is needed."""
+    unknown = frozenset(_UNKNOWN.findall(answer.error))
+    if unknown - _NEW:
+        raise BackendError(f"squeue does not know the columns {', '.join(sorted(unknown - _NEW))}")
+    return unknown
+
+
+def _taken_apart(data: bytes, widths: Mapping[str, int]) -> Iterator[Row]:
+    """Raises BackendError where the text is no table of these widths."""
+    form = Struct("".join(f"{size}s" for size in widths.values()) + "c")
+    if len(data) % form.size:
+        raise BackendError(f"squeue prints records of another length than {form.size} bytes")
+    columns = tuple(widths)
+    for *values, end in form.iter_unpack(data):
+        if end != b"\n" or not values[0].rstrip(b" ").isdigit():
+            raise BackendError("squeue prints a record that does not begin with a job number, or does not end")
+        cut = [column for column, value in zip(columns, values, strict=True) if value[-1] != _BLANK]
+        texts = b"\0".join([value.rstrip(b" ") for value in values]).decode(errors="surrogateescape").split("\0")
+        yield Row(dict(zip(columns, texts, strict=True)), frozenset(cut))
+
+
+def _batched(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[start : start + _ONCE] for start in range(0, len(ids), _ONCE))
+
+
+def _excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:
+    """The excluded nodes by job, and whether they were cut."""
+    form = Struct(f"12s{width}sc")
+    if len(data) % form.size:
+        raise BackendError(f"squeue prints records of another length than {form.size} bytes")
+    return {
+        number.rstrip(b" ").decode(): (nodes.rstrip(b" ").decode(errors="surrogateescape"), nodes[-1] != _BLANK)
+        for number, nodes, _ in form.iter_unpack(data)
+    }

@@ -1,0 +1,103 @@
+"""The table of jobs: what an owner wrote is never taken for another column or another job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.backends.protocol import BackendError
+from slurmsched.backends.slurm.commands import Answer, Commands
+from slurmsched.backends.slurm.table import columns_query, rows
+from tests.unit.fake_slurm import FakeJob, FakeSlurm
+
+FORGED = FakeJob(2, user="root", state="RUNNING").text().rstrip()
+
+
+def test_words_that_look_like_fields_or_records_stay_in_the_name_and_the_comment() -> None:
+    job = FakeJob(1, name=f"x\n{FORGED}"[:1000], comment=f"a TresPerJob=gres/gpu:9\n{FORGED}"[:1000])
+    table = rows(Commands(5, run=FakeSlurm([job, FakeJob(2, user="bob")])))
+    assert {number: row.text("UserName") for number, row in table.items()} == {"1": "alice", "2": "bob"}
+    assert (table["1"].text("Name"), table["1"].text("Comment")) == (job.name, job.comment)
+
+
+def test_characters_of_several_bytes_and_bytes_that_are_no_characters_do_not_move_a_column() -> None:
+    job = FakeJob(1, name="学" * 300, comment="\udcff\udc80 ü")
+    row = rows(Commands(5, run=FakeSlurm([job])))["1"]
+    assert (row.text("Name"), row.text("Comment")) == ("学" * 300, "\ufffd\ufffd ü")
+
+
+def test_a_value_that_fills_its_column_is_asked_for_once_more_and_wider() -> None:
+    nodes = ",".join(f"node{number}" for number in range(200))
+    slurm = FakeSlurm([FakeJob(1, fields={"ExcNodeList": nodes}), FakeJob(2)])
+    table = rows(Commands(5, run=slurm))
+    assert (table["1"].text("ExcNodes"), table["1"].too_long) == (nodes, frozenset())
+    assert slurm.asked == ["squeue", "squeue"]
+
+
+def test_a_value_that_is_too_long_even_so_is_known_to_be_cut() -> None:
+    table = rows(Commands(5, run=FakeSlurm([FakeJob(1, wckey="x" * 2000), FakeJob(2)])))
+    assert (table["1"].too_long, table["2"].too_long) == ({"WCKey"}, frozenset())
+
+
+def test_a_job_that_went_between_the_two_queries_is_left_as_it_was_seen() -> None:
+    slurm = FakeSlurm([FakeJob(1, fields={"Features": "x" * 200})])
+
+    class Going:
+        def __call__(self, argv, given, timeout, env):  # type: ignore[no-untyped-def]
+            answer = slurm(argv, given, timeout, env)
+            slurm.jobs.clear()
+            return answer
+
+    assert rows(Commands(5, run=Going()))["1"].too_long == {"Feature"}
+
+
+def test_slurm_22_05_has_the_excluded_nodes_in_its_short_form_only() -> None:
+    slurm = FakeSlurm([FakeJob(1, fields={"ExcNodeList": "n[1-2]"}), FakeJob(2)])
+    slurm.unknown_columns = frozenset({"ExcNodes", "Exclusive"})
+    table = rows(Commands(5, run=slurm))
+    assert [table[number].text("ExcNodes") for number in "12"] == ["n[1-2]", ""]
+
+
+def test_a_release_without_a_column_that_is_needed_is_an_error() -> None:
+    slurm = FakeSlurm([FakeJob(1)])
+    slurm.unknown_columns = frozenset({"tres-alloc"})
+    with pytest.raises(BackendError, match="squeue does not know the columns tres-alloc"):
+        rows(Commands(5, run=slurm))
+
+
+@pytest.mark.parametrize("spoilt", [b"x", b"\n" * 9])
+def test_text_of_another_length_is_no_table(spoilt: bytes) -> None:
+    raw = FakeSlurm([FakeJob(1)])(columns_query(), "", 5, {}).data + spoilt
+    with pytest.raises(BackendError, match="squeue prints records of another length"):
+        rows(
+            Commands(5, run=lambda *_: Answer(0, "", "squeue: error: Invalid job format specification: Exclusive", raw))
+        )
+
+
+def test_jobs_asked_for_by_number_are_those_that_exist_and_the_tasks_of_arrays() -> None:
+    slurm = FakeSlurm([FakeJob(1), FakeJob(5, array="5_4-9"), FakeJob(6, array="5_3"), FakeJob(8)])
+    assert sorted(rows(Commands(5, run=slurm), ["1", "5", "99"])) == ["1", "5", "6"]
+    assert rows(Commands(5, run=slurm), ["99"]) == {}
+    many = [str(number) for number in range(5, 900)]
+    assert sorted(rows(Commands(5, run=slurm), many)) == ["5", "6", "8"]
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
+
+
+@given(name=TEXT, comment=TEXT, account=TEXT, wckey=TEXT, host=TEXT, features=TEXT)
+def test_nobodys_words_change_a_column_that_is_not_his(
+    name: str, comment: str, account: str, wckey: str, host: str, features: str
+) -> None:
+    plain, other = FakeJob(1), FakeJob(2, user="bob")
+    hostile = FakeJob(
+        1, name=name, comment=comment, account=account, wckey=wckey, submitted_on=host, fields={"Features": features}
+    )
+    seen = rows(Commands(5, run=FakeSlurm([hostile, other])))
+    expected = rows(Commands(5, run=FakeSlurm([plain, other])))
+    owned = {"Name", "Comment", "Account", "WCKey", "AllocNodes", "Feature"}
+    assert list(seen) == list(expected)
+    assert seen["2"] == expected["2"]
+    for column in seen["1"].values.keys() - owned:
+        assert seen["1"].values[column] == expected["1"].values[column]
