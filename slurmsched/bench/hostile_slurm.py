@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from slurmsched.backends.slurm.commands import Answer
 from slurmsched.bench.hostile_jobs import GPUS, MadeUpJob, Release, cells, record
@@ -21,8 +20,6 @@ _CPUS, _MEMORY = 24, 512_000
 _LETTER: Final = re.compile(r"%(\d*)([A-Za-z])")
 _LETTERS: Final = {"A": "jobid", "x": "excnodes"}
 """squeue's short forms."""
-
-_FIELDS_OF_ANSWERS: Final = frozenset(field.name for field in fields(Answer))
 
 _Column = tuple[str, int, bytes, str]
 """The name in small letters, the width in bytes (0: as wide as the value), what stands behind it, the name as asked."""
@@ -178,12 +175,7 @@ class MadeUpSlurm:
 
 def _said(out: bytes, errors: str = "") -> Answer:
     """As `run_process` gives it."""
-    return Answer(0, out.decode(errors="replace"), errors, **_bytes(out))
-
-
-def _bytes(out: bytes) -> dict[str, Any]:
-    """The output byte for byte, where answers have it."""
-    return {"raw": out} if "raw" in _FIELDS_OF_ANSWERS else {}
+    return Answer(0, out.decode(errors="replace"), errors, out)
 
 
 @lru_cache(maxsize=16)
