@@ -22,7 +22,7 @@ return slurm.SUCCESS
 
 _HOOK: Final = "/etc/slurm/job_submit.lua"
 _BEFORE: Final = """cd /home/mallory; export HOME=/home/mallory VICTIMS="$*"
-printf '#!/bin/sh\\nsleep 600\\n' > j.sh
+printf '#!/bin/sh\\ntrap "" USR1\\nsleep 600\\n' > j.sh
 held() { sbatch --parsable -H --gres=gpu:1 -c 1 --output=/dev/null "$@" j.sh; }
 lines() { for id in $VICTIMS; do printf '\\nJobId=%s ' "$id"; done; }
 """
@@ -92,10 +92,10 @@ CORE: Final = (ATTACKS[0], ATTACKS[2], ATTACKS[3], ATTACKS[5])
 """What is tried on each release."""
 
 
-def attack(mini: Mini, does: str, victims: Sequence[str]) -> None:
+def attack(mini: Mini, does: str, victims: Sequence[str], *, past_the_hook: bool = True) -> None:
     """Do it as mallory with our hook in force, and what it refuses once more without: a round has to stand both."""
     said = _as_mallory(mini, does, victims)
-    if "error" in said.err:
+    if past_the_hook and "error" in said.err:
         own = mini.sure("cat", _HOOK, on="ctl")
         mini.write(_HOOK, NO_HOOK, on="ctl")
         try:

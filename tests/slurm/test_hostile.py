@@ -77,8 +77,10 @@ def bounded_round(mini: Mini) -> None:
 
 
 def submitted(mini: Mini, user: str, *options: str, count: int = 1) -> list[str]:
-    """Jobs that sleep, by their numbers."""
-    script = "printf '#!/bin/sh\\nsleep 900\\n' > s.sh; for i in $(seq %d); do sbatch --parsable %s s.sh; done"
+    """Jobs that sleep through their checkpoint signal, by their numbers."""
+    script = (
+        "printf '#!/bin/sh\\ntrap  USR1\\nsleep 900\\n' > s.sh; for i in $(seq %d); do sbatch --parsable %s s.sh; done"
+    )
     words = shlex.join(("--output=/dev/null", HINT, *options))
     return mini.sure("sh", "-c", f"cd /home/{user}; " + script % (count, words), user=user).split()
 
@@ -183,7 +185,7 @@ def test_nobody_starts_his_job_past_those_who_wait(mini: Mini) -> None:
         id=$(go); scontrol update JobId=$id Comment=mine; scontrol release $id
         go --comment="$(printf '%0990d' 1)"; go --comment="$(printf '%01000d' 1) synsched:"
         go --begin=now; go -w v100-1; go --comment=synsched:held=hook; go --job-name="$(printf 'x\\nJobId=1 ')"
-    """, first)  # fmt: skip
+    """, first, past_the_hook=False)  # fmt: skip
     # slurmctld looks at who may start every few seconds: a job that nobody holds shows that it has.
     free = mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", "--wrap", "sleep 1", user="alice").strip()
     mini.until("slurmctld has scheduled", lambda: facts(mini).get(free, {}).get("state") != "PD")
