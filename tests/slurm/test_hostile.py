@@ -78,9 +78,8 @@ def bounded_round(mini: Mini) -> None:
 
 def submitted(mini: Mini, user: str, *options: str, count: int = 1) -> list[str]:
     """Jobs that sleep through their checkpoint signal, by their numbers."""
-    script = (
-        "printf '#!/bin/sh\\ntrap  USR1\\nsleep 900\\n' > s.sh; for i in $(seq %d); do sbatch --parsable %s s.sh; done"
-    )
+    script = "printf '#!/bin/sh\\ntrap : USR1\\nwhile :; do sleep 1; done\\n' > s.sh; "
+    script += "for i in $(seq %d); do sbatch --parsable %s s.sh; done"
     words = shlex.join(("--output=/dev/null", HINT, *options))
     return mini.sure("sh", "-c", f"cd /home/{user}; " + script % (count, words), user=user).split()
 
