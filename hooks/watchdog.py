@@ -383,7 +383,7 @@ def watch(given: argparse.Namespace) -> int:
         why = f": {slurm.said[-1]}" if slurm.said else ""
         problem = "; ".join(filter(None, (problem, f"{left} could not be released{why}")))
     if released or given.now or left:
-        print(f"synsched watchdog: {released} held jobs given back to Slurm")  # noqa: T201 - cron mails it
+        print(f"synsched watchdog: {released} held {'job' if released == 1 else 'jobs'} given back to Slurm")  # noqa: T201 - cron mails it
     if problem:
         raise WatchdogError(problem)
     return 0

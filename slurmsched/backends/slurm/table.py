@@ -170,7 +170,8 @@ def _table(commands: Commands, ids: Sequence[str]) -> Iterator[Row]:
     """The rows of one query; none where Slurm knows none of the jobs."""
     try:
         answer = commands.read_answer(*columns_query(ids))
-        widths = {column: width for column, width in _widths(wide=bool(ids)).items() if column not in _left_out(answer)}
+        left_out = _left_out(answer)
+        widths = {column: width for column, width in _widths(wide=bool(ids)).items() if column not in left_out}
         if "ExcNodes" in widths:
             yield from _taken_apart(answer.data, widths)
             return

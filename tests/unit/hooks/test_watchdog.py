@@ -150,7 +150,7 @@ def test_a_broken_heartbeat_is_no_sign_of_life(cluster: Cluster, line: str) -> N
 def test_a_person_can_have_it_act_now(cluster: Cluster) -> None:
     cluster.queue(j1=HOOKED)
     cluster.beat(f"{int(time.time())} enforce 300\n")
-    assert cluster.run("--now").stdout == "synsched watchdog: 1 held jobs given back to Slurm\n"
+    assert cluster.run("--now").stdout == "synsched watchdog: 1 held job given back to Slurm\n"
     assert cluster.done() == ["release 1"]
     assert cluster.run("--now").stdout == "synsched watchdog: 0 held jobs given back to Slurm\n"
 
@@ -267,7 +267,7 @@ def test_what_slurm_does_not_release_is_said_and_tried_again(cluster: Cluster) -
     cluster.claim("1")
     cluster.claim("2")
     ended = cluster.run()
-    assert (ended.returncode, ended.stdout) == (1, "synsched watchdog: 1 held jobs given back to Slurm\n")
+    assert (ended.returncode, ended.stdout) == (1, "synsched watchdog: 1 held job given back to Slurm\n")
     assert ended.stderr == "synsched watchdog: 1 could not be released: Access/permission denied for job 1\n"
     cluster.done()
     assert cluster.run().returncode == 1
