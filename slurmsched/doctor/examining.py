@@ -13,12 +13,14 @@ from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, a
 from slurmsched.doctor.configuration import about_configuration, parsed
 from slurmsched.doctor.finding import Finding, fine, hint, mend
 from slurmsched.doctor.own import (
+    LATEST,
     REHEARSED,
     about_daemons,
     about_database,
     about_export,
     about_hook,
     about_life,
+    about_overruled,
     about_switches,
 )
 from slurmsched.doctor.reports import about_reports, about_spool
@@ -27,6 +29,7 @@ from slurmsched.model import SynschedError
 from slurmsched.report.status import Status
 from slurmsched.settings.loading import Loaded
 from slurmsched.store.published import export_folder
+from slurmsched.store.reading import reading
 from slurmsched.store.rows import ComplaintRow
 
 __all__ = ["Instruments", "examine"]
@@ -91,6 +94,10 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     hook, database = loaded.settings.hook, Path(loaded.settings.storage.path)
     beat = Heartbeat(Path(hook.heartbeat)).last()
     yield from about_daemons(beat, holder(database), instruments.now(), hook.stale_after)
+    with reading(database) as opened:
+        latest = opened.rounds(LATEST)
+        if latest:
+            yield from about_overruled(opened.overruled(latest[-1].started))
     status = instruments.status()
     for own in status.set_aside:
         if own.readable:

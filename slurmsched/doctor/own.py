@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from math import inf
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Final
 from slurmsched.daemon.heartbeat import Beat
 from slurmsched.daemon.instance import Instance
 from slurmsched.doctor.finding import Finding, fine, hint, mend
+from slurmsched.model import JobId
 from slurmsched.report.liveness import Life, Liveness
 from slurmsched.report.quantities import count
 from slurmsched.store.checking import first_damage
@@ -21,12 +22,28 @@ from slurmsched.store.export import Part
 from slurmsched.store.migrations import pending
 from slurmsched.store.reading import reading
 
-__all__ = ["REHEARSED", "about_daemons", "about_database", "about_export", "about_hook", "about_life", "about_switches"]
+__all__ = [
+    "LATEST",
+    "REHEARSED",
+    "about_daemons",
+    "about_database",
+    "about_export",
+    "about_hook",
+    "about_life",
+    "about_overruled",
+    "about_switches",
+]
 
 _LAG: Final = 60.0
 """Seconds for which a round may be over and not published."""
 
 _SHOWN: Final = 20
+
+LATEST: Final = 10
+"""Rounds that are looked at for holds that others lifted."""
+
+_OFTEN: Final = 3
+"""In so many of them it is no coincidence."""
 
 REHEARSED: Final = "synsched:doctor=1"
 """A comment that the hook cannot but complain about."""
@@ -109,6 +126,19 @@ def about_daemons(beat: Beat | None, owner: Instance | None, now: float, stale_a
         yield mend(
             "daemons", f"{what}: two schedule one cluster", "stop one of them; the second only observes till then"
         )
+
+
+def about_overruled(lifted: Mapping[int, Sequence[JobId]]) -> Iterator[Finding]:
+    """Whether others undo what we do: `lifted` are, for the latest rounds in which there were any, the jobs whose hold
+    is gone though nothing of ours did it.
+
+    Once is a person; in several rounds it is another scheduler, on a host that shares neither heartbeat nor database.
+    """
+    if len(lifted) >= _OFTEN:
+        jobs = sorted({job for told in lifted.values() for job in told})
+        often = f"in {len(lifted)} of the last {LATEST} rounds"
+        what = f"somebody else lifted our holds {often}, such as that of job {jobs[0]}"
+        yield mend("daemons", what, "stop the other synsched, or share hook.heartbeat with it; people pause us first")
 
 
 def about_switches(paused: str, disable_file: Path) -> Iterator[Finding]:

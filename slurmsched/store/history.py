@@ -26,6 +26,8 @@ class Kind(StrEnum):
     HINT = "hint"
     UNDONE = "undone"
     DEVICE = "device"
+    OVERRULED = "overruled"
+    """Somebody else lifted our hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,14 @@ class Reading:
         rows = self._rows("SELECT count(*) AS jobs FROM events WHERE round = ? AND kind = 'device'", round_id)
         return int(rows[0]["jobs"])
 
+    def overruled(self, since: float) -> Mapping[int, tuple[JobId, ...]]:
+        """By round since then (unix seconds) the jobs whose hold somebody else had lifted, with their numbers."""
+        rows = self._rows("SELECT round, job FROM events WHERE at >= ? AND kind = 'overruled' ORDER BY id", since)
+        return {
+            round_id: tuple(row["job"] for row in rows if row["round"] == round_id)
+            for round_id in sorted({row["round"] for row in rows if row["round"] is not None})
+        }
+
     def operations(self, job: JobId) -> tuple[OperationRow, ...]:
         """What was done to a job, oldest first."""
         return self._each("operations", _operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)
@@ -193,7 +201,7 @@ class Reading:
         """What can be read of table `place`; rows that cannot be are noted."""
         return self._unreadable.each(place, key, form, map(dict, self._rows(query, *arguments)))
 
-    def _rows(self, query: str, *arguments: str | int | None) -> Sequence[sqlite3.Row]:
+    def _rows(self, query: str, *arguments: str | float | None) -> Sequence[sqlite3.Row]:
         try:
             return self._connection.execute(query, arguments).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged schema

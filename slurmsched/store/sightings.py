@@ -59,12 +59,14 @@ def sight(database: Database, snapshot: Snapshot, managed: Collection[JobId]) ->
         gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _ENDED]
         unread = [job for job in known if job not in snapshot.job and not snapshot.is_gone(job)]
         over = [job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY]
+        lifted = [job.id for job in again if _is_lifted(database, known[job.id], job)]
         database.write_many(_INSERT, [_seen(job, snapshot.time, arrays) for job in new])
         database.write_many(_UPDATE, [_seen(job, snapshot.time, arrays, known[job.id]) for job in again])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_ENDED, job) for job in gone])
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
         database.write_many(_NOTHING_OURS, [(job,) for job in over])
     return (
+        *(Event(snapshot.time, job, Kind.OVERRULED, "somebody else lifted our hold") for job in lifted),
         *(event for job in again for event in _changes(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_sight(job, snapshot.time)),
         *(Event(snapshot.time, job, Kind.ENDED, "left the queue") for job in gone),
@@ -134,6 +136,16 @@ def _forget(database: Database, job: JobId) -> None:
 
 def _stands_as_submitted(job: Job, row: Mapping[str, Any]) -> bool:
     return bool(row["reshaped"]) and same(shape_of(decode(Request, row["original"])), shape_of(job.standing))
+
+
+def _is_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+    """Whether a job that waited under our hold has none any more, or has run, though we did nothing to it since."""
+    ran = job.state in _ACTIVE or job.state is JobState.COMPLETING
+    lifted = ran or (job.state is JobState.PENDING and job.hold is Hold.NONE)
+    if not (row["held_by_us"] and row["state"] == JobState.PENDING.value and lifted):
+        return False
+    query = "SELECT 1 FROM operations WHERE subject = ? AND intended >= ? LIMIT 1"
+    return not database.rows(query, (job.id, row["last_seen"]))
 
 
 def _is_ours(job: Job, arrays: Collection[JobId]) -> bool:
