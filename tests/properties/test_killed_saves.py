@@ -50,7 +50,8 @@ def killed_after(folder: Path, saves: int, seconds: float) -> tuple[int, int]:
     said = [process.stdout.readline() for _ in range(1 + saves)]
     time.sleep(seconds)
     process.kill()
-    said += process.communicate(timeout=20)[0].splitlines()
+    said += process.stdout.read().splitlines()  # not communicate(): it leaves out what readline() has buffered
+    process.wait(timeout=20)
     steps = [int(line.split()[1]) for line in said]
     return steps[0], steps[-1]
 
