@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Memory, Request, Snapshot, decode, encode
-from slurmsched.rounds.holds import held_by_us
+from slurmsched.rounds.holds import held_by_owner, held_by_us
 from slurmsched.rounds.shapes import same, shape_of
 from slurmsched.store.database import Database
 from slurmsched.store.history import Event, Kind
@@ -167,7 +167,7 @@ def _seen(job: Job, at: float, arrays: Collection[JobId], row: Mapping[str, Any]
         "nice": job.nice,
         "submitted": job.submit_time,
         "held": waits and (held_by_us(job, _NOTHING) or _is_ours(job, arrays)),
-        "unheld": (waits and job.hold is Hold.NONE) or job.state in _ACTIVE,
+        "unheld": (waits and (job.hold is Hold.NONE or held_by_owner(job))) or job.state in _ACTIVE,
         "summary": encode(_summary(job)),
     }
 

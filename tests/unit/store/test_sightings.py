@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import Hold, Job, JobState, Request, SetAside, decode
+from slurmsched.model import Hold, Job, JobState, Memory, Request, SetAside, decode
+from slurmsched.rounds.holds import held_by_us
 from slurmsched.store.database import Database
 from slurmsched.store.sightings import sight
 from tests.builders import job, share, snapshot
@@ -94,6 +95,22 @@ def test_a_hold_stays_ours_while_it_stands(database: Database, seen: Job, held: 
 )
 def test_whose_hold_a_new_job_is_under(database: Database, hint: str, hold: Hold, held: int) -> None:
     look(database, job(7, hint=hint, hold=hold))
+    assert row(database)["held_by_us"] == held
+
+
+@pytest.mark.parametrize(
+    ("later", "held"),
+    [
+        pytest.param(job(7, hold=Hold.USER, hint="model=x"), 0, id="its owner held it: the hook took the mark away"),
+        pytest.param(job(7, hold=Hold.USER), 1, id="an operator replaced the comment"),
+        pytest.param(job(7, hold=Hold.USER, hint="model=x", restarts=1), 1, id="it has run: a requeue may look so"),
+    ],
+)
+def test_a_hold_of_the_hook_is_ours_until_the_owner_holds(database: Database, later: Job, held: int) -> None:
+    look(database, job(7, hold=Hold.USER, hint="model=x,held=hook"))
+    assert row(database)["held_by_us"] == 1
+    assert held_by_us(later, Memory(held=frozenset({"7"}))) is bool(held)
+    look(database, later)
     assert row(database)["held_by_us"] == held
 
 
