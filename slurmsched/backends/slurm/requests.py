@@ -87,7 +87,8 @@ def request_of(fields: Mapping[str, str], *, waiting: bool, most_nodes: int = MO
 
 
 def _nodes(fields: Mapping[str, str], totals: Mapping[str, str], *, waiting: bool) -> tuple[int, int | None]:
-    """Fewest and most. Of a waiting job NumNodes without a range is an estimate, in 22.05 often one too high."""
+    """Fewest and most. Of a waiting job NumNodes without a range is an estimate, in 22.05 often one too high; there the
+    table shows the estimate as the most too."""
     fewest, most = span(fields.get("NumNodes"))
     if waiting and most is None:
         fewest = whole(totals.get("node"), fewest)

@@ -7,7 +7,7 @@ as no job starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,6 +54,9 @@ _FIELDS: Final = {
 }
 """squeue's column and scontrol's name."""
 
+_NO_VALUE: Final = "4294967294"
+"""Slurm's number for none, which squeue shows for the tasks of jobs that were cancelled."""
+
 _RUN: Final = ("SubmitTime", "StartTime", "RestartCnt", "NodeList", "tres-alloc", "MinMemory")
 _REQUEST: Final = ("SubmitTime", "RestartCnt", "tres-alloc", "MinMemory", "NumCPUs")
 _WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
@@ -65,20 +68,24 @@ class TextJobs:
 
     name: str = field(default="commands", init=False)
     _known: dict[str, tuple[tuple[str, ...], Layout]] = field(default_factory=dict, init=False)
+    _unclear: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict, init=False)
 
     def records(self, commands: Commands, ids: Iterable[str] | None = None) -> tuple[list[JobRecord], list[SetAside]]:
         """See `JobSource`; of `ids` (numbers of jobs, arrays or heterogeneous jobs) only what these stand for."""
         table = rows(commands, ids)
-        needed = [row for row in table.values() if not row.too_long and _needs_layout(row)]
-        unread = [row for row in needed if self._known.get(row.number, ((), None))[0] != _run_of(row)]
-        missing = {}
-        for number, layout in layouts(commands, unread).items():
-            if isinstance(layout, Layout):
-                self._known[number] = _run_of(table[number]), layout
-            else:
-                missing[number] = layout
+        missing = self._read(commands, table)
+        changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
+        if changed:  # between the table and the texts it may have started, stopped or been renamed: look once more
+            again = {number: row for number, row in rows(commands, changed).items() if number in changed}
+            table |= again
+            missing = {number: reason for number, reason in missing.items() if number not in again}
+            missing |= dict.fromkeys(set(changed) - again.keys()) | self._read(commands, again)
+        for number, reason in missing.items():
+            if reason:
+                self._unclear[number] = _text_of(table[number]), reason
         self._known = {number: known for number, known in self._known.items() if number in table}
-        with_layout = {row.number for row in needed}
+        self._unclear = {number: unclear for number, unclear in self._unclear.items() if number in table}
+        with_layout = {row.number for row in table.values() if not row.too_long and _needs_layout(row)}
         records: list[JobRecord] = []
         left: list[SetAside] = []
         for number, row in table.items():
@@ -93,6 +100,24 @@ class TextJobs:
             except Exception as error:
                 left.append(set_aside(row, error))
         return records, left
+
+    def _read(self, commands: Commands, table: Mapping[str, Row]) -> dict[str, str | None]:
+        """Read the layouts that are not known yet; why one is none, or None where Slurm knows the job no more."""
+        needed = [row for row in table.values() if not row.too_long and _needs_layout(row) and not self._is_known(row)]
+        missing: dict[str, str | None] = {}
+        for number, layout in layouts(commands, needed).items():
+            if isinstance(layout, Layout):
+                self._known[number] = _run_of(table[number]), layout
+            else:
+                missing[number] = layout
+        return missing
+
+    def _is_known(self, row: Row) -> bool:
+        return row.number in self._known and self._known[row.number][0] == _run_of(row)
+
+    def _is_new(self, row: Row, reason: str) -> bool:
+        """Whether the text did not fail in the same way at the last poll: what poses always costs no second look."""
+        return self._unclear.get(row.number) != (_text_of(row), reason)
 
 
 def jobs_now(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAside, ...]]:
@@ -128,6 +153,8 @@ def fields_of_row(row: Row) -> dict[str, str]:
     fields = {name: row.text(column) for column, name in _FIELDS.items()}
     if "Exclusive" in row.values:
         fields["Exclusive"] = row.text("Exclusive")
+    if fields["NumTasks"] == _NO_VALUE:
+        del fields["NumTasks"]
     fewest, most = whole(row.text("NumNodes")), whole(row.text("MaxNodes"))
     ranged = most >= fewest and state_of(row.text("State")) is JobState.PENDING
     return fields | {"NumNodes": f"{fewest}-{most}" if ranged else str(fewest)}
@@ -174,6 +201,11 @@ def _run_of(row: Row) -> tuple[str, ...]:
     """What tells one run of a job, or one request of a waiting job, from another."""
     waiting = state_of(row.text("State")) is JobState.PENDING
     return tuple(row.values[column] for column in (_REQUEST if waiting else _RUN))
+
+
+def _text_of(row: Row) -> tuple[str, ...]:
+    """What a text that is not understood may depend on."""
+    return *_run_of(row), row.values["Name"], row.values["NodeList"]
 
 
 def _memory(row: Row) -> dict[str, str] | None:

@@ -125,7 +125,7 @@ def test_what_the_daemon_and_the_hook_held_is_released(cluster: Cluster) -> None
     ("age", "mode", "acts"),
     [
         pytest.param(0, "enforce", False, id="alive"),
-        pytest.param(899, "paused", False, id="paused"),
+        pytest.param(800, "paused", False, id="paused"),
         pytest.param(901, "enforce", True, id="silent for too long"),
         pytest.param(0, "stopped", True, id="stopped"),
         pytest.param(-110, "enforce", False, id="a clock a little ahead"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -167,6 +167,60 @@ def test_jobs_are_read_anew_with_those_that_exist_and_cannot_be_read() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2, wckey="x" * 2000), FakeJob(5, array="5_3-4")])
     jobs, left = jobs_now(Commands(5, run=slurm), {"1", "2", "5_3", "77"})
     assert (sorted(jobs), [one.job for one in left]) == (["1", "5_3"], ["2"])
+
+
+class Changing:
+    """A Slurm in which a job changes once, right before the texts of jobs are first asked for."""
+
+    def __init__(self, slurm: FakeSlurm, change: Callable[[FakeSlurm], object]) -> None:
+        self.slurm, self.change, self.asked = slurm, change, 0
+
+    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        if argv[0] == "scontrol" and "job" in " ".join([*argv, given]):
+            self.asked += 1
+            if self.asked == 1:
+                self.change(self.slurm)
+        return self.slurm(argv, given, timeout, env)
+
+    def observed(self, jobs: TextJobs) -> Snapshot:
+        return SlurmBackend(Commands(5, run=self), jobs, lambda: 1000.0).observe()
+
+
+def waits_again(slurm: FakeSlurm) -> None:
+    slurm.jobs[1] = FakeJob(1)
+
+
+def moved(slurm: FakeSlurm) -> None:
+    slurm.jobs[1].fields.update(NodeList="n2", Nodes="n2")
+
+
+@pytest.mark.parametrize(("change", "state", "nodes"), [(waits_again, "pending", ()), (moved, "running", ("n2",))])
+def test_a_job_that_changes_between_the_table_and_the_texts_is_read_once_more(
+    change: Callable[[FakeSlurm], None], state: str, nodes: tuple[str, ...]
+) -> None:
+    slurm = Changing(FakeSlurm([running(1), running(2)], [FakeNode("n1"), FakeNode("n2")]), change)
+    snapshot = slurm.observed(TextJobs())
+    assert (snapshot.set_aside, snapshot.job["1"].state, snapshot.job["1"].nodes) == ((), state, nodes)
+    assert snapshot.job["2"].nodes == ("n1",)
+
+
+def test_a_job_that_ends_between_the_table_and_the_texts_is_in_neither_list() -> None:
+    slurm = Changing(FakeSlurm([running(1), running(2)], [FakeNode("n1")]), lambda slurm: slurm.jobs.pop(1))
+    snapshot = slurm.observed(TextJobs())
+    assert (snapshot.set_aside, sorted(snapshot.job)) == ((), ["2"])
+
+
+def test_a_record_that_is_never_understood_costs_a_second_look_only_once() -> None:
+    class Spoilt(Changing):
+        def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+            answer = super().__call__(argv, given, timeout, env)
+            return replace(answer, data=answer.data.replace(b" UserId=", b" Owner="))
+
+    slurm, jobs, asked = Spoilt(FakeSlurm([running(1)], [FakeNode("n1")]), lambda _: None), TextJobs(), []
+    for _ in range(3):
+        assert [one.job for one in slurm.observed(jobs).set_aside] == ["1"]
+        asked.append(slurm.asked - sum(asked))
+    assert asked == [2, 1, 1]
 
 
 def test_memory_is_asked_of_the_record_where_the_table_does_not_tell() -> None:
