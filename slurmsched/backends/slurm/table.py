@@ -5,15 +5,16 @@ bytes, not characters; measured on 22.05, 24.11 and 26.05 with line breaks and c
 therefore exactly as long as its columns and the line break behind them, whatever its owner wrote, and is taken apart by
 counting.
 
-A value that fills its column may have been cut: such jobs are asked for once more with wide columns. Names and comments
-have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns that a
-release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
+A value that fills its column may have been cut: such jobs are asked for once more, with that column wide. Nobody else
+is asked for in that width: of an array that somebody splits into its tasks, one number may stand for thousands. Names
+and comments have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns
+that a release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -134,48 +135,59 @@ def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]
     Where the table of all is too narrow for a job, its values are those of the wide one. Raises BackendError.
     """
     wanted = None if ids is None else sorted(set(ids), key=int)
-    if wanted is not None and len(wanted) <= _ONCE:
-        return {row.number: row for row in _table(commands, wanted)} if wanted else {}
-    found = {row.number: row for row in sorted(_table(commands, ()), key=lambda row: int(row.number))}
-    if wanted is not None:
+    if wanted is not None and not wanted:
+        return {}
+    asked = wanted if wanted is not None and len(wanted) <= _ONCE else ()
+    found = {row.number: row for row in sorted(_table(commands, asked, ()), key=lambda row: int(row.number))}
+    if wanted is not None and not asked:
         chosen = frozenset(wanted)
         found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
-    again = [number for number, row in found.items() if row.cut - _BEGINNING]
+    again = [row for row in found.values() if row.cut - _BEGINNING]
     for some in _batched(again):
-        wide = {row.number: row for row in _table(commands, some)}
-        found.update((number, wide[number]) for number in some if number in wide)
+        cut = frozenset[str]().union(*(row.cut for row in some)) - _BEGINNING
+        numbers = {row.number for row in some}
+        wide = _table(commands, [_alone(row) for row in some], cut)
+        found.update((row.number, row) for row in wide if row.number in numbers)
     return found
 
 
-def columns_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command for the table of all jobs, or for the wide one of these."""
-    form = ",".join(f"{column}:{width}" for column, width in _widths(wide=bool(ids)).items())
-    return (*_ASK, "-O", form, *_some(ids))
+def columns_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
+    """The command for the table of all jobs, or for that of these with these columns wide."""
+    widths = _widths(wide if ids else ())
+    return (*_ASK, "-O", ",".join(f"{column}:{width}" for column, width in widths.items()), *_some(ids))
 
 
-def excluded_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command for job numbers and excluded nodes in the short form, of all jobs or wider of these."""
-    return (*_ASK, "-o", f"%12A%{_widths(wide=bool(ids))['ExcNodes']}x", *_some(ids))
+def excluded_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
+    """The command for job numbers and excluded nodes in the short form, of all jobs or of these, then maybe wide."""
+    return (*_ASK, "-o", f"%12A%{_widths(wide if ids else ())['ExcNodes']}x", *_some(ids))
 
 
-def _widths(*, wide: bool) -> dict[str, int]:
-    return {column: sizes[wide] for column, sizes in _COLUMNS.items()}
+def _widths(wide: Collection[str]) -> dict[str, int]:
+    return {column: sizes[column in wide] for column, sizes in _COLUMNS.items()}
+
+
+def _alone(row: Row) -> str:
+    """The name by which squeue shows this job alone: a task may have the number that stands for its whole array."""
+    task = row.values["ArrayTaskID"]
+    return f"{row.values['ArrayJobID']}_{task}" if task.isdecimal() else row.number
 
 
 def _some(ids: Sequence[str]) -> tuple[str, ...]:
     return ("-j", ",".join(ids)) if ids else ()
 
 
-def _table(commands: Commands, ids: Sequence[str]) -> Iterator[Row]:
+def _table(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Iterator[Row]:
     """The rows of one query; none where Slurm knows none of the jobs."""
     try:
-        answer = commands.read_answer(*columns_query(ids))
+        answer = commands.read_answer(*columns_query(ids, wide))
         left_out = _left_out(answer)
-        widths = {column: width for column, width in _widths(wide=bool(ids)).items() if column not in left_out}
+        widths = {column: width for column, width in _widths(wide).items() if column not in left_out}
         if "ExcNodes" in widths:
             yield from _taken_apart(answer.data, widths)
             return
-        excluded = _excluded(commands.read_answer(*excluded_query(ids)).data, _COLUMNS["ExcNodes"][bool(ids)])
+        excluded = _excluded(
+            commands.read_answer(*excluded_query(ids, wide)).data, _COLUMNS["ExcNodes"]["ExcNodes" in wide]
+        )
     except BackendError as error:
         if ids and _GONE in str(error):
             return
@@ -207,8 +219,8 @@ def _taken_apart(data: bytes, widths: Mapping[str, int]) -> Iterator[Row]:
         yield Row(dict(zip(columns, texts, strict=True)), frozenset(cut))
 
 
-def _batched(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + _ONCE] for start in range(0, len(ids), _ONCE))
+def _batched(found: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    return (found[start : start + _ONCE] for start in range(0, len(found), _ONCE))
 
 
 def _excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:

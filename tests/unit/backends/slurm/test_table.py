@@ -83,6 +83,23 @@ def test_jobs_asked_for_by_number_are_those_that_exist_and_the_tasks_of_arrays()
     assert sorted(rows(Commands(5, run=slurm), many)) == ["5", "6", "8"]
 
 
+def test_asking_for_one_task_of_an_array_prints_no_wide_columns_for_the_thousands_of_others() -> None:
+    printed = 0
+    others = (FakeJob(6000 + task, array=f"6000_{task}") for task in range(1, 200))
+    slurm = FakeSlurm([FakeJob(6000, array="6000_0", wckey="x" * 40), *others])
+
+    class Counting:
+        def __call__(self, argv, given, timeout, env):  # type: ignore[no-untyped-def]
+            nonlocal printed
+            answer = slurm(argv, given, timeout, env)
+            printed += len(answer.data)
+            return answer
+
+    table = rows(Commands(5, run=Counting()), ["6000"])
+    assert (len(table), table["6000"].text("WCKey"), table["6000"].too_long) == (200, "x" * 40, frozenset())
+    assert printed < 200 * 12_000
+
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
 
