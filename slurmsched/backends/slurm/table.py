@@ -22,7 +22,7 @@ from typing import Final
 from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import Answer, Commands
 
-__all__ = ["Row", "columns_query", "excluded_query", "rows"]
+__all__ = ["Row", "columns_query", "excluded_query", "rows", "tasks_query"]
 
 _TEXT: Final = 1_100
 """Bytes for a name or a comment: more than the 1,024 that slurmctld takes."""
@@ -81,6 +81,9 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
     "Comment": (_TEXT, _TEXT),
 }
 """Bytes of each column, and of the one in which a job is asked for again."""
+
+_TASK: Final[Mapping[str, int]] = {"JobID": 12, "ArrayJobID": 12, "ArrayTaskID": 12}
+"""Bytes of the columns by which tasks are told apart."""
 
 _NEW: Final = frozenset({"ExcNodes", "Exclusive"})
 """Columns that not every release has: 22.05 has neither, 24.11 no `Exclusive`."""
@@ -142,6 +145,7 @@ def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]
     if wanted is not None and not asked:
         chosen = frozenset(wanted)
         found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
+    found |= _taken_out(commands, found)
     again = [row for row in found.values() if row.cut - _BEGINNING]
     for some in _batched(again):
         cut = frozenset[str]().union(*(row.cut for row in some)) - _BEGINNING
@@ -160,6 +164,11 @@ def columns_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> 
 def excluded_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
     """The command for job numbers and excluded nodes in the short form, of all jobs or of these, then maybe wide."""
     return (*_ASK, "-o", f"%12A%{_widths(wide if ids else ())['ExcNodes']}x", *_some(ids))
+
+
+def tasks_query(arrays: Sequence[str]) -> tuple[str, ...]:
+    """The command for each task of these arrays, also those that have no record of their own."""
+    return (*_ASK, "-r", "-O", ",".join(f"{column}:{width}" for column, width in _TASK.items()), *_some(arrays))
 
 
 def _widths(wide: Collection[str]) -> dict[str, int]:
@@ -195,6 +204,45 @@ def _table(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Ite
     for row in _taken_apart(answer.data, widths):
         nodes, cut = excluded.get(row.number, ("", False))
         yield Row({**row.values, "ExcNodes": nodes}, row.cut | {"ExcNodes"} if cut else row.cut)
+
+
+def _taken_out(commands: Commands, found: Mapping[str, Row]) -> dict[str, Row]:
+    """The waiting tasks that squeue does not show because their array stands for them, and that array without them.
+
+    A task that was changed by itself has a record of its own, yet squeue counts it among those that have none.
+    """
+    arrays = [row.number for row in found.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
+    left: dict[str, list[str]] = {}
+    hidden: dict[str, str] = {}
+    for first in range(0, len(arrays), _ONCE):
+        for number, array, task in _tasks(commands, arrays[first : first + _ONCE]):
+            if number in found and number == array:
+                left.setdefault(number, []).append(task)
+            elif number not in found:
+                hidden[number] = f"{array}_{task}"
+    names = list(hidden.values())
+    rows: dict[str, Row] = {}
+    for first in range(0, len(names), _ONCE):
+        rows |= {row.number: row for row in _table(commands, names[first : first + _ONCE], ())}
+    changed = {row.values["ArrayJobID"] for row in rows.values()}
+    for number in changed & left.keys():
+        values = found[number].values
+        throttle = "".join(values["ArrayTaskID"].partition("%")[1:])
+        own = {**values, "ArrayTaskID": ",".join(left[number]) + throttle}
+        rows[number] = Row(own, found[number].cut - {"ArrayTaskID"})
+    return rows
+
+
+def _tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Number, array and task of each task of these arrays."""
+    try:
+        answer = commands.read_answer(*tasks_query(arrays))
+    except BackendError as error:
+        if _GONE in str(error):
+            return
+        raise
+    for row in _taken_apart(answer.data, _TASK):
+        yield tuple(row.values.values())
 
 
 def _left_out(answer: Answer) -> frozenset[str]:
