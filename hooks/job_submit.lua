@@ -384,6 +384,14 @@ local READ = {
     "comment", "partition", "qos", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres",
 }
 
+-- What a job asks for, beside the texts of READ that say it. What an update does not give is nil, or one of Slurm's
+-- numbers for it, of 16, 32 and 64 bits.
+local REQUESTED = {
+    "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres", "features", "req_nodes", "exc_nodes",
+    "min_nodes", "max_nodes", "num_tasks", "min_cpus", "cpus_per_task", "min_mem_per_node", "min_mem_per_cpu",
+}
+local NOT_GIVEN = 65534
+
 -- The first LONGEST_TEXT bytes of a text, and one that tells whether there are more; nil where there is none.
 local function text_of(value)
     return type(value) == "string" and value:sub(1, LONGEST_TEXT + 1) or nil
@@ -460,6 +468,18 @@ local function judge_submission(job, conf)
     return nil, job.comment ~= job.given and job.comment or nil
 end
 
+local function asks_anew(job_desc)
+    for _, field in ipairs(REQUESTED) do
+        local value = job_desc[field]
+        local number = tonumber(value)
+        local left_out = value == nil or number == NOT_GIVEN or (number or 0) >= slurm.NO_VAL
+        if not left_out then
+            return true
+        end
+    end
+    return false
+end
+
 -- A change that an owner asks for, read: how the job stands, and as it would be.
 local function read_change(job_desc, job_rec, conf)
     local before = texts_of(job_rec, READ, {})
@@ -485,18 +505,22 @@ local function read_change(job_desc, job_rec, conf)
         holds = asked == 0,
         releases = held and asked ~= 0 and asked ~= slurm.NO_VAL,
         begin = begin > 0 and begin < slurm.NO_VAL and begin or nil,
+        begins = tonumber(job_rec.begin_time) or 0,
+        asks_anew = asks_anew(job_desc),
         trusted = conf ~= nil and is_trusted(job_rec.user_id, conf),
     }
 end
 
 -- Whether the change would let Slurm start a managed job before a round has placed it: an end of its hold, a change
--- that makes a waiting job managed, or another begin time for one that was put off.
+-- that makes a waiting job managed, another request for one that is about to start, as one is that its owner requeued,
+-- or another begin time for one that was put off.
 local function passes_the_line(change, conf)
     if not conf or not conf.enforces or change.trusted or not change.waits or not managed(change.after, conf) then
         return false
     end
     local unheld = not change.held and not change.holds
-    return change.releases or (unheld and (change.restarted and change.begin or not managed(change.before, conf)))
+    local anew = change.asks_anew or not managed(change.before, conf)
+    return change.releases or (unheld and (anew or change.restarted and change.begin ~= nil))
 end
 
 -- What becomes of a change: a code to refuse it with, or the comment, priority and begin time to set.
@@ -521,7 +545,7 @@ local function judge_change(change, conf)
         if change.restarted then -- the hold of a job that has run is known by the database alone: not to be made here
             tell(LATER)
             local after_the_round = os.time() + 60 + (conf.period or 300)
-            return nil, comment ~= given and comment or nil, nil, math.max(change.begin or 0, after_the_round)
+            return nil, comment ~= given and comment or nil, nil, math.max(change.begin or change.begins, after_the_round)
         end
         local mark = hook.marked(comment)
         if not mark then

@@ -96,6 +96,10 @@ class FakeSlurm:
     def _squeue(self, words: Sequence[str], _given: str) -> Answer:
         self.asked.append("squeue")
         match words:
+            case ["-h", "-a", "-t", "all", "-r", "-O", form, "-j", chosen]:
+                found = [job for job in self.jobs.values() if job.answers_to(chosen.split(","))]
+                raw, error = table(found, form, self.unknown_columns)
+                return Answer(0, raw.decode(errors="replace"), error, raw)
             case ["-h", "-a", "-t", "all", ("-O" | "-o") as kind, form, *chosen]:
                 found = [job for job in self.jobs.values() if not chosen or job.answers_to(chosen[1].split(","))]
                 if len(chosen) > 1 and "," not in chosen[1] and not found:

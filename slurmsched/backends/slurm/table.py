@@ -5,15 +5,16 @@ bytes, not characters; measured on 22.05, 24.11 and 26.05 with line breaks and c
 therefore exactly as long as its columns and the line break behind them, whatever its owner wrote, and is taken apart by
 counting.
 
-A value that fills its column may have been cut: such jobs are asked for once more with wide columns. Names and comments
-have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns that a
-release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
+A value that fills its column may have been cut: such jobs are asked for once more, with that column wide. Nobody else
+is asked for in that width: of an array that somebody splits into its tasks, one number may stand for thousands. Names
+and comments have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns
+that a release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -21,7 +22,7 @@ from typing import Final
 from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import Answer, Commands
 
-__all__ = ["Row", "columns_query", "excluded_query", "rows"]
+__all__ = ["Row", "columns_query", "excluded_query", "rows", "tasks_query"]
 
 _TEXT: Final = 1_100
 """Bytes for a name or a comment: more than the 1,024 that slurmctld takes."""
@@ -81,6 +82,9 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
 }
 """Bytes of each column, and of the one in which a job is asked for again."""
 
+_TASK: Final[Mapping[str, int]] = {"JobID": 12, "ArrayJobID": 12, "ArrayTaskID": 12}
+"""Bytes of the columns by which tasks are told apart."""
+
 _NEW: Final = frozenset({"ExcNodes", "Exclusive"})
 """Columns that not every release has: 22.05 has neither, 24.11 no `Exclusive`."""
 _BEGINNING: Final = frozenset({"Reason", "admin_comment"})
@@ -134,48 +138,65 @@ def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]
     Where the table of all is too narrow for a job, its values are those of the wide one. Raises BackendError.
     """
     wanted = None if ids is None else sorted(set(ids), key=int)
-    if wanted is not None and len(wanted) <= _ONCE:
-        return {row.number: row for row in _table(commands, wanted)} if wanted else {}
-    found = {row.number: row for row in sorted(_table(commands, ()), key=lambda row: int(row.number))}
-    if wanted is not None:
+    if wanted is not None and not wanted:
+        return {}
+    asked = wanted if wanted is not None and len(wanted) <= _ONCE else ()
+    found = {row.number: row for row in sorted(_table(commands, asked, ()), key=lambda row: int(row.number))}
+    if wanted is not None and not asked:
         chosen = frozenset(wanted)
         found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
-    again = [number for number, row in found.items() if row.cut - _BEGINNING]
+    found |= _taken_out(commands, found)
+    again = [row for row in found.values() if row.cut - _BEGINNING]
     for some in _batched(again):
-        wide = {row.number: row for row in _table(commands, some)}
-        found.update((number, wide[number]) for number in some if number in wide)
+        cut = frozenset[str]().union(*(row.cut for row in some)) - _BEGINNING
+        numbers = {row.number for row in some}
+        wide = _table(commands, [_alone(row) for row in some], cut)
+        found.update((row.number, row) for row in wide if row.number in numbers)
     return found
 
 
-def columns_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command for the table of all jobs, or for the wide one of these."""
-    form = ",".join(f"{column}:{width}" for column, width in _widths(wide=bool(ids)).items())
-    return (*_ASK, "-O", form, *_some(ids))
+def columns_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
+    """The command for the table of all jobs, or for that of these with these columns wide."""
+    widths = _widths(wide if ids else ())
+    return (*_ASK, "-O", ",".join(f"{column}:{width}" for column, width in widths.items()), *_some(ids))
 
 
-def excluded_query(ids: Sequence[str] = ()) -> tuple[str, ...]:
-    """The command for job numbers and excluded nodes in the short form, of all jobs or wider of these."""
-    return (*_ASK, "-o", f"%12A%{_widths(wide=bool(ids))['ExcNodes']}x", *_some(ids))
+def excluded_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
+    """The command for job numbers and excluded nodes in the short form, of all jobs or of these, then maybe wide."""
+    return (*_ASK, "-o", f"%12A%{_widths(wide if ids else ())['ExcNodes']}x", *_some(ids))
 
 
-def _widths(*, wide: bool) -> dict[str, int]:
-    return {column: sizes[wide] for column, sizes in _COLUMNS.items()}
+def tasks_query(arrays: Sequence[str]) -> tuple[str, ...]:
+    """The command for each task of these arrays, also those that have no record of their own."""
+    return (*_ASK, "-r", "-O", ",".join(f"{column}:{width}" for column, width in _TASK.items()), *_some(arrays))
+
+
+def _widths(wide: Collection[str]) -> dict[str, int]:
+    return {column: sizes[column in wide] for column, sizes in _COLUMNS.items()}
+
+
+def _alone(row: Row) -> str:
+    """The name by which squeue shows this job alone: a task may have the number that stands for its whole array."""
+    task = row.values["ArrayTaskID"]
+    return f"{row.values['ArrayJobID']}_{task}" if task.isdecimal() else row.number
 
 
 def _some(ids: Sequence[str]) -> tuple[str, ...]:
     return ("-j", ",".join(ids)) if ids else ()
 
 
-def _table(commands: Commands, ids: Sequence[str]) -> Iterator[Row]:
+def _table(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Iterator[Row]:
     """The rows of one query; none where Slurm knows none of the jobs."""
     try:
-        answer = commands.read_answer(*columns_query(ids))
+        answer = commands.read_answer(*columns_query(ids, wide))
         left_out = _left_out(answer)
-        widths = {column: width for column, width in _widths(wide=bool(ids)).items() if column not in left_out}
+        widths = {column: width for column, width in _widths(wide).items() if column not in left_out}
         if "ExcNodes" in widths:
             yield from _taken_apart(answer.data, widths)
             return
-        excluded = _excluded(commands.read_answer(*excluded_query(ids)).data, _COLUMNS["ExcNodes"][bool(ids)])
+        excluded = _excluded(
+            commands.read_answer(*excluded_query(ids, wide)).data, _COLUMNS["ExcNodes"]["ExcNodes" in wide]
+        )
     except BackendError as error:
         if ids and _GONE in str(error):
             return
@@ -183,6 +204,45 @@ def _table(commands: Commands, ids: Sequence[str]) -> Iterator[Row]:
     for row in _taken_apart(answer.data, widths):
         nodes, cut = excluded.get(row.number, ("", False))
         yield Row({**row.values, "ExcNodes": nodes}, row.cut | {"ExcNodes"} if cut else row.cut)
+
+
+def _taken_out(commands: Commands, found: Mapping[str, Row]) -> dict[str, Row]:
+    """The waiting tasks that squeue does not show because their array stands for them, and that array without them.
+
+    A task that was changed by itself has a record of its own, yet squeue counts it among those that have none.
+    """
+    arrays = [row.number for row in found.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
+    left: dict[str, list[str]] = {}
+    hidden: dict[str, str] = {}
+    for first in range(0, len(arrays), _ONCE):
+        for number, array, task in _tasks(commands, arrays[first : first + _ONCE]):
+            if number in found and number == array:
+                left.setdefault(number, []).append(task)
+            elif number not in found:
+                hidden[number] = f"{array}_{task}"
+    names = list(hidden.values())
+    rows: dict[str, Row] = {}
+    for first in range(0, len(names), _ONCE):
+        rows |= {row.number: row for row in _table(commands, names[first : first + _ONCE], ())}
+    changed = {row.values["ArrayJobID"] for row in rows.values()}
+    for number in changed & left.keys():
+        values = found[number].values
+        throttle = "".join(values["ArrayTaskID"].partition("%")[1:])
+        own = {**values, "ArrayTaskID": ",".join(left[number]) + throttle}
+        rows[number] = Row(own, found[number].cut - {"ArrayTaskID"})
+    return rows
+
+
+def _tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Number, array and task of each task of these arrays."""
+    try:
+        answer = commands.read_answer(*tasks_query(arrays))
+    except BackendError as error:
+        if _GONE in str(error):
+            return
+        raise
+    for row in _taken_apart(answer.data, _TASK):
+        yield tuple(row.values.values())
 
 
 def _left_out(answer: Answer) -> frozenset[str]:
@@ -207,8 +267,8 @@ def _taken_apart(data: bytes, widths: Mapping[str, int]) -> Iterator[Row]:
         yield Row(dict(zip(columns, texts, strict=True)), frozenset(cut))
 
 
-def _batched(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (ids[start : start + _ONCE] for start in range(0, len(ids), _ONCE))
+def _batched(found: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    return (found[start : start + _ONCE] for start in range(0, len(found), _ONCE))
 
 
 def _excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:

@@ -385,6 +385,40 @@ def test_a_waiting_job_that_becomes_managed_waits_for_its_round(
     assert slurmctld.modify({**WAITS, **standing, "job_state": 1}, **change)["priority"] == AS_IT_WAS
 
 
+OTHER_REQUESTS = [
+    pytest.param({"tres_per_node": "gres/gpu:4"}, id="more GPUs"),
+    pytest.param({"min_nodes": 2}, id="more nodes"),
+    pytest.param({"num_tasks": 8}, id="more tasks"),
+    pytest.param({"cpus_per_task": 24}, id="more CPUs"),
+    pytest.param({"min_mem_per_node": 500000}, id="more memory"),
+    pytest.param({"req_nodes": ""}, id="other nodes than its round chose"),
+]
+
+
+@pytest.mark.parametrize("change", OTHER_REQUESTS)
+def test_a_job_that_its_owner_requeued_cannot_start_with_another_request(
+    slurmctld: Slurmctld, change: dict[str, str | int]
+) -> None:
+    job = slurmctld.modify({**WAITS, "restart_cnt": 1, "begin_time": int(time.time()) + 121}, **change)
+    assert 300 < int(job["begin_time"]) - time.time() <= 361
+    later = int(time.time()) + 9000
+    assert slurmctld.modify({**WAITS, "restart_cnt": 1, "begin_time": later}, **change)["begin_time"] == str(later)
+
+
+@pytest.mark.parametrize("change", OTHER_REQUESTS)
+def test_a_job_that_was_let_go_waits_again_if_its_owner_asks_for_something_else(
+    slurmctld: Slurmctld, change: dict[str, str | int]
+) -> None:
+    job = slurmctld.modify({**WAITS, **MARKED}, **change)
+    assert (job["code"], job["priority"], job["comment"]) == ("0", HELD, MARKED["comment"])
+
+
+def test_a_job_that_was_let_go_starts_although_its_owner_renames_it(slurmctld: Slurmctld) -> None:
+    unsaid: dict[str, int] = {"min_nodes": 4294967294, "cpus_per_task": 65534, "num_tasks": 4294967294}
+    assert slurmctld.modify({**WAITS, **MARKED}, name="x", time_limit=60, **unsaid)["priority"] == AS_IT_WAS
+    assert "begin_time" not in slurmctld.modify({**WAITS, "restart_cnt": 1}, name="x", **unsaid)
+
+
 def test_a_job_that_leaves_the_managed_ones_may_be_released(slurmctld: Slurmctld) -> None:
     assert slurmctld.modify({**OWN_HOLD, "partition": "debug"}, priority=RELEASE)["priority"] == str(RELEASE)
     assert slurmctld.modify({**HOOKED, "partition": "debug"}, priority=RELEASE)["code"] == "0"

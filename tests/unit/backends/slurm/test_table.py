@@ -83,6 +83,43 @@ def test_jobs_asked_for_by_number_are_those_that_exist_and_the_tasks_of_arrays()
     assert sorted(rows(Commands(5, run=slurm), many)) == ["5", "6", "8"]
 
 
+def test_asking_for_one_task_of_an_array_prints_no_wide_columns_for_the_thousands_of_others() -> None:
+    printed = 0
+    others = (FakeJob(6000 + task, array=f"6000_{task}") for task in range(1, 200))
+    slurm = FakeSlurm([FakeJob(6000, array="6000_0", wckey="x" * 40), *others])
+
+    class Counting:
+        def __call__(self, argv, given, timeout, env):  # type: ignore[no-untyped-def]
+            nonlocal printed
+            answer = slurm(argv, given, timeout, env)
+            printed += len(answer.data)
+            return answer
+
+    table = rows(Commands(5, run=Counting()), ["6000"])
+    assert (len(table), table["6000"].text("WCKey"), table["6000"].too_long) == (200, "x" * 40, frozenset())
+    assert printed < 200 * 12_000
+
+
+def test_a_waiting_task_that_was_changed_by_itself_is_read_although_squeue_shows_its_array_only() -> None:
+    combined = FakeSlurm([FakeJob(5, array="5_3-6"), FakeJob(8)])
+    apart = FakeSlurm([FakeJob(6, array="5_3", fields={"ReqNodeList": "n1"})])
+    tasks = "".join(f"{number:<12}{5:<12}{task:<12}\n" for number, task in ((6, 3), (5, 4), (5, 5), (5, 6)))
+
+    def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
+        if "-r" in argv:
+            return Answer(0, tasks, "", tasks.encode())
+        return (apart if argv[-1] == "5_3" else combined)(argv, given, timeout, env)
+
+    for ids in (None, ["5", "8"]):
+        table = rows(Commands(5, run=squeue), ids)
+        assert {number: row.text("ArrayTaskID") for number, row in table.items()} == {
+            "5": "4,5,6",
+            "6": "3",
+            "8": "N/A",
+        }
+        assert (table["6"].text("ReqNodes"), table["5"].text("ReqNodes")) == ("n1", "")
+
+
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=300)
 
 
