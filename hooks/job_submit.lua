@@ -320,13 +320,22 @@ local function any_in(names, set)
     return false
 end
 
+local function all_in(names, set)
+    for name in pairs(names) do
+        if not set[name] then
+            return false
+        end
+    end
+    return true
+end
+
 -- As slurmsched/rounds/scope.py decides it, as far as the hook can know it.
 local function managed(job, conf)
     if not job.batch or job.heterogeneous or not placed(job, conf.parts == "yes") then
         return false
     end
     local partitions = set_of(job.partition)
-    if any_in(partitions, set_of(conf.never_partitions)) then
+    if next(partitions) and all_in(partitions, set_of(conf.never_partitions)) then
         return false
     end
     return any_in(partitions, set_of(conf.partitions))

@@ -48,7 +48,6 @@ def test_the_mark_joins_the_hints_and_leaves_other_words_alone(slurmctld: Slurmc
         pytest.param({"het_job_offset": 0}, id="a part of a heterogeneous job"),
         pytest.param({"partition": "cpu"}, id="a job elsewhere without a hint"),
         pytest.param({"partition": "debug", "comment": "synsched:"}, id="a hinted job where nothing is managed"),
-        pytest.param({"partition": "gpu,debug"}, id="a job that may go where nothing is managed"),
     ],
 )
 def test_everything_else_passes_untouched(slurmctld: Slurmctld, fields: dict[str, str | int | None]) -> None:
@@ -78,6 +77,11 @@ def test_every_way_to_ask_for_gpus_counts(slurmctld: Slurmctld, fields: dict[str
 
 def test_tasks_that_name_no_gpu_are_left_to_slurm(slurmctld: Slurmctld) -> None:
     assert slurmctld.submit(tres_per_node=None, ntasks_per_tres=65534)["priority"] == AS_IT_WAS
+
+
+def test_nobody_passes_the_line_by_naming_a_partition_where_nothing_is_managed_too(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(partition="debug,gpu")["priority"] == HELD
+    assert slurmctld.submit(partition="debug")["priority"] == AS_IT_WAS
 
 
 def test_a_hint_opts_in_anywhere_unless_the_site_says_no(slurmctld: Slurmctld) -> None:
