@@ -47,6 +47,7 @@ local SLURMS_LONGEST = 1024 -- slurmctld refuses a job with a longer comment
 local LONGEST_TEXT = 4096 -- bytes of each text that are looked at; only arguments may be longer
 local AHEAD = 120 -- seconds that a clock may be off: a sign of life from further in the future is none
 local ACCESS_DENIED = 2002 -- ESLURM_ACCESS_DENIED
+local NO_VAL16 = 65534 -- "not given" in Slurm's fields of 16 bits
 
 -- The grammar of slurmsched/model/hints.py; a test holds the two against each other. ---------------------------------
 
@@ -279,16 +280,23 @@ local function is_trusted(uid, conf)
 end
 
 -- Whether the job is of a kind that is placed: of whole GPUs, or also of parts of one, or of none, where the system in
--- force places those too (`parts`). None of a device (`shard:0`) is as if it were not named.
+-- force places those too (`parts`). None of a device (`shard:0`) is as if it were not named. What Slurm derives from
+-- other options (`derived`) counts where none is named.
 local function placed(job, parts)
     local gpus, shards = false, false
-    for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres" }) do
-        for item in (job[field] or ""):gmatch("[^,%s]+") do
+    local function look(text)
+        for item in (text or ""):gmatch("[^,%s]+") do
             local name, rest = item:gsub("^gres[:/]", ""):match("^([%w_]+)(.*)$")
             local some = not (rest or ""):match("[:=]0+$")
             gpus = gpus or (name == "gpu" and some)
             shards = shards or (name == "shard" and some)
         end
+    end
+    for _, field in ipairs({ "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task", "gres" }) do
+        look(job[field])
+    end
+    if not gpus and not shards then
+        look(job.derived)
     end
     return (gpus and not shards) or (parts and not (gpus and shards))
 end
@@ -312,13 +320,22 @@ local function any_in(names, set)
     return false
 end
 
+local function all_in(names, set)
+    for name in pairs(names) do
+        if not set[name] then
+            return false
+        end
+    end
+    return true
+end
+
 -- As slurmsched/rounds/scope.py decides it, as far as the hook can know it.
 local function managed(job, conf)
     if not job.batch or job.heterogeneous or not placed(job, conf.parts == "yes") then
         return false
     end
     local partitions = set_of(job.partition)
-    if any_in(partitions, set_of(conf.never_partitions)) then
+    if next(partitions) and all_in(partitions, set_of(conf.never_partitions)) then
         return false
     end
     return any_in(partitions, set_of(conf.partitions))
@@ -442,6 +459,8 @@ local function read_submission(job_desc, part_list)
     job.partition = job.partition or default_partitions(part_list)
     job.qos = job.qos or text_of(job_desc.default_qos)
     job.arguments = arguments_of(job_desc)
+    local tasks_on_a_gpu = tonumber(job_desc.ntasks_per_tres) or NO_VAL16
+    job.derived = tasks_on_a_gpu < NO_VAL16 and "gpu" or nil -- Slurm divides the tasks by it for the number of GPUs
     job.held_by_owner = job_desc.priority == 0
     job.given = job.comment or ""
     return job
@@ -483,6 +502,7 @@ end
 -- A change that an owner asks for, read: how the job stands, and as it would be.
 local function read_change(job_desc, job_rec, conf)
     local before = texts_of(job_rec, READ, {})
+    before.derived = text_of(job_rec.tres_fmt_req_str) -- all that tells of GPUs that follow from the tasks
     before.batch = job_rec.script ~= nil and job_rec.script ~= ""
     before.heterogeneous = (tonumber(job_rec.het_job_id) or 0) > 0
     local after = texts_of(job_desc, READ, {})

@@ -37,6 +37,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -139,10 +140,10 @@ class Slurm:
                 found[job] = Waiting(state, int(restarts) if restarts.isdecimal() else 1, user, reason)
         return found
 
-    def marked(self, jobs: Sequence[str]) -> Iterator[str]:
-        """Those of the jobs whose comment has the hook's mark."""
+    def marked(self, jobs: Sequence[str]) -> Iterator[list[str]]:
+        """Those of the jobs whose comment has the hook's mark, as many at a time as are asked for at once."""
         for at in range(0, len(jobs), CHUNK):
-            yield from self._marked(jobs[at : at + CHUNK])
+            yield list(self._marked(jobs[at : at + CHUNK]))
 
     def _marked(self, jobs: Sequence[str]) -> Iterator[str]:
         """By halves where the columns do not fit or other jobs come than were asked for: whom that is about is left."""
@@ -304,16 +305,21 @@ def on_its_way_out(job: Waiting) -> bool:
     return job.state in LEAVES
 
 
-def ours(slurm: Slurm, jobs: dict[str, Waiting], known: dict[str, Claim], done: frozenset[str]) -> list[str]:
-    """The held jobs that are evidently ours, without those that were given back before."""
+def ours(slurm: Slurm, jobs: dict[str, Waiting], known: dict[str, Claim], done: frozenset[str]) -> Iterator[list[str]]:
+    """The held jobs that are evidently ours, without those that were given back before, some at a time.
+
+    First those that the database names. Comments take time: users with few held jobs come before those with many, who
+    keep nobody but themselves held where time runs out.
+    """
     open_ones = {name: job for name, job in jobs.items() if name not in done and is_held(job)}
-    claimed = [
+    yield [
         name
         for name, job in open_ones.items()
         if job.reason in OTHERS_HOLDS and name in known and known[name].held and known[name].owner == job.user
     ]
     by_owner = [name for name, job in open_ones.items() if job.reason == OWNERS_HOLD and job.restarts == 0]
-    return [*claimed, *slurm.marked(by_owner)]
+    many = Counter(jobs[name].user for name in by_owner)
+    yield from slurm.marked(sorted(by_owner, key=lambda name: many[jobs[name].user]))
 
 
 def restored(name: str, claim: Claim | None) -> Iterator[str]:
@@ -327,16 +333,21 @@ def restored(name: str, claim: Claim | None) -> Iterator[str]:
 def give_back(slurm: Slurm, known: dict[str, Claim], done: frozenset[str]) -> tuple[int, int, frozenset[str]]:
     """Give back what is ours: how many jobs, how many are held still, and what need not be given back again."""
     jobs = slurm.jobs()
-    let_go = ours(slurm, jobs, known, done)
     pinned = [
         name
         for name, claim in known.items()
         if name in jobs and name not in done and jobs[name].state in WAITS and jobs[name].user == claim.owner
-        and (not is_held(jobs[name]) or name in let_go)
     ]  # fmt: skip
-    # One that cannot be changed is released all the same: better pinned than held.
-    lines = [line for name in pinned for line in restored(name, known[name])]
-    slurm.change(lines + [f"release {name}" for name in let_go])
+    lines = [line for name in pinned if not is_held(jobs[name]) for line in restored(name, known[name])]
+    held = {name for name in pinned if is_held(jobs[name])}
+    let_go: list[str] = []
+    # Some at a time, each lot before the next is looked for: what takes long keeps nobody held who is known already.
+    for some in ours(slurm, jobs, known, done):
+        # One that cannot be changed is released all the same: better pinned than held.
+        lines += [line for name in some if name in held for line in restored(name, known[name])]
+        slurm.change(lines + [f"release {name}" for name in some])
+        lines = []
+        let_go += some
     after = slurm.jobs() if let_go else jobs
     left = [name for name in let_go if name in after and is_held(after[name])]
     settled = {

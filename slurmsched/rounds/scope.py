@@ -23,8 +23,9 @@ def unmanaged(job: Job, settings: Settings) -> Reason | None:
 
 
 def _out_of_scope(job: Job, manage: Manage) -> Reason | None:
-    barred = sorted(set(job.partitions) & set(manage.never_partitions))
-    if barred:
+    barred = sorted(set(job.partitions))
+    # Only where it can go nowhere else: nobody is left to Slurm in a managed partition for naming one of these as well.
+    if barred and set(barred) <= set(manage.never_partitions):
         return _because(f"nothing is managed in partition {barred[0]}")
     if set(job.partitions) & set(manage.partitions) or job.qos in manage.qos:
         return None

@@ -62,4 +62,4 @@ def released(job: JobId) -> Operation:
 
 def _in_scope(aside: SetAside, manage: Manage) -> bool:
     partitions = set(aside.partition.split(","))
-    return bool(partitions & set(manage.partitions)) and not partitions & set(manage.never_partitions)
+    return bool(partitions & set(manage.partitions)) and not partitions <= set(manage.never_partitions)

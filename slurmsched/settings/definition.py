@@ -65,7 +65,7 @@ class Manage:
     qos: tuple[str, ...] = field(default=(), metadata={"doc": "QOS whose GPU batch jobs are managed"})
     opt_in: bool = field(default=True, metadata={"doc": "manage any GPU batch job that carries a synsched: hint"})
     never_partitions: tuple[str, ...] = field(
-        default=(), metadata={"doc": "partitions where nothing is managed, hint or not"}
+        default=(), metadata={"doc": "partitions where nothing is managed, hint or not, unless a job names others too"}
     )
 
 

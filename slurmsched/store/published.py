@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXE
 _FOLDER: Final = "export"
 _SECONDS: Final = 5.0
 """How long a daemon may take to answer."""
+_PATIENCE: Final = struct.pack("@ll", int(_SECONDS), 0)
+"""The same as the kernel's `struct timeval`."""
 _LARGEST: Final = 1 << 28
 _CHUNK: Final = 1 << 16
 
@@ -76,7 +79,8 @@ def _from_socket(folder: Path, part: Part) -> Document | None:
         descriptor = os.open(folder, FOLDER_FLAGS)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
-                connected.settimeout(_SECONDS)
+                # A blocking connect waits in line while others fill the queue; with Python's timeout it fails at once.
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
                 connected.connect(f"/proc/self/fd/{descriptor}/{part.value}.sock")
                 while (left := until - time.monotonic()) > 0 and len(received) <= _LARGEST:
                     connected.settimeout(left)

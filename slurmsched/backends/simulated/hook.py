@@ -39,10 +39,11 @@ class JobSubmit:
         whole = submission.request.gpus > 0 and not submission.request.shards
         if not submission.batch or not (whole or self.parts):
             return False
-        if set(submission.partitions) & set(self.manage.never_partitions):
+        partitions = set(submission.partitions)
+        if partitions and partitions <= set(self.manage.never_partitions):
             return False
         return (
-            bool(set(submission.partitions) & set(self.manage.partitions))
+            bool(partitions & set(self.manage.partitions))
             or submission.qos in self.manage.qos
             or (self.manage.opt_in and parse_hints(submission.comment).given)
         )

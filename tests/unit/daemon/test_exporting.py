@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -263,6 +264,29 @@ def test_a_user_who_only_connects_costs_next_to_no_time(folder: Path, server: Se
     assert time.process_time() - before < 0.25 * (time.monotonic() - began)
     with closing(connected(folder)) as last:
         assert Document.decoded(received(last), "current.sock").tables["switches"]
+
+
+def test_whoever_asks_waits_in_line_while_another_user_fills_the_queue(folder: Path) -> None:
+    where = folder / "current.sock"
+    for part in Part:
+        (folder / f"{part.value}.json").write_bytes(Document(0.0, {}, frozenset({"jobs"})).encoded())
+    with closing(socket.socket(socket.AF_UNIX)) as listening, closing(socket.socket(socket.AF_UNIX)) as first:
+        listening.bind(str(where))
+        listening.listen(0)
+        first.connect(str(where))
+
+        def serve() -> None:
+            time.sleep(0.5)
+            for _ in range(2):
+                accepted, _ = listening.accept()
+                with closing(accepted), suppress(OSError):
+                    accepted.sendall(Document(5.0, {}, frozenset({"jobs"})).encoded())
+
+        serving_thread = threading.Thread(target=serve, daemon=True)
+        serving_thread.start()
+        told = published(folder, [Part.CURRENT])
+        assert (told.note, told.documents[0].at) == ("", 5.0)
+        serving_thread.join(timeout=10)
 
 
 def test_what_clients_send_is_not_read(folder: Path, server: Server) -> None:

@@ -48,7 +48,6 @@ def test_the_mark_joins_the_hints_and_leaves_other_words_alone(slurmctld: Slurmc
         pytest.param({"het_job_offset": 0}, id="a part of a heterogeneous job"),
         pytest.param({"partition": "cpu"}, id="a job elsewhere without a hint"),
         pytest.param({"partition": "debug", "comment": "synsched:"}, id="a hinted job where nothing is managed"),
-        pytest.param({"partition": "gpu,debug"}, id="a job that may go where nothing is managed"),
     ],
 )
 def test_everything_else_passes_untouched(slurmctld: Slurmctld, fields: dict[str, str | int | None]) -> None:
@@ -69,10 +68,20 @@ def test_everything_else_passes_untouched(slurmctld: Slurmctld, fields: dict[str
         pytest.param({"tres_per_node": None, "tres_per_socket": "gres/gpu:1"}, id="--gpus-per-socket"),
         pytest.param({"tres_per_node": None, "gres": "gpu:1"}, id="the old field alone"),
         pytest.param({"tres_per_node": "gres/nic:1,gres/gpu:1"}, id="among other devices"),
+        pytest.param({"tres_per_node": None, "ntasks_per_tres": 2}, id="--ntasks-per-gpu alone"),
     ],
 )
-def test_every_way_to_ask_for_gpus_counts(slurmctld: Slurmctld, fields: dict[str, str | None]) -> None:
+def test_every_way_to_ask_for_gpus_counts(slurmctld: Slurmctld, fields: dict[str, str | int | None]) -> None:
     assert slurmctld.submit(**fields)["priority"] == HELD
+
+
+def test_tasks_that_name_no_gpu_are_left_to_slurm(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(tres_per_node=None, ntasks_per_tres=65534)["priority"] == AS_IT_WAS
+
+
+def test_nobody_passes_the_line_by_naming_a_partition_where_nothing_is_managed_too(slurmctld: Slurmctld) -> None:
+    assert slurmctld.submit(partition="debug,gpu")["priority"] == HELD
+    assert slurmctld.submit(partition="debug")["priority"] == AS_IT_WAS
 
 
 def test_a_hint_opts_in_anywhere_unless_the_site_says_no(slurmctld: Slurmctld) -> None:
@@ -338,6 +347,11 @@ def test_an_owner_cannot_release_what_the_hook_holds(slurmctld: Slurmctld, prior
         DENIED,
         "synsched: the job waits for its round: 'synsched explain' tells why",
     )
+
+
+def test_an_owner_cannot_release_a_job_whose_gpus_follow_from_its_tasks(slurmctld: Slurmctld) -> None:
+    asks = {"tres_per_node": "", "tres_fmt_req_str": "cpu=2,mem=4G,node=1,billing=2,gres/gpu=2"}
+    assert slurmctld.modify({**HOOKED, **asks}, priority=RELEASE)["code"] == DENIED
 
 
 def test_the_end_of_an_owners_hold_is_the_beginning_of_ours(slurmctld: Slurmctld) -> None:

@@ -210,9 +210,9 @@ def test_pins_and_nices_go_back_to_what_was_submitted(cluster: Cluster) -> None:
     cluster.claim("5", reshaped=1, boosted=1, original_nice="x; y", original='{"pinned": ["a b Nodes=1"]}')
     assert cluster.run().returncode == 0
     assert cluster.done() == [
+        "update JobId=2 ReqNodeList=",
         "update JobId=1 ReqNodeList=n1,n2",
         "update JobId=1 Nice=7",
-        "update JobId=2 ReqNodeList=",
         "release 1",
         "release 5",
     ]
@@ -367,6 +367,17 @@ def test_a_slurm_that_does_not_answer_ends_it_within_its_limit(cluster: Cluster)
     ended = cluster.run("--time-limit", "1")
     assert (ended.returncode, ended.stderr) == (1, "synsched watchdog: squeue did not answer within 1 s\n")
     assert time.monotonic() - began < 10
+
+
+def test_where_time_runs_out_users_with_few_jobs_and_the_daemons_own_holds_come_first(cluster: Cluster) -> None:
+    script = (cluster.folder / "squeue").read_text()
+    slow = script.replace("wanted = ", "time.sleep(0.4 if '-j' in words else 0)\nwanted = ", 1)
+    (cluster.folder / "squeue").write_text(slow)
+    his = {f"j{n}": {**USER, "UserName": "mallory", "Comment": "mine"} for n in range(1, 2001)}
+    cluster.queue(**his, j5000=ADMIN, j5001=HOOKED)
+    cluster.claim("5000")
+    assert cluster.run("--time-limit", "2").returncode == 1
+    assert cluster.done() == ["release 5000", "release 5001"]
 
 
 def test_a_slurm_that_is_not_there_is_one_line(cluster: Cluster) -> None:

@@ -47,12 +47,15 @@ def test_shards_beside_whole_gpus_are_left_to_slurm() -> None:
     assert reason.code is Code.SHARDS
 
 
+def test_naming_a_partition_where_nothing_is_managed_too_leaves_nobody_to_slurm() -> None:
+    assert unmanaged(job(1, partitions=("gpu", "exam")), OURS) is None
+
+
 @pytest.mark.parametrize(
     ("foreign", "code"),
     [
         pytest.param(job(1, partitions=("other",)), Code.UNMANAGED, id="elsewhere without a hint"),
         pytest.param(job(1, hint="model=bert", partitions=("exam",)), Code.UNMANAGED, id="where nothing is managed"),
-        pytest.param(job(1, partitions=("gpu", "exam")), Code.UNMANAGED, id="also in a partition where nothing is"),
         pytest.param(job(1, gpus=0), Code.NO_GPU, id="a job without GPUs"),
         pytest.param(job(1, request=Request(shards=2)), Code.SHARDS, id="a job of GPU shards"),
         pytest.param(job(1, batch=False), Code.NOT_BATCH, id="an interactive job"),
