@@ -2,12 +2,12 @@
 
 Nothing that an owner writes is searched for fields. A job's values are columns of the table (`table`); what the table
 lacks is read by a grammar from the job's own text (`layouts`), once for each of its runs. A poll is one command as long
-as no job starts.
+as no job starts and no array waits whose tasks have become jobs of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,13 +71,15 @@ class TextJobs:
         table = rows(commands, ids)
         needed = [row for row in table.values() if not row.too_long and _needs_layout(row)]
         unread = [row for row in needed if self._known.get(row.number, ((), None))[0] != _run_of(row)]
+        fresh = layouts(commands, list({row.number: row for row in (*unread, *_speakers(table))}.values()))
         missing = {}
-        for number, layout in layouts(commands, unread).items():
+        for number, layout in ((row.number, fresh[row.number]) for row in unread):
             if isinstance(layout, Layout):
                 self._known[number] = _run_of(table[number]), layout
             else:
                 missing[number] = layout
         self._known = {number: known for number, known in self._known.items() if number in table}
+        throttles = _throttles(table, fresh)
         with_layout = {row.number for row in needed}
         records: list[JobRecord] = []
         left: list[SetAside] = []
@@ -89,7 +91,8 @@ class TextJobs:
                     if missing[number] is None:
                         continue  # it ended between the two commands
                     raise NotUnderstoodError(missing[number] or "")
-                records.append(_record(row, self._known[number][1] if number in with_layout else None))
+                layout = self._known[number][1] if number in with_layout else None
+                records.append(_record(row, layout, throttles.get(row.text("ArrayJobID"))))
             except Exception as error:
                 left.append(set_aside(row, error))
         return records, left
@@ -133,9 +136,40 @@ def fields_of_row(row: Row) -> dict[str, str]:
     return fields | {"NumNodes": f"{fewest}-{most}" if ranged else str(fewest)}
 
 
-def _record(row: Row, layout: Layout | None) -> JobRecord:
+def _speakers(table: Mapping[str, Row]) -> list[Row]:
+    """One waiting task of each array of which every task has a job of its own, as held or requeued ones get it.
+
+    The table then says no more how many may run at once; the record of each task does. It is read at every look, since
+    an owner or an operator may change it.
+    """
+    together = {row.text("ArrayJobID") for row in table.values() if _stands_for_several(row)}
+    first: dict[str, Row] = {}
+    for row in table.values():
+        if row.text("ArrayTaskID").isdecimal() and state_of(row.text("State")) is JobState.PENDING and not row.too_long:
+            first.setdefault(row.text("ArrayJobID"), row)
+    return [row for array, row in first.items() if array not in together]
+
+
+def _throttles(table: Mapping[str, Row], fresh: Mapping[str, Layout | str | None]) -> dict[str, int]:
+    """How many tasks of an array may run at once, by the array's number; those without a limit are not in it."""
+    found = {}
+    for number, layout in fresh.items():
+        if isinstance(layout, Layout) and layout.throttle is not None:
+            found[table[number].text("ArrayJobID")] = layout.throttle
+    for row in table.values():
+        throttle = row.text("ArrayTaskID").partition("%")[2]
+        if throttle.isdecimal():
+            found[row.text("ArrayJobID")] = int(throttle)
+    return found
+
+
+def _stands_for_several(row: Row) -> bool:
+    tasks = said(row.text("ArrayTaskID"))
+    return bool(tasks) and not tasks.isdecimal()
+
+
+def _record(row: Row, layout: Layout | None, throttle: int | None) -> JobRecord:
     tasks = said(row.text("ArrayTaskID")) + ("..." if "ArrayTaskID" in row.cut else "")
-    throttle = tasks.partition("%")[2]
     het, comment, admin_comment = (said(row.text(column)) for column in ("HetJobID", "Comment", "admin_comment"))
     fields = fields_of_row(row) | dict(layout.fields if layout else _memory(row) or {})
     return JobRecord(
@@ -152,7 +186,7 @@ def _record(row: Row, layout: Layout | None) -> JobRecord:
         placements=layout.placements if layout else (),
         array=row.text("ArrayJobID") if tasks else "",
         tasks=tasks,
-        throttle=int(throttle) if throttle.isdecimal() else None,
+        throttle=throttle if tasks else None,
         het=het,
         offset=row.text("HetJobOffset") if het else "",
         comment=comment,
