@@ -103,7 +103,8 @@ def _rounds(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
         if own.readable:
             yield hint("jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error")
     yield about_life(status.liveness, sum(job.held_by_us for job in status.jobs))
-    yield about_export(export_folder(loaded.settings.storage), status.round.finished if status.round else None)
+    ended = status.round.finished if status.round else None
+    yield about_export(export_folder(loaded.settings.storage), ended, database.stat().st_uid)
     yield from about_switches(status.paused, Path(loaded.settings.hook.disable_file))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from math import inf
@@ -45,6 +46,8 @@ LATEST: Final = 10
 _OFTEN: Final = 3
 """In so many of them it is no coincidence."""
 
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
 REHEARSED: Final = "synsched:doctor=1"
 """A comment that the hook cannot but complain about."""
 
@@ -55,6 +58,10 @@ def about_database(path: Path) -> Iterator[Finding]:
         where = "is not there yet" if path.parent.is_dir() else f"cannot be: the folder {path.parent} does not exist"
         remedy = "the first 'synsched run' makes it" if path.parent.is_dir() else f"create {path.parent} for our user"
         yield (hint if path.parent.is_dir() else mend)("database", f"{path} {where}", remedy)
+        return
+    if path.parent.stat().st_mode & _OTHERS_WRITE:
+        what = f"others may write into {path.parent}: no round is run"
+        yield mend("database", what, f"'chmod go-w {path.parent}', or set storage.path")
         return
     try:
         with told_apart(path), closing(_looked_at(path)) as connection:
@@ -87,10 +94,15 @@ def _left_out(path: Path) -> Iterator[Finding]:
         yield hint("database", f"{count(len(rows) - _SHOWN, 'more row')} cannot be read", "look at the disk")
 
 
-def about_export(folder: Path, ended: float | None) -> Finding:
-    """Whether ordinary users can read the documents, and whether these are as of the last round, which `ended` then."""
+def about_export(folder: Path, ended: float | None, owner: int | None = None) -> Finding:
+    """Whether ordinary users can read the documents, and whether these are as of the last round, which `ended` then.
+
+    `owner` is the user id of the daemon, as far as it is known.
+    """
     topic, writes = "export", "see the log of the daemon"
     try:
+        if refused := _refused(folder, owner):
+            return mend(topic, f"nothing is published: {refused}", f"remove {folder}, or set storage.export")
         seen = (folder / f"{Part.CURRENT.value}.json").stat()
     except FileNotFoundError:
         return hint(topic, f"nothing has been published in {folder}: users see no status", "the next round does it")
@@ -102,6 +114,18 @@ def about_export(folder: Path, ended: float | None) -> Finding:
     if ended is not None and seen.st_mtime < ended - _LAG:
         return mend(topic, f"{folder} is older than the last round", writes)
     return fine(topic, f"{folder}, for users who may not read the database")
+
+
+def _refused(folder: Path, owner: int | None) -> str:
+    """Why the daemon publishes nothing in a folder that is there; empty where it does. Raises OSError."""
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode):
+        return f"{folder} is no folder"
+    if seen.st_mode & _OTHERS_WRITE:
+        return f"others may write to {folder}"
+    if owner and seen.st_uid != owner:  # where it is root's, root may run rounds for the daemon
+        return f"{folder} belongs to another user than the database"
+    return ""
 
 
 def about_life(life: Liveness, held: int) -> Finding:

@@ -60,7 +60,8 @@ _LIKE: Final = {
 class FakeJob:
     """A job; `fields` are scontrol's between Reason and Command, `asked` those behind it. All may be replaced.
 
-    `array` is its number and tasks with a `_` between them; `arguments` are those of its script.
+    `array` is its number and tasks with a `_` between them, `throttle` how many tasks of it may run at once where its
+    tasks do not say so (`%`); `arguments` are those of its script.
     """
 
     number: int
@@ -73,6 +74,7 @@ class FakeJob:
     comment: str = ""
     admin_comment: str = ""
     array: str = ""
+    throttle: int | None = None
     requeue: bool = True
     fields: dict[str, str] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=lambda: {"TresPerNode": "gres/gpu:v100:2"})
@@ -104,6 +106,7 @@ class FakeJob:
         """The line of `scontrol -d -o show job`."""
         leader, _, tasks = self.array.partition("_")
         front = f"JobId={self.number} " + (f"ArrayJobId={leader} ArrayTaskId={tasks} " if leader else "")
+        front += f"ArrayTaskThrottle={self.throttle} " if self.throttle else ""
         values = self.values | {"AllocNode:Sid": f"{self.submitted_on}:33"}
         unknown = values.keys() - set(_ORDER)
         assert not unknown, f"the fake Slurm has no place for {unknown}"

@@ -53,7 +53,7 @@ _LONGEST: Final = 1_048_576
 _START: Final = re.compile(rb"^JobId=(\d{1,10}) ", re.MULTILINE)
 _OWN_START: Final = re.compile(rb"^(?:scontrol: )?(JobId=(\d{1,10}) )", re.MULTILINE)  # a prompt, without readline
 _FRONT: Final = re.compile(
-    rb"JobId=(\d{1,10}) (?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?"
+    rb"JobId=(\d{1,10}) (?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=(\d{1,10}) )?)?"
     rb"(?:HetJobId=\d+ HetJobOffset=\d+ )?JobName="
 )
 _USER: Final = re.compile(
@@ -71,10 +71,14 @@ _GONE: Final = "Invalid job id specified"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a job has on its nodes, and fields under scontrol's names: its TRES, and its memory per CPU or per node."""
+    """What a job has on its nodes, and fields under scontrol's names: its TRES, and its memory per CPU or per node.
+
+    `throttle` is how many tasks of its array may run at once, None where there is no limit.
+    """
 
     placements: tuple[Placement, ...]
     fields: Mapping[str, str]
+    throttle: int | None = None
 
 
 def layouts(commands: Commands, wanted: Sequence[Row]) -> dict[str, Layout | str | None]:
@@ -94,8 +98,8 @@ def layouts(commands: Commands, wanted: Sequence[Row]) -> dict[str, Layout | str
 
 def layout_of(data: bytes, start: int, row: Row) -> Layout:
     """The layout in the record that begins there. Raises NotUnderstoodError: it is not this job's, or not a record."""
-    place = _behind(_FRONT.match(data, start))
-    place = _after(data, place, row.exact("Name"))
+    front = _FRONT.match(data, start)
+    place = _after(data, _behind(front), row.exact("Name"))
     head = _USER.match(data, place)
     place = _behind(head)
     if head is None or (head[1], head[2]) != (row.exact("UserName"), row.exact("UserID")):
@@ -117,7 +121,8 @@ def layout_of(data: bytes, start: int, row: Row) -> Layout:
     if memory is None or b"\n" in data[place : memory.end()]:
         raise NotUnderstoodError("its record does not say how much memory it asks for")
     fields = {memory[1].decode(): memory[2].decode(errors="replace")}
-    return _amounts(data[place : memory.start()].decode(errors="replace"), fields)
+    throttle = int(front[2]) if front is not None and front[2] else None
+    return _amounts(data[place : memory.start()].decode(errors="replace"), fields, throttle)
 
 
 def _behind(match: re.Match[bytes] | None) -> int:
@@ -132,7 +137,7 @@ def _after(data: bytes, place: int, value: bytes) -> int:
     return place + len(value)
 
 
-def _amounts(text: str, fields: dict[str, str]) -> Layout:
+def _amounts(text: str, fields: dict[str, str], throttle: int | None) -> Layout:
     """Nothing between the list of nodes and the memory is an owner's; each field comes once, but for the groups."""
     groups: list[dict[str, str]] = []
     for word in text.split():
@@ -145,7 +150,7 @@ def _amounts(text: str, fields: dict[str, str]) -> Layout:
             if key in fields:
                 raise NotUnderstoodError(f"its record says {key} twice")
             fields[key] = value
-    return Layout(tuple(Placement(*(group.get(key, "") for key in _GROUP)) for group in groups), fields)
+    return Layout(tuple(Placement(*(group.get(key, "") for key in _GROUP)) for group in groups), fields, throttle)
 
 
 def _from_all(commands: Commands, wanted: Iterable[Row]) -> dict[str, Layout]:

@@ -2,11 +2,12 @@
 
 Nothing that an owner writes is searched for fields. A job's values are columns of the table (`table`); what the table
 lacks is read by a grammar from the job's own text (`layouts`), once for each of its runs. A poll is one command as long
-as no job starts.
+as no job starts and no array waits whose tasks have become jobs of their own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -73,18 +74,20 @@ class TextJobs:
     def records(self, commands: Commands, ids: Iterable[str] | None = None) -> tuple[list[JobRecord], list[SetAside]]:
         """See `JobSource`; of `ids` (numbers of jobs, arrays or heterogeneous jobs) only what these stand for."""
         table = rows(commands, ids)
-        missing = self._read(commands, table)
+        speakers = _speakers(table)
+        fresh, missing = self._read(commands, table, speakers)
         changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
         if changed:  # between the table and the texts it may have started, stopped or been renamed: look once more
             again = {number: row for number, row in rows(commands, changed).items() if number in changed}
             table |= again
             missing = {number: reason for number, reason in missing.items() if number not in again}
-            missing |= dict.fromkeys(set(changed) - again.keys()) | self._read(commands, again)
+            missing |= dict.fromkeys(set(changed) - again.keys()) | self._read(commands, again)[1]
         for number, reason in missing.items():
             if reason:
                 self._unclear[number] = _text_of(table[number]), reason
         self._known = {number: known for number, known in self._known.items() if number in table}
         self._unclear = {number: unclear for number, unclear in self._unclear.items() if number in table}
+        throttles = _throttles(table, fresh)
         with_layout = {row.number for row in table.values() if not row.too_long and _needs_layout(row)}
         records: list[JobRecord] = []
         left: list[SetAside] = []
@@ -96,21 +99,33 @@ class TextJobs:
                     if missing[number] is None:
                         continue  # it ended between the two commands
                     raise NotUnderstoodError(missing[number] or "")
-                records.append(_record(row, self._known[number][1] if number in with_layout else None))
+                layout = self._known[number][1] if number in with_layout else None
+                records.append(_record(row, layout, throttles.get(row.text("ArrayJobID"))))
             except Exception as error:
                 left.append(set_aside(row, error))
         return records, left
 
-    def _read(self, commands: Commands, table: Mapping[str, Row]) -> dict[str, str | None]:
-        """Read the layouts that are not known yet; why one is none, or None where Slurm knows the job no more."""
-        needed = [row for row in table.values() if not row.too_long and _needs_layout(row) and not self._is_known(row)]
+    def _read(
+        self, commands: Commands, table: Mapping[str, Row], also: Iterable[Row] = ()
+    ) -> tuple[Mapping[str, Layout | str | None], dict[str, str | None]]:
+        """Read the layouts that are not known yet, and those of the jobs in `also`, whatever is known of them.
+
+        What was read, and of the first why it is no layout, or None where Slurm knows the job no more.
+        """
+        needed = {
+            row.number: row
+            for row in table.values()
+            if not row.too_long and _needs_layout(row) and not self._is_known(row)
+        }
+        fresh = layouts(commands, list((needed | {row.number: row for row in also}).values()))
         missing: dict[str, str | None] = {}
-        for number, layout in layouts(commands, needed).items():
+        for number in needed:
+            layout = fresh[number]
             if isinstance(layout, Layout):
                 self._known[number] = _run_of(table[number]), layout
             else:
                 missing[number] = layout
-        return missing
+        return fresh, missing
 
     def _is_known(self, row: Row) -> bool:
         return row.number in self._known and self._known[row.number][0] == _run_of(row)
@@ -160,9 +175,43 @@ def fields_of_row(row: Row) -> dict[str, str]:
     return fields | {"NumNodes": f"{fewest}-{most}" if ranged else str(fewest)}
 
 
-def _record(row: Row, layout: Layout | None) -> JobRecord:
+def _speakers(table: Mapping[str, Row]) -> list[Row]:
+    """One waiting task of each array of which tasks have a job of their own, as held or requeued ones get it.
+
+    The table then says no more how many may run at once; the record of each task does. It is read at every look, since
+    an owner or an operator may change it.
+    """
+    told = {row.text("ArrayJobID") for row in table.values() if "%" in row.text("ArrayTaskID")}
+    members = Counter(row.text("ArrayJobID") for row in table.values())
+    first: dict[str, Row] = {}
+    for row in table.values():
+        array, alone = row.text("ArrayJobID"), row.text("ArrayTaskID").isdecimal()
+        split = alone or (_stands_for_several(row) and members[array] > 1)
+        if array not in told and split and state_of(row.text("State")) is JobState.PENDING and not row.too_long:
+            first[array] = row if alone else first.get(array, row)
+    return list(first.values())
+
+
+def _throttles(table: Mapping[str, Row], fresh: Mapping[str, Layout | str | None]) -> dict[str, int]:
+    """How many tasks of an array may run at once, by the array's number; those without a limit are not in it."""
+    found = {}
+    for number, layout in fresh.items():
+        if isinstance(layout, Layout) and layout.throttle is not None:
+            found[table[number].text("ArrayJobID")] = layout.throttle
+    for row in table.values():
+        throttle = row.text("ArrayTaskID").partition("%")[2]
+        if throttle.isdecimal():
+            found[row.text("ArrayJobID")] = int(throttle)
+    return found
+
+
+def _stands_for_several(row: Row) -> bool:
+    tasks = said(row.text("ArrayTaskID"))
+    return bool(tasks) and not tasks.isdecimal()
+
+
+def _record(row: Row, layout: Layout | None, throttle: int | None) -> JobRecord:
     tasks = said(row.text("ArrayTaskID")) + ("..." if "ArrayTaskID" in row.cut else "")
-    throttle = tasks.partition("%")[2]
     het, comment, admin_comment = (said(row.text(column)) for column in ("HetJobID", "Comment", "admin_comment"))
     fields = fields_of_row(row) | dict(layout.fields if layout else _memory(row) or {})
     return JobRecord(
@@ -179,7 +228,7 @@ def _record(row: Row, layout: Layout | None) -> JobRecord:
         placements=layout.placements if layout else (),
         array=row.text("ArrayJobID") if tasks else "",
         tasks=tasks,
-        throttle=int(throttle) if throttle.isdecimal() else None,
+        throttle=throttle if tasks else None,
         het=het,
         offset=row.text("HetJobOffset") if het else "",
         comment=comment,

@@ -188,6 +188,17 @@ def test_the_database(tmp_path: Path, make: Callable[[Path], object], verdict: V
     assert finding.verdict is verdict
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_that_others_may_write_to_keeps_rounds_from_running(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "open" / "synsched.db"
+    path.parent.mkdir()
+    Store.open(path, 1.0).close()
+    path.parent.chmod(mode)
+    (finding,) = about_database(path)
+    assert finding.verdict is Verdict.MEND
+    assert f"chmod go-w {path.parent}" in finding.remedy
+
+
 def test_a_folder_that_is_not_there_has_to_be_made(tmp_path: Path) -> None:
     (finding,) = about_database(tmp_path / "none" / "synsched.db")
     assert finding.verdict is Verdict.MEND
@@ -324,3 +335,19 @@ class TestExport:
         folder.chmod(0o700)
         found = about_export(folder, None)
         assert (found.verdict, found.sentence) == (Verdict.MEND, f"users cannot enter {folder}")
+
+    def test_a_folder_in_which_the_daemon_publishes_nothing_is_said_before_the_first_document_too(
+        self, tmp_path: Path
+    ) -> None:
+        folder, link = tmp_path / "export", tmp_path / "link"
+        folder.mkdir()
+        link.symlink_to(folder)
+        assert about_export(folder, None, os.geteuid()).verdict is Verdict.HINT
+        assert "belongs to another user" in about_export(folder, None, os.geteuid() + 1).sentence
+        assert "is no folder" in about_export(link, None).sentence
+        folder.chmod(0o1777)
+        found = about_export(folder, None)
+        assert (found.verdict, found.sentence) == (
+            Verdict.MEND,
+            f"nothing is published: others may write to {folder}",
+        )

@@ -137,6 +137,30 @@ def test_a_layout_is_read_once_for_each_run() -> None:
     assert backend.observe().job["1"].shares[0].indices == (5,)
 
 
+@pytest.mark.parametrize("others", [0, MANY])
+def test_how_many_tasks_may_run_at_once_is_known_once_each_task_is_a_job_of_its_own(others: int) -> None:
+    """As tasks are that were held, released or requeued one by one. squeue says it only of tasks that still stand
+    together."""
+    started = running(11, array="9_1", throttle=2)
+    waiting = [FakeJob(number, array=f"9_{task}", throttle=2) for number, task in ((12, 2), (9, 3))]
+    together = [FakeJob(21, array="20_1"), FakeJob(20, array="20_2-3%1")]
+    free = [FakeJob(31, array="30_1"), FakeJob(30, array="30_2")]
+    snapshot, _ = observed(*crowd(started, *waiting, *together, *free, others=others))
+    throttles = {name: snapshot.job[name].throttle for name in snapshot.job if "_" in name}
+    assert throttles == dict.fromkeys(("9_1", "9_2", "9_3"), 2) | dict.fromkeys(
+        ("20_1", "20_2", "20_3"), 1
+    ) | dict.fromkeys(("30_1", "30_2"))
+
+
+def test_a_changed_number_of_tasks_at_once_counts_from_the_next_look_on() -> None:
+    slurm = FakeSlurm([FakeJob(12, array="9_2", throttle=1), FakeJob(9, array="9_3", throttle=1)], [FakeNode("n1")])
+    backend = SlurmBackend(Commands(5, run=slurm), TextJobs(), lambda: 1000.0)
+    assert backend.observe().job["9_2"].throttle == 1
+    for job in slurm.jobs.values():
+        job.throttle = 4
+    assert backend.observe().job["9_2"].throttle == 4
+
+
 def test_a_job_that_ends_between_the_two_commands_is_gone() -> None:
     slurm = FakeSlurm([running(1), FakeJob(2)])
 
@@ -214,7 +238,7 @@ def test_a_record_that_is_never_understood_costs_a_second_look_only_once() -> No
     class Spoilt(Changing):
         def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
             answer = super().__call__(argv, given, timeout, env)
-            return replace(answer, data=answer.data.replace(b" UserId=", b" Owner="))
+            return replace(answer, raw=answer.data.replace(b" UserId=", b" Owner="))
 
     slurm, jobs, asked = Spoilt(FakeSlurm([running(1)], [FakeNode("n1")]), lambda _: None), TextJobs(), []
     for _ in range(3):
