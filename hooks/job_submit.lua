@@ -448,6 +448,7 @@ local function refuse(why, code)
 end
 
 local NO_ROOM = "the comment leaves no room for the mark of slurmsched: shorten it to 900 bytes, its hints to 240"
+local WHOLE_NODES = "an exclusive job is given all GPUs of its nodes: ask for them, as with --gres=gpu:8, to be managed"
 local LATER = "the next round decides when the job starts"
 
 -- A submission, read: plain texts and numbers, so that judging it cannot fail for what Slurm's fields are.
@@ -462,8 +463,19 @@ local function read_submission(job_desc, part_list)
     local tasks_on_a_gpu = tonumber(job_desc.ntasks_per_tres) or NO_VAL16
     job.derived = tasks_on_a_gpu < NO_VAL16 and "gpu" or nil -- Slurm divides the tasks by it for the number of GPUs
     job.held_by_owner = job_desc.priority == 0
+    job.exclusive = tonumber(job_desc.shared) == 0
     job.given = job.comment or ""
     return job
+end
+
+-- Whether Slurm would give the job GPUs of managed nodes though it names none: --exclusive takes all of a node's.
+local function takes_whole_nodes(job, exclusive, conf)
+    local partitions = set_of(job.partition)
+    return exclusive
+        and conf.enforces
+        and not job.heterogeneous
+        and not placed(job, false)
+        and any_in(partitions, set_of(conf.partitions))
 end
 
 -- What becomes of a submission: a code to refuse it with, or the comment and priority to set (nil: as it is).
@@ -471,6 +483,9 @@ local function judge_submission(job, conf)
     local why = conf and refused_text(job)
     if why then
         return refuse(why, slurm.ERROR)
+    end
+    if conf and not managed(job, conf) and takes_whole_nodes(job, job.exclusive, conf) then
+        return refuse(WHOLE_NODES, slurm.ERROR)
     end
     if #job.given > SLURMS_LONGEST then
         return conf and conf.enforces and managed(job, conf) and refuse(NO_ROOM, slurm.ERROR) or nil
@@ -527,6 +542,7 @@ local function read_change(job_desc, job_rec, conf)
         begin = begin > 0 and begin < slurm.NO_VAL and begin or nil,
         begins = tonumber(job_rec.begin_time) or 0,
         asks_anew = asks_anew(job_desc),
+        exclusive = tonumber(job_desc.shared) == 0,
         trusted = conf ~= nil and is_trusted(job_rec.user_id, conf),
     }
 end
@@ -551,6 +567,9 @@ local function judge_change(change, conf)
     end
     if conf and #(change.comment_given or "") > SLURMS_LONGEST then -- some releases check it at submission only
         return refuse(NO_ROOM, ACCESS_DENIED)
+    end
+    if conf and not managed(change.after, conf) and takes_whole_nodes(change.after, change.exclusive, conf) then
+        return refuse(WHOLE_NODES, ACCESS_DENIED)
     end
     local given = change.comment_given or change.standing
     local comment = hook.unmarked(given)

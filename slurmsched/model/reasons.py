@@ -49,6 +49,7 @@ class Code(StrEnum):
     FREED_SOON = "freed_soon"
     RESERVED = "reserved"
     LIMITS = "limits"
+    STALLED = "stalled"
     AWAITS_TURN = "awaits_turn"
     AWAITS_CHECKPOINT = "awaits_checkpoint"
     SLICE_ENDED = "slice_ended"
@@ -117,6 +118,7 @@ SENTENCES: Final[Mapping[Code, str]] = {
     Code.FREED_SOON: "is placed on {nodes}, and waits for {jobs} to leave",
     Code.RESERVED: "the nodes it could use are reserved: {reservation}",
     Code.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
+    Code.STALLED: "could not start when it was let go ({reason}); it is tried again within a quarter of an hour",
     Code.AWAITS_TURN: "waits for its turn behind {count} jobs on {node}: it is {ahead} ahead on {due} GPUs due",
     Code.AWAITS_CHECKPOINT: "gets the place of {jobs} once the checkpoint there is written, at {when} at the latest",
     Code.SLICE_ENDED: "has had its slice of {run}: it is {ahead} ahead on {due} GPUs due, {newcomer} {behind}",

@@ -26,7 +26,7 @@ def enforcing(
     soon = {start.job.id for start in seating.starts if not start.gone}
     jobs = {job.id: situation.snapshot.job.get(job.id, job) for job in situation.jobs}
     stay = [job for job in jobs.values() if job.id not in soon]
-    stay += [situation.snapshot.job[job] for job, why in stopped.items() if why.code is not Code.LIMITS]
+    stay += [situation.snapshot.job[job] for job, why in stopped.items() if why.code not in (Code.LIMITS, Code.STALLED)]
     at_once = [start for start in seating.starts if not start.gone]
     later = [start for start in seating.starts if start.gone]
     moved = {start.job.id: start for start in later if start.job.id in start.gone}

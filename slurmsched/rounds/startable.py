@@ -101,9 +101,15 @@ def _reservation_is_not_active(job: Job, waiting: _Waiting) -> Reason | None:
     return Reason(Code.RESERVED, {"reservation": f"{job.reservation} is not active"})
 
 
-def _limited(job: Job, waiting: _Waiting) -> Reason | None:
-    said = job.reason if job.reason.startswith(_LIMIT_REASONS) else waiting.memory.stalled.get(job.id)
-    return Reason(Code.LIMITS, {"reason": said}) if said is not None else None
+def _limited(job: Job, _: _Waiting) -> Reason | None:
+    return Reason(Code.LIMITS, {"reason": job.reason}) if job.reason.startswith(_LIMIT_REASONS) else None
+
+
+def _stalled(job: Job, waiting: _Waiting) -> Reason | None:
+    said = waiting.memory.stalled.get(job.id)
+    if said is None:
+        return None
+    return Reason(Code.LIMITS if said.startswith(_LIMIT_REASONS) else Code.STALLED, {"reason": said})
 
 
 _CHECKS: Final[tuple[Callable[[Job, _Waiting], Reason | None], ...]] = (
@@ -114,6 +120,7 @@ _CHECKS: Final[tuple[Callable[[Job, _Waiting], Reason | None], ...]] = (
     _partition_is_down,
     _reservation_is_not_active,
     _limited,
+    _stalled,
 )
 
 

@@ -14,10 +14,8 @@ from slurmsched.model import (
     Outcome,
     Overview,
     Request,
-    Result,
     Snapshot,
     Target,
-    Verb,
     decode,
     encode,
     survey,
@@ -172,12 +170,12 @@ class Remembering:
         self._database.write("DELETE FROM unreadable WHERE at < ?", (at - _DAY,))
 
     def _stalled(self, at: float) -> Mapping[JobId, str]:
-        """Times are held against each other both ways: with a clock that was set back nobody waits for longer."""
-        rows = self._database.rows(
-            "SELECT id, subject, detail FROM operations"
-            " WHERE verb = ? AND result = ? AND finished > ? AND finished < ? ORDER BY id",
-            (Verb.RELEASE.value, Result.UNDONE.value, at - RETRY_AFTER, at + RETRY_AFTER),
-        )
+        """Jobs that Slurm did not start, or whose request it would not change twice: they would keep their place in the
+        order, and with it everybody behind them. Times are held against each other both ways: with a clock that was set
+        back nobody waits for longer.
+        """
+        times = {"since": at - RETRY_AFTER, "until": at + RETRY_AFTER}
+        rows = self._database.rows(_UNDONE, times) + self._database.rows(_REFUSED, times)
         return dict(self._database.unreadable.each("operations", "id", _stalled, rows))
 
     def _usual(self, since: float) -> tuple[tuple[Request, int], ...]:
@@ -239,6 +237,15 @@ _USUAL: Final = (
     " ) GROUP BY original ORDER BY times DESC, original LIMIT :most"
     ") ORDER BY original"
 )
+_UNDONE: Final = (
+    "SELECT id, subject, detail FROM operations WHERE verb = 'release' AND result = 'undone'"
+    " AND finished > :since AND finished < :until ORDER BY id"
+)
+_REFUSED: Final = (
+    "SELECT max(id) AS id, subject, detail FROM operations WHERE verb = 'reshape' AND result = 'refused'"
+    " AND finished > :since AND finished < :until GROUP BY subject HAVING count(*) > 1"
+)
+
 _DECIDED: Final = (
     "UPDATE jobs SET rank = :rank, rank_key = :rank_key, reason = :reason, sentence = :sentence, target = :target"
     " WHERE id = :id"

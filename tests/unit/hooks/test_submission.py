@@ -79,6 +79,16 @@ def test_tasks_that_name_no_gpu_are_left_to_slurm(slurmctld: Slurmctld) -> None:
     assert slurmctld.submit(tres_per_node=None, ntasks_per_tres=65534)["priority"] == AS_IT_WAS
 
 
+def test_a_whole_node_is_not_taken_without_asking_for_its_gpus(slurmctld: Slurmctld) -> None:
+    exclusive = {"tres_per_node": None, "shared": 0}
+    refused = slurmctld.submit(**exclusive)
+    assert "--gres" in refused["said"]
+    assert refused["code"] == REFUSED
+    assert slurmctld.submit(**exclusive, partition="cpu")["priority"] == AS_IT_WAS
+    assert slurmctld.submit(tres_per_node=None, shared=65534)["priority"] == AS_IT_WAS
+    assert slurmctld.submit(shared=0)["priority"] == HELD
+
+
 def test_nobody_passes_the_line_by_naming_a_partition_where_nothing_is_managed_too(slurmctld: Slurmctld) -> None:
     assert slurmctld.submit(partition="debug,gpu")["priority"] == HELD
     assert slurmctld.submit(partition="debug")["priority"] == AS_IT_WAS

@@ -52,7 +52,8 @@ def test_it_could_start(waiting: Job, memory: Memory) -> None:
         ),
         pytest.param(job(1, reason="QOSMaxGRESPerUser"), Memory(), Code.LIMITS, id="its QOS has had enough"),
         pytest.param(job(1, reason="AssocGrpGRES"), Memory(), Code.LIMITS, id="its account has had enough"),
-        pytest.param(job(1), Memory(stalled={"1": "QOSGrpGRES"}), Code.LIMITS, id="Slurm did not start it last time"),
+        pytest.param(job(1), Memory(stalled={"1": "QOSGrpGRES"}), Code.LIMITS, id="a limit kept it last time"),
+        pytest.param(job(1), Memory(stalled={"1": "Resources"}), Code.STALLED, id="Slurm did not start it last time"),
         pytest.param(job(1, reservation="exam"), Memory(), Code.RESERVED, id="its reservation is not active"),
     ],
 )
