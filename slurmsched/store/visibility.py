@@ -92,8 +92,8 @@ class Visibility:
         if not own:
             if "accounts" in self.hidden:
                 kept["summary"] = _without(kept["summary"], "account")
-            if "usage" in self.hidden:
-                kept["rank_key"] = ""
+            if "usage" in self.hidden:  # reasons tell what somebody had, as orders go by it
+                kept |= {"rank_key": "", "sentence": "", "reason": None}
         if not self._jobs_hidden:
             return kept
         if "reason" in kept and _loaded(kept["reason"]) is None:
@@ -106,14 +106,15 @@ class Visibility:
 
     def _event(self, row: Row) -> Row | None:
         if not self._jobs_hidden:
-            return row
+            told = "usage" not in self.hidden or self._is_own(row["job"])
+            return row if told else {**row, "sentence": row["kind"]}
         return self._worded(dict(row), "sentence") if self._is_own(row["job"]) else None
 
     def _operation(self, row: Row) -> Row | None:
+        if not self._is_own(row["subject"]):
+            return None if self.hidden & {"jobs", "usage"} else row
         if not self._jobs_hidden:
             return row
-        if not self._is_own(row["subject"]):
-            return None
         return self._worded(dict(row), "sentence", "detail", told=("reason", "commands", "undo"))
 
     def _service(self, row: Row) -> Row | None:

@@ -193,6 +193,7 @@ def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents
         pytest.param("accounts", "bobs-paper", True, id="accounts: but the job"),
         pytest.param("usage", '"gpu_seconds"', False, id="usage: not what a job attained"),
         pytest.param("usage", "5001", True, id="usage: but the job"),
+        pytest.param("usage", "and waits for 5001, 4001 to leave", False, id="usage: not why it waits, by what it had"),
         pytest.param("users", "carol", False, id="users: not who trades"),
         pytest.param("nodes", "state_text", False, id="nodes: no nodes"),
         pytest.param("cloud", "lab-of-bob", True, id="cloud: nothing of ours"),
