@@ -100,6 +100,27 @@ def test_no_other_way_gets_a_job_in_front(mini: Mini) -> None:
     assert {mini.state(job) for job in (held, again, unmarked, elsewhere, without_shards, pinned)} == {"RUNNING"}
 
 
+def test_an_array_larger_than_the_cluster_fills_it_and_holds_up_nobody_behind_it(mini: Mini) -> None:
+    array = submitted(mini, "--array=0-19%18", "--gres=gpu:1", "-c1", "--comment=synsched:ckpt=usr1@2", user="bob")
+    behind = submitted(mini, "--gres=gpu:1", "-c1", user="alice")
+    assert mini.synsched("run", "--once").code == 0
+    running = mini.sure("squeue", "-h", "-r", "-t", "R", "-u", "bob", "-o", "%i").split()
+    assert len(running) == 16, mini.sure("squeue", "-r")
+    mini.sure("scancel", *running, user="bob")
+    mini.until("the GPUs are free", lambda: not mini.sure("squeue", "-h", "-t", "R,CG", "-u", "bob").strip())
+    assert mini.synsched("run", "--once").code == 0
+    left = mini.sure("squeue", "-h", "-r", "-t", "R", "-u", "bob", "-o", "%i").split()
+    assert sorted(left) == [f"{array}_{task}" for task in range(16, 20)], mini.sure("squeue", "-r")
+    assert mini.state(behind) == "RUNNING"
+
+
+def test_exclusive_jobs_say_which_gpus_they_take(mini: Mini) -> None:
+    refused = submit(mini, "--exclusive", "-N1")
+    assert refused.code != 0
+    assert mini.sure("squeue", "-h", "-u", "mallory") == ""
+    assert waits_for_a_round(mini, submitted(mini, "--exclusive", "-N1", "--gres=gpu:8"))
+
+
 def test_a_job_that_has_run_waits_for_a_round_as_well(mini: Mini) -> None:
     job = submitted(mini, "--gpus=1", "--requeue")
     assert mini.synsched("run", "--once").code == 0

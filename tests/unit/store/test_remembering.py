@@ -125,6 +125,17 @@ def test_a_start_that_was_taken_back_is_not_tried_again_at_once(
     assert store.remembering.memory(sighted(store, job(7), at=1000.0 + later), "synergy").stalled == stalled
 
 
+def test_a_request_that_is_refused_twice_is_not_tried_again_at_once(store: Store) -> None:
+    sighted(store, job(7))
+    stalled = []
+    for at in (1000.0, 1300.0, 2400.0):
+        number = store.journal.begin_round(at, "enforce", "synergy", "las")
+        (entry,) = store.journal.intend(number, [(0, Operation(Verb.RESHAPE, "7", BACK))], at)
+        store.journal.record([(entry, Outcome(entry.operation, Result.REFUSED, detail="it asks for 1 node"))], at)
+        stalled.append(store.remembering.memory(sighted(store, job(7), at=at + 10), "synergy").stalled)
+    assert stalled == [{}, {"7": "it asks for 1 node"}, {}]
+
+
 def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
     remembered(store, job(7, gpus=8, hint="model=bert"), job(8, gpus=8, hint="model=bert"), job(9))
     rows = {row["id"]: row for row in store.database.rows("SELECT * FROM jobs")}
