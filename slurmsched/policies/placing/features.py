@@ -15,6 +15,8 @@ Constraint = Callable[[frozenset[str]], bool]
 
 _WORD: Final = re.compile(r"\s*([\w.+:-]+|[&,|()])")
 _LONGEST: Final = 1000
+_MOST_WORDS: Final = 200
+"""Names, operators and brackets: each may nest what is read, and what is asked of every node, one level deeper."""
 
 
 def constraint(text: str) -> Constraint:
@@ -39,6 +41,8 @@ def _words(text: str) -> list[str]:
             raise _unreadable(text)
         words.append(match[1])
         at = match.end()
+    if len(words) > _MOST_WORDS:
+        raise _unreadable(text)
     return words[::-1]
 
 
