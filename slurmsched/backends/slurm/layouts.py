@@ -67,6 +67,7 @@ _MEMORY: Final = re.compile(rb" (MinMemory(?:CPU|Node|TRES))=(\S+)")
 _AMOUNTS: Final = frozenset({"ReqTRES", "AllocTRES", "TRES", "JOB_GRES"})
 _GROUP: Final = ("Nodes", "CPU_IDs", "Mem", "GRES")
 _GONE: Final = "Invalid job id specified"
+_ASKED: Final = b"show hostnames "
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,9 @@ def _readings(data: bytes, places: Iterable[int], row: Row) -> tuple[list[Layout
 def _one_by_one(commands: Commands, wanted: Sequence[Row]) -> dict[str, Layout | str | None]:
     """Each job's own text, told apart from the others by a number that nobody can foresee."""
     mark = secrets.token_hex(16)
-    lines = [line for row in wanted for line in (f"show hostnames {mark}", f"show job {_name(row)}")]
-    answer = commands.read_many([*lines, f"show hostnames {mark}"])
-    texts = answer.data.split(mark.encode() + b"\n")  # a prompt that may stand before it does no harm in a text
+    ask = f"{_ASKED.decode()}{mark}"
+    answer = commands.read_many([*(line for row in wanted for line in (ask, f"show job {_name(row)}")), ask])
+    texts = _between(answer.data, mark.encode())
     if len(texts) != len(wanted) + 2:
         raise explained("scontrol", answer.error) if answer.error else BackendError("scontrol stopped half-way")
     complaints = "\n".join(line for line in answer.error.splitlines() if _GONE not in line)
@@ -197,6 +198,21 @@ def _one_by_one(commands: Commands, wanted: Sequence[Row]) -> dict[str, Layout |
     if complaints and None in found.values():
         raise explained("scontrol", complaints)  # it is not known that the job is gone
     return found
+
+
+def _between(data: bytes, mark: bytes) -> list[bytes]:
+    """The texts before, between and behind the lines that are the mark alone; where scontrol repeats the command, the
+    mark is no such line. A prompt that stands before the mark is left in the text, and does no harm there.
+    """
+    texts: list[bytes] = []
+    repeated = False
+    for text in data.split(mark + b"\n"):
+        if repeated:
+            texts[-1] += text
+        else:
+            texts.append(text)
+        repeated = text.endswith(_ASKED)
+    return texts
 
 
 def _name(row: Row) -> str:

@@ -26,7 +26,9 @@ def test_a_node_is_accepted_by_its_features(text: str, features: str, accepted: 
     assert constraint(text)(frozenset(features.split())) is accepted
 
 
-@pytest.mark.parametrize("text", ["[a|b]", "a*2", "a&", "(a", "a)", "a b", "|", "!a", "a" * 2000 + "&!", "(" * 400 + "a" + ")" * 400])
+@pytest.mark.parametrize(
+    "text", ["[a|b]", "a*2", "a&", "(a", "a)", "a b", "|", "!a", "a" * 2000 + "&!", "(" * 400 + "a" + ")" * 400]
+)
 def test_what_cannot_be_decided_node_by_node_is_refused(text: str) -> None:
     with pytest.raises(PolicyError, match="is not of the form"):
         constraint(text)
