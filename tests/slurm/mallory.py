@@ -6,13 +6,14 @@ asks for takes nothing from anybody by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tests.slurm.mini import Mini, Said
+from tests.slurm.mini import HOOK, Mini, Said
 
-__all__ = ["ATTACKS", "CORE", "NO_HOOK", "Attack", "attack"]
+__all__ = ["ATTACKS", "CORE", "Attack", "attack", "without_hook"]
 
 NO_HOOK: Final = """function slurm_job_submit() return slurm.SUCCESS end
 function slurm_job_modify() return slurm.SUCCESS end
@@ -20,7 +21,6 @@ return slurm.SUCCESS
 """
 """A job_submit.lua that lets everything pass: a site whose scheduler only observes has none of ours."""
 
-_HOOK: Final = "/etc/slurm/job_submit.lua"
 _BEFORE: Final = """cd /home/mallory; export HOME=/home/mallory VICTIMS="$*"
 printf '#!/bin/sh\\ntrap "" USR1\\nsleep 600\\n' > j.sh
 held() { sbatch --parsable -H --gres=gpu:1 -c 1 --output=/dev/null "$@" j.sh; }
@@ -96,12 +96,19 @@ def attack(mini: Mini, does: str, victims: Sequence[str], *, past_the_hook: bool
     """Do it as mallory with our hook in force, and what it refuses once more without: a round has to stand both."""
     said = _as_mallory(mini, does, victims)
     if past_the_hook and "error" in said.err:
-        own = mini.sure("cat", _HOOK, on="ctl")
-        mini.write(_HOOK, NO_HOOK, on="ctl")
-        try:
+        with without_hook(mini):
             _as_mallory(mini, does, victims)
-        finally:
-            mini.write(_HOOK, own, on="ctl")
+
+
+@contextmanager
+def without_hook(mini: Mini) -> Iterator[None]:
+    """Submissions are not held by the hook meanwhile, so that the daemon has to hold them."""
+    own = mini.sure("cat", HOOK, on="ctl")
+    mini.install_hook(NO_HOOK)
+    try:
+        yield
+    finally:
+        mini.install_hook(own)
 
 
 def _as_mallory(mini: Mini, does: str, victims: Sequence[str]) -> Said:

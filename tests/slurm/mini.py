@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CHECKOUT", "Mini", "Said"]
+__all__ = ["CHECKOUT", "HOOK", "Mini", "Said"]
 
 CHECKOUT = Path(__file__).parents[2]
+HOOK = "/etc/slurm/job_submit.lua"
 TRAINING = """#!/bin/bash
 # Counts steps as a training loop would; USR1 makes it write its checkpoint, and it resumes from one.
 log=$HOME/log-$SLURM_JOB_ID ckpt=$HOME/ckpt-$SLURM_JOB_ID
@@ -73,6 +74,12 @@ class Mini:
 
     def write(self, path: str, text: str, on: str = "login") -> None:
         self.sure("sh", "-c", f"cat > {path}", stdin=text, on=on)
+
+    def install_hook(self, text: str) -> None:
+        """This as slurmctld's job_submit.lua, read at the next submission: it has to be younger, by whole seconds, than
+        the moment at which the last one was read."""
+        self.write(HOOK, text, on="ctl")
+        self.sure("touch", "-d", "+2 seconds", HOOK, on="ctl")
 
     def configure(self, **sections: dict[str, object]) -> None:
         """/etc/synsched/synsched.toml with these settings."""

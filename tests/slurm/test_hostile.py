@@ -6,14 +6,13 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from statistics import median
 from typing import Any, Final
 
 import pytest
 
 from tests.slurm.conftest import RELEASES, SETTINGS
-from tests.slurm.mallory import ATTACKS, CORE, NO_HOOK, Attack, attack
+from tests.slurm.mallory import ATTACKS, CORE, Attack, attack, without_hook
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x8", "--set", "MinJobAge=2")
@@ -160,18 +159,6 @@ def test_none_of_sixty_waiting_jobs_is_lost_in_a_hold(mini: Mini) -> None:
     assert_every_hold_has_an_owner(mini, waiting)
     assert {facts(mini)[job]["reason"] for job in waiting} <= {"JobHeldAdmin"}
     assert_all_given_back(mini, waiting)
-
-
-@contextmanager
-def without_hook(mini: Mini) -> Iterator[None]:
-    """Submissions are not held by the hook meanwhile, so that the daemon has to hold them."""
-    path = "/etc/slurm/job_submit.lua"
-    own = mini.sure("cat", path, on="ctl")
-    mini.write(path, NO_HOOK, on="ctl")
-    try:
-        yield
-    finally:
-        mini.write(path, own, on="ctl")
 
 
 @on_each_release

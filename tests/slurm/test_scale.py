@@ -73,7 +73,7 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     assert second["writes"] == 0
     assert second["reads"] <= 8, "one poll, the tasks of arrays, what is read once per run: never one request per job"
 
-    full.write("/etc/slurm/job_submit.lua", PASSING)
+    full.install_hook(PASSING)
     full.sure("sh", "-c", HOSTILE, user="mallory", timeout=600)
     hostile = round_of(full)
     print("\nwith 200 hostile jobs among them:", {k: round(v, 2) for k, v in hostile.items() if k.endswith("_s")})
