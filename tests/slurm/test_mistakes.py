@@ -101,7 +101,7 @@ def test_two_daemons_at_once(mini: Mini) -> None:
         ["docker", "exec", "--user", "synsched", name, "synsched", "run"], stderr=subprocess.PIPE, text=True
     ) as first:
         try:
-            holder = "pgrep -f 'slurmsched run' | grep -qxF -f /var/lib/synsched/synsched.db.lock"
+            holder = "pgrep -f 'slurmsched run' | grep -qx \"$(cut -d' ' -f1 /var/lib/synsched/synsched.db.lock)\""
             mini.until("it holds the lock", lambda: mini.run("sh", "-c", holder).code == 0)
             second = mini.synsched("run")
             told(second, "already")
