@@ -76,10 +76,11 @@ class Mini:
         self.sure("sh", "-c", f"cat > {path}", stdin=text, on=on)
 
     def install_hook(self, text: str) -> None:
-        """This as slurmctld's job_submit.lua, read at the next submission: it has to be younger, by whole seconds, than
-        the moment at which the last one was read."""
-        self.write(HOOK, text, on="ctl")
-        self.sure("touch", "-d", "+2 seconds", HOOK, on="ctl")
+        """This as slurmctld's job_submit.lua, read at the next submission: slurmctld goes by whole seconds of the file's
+        time, so each one is a second younger than the last."""
+        younger = f"old=$(stat -c %Y {HOOK}); now=$(date +%s); cat > {HOOK}; "
+        younger += f"touch -d @$(( (old > now ? old : now) + 1 )) {HOOK}"
+        self.sure("bash", "-c", younger, on="ctl", stdin=text)
 
     def configure(self, **sections: dict[str, object]) -> None:
         """/etc/synsched/synsched.toml with these settings."""
