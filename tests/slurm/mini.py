@@ -76,8 +76,10 @@ class Mini:
         self.sure("sh", "-c", f"cat > {path}", stdin=text, on=on)
 
     def install_hook(self, text: str) -> None:
-        """This as slurmctld's job_submit.lua, read at the next submission: slurmctld goes by whole seconds of the file's
-        time, so each one is a second younger than the last."""
+        """This as slurmctld's job_submit.lua, read at the next submission.
+
+        slurmctld goes by whole seconds of the file's time, so each one is a second younger than the last.
+        """
         younger = f"old=$(stat -c %Y {HOOK}); now=$(date +%s); cat > {HOOK}; "
         younger += f"touch -d @$(( (old > now ? old : now) + 1 )) {HOOK}"
         self.sure("bash", "-c", younger, on="ctl", stdin=text)
