@@ -43,7 +43,8 @@ unit: $(READY) ## tests that need no Slurm, and how much of the package they run
 	@$(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
-	@$(BIN)/pytest tests/slurm
+	@$(BIN)/pytest tests/slurm/test_scale.py -s
+	@$(BIN)/pytest tests/slurm --ignore=tests/slurm/test_scale.py -n 2 --dist loadfile
 
 docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
