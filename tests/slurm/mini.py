@@ -130,7 +130,9 @@ class Mini:
 
     @staticmethod
     def _run(command: Sequence[str], stdin: str = "", timeout: float = 120) -> Said:
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+        )
         return Said(done.returncode, done.stdout, done.stderr)
 
 

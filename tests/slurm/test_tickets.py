@@ -89,13 +89,15 @@ def test_a_trade_happens_and_shows(site: Mini) -> None:
     """One gains six times from a fast GPU, the other hardly."""
     round_(site)
     many, some = submit(site, "alice", "cyclegan", 14), submit(site, "bob", "lm", 14)
-    for _ in range(3):
+    for _ in range(8):
         round_(site)
     trades = site.synsched("status", "--shares", "--json").json["trades"]
     assert {(trade["seller"], trade["buyer"]) for trade in trades} == {("bob", "alice")}
     assert all(trade["price"] > 1 for trade in trades)
     assert "bob gives alice" in site.synsched("status", "--shares").out
-    assert gpus_of(site, many) < gpus_of(site, some), "fewer and faster ones"
+    # Entitled to 4.8 and 7.2 GPUs, they have whole ones in turn, 6 and 6 at some moments: only the sum tells.
+    had = attained(site, many), attained(site, some)
+    assert had[0] < 0.48 * sum(had), f"fewer and faster ones: {had}"
 
 
 def test_a_daemon_killed_in_the_middle_of_a_slice_loses_nothing(site: Mini) -> None:
