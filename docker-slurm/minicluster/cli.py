@@ -12,7 +12,7 @@ from pathlib import Path
 from .cluster import Cluster, Options, cluster_names
 from .commands import ClusterError, Commands
 from .engine import ensure_docker
-from .images import RELEASES, ensure_image
+from .images import DEBIAN, RELEASES, ensure_image
 from .nodes import DEFAULT_SPEC, parse_nodes
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -41,7 +41,9 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     source = Path(args.source).resolve()
     if not source.is_dir():
         raise ClusterError(f"--source {source} is not a folder")
-    options = Options(args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides)
+    options = Options(
+        args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides, args.source_tarball
+    )
     if len(options.gpus_of) > MOST_CONTAINERS:
         raise ClusterError(f"at most {MOST_CONTAINERS} nodes with a container each: use --virtual for more")
     ensure_docker(commands)
@@ -95,8 +97,8 @@ def _status(commands: Commands, _args: argparse.Namespace) -> None:
 
 def _images(commands: Commands, args: argparse.Namespace) -> None:
     ensure_docker(commands)
-    for release in [args.release] if args.release else RELEASES:
-        _show(ensure_image(commands, release))
+    for release in [args.release] if args.release else DEBIAN:
+        _show(ensure_image(commands, release, args.source_tarball, yielding=args.yielding))
 
 
 def _stop(commands: Commands, args: argparse.Namespace) -> None:
@@ -129,12 +131,14 @@ def _parser() -> argparse.ArgumentParser:
 
     up = verbs.add_parser("up", parents=[named], help="start a cluster and wait until it is ready")
     option = up.add_argument
-    option("--release", choices=RELEASES, default="trixie", help="Debian release (default: %(default)s)")
-    spec_help = "TYPE:COUNTxGPUS[/CPUSc][/MEMORYg],... (default: %(default)s)"
+    option("--release", choices=RELEASES, default="trixie", help="a Debian release, or source (default: %(default)s)")
+    spec_help = "TYPE:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],... (default: %(default)s)"
     option("--nodes", default=DEFAULT_SPEC, metavar="SPEC", help=spec_help)
     option("--virtual", action="store_true", help="no slurmd: jobs get their allocation and stay CONFIGURING")
     source_help = "checkout to mount at /opt/slurmsched (default: this one)"
     option("--source", default=str(CHECKOUT), metavar="DIR", help=source_help)
+    tarball_help = "Slurm's source for --release source (default: $SLURMSCHED_SLURM_SOURCE)"
+    option("--source-tarball", default="", metavar="FILE", help=tarball_help)
     option("--kill-wait", type=int, default=30, metavar="SECONDS", help="KillWait (default: %(default)s)")
     set_help = "another line for slurm.conf; may be repeated"
     option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
@@ -157,7 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("status", parents=[general], help="show every cluster").set_defaults(verb=_status)
 
     images = verbs.add_parser("images", parents=[general], help="build images only")
-    images.add_argument("--release", choices=RELEASES, help="one release (default: all)")
+    images.add_argument("--release", choices=RELEASES, help="one release (default: all of Debian's)")
+    images.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
+    images.add_argument("--yielding", action="store_true", help="what else runs on this machine goes first")
     images.set_defaults(verb=_images)
 
     stop = verbs.add_parser("stop", parents=[named], help="stop one container: a crashed daemon or node")

@@ -31,6 +31,8 @@ class Options:
     virtual: bool = False
     kill_wait: int = 30
     overrides: dict[str, str] = field(default_factory=dict)
+    tarball: str = ""
+    """Slurm's source, for the release that is built from it."""
 
     @property
     def gpus_of(self) -> dict[str, int]:
@@ -56,7 +58,7 @@ class Cluster:
 
     def up(self, options: Options) -> None:
         """Make the cluster, or finish making it, and return when all of it is ready."""
-        image = ensure_image(self.commands, options.release)
+        image = ensure_image(self.commands, options.release, options.tarball)
         settings = hashlib.sha256(f"{options!r} {image}".encode()).hexdigest()[:16]
         hosts = [*SERVICES, *options.gpus_of]
         present = self._labelled("ps", "-a", "--format", f'{{{{.Names}}}} {{{{.Label "{SETTINGS_LABEL}"}}}}')

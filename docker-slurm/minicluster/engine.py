@@ -14,7 +14,7 @@ from pathlib import Path
 from .commands import ClusterError, Commands
 
 DOCKERD_LOG = Path("/var/log/dockerd.log")
-LOCK = Path(tempfile.gettempdir(), f"slurmsched-docker-{os.getuid()}.lock")
+LOCKS = Path(tempfile.gettempdir())
 
 # If dockerd's log has the word, the option may let it start.
 FALL_BACKS = {
@@ -25,9 +25,9 @@ FALL_BACKS = {
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Let only one process on this machine install, start or build at a time."""
-    handle = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+def one_at_a_time(what: str = "docker") -> Iterator[None]:
+    """Let only one process on this machine install, start or build at a time; what takes long has a lock of its own."""
+    handle = os.open(LOCKS / f"slurmsched-{what}-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from .commands import ClusterError, Commands, last_line
 from .engine import install_packages, one_at_a_time
+from .sources import SOURCE, context_of, digest_of, named_tarball
 
-RELEASES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
+DEBIAN = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
+RELEASES = {**DEBIAN, SOURCE: "from source"}
+BASE_OF_SOURCE = "trixie"
+LEAST_SHARE = "16"
+"""Of the processor, where an ordinary container has 1,024."""
 CONTEXT = Path(__file__).resolve().parent.parent / "image"
 REPOSITORY = "slurmsched-cluster"
 MIRROR = "http://deb.debian.org/debian"
@@ -17,21 +22,33 @@ DEBOOTSTRAP_SCRIPT = Path("/usr/share/debootstrap/scripts/sid")  # all releases 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
-def ensure_image(commands: Commands, release: str) -> str:
-    """The name of the image for a Debian release, built now if the context has changed since."""
-    name = f"{REPOSITORY}:{release}-{_context_hash()}"
+def ensure_image(commands: Commands, release: str, tarball: str = "", *, yielding: bool = False) -> str:
+    """The name of the image for a release, built now if the context has changed since.
+
+    `tarball` is Slurm's source, for the release that is built from it; `yielding`: whatever else runs here goes first.
+    Raises ClusterError.
+    """
+    source = named_tarball(tarball) if release == SOURCE else None
+    name = f"{REPOSITORY}:{release}-{_context_hash(source)}"
     if _exists(commands, name):
         return name
     with one_at_a_time():
-        if not _exists(commands, name):
-            _ensure_base(commands, release)
-            _build(commands, release, name)
-            _remove_superseded(commands, release, name)
+        _ensure_base(commands, release if source is None else BASE_OF_SOURCE)
+    share = ("--cpu-shares", LEAST_SHARE) if yielding else ()
+    with one_at_a_time("docker" if source is None else "source"):  # minutes, while other releases are to be had
+        if _exists(commands, name):
+            return name
+        if source is None:
+            _build(commands, name, CONTEXT, "--build-arg", f"RELEASE={release}", *share)
+        else:
+            with context_of(commands, CONTEXT, source) as folder:
+                _build(commands, name, folder, *share)
+        _remove_superseded(commands, release, name)
     return name
 
 
-def _context_hash() -> str:
-    digest = hashlib.sha256()
+def _context_hash(source: Path | None = None) -> str:
+    digest = hashlib.sha256(b"" if source is None else digest_of(source))
     for path in sorted(CONTEXT.iterdir()):
         digest.update(f"{path.name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
@@ -41,14 +58,14 @@ def _exists(commands: Commands, image: str) -> bool:
     return commands.succeeds("docker", "image", "inspect", image)
 
 
-def _build(commands: Commands, release: str, name: str) -> None:
-    commands.say(f"building {name} (about a minute, once)")
-    build = ("docker", "build", "--build-arg", f"RELEASE={release}", "--tag", name)
-    result = commands.attempt(*build, str(CONTEXT))
+def _build(commands: Commands, name: str, context: Path, *options: str) -> None:
+    commands.say(f"building {name} (about a minute, ten from source; once)")
+    build = ("docker", "build", "--tag", name, *options)
+    result = commands.attempt(*build, str(context))
     if result.returncode:  # where the bridge has no way out, the host's network may have one
-        result = commands.attempt(*build, "--network=host", str(CONTEXT))
+        result = commands.attempt(*build, "--network=host", str(context))
     if result.returncode:
-        raise ClusterError(f"docker build for {release} failed: {last_line(result.stderr or result.stdout)}")
+        raise ClusterError(f"docker build of {name} failed: {last_line(result.stderr or result.stdout)}")
 
 
 def _remove_superseded(commands: Commands, release: str, current: str) -> None:

@@ -10,18 +10,21 @@ from .commands import ClusterError
 DEFAULT_SPEC = "v100:2x8,p100:1x8,k80:2x8"
 SHARDS_PER_GPU = 10
 
-_GROUP = re.compile(r"(?P<type>[a-z][a-z0-9]*):(?P<count>\d+)x(?P<gpus>\d+)(?:/(?P<cpus>\d+)c)?(?:/(?P<memory>\d+)g)?")
+_GROUP = re.compile(
+    r"(?P<type>[a-z][a-z0-9]*):(?P<count>\d+)x(?P<gpus>\d+)(?:/(?P<cpus>\d+)c)?(?:/(?P<threads>\d+)t)?(?:/(?P<memory>\d+)g)?"
+)
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Equal nodes: named type-1, type-2, ...; memory in GB."""
+    """Equal nodes: named type-1, type-2, ...; memory in GB, `threads` CPUs per core."""
 
     type: str
     count: int
     gpus: int
     cpus: int = 24
     memory: int = 500
+    threads: int = 1
 
     @property
     def names(self) -> list[str]:
@@ -40,19 +43,23 @@ class NodeGroup:
 
 
 def parse_nodes(spec: str) -> tuple[NodeGroup, ...]:
-    """Read `type:COUNTxGPUS[/CPUSc][/MEMORYg],...`.
+    """Read `type:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],...`.
 
     >>> parse_nodes("v100:2x8,cpu:1x0/4c/16g")[1]
-    NodeGroup(type='cpu', count=1, gpus=0, cpus=4, memory=16)
+    NodeGroup(type='cpu', count=1, gpus=0, cpus=4, memory=16, threads=1)
     """
     groups = []
     for part in spec.split(","):
         match = _GROUP.fullmatch(part.strip())
         if not match:
-            raise ClusterError(f"node group '{part}' is not TYPE:COUNTxGPUS[/CPUSc][/MEMORYg], e.g. v100:2x8/24c/500g")
+            raise ClusterError(
+                f"node group '{part}' is not TYPE:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg], e.g. v100:2x8/24c/500g"
+            )
         sizes = {key: int(value) for key, value in match.groupdict().items() if key != "type" and value}
-        if not all(sizes.get(key, 1) for key in ("count", "cpus", "memory")):
-            raise ClusterError(f"node group '{part}' is empty: COUNT, CPUS and MEMORY must be at least 1")
+        if not all(sizes.get(key, 1) for key in ("count", "cpus", "memory", "threads")):
+            raise ClusterError(f"node group '{part}' is empty: COUNT, CPUS, THREADS and MEMORY must be at least 1")
+        if sizes.get("cpus", 24) % sizes.get("threads", 1):
+            raise ClusterError(f"node group '{part}' has cores of {sizes['threads']} CPUs that do not make up its CPUs")
         groups.append(NodeGroup(match["type"], **sizes))
     types = [group.type for group in groups]
     if len(set(types)) < len(types):

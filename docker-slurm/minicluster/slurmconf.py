@@ -48,11 +48,12 @@ def slurm_conf(groups: Sequence[NodeGroup], *, virtual: bool, kill_wait: int, ov
 
 
 def _node_line(group: NodeGroup, *, virtual: bool) -> str:
-    sockets = 2 if group.cpus % 2 == 0 else 1
+    cores = group.cpus // group.threads
+    sockets = 2 if cores % 2 == 0 else 1
     gres = f" Gres=gpu:{group.type}:{group.gpus},shard:{group.gpus * SHARDS_PER_GPU}" if group.gpus else ""
     return (
-        f"NodeName={group.hostlist} CPUs={group.cpus} Sockets={sockets} CoresPerSocket={group.cpus // sockets}"
-        f" ThreadsPerCore=1 RealMemory={group.memory_mb} Feature={group.type}{gres}"
+        f"NodeName={group.hostlist} CPUs={group.cpus} Sockets={sockets} CoresPerSocket={cores // sockets}"
+        f" ThreadsPerCore={group.threads} RealMemory={group.memory_mb} Feature={group.type}{gres}"
         f" State={'CLOUD' if virtual else 'UNKNOWN'}\n"
     )
 

@@ -11,6 +11,9 @@ import pytest
 from tests.slurm.mini import CHECKOUT, Mini
 
 RELEASES = ("trixie", "bookworm", "sid")
+SOURCE = "source"
+"""The release that is built from a tarball, with the pyslurm that belongs to it."""
+TARBALL = "SLURMSCHED_SLURM_SOURCE"
 SETTINGS: dict[str, dict[str, object]] = {
     "manage": {"partitions": ["gpu"]},
     "rounds": {"mode": "enforce", "period": 300, "settle_interval": 1, "settle_timeout": 60},
@@ -25,6 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if str(item.path).startswith(str(CHECKOUT / "tests/slurm")):
             item.add_marker(pytest.mark.cluster)
+            given = getattr(item, "callspec", None)
+            if given is not None and given.params.get("mini") == SOURCE:
+                item.add_marker(pytest.mark.source)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,8 @@ def mini(request: pytest.FixtureRequest) -> Iterator[Mini]:
     if not (os.geteuid() == 0 or shutil.which("docker")):
         pytest.skip("no docker here, and not root to install it: see docker-slurm/README.md")
     release = getattr(request, "param", "trixie")
+    if release == SOURCE and not os.environ.get(TARBALL):
+        pytest.skip(f"NOT TESTED with pyslurm: {TARBALL} names no tarball of Slurm's source (docker-slurm/README.md)")
     module = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
     cluster = Mini(f"{module}-{release}")
     cluster.images(release)

@@ -1,0 +1,78 @@
+"""The release `source`: Slurm built from a tarball, and the pyslurm on PyPI that belongs to it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .commands import ClusterError, Commands
+
+SOURCE = "source"
+DOCKERFILE = Path(__file__).resolve().parent.parent / "source" / "Dockerfile"
+VARIABLE = "SLURMSCHED_SLURM_SOURCE"
+_VERSION = re.compile(r"^\s*Version:\s*(\d+\.\d+)\.\S+", re.MULTILINE)
+
+
+def named_tarball(given: str) -> Path:
+    """The tarball of an option, or else of the environment. Raises ClusterError where there is none."""
+    path = Path(given or os.environ.get(VARIABLE, "")).absolute()
+    if not path.is_file():
+        raise ClusterError(
+            f"release {SOURCE} is built from Slurm's tarball: give --source-tarball FILE, or set {VARIABLE}"
+        )
+    return path
+
+
+def series_of(tarball: Path) -> str:
+    """The X.Y of the Slurm in a tarball, from its META file. Raises ClusterError."""
+    try:
+        with tarfile.open(tarball) as archive:
+            for member in archive:
+                if member.name.count("/") == 1 and member.name.endswith("/META"):
+                    text = archive.extractfile(member)
+                    match = _VERSION.search(text.read().decode(errors="replace")) if text else None
+                    if match:
+                        return match[1]
+    except (OSError, tarfile.TarError) as error:
+        raise ClusterError(f"{tarball} cannot be read as a tarball: {error}") from error
+    raise ClusterError(f"{tarball} is not Slurm's source: it has no META with a Version")
+
+
+def digest_of(tarball: Path) -> bytes:
+    """What tells one tarball, and the way it is built, from another."""
+    with tarball.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest() + DOCKERFILE.read_bytes()
+
+
+@contextmanager
+def context_of(commands: Commands, image: Path, tarball: Path) -> Iterator[Path]:
+    """A docker context: the files of the other images, the tarball, and pyslurm's source. Raises ClusterError."""
+    series = series_of(tarball)
+    with tempfile.TemporaryDirectory(prefix="slurmsched-source-", dir="/var/tmp") as name:
+        folder = Path(name)
+        for path in image.iterdir():
+            shutil.copy(path, folder)
+        shutil.copy(DOCKERFILE, folder)
+        shutil.copy(tarball, folder / "slurm.tar")
+        _fetch_pyslurm(commands, series, folder)
+        yield folder
+
+
+def _fetch_pyslurm(commands: Commands, series: str, folder: Path) -> None:
+    """Into `folder/pyslurm`, which stays empty where PyPI has none of this series: a site has its own way then."""
+    (folder / "pyslurm").mkdir()
+    wanted = f"pyslurm=={series}.*"
+    fetched = commands.attempt(
+        sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:",
+        "--dest", str(folder / "pyslurm"), wanted,
+    )  # fmt: skip
+    if fetched.returncode:
+        commands.say(f"no {wanted} is to be had: this cluster has no pyslurm")
