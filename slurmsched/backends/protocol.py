@@ -88,6 +88,10 @@ class Backend(Protocol):
     def calls(self) -> Calls:
         """Counted since construction."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """How the last poll was read where there is something to say of it, one sentence each."""
+
     def observe(self) -> Snapshot:
         """One poll. In the snapshot every job's `request` equals its `standing`: what it was before a round reshaped
         it, the store knows. Raises UnreachableError, BackendError."""

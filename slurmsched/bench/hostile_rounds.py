@@ -24,7 +24,7 @@ from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.simulated import VirtualClock
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.bench.hostile_batches import NODES, NOW, Batch, batch, held_batch
 from slurmsched.bench.hostile_jobs import MadeUpJob
 from slurmsched.bench.hostile_slurm import MadeUpSlurm
@@ -204,7 +204,7 @@ def _fed(seed: int, size: int, batches: Iterable[int]) -> _Part:
 
 
 def _backend(slurm: MadeUpSlurm) -> SlurmBackend:
-    return SlurmBackend(Commands(30.0, run=slurm), TextJobs(), lambda: float(NOW), user=lambda: "synsched")
+    return SlurmBackend(Commands(30.0, run=slurm), CommandSource(), lambda: float(NOW), user=lambda: "synsched")
 
 
 def _read_alone(name: str, made: Batch, part: _Part) -> None:

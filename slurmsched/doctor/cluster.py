@@ -60,7 +60,7 @@ def about_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         which = "only jobs with a synsched: hint are managed" if settings.manage.opt_in else "no job is managed"
         yield hint("partitions", which, "set manage.partitions or manage.qos for more")
     for oddity in snapshot.oddities:
-        yield hint("Slurm", oddity, "it is left out; 'synsched dump' records what Slurm showed")
+        yield hint("Slurm", oddity, "'synsched dump' records what Slurm showed")
     for aside in snapshot.set_aside[:_NAMED]:
         of = f" of {aside.user}" if aside.user else ""
         yield hint("jobs", f"job {aside.job}{of} is set aside: {aside.reason}", _SET_ASIDE.format(job=aside.job))

@@ -75,6 +75,8 @@ def _slurm(loaded: Loaded, instruments: Instruments) -> Iterator[Finding]:
     snapshot = backend.observe()
     yield about_release(snapshot)
     yield fine("backend", backend.name)
+    for remark in backend.remarks:
+        yield fine("backend", remark)
     yield from about_nodes(snapshot, loaded.settings)
     yield about_rights(backend.identity(), loaded.settings)
 

@@ -75,11 +75,12 @@ def _depends(job: Job, _: _Waiting) -> Reason | None:
 
 def _begins_later(job: Job, waiting: _Waiting) -> Reason | None:
     now = waiting.snapshot.time
-    if job.eligible_time is None or job.eligible_time <= now:
+    endless = job.eligible_time is None and job.reason == "BeginTime"  # a time that Slurm writes as none
+    if not endless and (job.eligible_time is None or job.eligible_time <= now):
         return None
     if job.restarts and job.id in waiting.memory.held:
         return None  # the delay Slurm puts on what we requeued; a RELEASE clears it
-    return Reason(Code.BEGIN_TIME, {"when": moment(job.eligible_time, now)})
+    return Reason(Code.BEGIN_TIME, {"when": "the end of time" if endless else moment(job.eligible_time or 0.0, now)})
 
 
 def _array_is_full(job: Job, waiting: _Waiting) -> Reason | None:

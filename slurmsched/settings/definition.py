@@ -48,6 +48,10 @@ class Cluster:
         default="auto",
         metadata={"doc": "how Slurm is reached", "choices": ("auto", "commands", "pyslurm")},
     )
+    pyslurm_memory_max: int = field(
+        default=4096,
+        metadata={"doc": "most address space of the process in which pyslurm reads, in MiB", "at_least": 256},
+    )
     slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; empty leaves SLURM_CONF as it is"})
     timeout: float = field(
         default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time", "at_least": 1}

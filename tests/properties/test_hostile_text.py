@@ -11,7 +11,7 @@ import pytest
 
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.bench.hostile_batches import NODES, NOW
 from slurmsched.bench.hostile_jobs import MadeUpJob, Release
 from slurmsched.bench.hostile_rounds import feed_hostile
@@ -37,7 +37,7 @@ PIECES = {
 def backend(release: Release) -> tuple[SlurmBackend, MadeUpSlurm]:
     """A reader that has seen the cluster with an honest job, so that only jobs are new to it."""
     slurm = MadeUpSlurm(release, NODES[:1], (HONEST,))
-    reader = SlurmBackend(Commands(30.0, run=slurm), TextJobs(), lambda: float(NOW), user=lambda: "synsched")
+    reader = SlurmBackend(Commands(30.0, run=slurm), CommandSource(), lambda: float(NOW), user=lambda: "synsched")
     reader.observe()
     return reader, slurm
 

@@ -34,12 +34,16 @@ class FakeNode:
     name: str
     weight: int = 1
     used: str = "gpu:v100:0(IDX:N/A)"
+    state: str = "IDLE"
+    cpus: int = 0
+    memory: int = 0
 
     def text(self) -> str:
         """The line of `scontrol -d -o show node`."""
         return (
-            f"NodeName={self.name} CPUAlloc=0 CPUEfctv=24 CPUTot=24 ActiveFeatures=v100 Gres=gpu:v100:8"
-            f" GresUsed={self.used} RealMemory=512000 AllocMem=0 State=IDLE Weight={self.weight} Partitions=gpu"
+            f"NodeName={self.name} CPUAlloc={self.cpus} CPUEfctv=24 CPUTot=24 ActiveFeatures=v100 Gres=gpu:v100:8"
+            f" GresUsed={self.used} RealMemory=512000 AllocMem={self.memory} State={self.state}"
+            f" Weight={self.weight} Partitions=gpu"
         )
 
 
@@ -62,6 +66,8 @@ class FakeSlurm:
         self.down = False
         self.levels = {"synsched": "Operator"}
         self.private = "none"
+        self.release = "24.11.5"
+        self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/shard"
         self.configuration_error = ""
         self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
@@ -143,7 +149,8 @@ class FakeSlurm:
             case ["show", "reservation"]:
                 return Answer(0, RESERVATION, "")
             case ["show", "config"]:
-                return Answer(0, f"{CONFIG}PrivateData             = {self.private}\n", "")
+                own = f"PrivateData             = {self.private}\nAccountingStorageTRES   = {self.tracked}\n"
+                return Answer(0, CONFIG.replace("24.11.5", self.release) + own, "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
 
     def _shown(self, lines: Sequence[str]) -> Answer:

@@ -15,6 +15,7 @@ class RecordedBackend:
     """Shows the recorded snapshots in turn, one per poll. `memory` belongs to the one shown last."""
 
     name = "recorded"
+    remarks: tuple[str, ...] = ()
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         if not recordings:

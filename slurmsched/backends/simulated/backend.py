@@ -25,6 +25,7 @@ class SimulatedBackend:
     """
 
     name = "simulated"
+    remarks: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from slurmsched.backends.protocol import Backend, BackendError
 from slurmsched.backends.slurm.backend import SlurmBackend
@@ -12,19 +13,20 @@ from slurmsched.backends.slurm.errors import (
     NoConfigurationError,
     NoSlurmError,
     NotUnderstoodError,
+    PyslurmEndedError,
     PyslurmError,
     UnsafeError,
 )
 from slurmsched.backends.slurm.hostlist import expand, fold
-from slurmsched.backends.slurm.pyslurm_jobs import PyslurmJobs, load
-from slurmsched.backends.slurm.reading import Reader
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
+from slurmsched.backends.slurm.sources import CommandSource, Source
 from slurmsched.settings.definition import Cluster
 
 __all__ = [
     "NoConfigurationError",
     "NoSlurmError",
     "NotUnderstoodError",
+    "PyslurmEndedError",
     "PyslurmError",
     "SlurmBackend",
     "UnsafeError",
@@ -35,19 +37,18 @@ __all__ = [
 
 
 def connect(cluster: Cluster, clock: Callable[[], float] = time.time) -> Backend:
-    """The cluster that the settings name; it is asked for nothing yet, unless pyslurm may be used.
+    """The cluster that the settings name; it is asked for nothing yet.
 
-    `auto` takes pyslurm where it is installed and fits, else commands. Raises PyslurmError where pyslurm was demanded
-    and does not fit, and BackendError where slurmctld has to be asked for its release then and does not answer.
+    `auto` takes pyslurm where it is installed, and commands where it turns out at the first poll that it does not fit.
+    Raises PyslurmError where pyslurm was demanded and is not installed, and BackendError for another name.
     """
     commands = Commands(cluster.timeout, cluster.slurm_conf)
     if cluster.backend not in ("auto", "commands", "pyslurm"):
         raise BackendError(f"no backend {cluster.backend!r}: set auto, commands or pyslurm in [cluster]")
-    if cluster.backend != "commands":
-        try:
-            module = load(lambda: Reader(commands, TextJobs(), clock).configuration().release, cluster.slurm_conf)
-            return SlurmBackend(commands, PyslurmJobs(module), clock, associations=cluster.associations)
-        except BackendError:
-            if cluster.backend == "pyslurm":
-                raise
-    return SlurmBackend(commands, TextJobs(), clock, associations=cluster.associations)
+    demanded, installed = cluster.backend == "pyslurm", find_spec("pyslurm") is not None
+    if demanded and not installed:
+        raise PyslurmError("pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm")
+    source: Source = CommandSource()
+    if installed and cluster.backend != "commands":
+        source = PyslurmSource(clock, cluster.pyslurm_memory_max, demanded)
+    return SlurmBackend(commands, source, clock, associations=cluster.associations)

@@ -9,8 +9,9 @@ from slurmsched.backends.slurm.applying import Applying
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import UnsafeError
 from slurmsched.backends.slurm.privileges import identity_of, process_user
-from slurmsched.backends.slurm.reading import JobSource, Reader
+from slurmsched.backends.slurm.reading import Reader
 from slurmsched.backends.slurm.requests import PLAIN, Form
+from slurmsched.backends.slurm.sources import Source
 from slurmsched.backends.slurm.wording import worded
 from slurmsched.model import JobId, Operation, Outcome, Snapshot, Verb
 
@@ -18,7 +19,7 @@ __all__ = ["SlurmBackend"]
 
 
 class SlurmBackend:
-    """Reads jobs from a `JobSource` and everything else by commands; changes go by commands alone.
+    """Reads from a `Source`; changes go by commands alone.
 
     `clock` gives unix seconds; `user` is who acts; `associations` says whether to read the shares of users too.
     """
@@ -26,27 +27,33 @@ class SlurmBackend:
     def __init__(
         self,
         commands: Commands,
-        jobs: JobSource,
+        source: Source,
         clock: Callable[[], float],
         user: Callable[[], str] = process_user,
         associations: bool = False,
     ) -> None:
         self._commands = commands
-        self._jobs = jobs
-        self._reader = Reader(commands, jobs, clock, associations)
+        self._source = source
+        self._reader = Reader(commands, source, clock, associations)
         self._user = user
         self._forms: Mapping[JobId, Form] = {}
         self._identity: Identity | None = None
+        self._remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """`slurm (commands)` or `slurm (pyslurm)`: how jobs are read."""
-        return f"slurm ({self._jobs.name})"
+        """`slurm (commands)` or `slurm (pyslurm)`: how the cluster is read."""
+        return f"slurm ({self._source.name})"
 
     @property
     def calls(self) -> Calls:
         """Counted since construction: a read is one request, a write one line or command that changes something."""
         return self._commands.calls
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """How the last poll was read."""
+        return self._remarks
 
     def observe(self) -> Snapshot:
         """One poll: a query for all jobs, one for all nodes, and now and then what seldom changes.
@@ -54,7 +61,7 @@ class SlurmBackend:
         Raises UnreachableError, BackendError.
         """
         poll = self._reader.poll()
-        self._forms = poll.forms
+        self._forms, self._remarks = poll.forms, poll.remarks
         return poll.snapshot
 
     def identity(self) -> Identity:

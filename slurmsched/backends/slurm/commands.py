@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,9 @@ _EACH_CHANGE: Final = 0.05
 _QUESTION: Final = re.compile(r"show job [1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z|show hostnames [a-z0-9]{1,64}\Z")
 _EACH_QUESTION: Final = 0.05
 """Seconds more to wait for the answer to each line: ten times what one takes on a busy controller."""
+
+_PYSLURM: Final = Path(__file__).with_name("pyslurm_program.py")
+_PYSLURM_QUERIES: Final = 4
 
 _OTHERS: Final = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SCONTROL_FUTURE")
 
@@ -118,6 +122,15 @@ class Commands:
         self.calls.reads += sum(line.startswith("show job") for line in lines)
         given = "".join(f"{line}\n" for line in lines)
         return self._answer(("scontrol", "-a", "-d", "-o"), given, self._timeout + _EACH_QUESTION * len(lines))
+
+    def read_with_pyslurm(self, series: str, mebibytes: int) -> Answer:
+        """The answer of `pyslurm_program`, whatever its exit code. `-P`: nothing beside it is imported by mistake.
+
+        Raises NoConfigurationError, UnreachableError.
+        """
+        self.calls.reads += _PYSLURM_QUERIES
+        argv = (sys.executable, "-P", str(_PYSLURM), series, str(mebibytes))
+        return self._answer(argv, "", self._timeout)
 
     def change(self, *argv: str) -> Answer:
         """Run one command that changes something. What it says is for the caller: exit codes prove nothing.

@@ -11,6 +11,7 @@ __all__ = [
     "NoConfigurationError",
     "NoSlurmError",
     "NotUnderstoodError",
+    "PyslurmEndedError",
     "PyslurmError",
     "RejectedError",
     "UnsafeError",
@@ -40,7 +41,11 @@ class RejectedError(BackendError):
 
 
 class PyslurmError(BackendError):
-    """pyslurm was demanded and does not fit."""
+    """pyslurm is not installed, or does not fit."""
+
+
+class PyslurmEndedError(BackendError):
+    """pyslurm did not come to an end in a poll: it crashed, hung, or needed more memory than it may have."""
 
 
 _CHATTER: Final = re.compile(r"(?:scontrol|scancel|squeue|sacctmgr): (?!error|fatal)[a-z0-9_/]+: ")

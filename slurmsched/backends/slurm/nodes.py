@@ -15,11 +15,12 @@ from slurmsched.model import MILLI, Gpu, Node, NodeState, Resources
 __all__ = ["node_of", "node_state"]
 
 _BEHIND_REASON = re.compile(r" (?:Comment|Extra|InstanceId|InstanceType|ReservationName)=")
-_RESERVATION = re.compile(r" ReservationName=(\S+)")
 _BEHIND: Final = re.compile(r" (?:Reason|Comment|Extra)=")
 
 _DOWN: Final = frozenset({"DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING"})
-_DRAINING: Final = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "BLOCKED", "EXTERNAL"})
+_DRAINING: Final = frozenset(
+    {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "BLOCKED", "EXTERNAL"}
+)
 _LEAVING: Final = frozenset(
     {"REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "POWER_DOWN", "POWERING_DOWN", "POWER_DRAIN"}
 )
@@ -40,7 +41,6 @@ def node_of(line: str) -> Node:
     if "NodeName" not in fields:
         raise NotUnderstoodError(f"not a node: {line[:60]!r}")
     gpus = _gpus(fields)
-    reservation = _RESERVATION.search(line)
     taken = tres(fields.get("AllocTRES"))
     return Node(
         name=fields["NodeName"],
@@ -61,7 +61,6 @@ def node_of(line: str) -> Node:
         partitions=frozenset(filter(None, said(fields.get("Partitions")).split(","))),
         reason=said(_reason(line)),
         weight=whole(fields.get("Weight"), 1),
-        reservation=reservation[1] if reservation else "",
     )
 
 

@@ -17,13 +17,14 @@ __all__ = ["Configuration", "configuration_of", "partition_of", "reservation_of"
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """Of `scontrol show config`: who Slurm is here. `preempt_exempt_time` in seconds; `private_data` is what ordinary
-    users do not see of others."""
+    users do not see of others; `tracked` are the TRES that accounting counts, as `gres/gpu`."""
 
     cluster: str
     release: str
     slurm_user: str
     preempt_exempt_time: int = 0
     private_data: frozenset[str] = frozenset()
+    tracked: frozenset[str] = frozenset()
 
 
 def configuration_of(text: str) -> Configuration:
@@ -41,6 +42,7 @@ def configuration_of(text: str) -> Configuration:
         slurm_user=found.get("SlurmUser", "").partition("(")[0],
         preempt_exempt_time=seconds(found.get("PreemptExemptTime")) or 0,
         private_data=_names(found.get("PrivateData", "").lower()) - {"none"},
+        tracked=_names(found.get("AccountingStorageTRES", "").lower()),
     )
 
 

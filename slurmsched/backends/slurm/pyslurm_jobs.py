@@ -1,222 +1,237 @@
-"""Jobs read with pyslurm, where one is installed that fits this slurmctld.
+"""Jobs as pyslurm's values, as records.
 
-It brings names and comments as values, so that nobody's words can pass for fields. What pyslurm 23.2 to 25.11 cannot
-tell comes from the table of jobs: GPUs asked for per job, task or socket (`Job.tres_per_*` are None whatever was
-asked), CPUs and memory per GPU. Nodes are read by commands, as pyslurm has no `GresUsed`.
-
-Changes go by commands too. In these releases pyslurm takes an empty string or a nice of 0 for no change, ignores the
-number of nodes, cannot name an array task, and ends the interpreter on `hold(mode="user")`; one scontrol fed with many
-lines is as fast. pyslurm is GPL-2.0-only and optional: nothing else imports it.
+Names and comments come as values, so nobody's words can pass for fields. What pyslurm 25.11 does not tell, or tells
+wrongly, is known here: such a job alone is read by commands, and `why_by_commands` says why. How GPUs were asked for
+(per job, node, task or socket; CPUs and memory per GPU) it never tells whole: that comes from squeue's table, once for
+each request.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
-from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import PyslurmError
-from slurmsched.backends.slurm.hostlist import numbers
+from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.gres import gpus_in
+from slurmsched.backends.slurm.hostlist import numbers, ranges
+from slurmsched.backends.slurm.jobs import MOST_TASKS, state_of
+from slurmsched.backends.slurm.pyslurm_poll import Values
 from slurmsched.backends.slurm.records import JobRecord, Placement
-from slurmsched.backends.slurm.table import Row, rows
-from slurmsched.backends.slurm.text_jobs import TextJobs, fields_of_row, set_aside
-from slurmsched.model import SetAside
+from slurmsched.backends.slurm.table import Row
+from slurmsched.backends.slurm.values import said, tres, whole
+from slurmsched.model import JobState
 
-__all__ = ["Pyslurm", "PyslurmJobs", "load"]
+__all__ = ["own_tasks", "record_of", "request_key", "task_of", "why_by_commands"]
 
-_USUAL_CONFIGURATION: Final = "/etc/slurm/slurm.conf"
-_ASKED: Final = ("TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "CpusPerTres", "MemPerTres", "TRES")
-"""What it cannot tell."""
-
+_LONGEST_LIST: Final = 127
+"""Bytes that pyslurm has for the CPU numbers of a job on a node: a longer list comes cut."""
+_OF_ARRAYS: Final = frozenset({"array_id", "array_task_id", "array_tasks_waiting"})
+_WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+_DEVICES: Final = "gpu"
+_OF_REQUEST: Final = (
+    "submit_time", "requeue_count", "requested_tres", "gres_per_node", "num_nodes", "max_nodes", "cpus",
+    "cpus_per_task", "ntasks", "ntasks_per_node", "sockets_per_node", "memory_per_cpu", "memory_per_node",
+    "required_nodes", "excluded_nodes", "constraints", "time_limit",
+)  # fmt: skip
 _UNSIGNED: Final = 2**32
+_LONGEST_RUN: Final = 2**31
+"""No job runs for so many seconds: a time below zero comes unsigned, as where slurmctld's clock is ahead of ours."""
 
 
-class Jobs(Protocol):
-    """`pyslurm.Jobs`; what `load` gives has `values()`."""
-
-    def load(self) -> Mapping[int, Any]: ...
-
-
-class Pyslurm(Protocol):
-    """What is used of the module. It has no types of its own, hence `Any` for a job."""
-
-    __version__: str
-    Jobs: Jobs
-    PyslurmError: type[Exception]
+def why_by_commands(job: Values) -> str:
+    """Why this job has to be read by commands; empty where pyslurm tells all of it."""
+    if job["unread"]:
+        return f"pyslurm cannot read {', '.join(sorted(job['unread']))}"
+    if job["dependencies"] is not None:
+        return "pyslurm does not show every dependency"
+    state = state_of(job["state"])
+    if state is JobState.FINISHED and task_of(job) == 0 and job["id"] == job["array_id"]:
+        return "pyslurm shows task 0 like an array without tasks"
+    return _why_not_its_layout(job) if state in _WITH_NODES else ""
 
 
-def load(
-    release: Callable[[], str],
-    slurm_conf: str,
-    find: Callable[[str], object] = importlib.util.find_spec,
-    get: Callable[[str], object] = importlib.import_module,
-    environment: MutableMapping[str, str] = os.environ,
-) -> Pyslurm:
-    """The module, if it is installed and was built for slurmctld's `release` (`25.11.7`), asked for only then.
-
-    Its import reads slurm.conf, and waits a minute for one that is missing: so it is looked for first. Raises
-    PyslurmError, and what asking for the release raises.
-    """
-    if find("pyslurm") is None:
-        raise PyslurmError("pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm")
-    configuration = slurm_conf or environment.get("SLURM_CONF", "") or _USUAL_CONFIGURATION
-    if not Path(configuration).is_file():
-        raise PyslurmError(f"pyslurm needs slurm.conf and there is no {configuration}: set slurm_conf in [cluster]")
-    environment["SLURM_CONF"] = configuration
-    try:
-        module = cast("Pyslurm", get("pyslurm"))
-    except (ImportError, OSError, RuntimeError) as error:
-        raise PyslurmError(f"pyslurm cannot be imported: {error}") from error
-    served = release()
-    if _series(module.__version__) != _series(served):
-        raise PyslurmError(f"pyslurm {module.__version__} does not fit Slurm {served}: both must be of one X.Y series")
-    return module
+def task_of(job: Values) -> int | None:
+    """Its number where it is one task of an array. pyslurm shows a 0 as None."""
+    if not job["array_id"] or job["array_tasks_waiting"]:
+        return None
+    return int(job["array_task_id"] or 0)
 
 
-def _series(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
+def request_key(job: Values) -> tuple[object, ...]:
+    """What changes with the way in which a job asks for GPUs, but where `may_change_unseen`."""
+    return tuple(str(job[key]) for key in _OF_REQUEST)
 
 
-class PyslurmJobs:
-    """Jobs from `pyslurm.Jobs.load()`, one request, and one of squeue's for what it leaves out.
-
-    pyslurm 24.11 shows nothing of what running jobs have. Once that is seen jobs are read as text for good.
-    """
-
-    def __init__(self, module: Pyslurm) -> None:
-        self._module = module
-        self._text: TextJobs | None = None
-
-    @property
-    def name(self) -> str:
-        """See `JobSource`."""
-        return self._text.name if self._text else "pyslurm"
-
-    def records(self, commands: Commands) -> tuple[list[JobRecord], list[SetAside]]:
-        """See `JobSource`."""
-        if self._text:
-            return self._text.records(commands)
-        commands.calls.reads += 1
-        try:
-            jobs = list(self._module.Jobs.load().values())
-        except self._module.PyslurmError as error:
-            raise UnreachableError(f"slurmctld does not answer pyslurm: see 'scontrol ping' ({error})") from error
-        if any(job.state == "RUNNING" and not job.get_resource_layout_per_node() for job in jobs):
-            self._text = TextJobs()
-            return self._text.records(commands)
-        return _records(jobs, rows(commands))
+def may_change_unseen(job: Values, asked: Mapping[str, str]) -> bool:
+    """Whether its owner can ask for another type of GPU without a sign of it in `request_key`."""
+    elsewhere = ("TresPerJob", "TresPerTask", "TresPerSocket")
+    return state_of(job["state"]) is JobState.PENDING and any(said(asked[name]) for name in elsewhere)
 
 
-def _records(jobs: Iterable[Any], table: Mapping[str, Row]) -> tuple[list[JobRecord], list[SetAside]]:
-    records: list[JobRecord] = []
-    left: list[SetAside] = []
+def why_not_of_row(job: Values, row: Row) -> str:
+    """Why squeue's row is not of the same request as pyslurm's values; empty where it is. Raises NotUnderstoodError."""
+    if row.too_long:
+        return "squeue cuts what it asks for"
+    state = state_of(job["state"])
+    if state is JobState.FINISHED:
+        return ""
+    amounts = tres(row.text("tres-alloc"))
+    shown: Mapping[str, int] = job["allocated_tres" if state in _WITH_NODES else "requested_tres"]
+    counted = {name for name in (*amounts, *shown) if name in ("cpu", "node") or name.startswith("gres/")}
+    alike = not amounts or all(whole(amounts.get(name)) == shown.get(name, 0) for name in counted)
+    if job["gres_per_node"]:
+        listed = ",".join(f"{name}:{count}" for name, count in job["gres_per_node"].items())
+        alike = alike and set(gpus_in(listed)) == set(gpus_in(row.text("tres-per-node")))
+    return "" if alike else "it changed between two looks"
+
+
+def own_tasks(jobs: Iterable[Values]) -> dict[int, set[int]]:
+    """By array the tasks that have a record of their own: Slurm may count them among those that wait as well."""
+    found: dict[int, set[int]] = {}
     for job in jobs:
-        row = table.get(str(job.id))
-        if row is None:
-            continue  # it came or went between the two queries
-        try:
-            asked = fields_of_row(row)
-            records.append(_record(job, {key: asked[key] for key in _ASKED}))
-        except Exception as error:
-            left.append(set_aside(row, error))
-    return records, left
+        task = None if job["unread"].keys() & _OF_ARRAYS else task_of(job)
+        if task is not None:
+            found.setdefault(job["array_id"], set()).add(task)
+    return found
 
 
-def _record(job: Any, asked: Mapping[str, str]) -> JobRecord:
-    het = _number(getattr(job, "heterogeneous_id", None))
-    waiting = job.array_tasks_waiting or ""
-    task = "" if job.array_task_id is None else str(job.array_task_id)
-    nice = int(job.nice or 0)
+def record_of(
+    job: Values,
+    asked: Mapping[str, str],
+    users: Mapping[str, str],
+    threads: Mapping[str, int],
+    apart: Collection[int] = (),
+) -> JobRecord:
+    """The record. `asked` is squeue's word on its request, `threads` CPUs per core by node, `apart` tasks of its array
+    that have a record of their own."""
+    het = job["heterogeneous_id"] or 0
+    tasks = _tasks(job, apart)
+    nice = int(job["nice"] or 0)
     return JobRecord(
-        number=str(job.id),
-        user=job.user_name,
-        state=job.state,
-        reason="_".join((job.state_reason or "").split()),
-        priority=int(job.priority or 0),
+        number=str(job["id"]),
+        user=users[str(job["user_id"])],
+        state=job["state"],
+        reason="_".join((job["state_reason"] or "").split()),
+        priority=int(job["priority"] or 0),
         nice=nice - _UNSIGNED if nice >= _UNSIGNED // 2 else nice,  # up to 24.11 negative ones come unsigned
-        account=job.account or "",
-        qos=job.qos or "",
-        name=job.name or "",
-        fields={**_fields(job), **asked},
-        placements=_placements(job),
-        array=str(job.array_id) if job.array_id else "",
-        tasks=waiting or task,
-        throttle=job.array_tasks_parallel or None,
+        account=job["account"] or "",
+        qos=job["qos"] or "",
+        name=job["name"] or "",
+        fields={**asked, **_fields(job)},
+        placements=_placements(job, threads),
+        array=str(job["array_id"]) if job["array_id"] and tasks else "",
+        tasks=tasks,
+        throttle=(job["array_tasks_parallel"] or None) if tasks else None,
         het=str(het) if het else "",
-        offset=str(_number(getattr(job, "heterogeneous_offset", None))) if het else "",
-        comment=job.comment or "",
-        admin_comment=job.admin_comment or "",
+        offset=str(job["heterogeneous_offset"] or 0) if het else "",
+        comment=job["comment"] or "",
+        admin_comment=job["admin_comment"] or "",
     )
 
 
-def _fields(job: Any) -> dict[str, str]:
+def _why_not_its_layout(job: Values) -> str:
+    layout: Mapping[str, Mapping[str, Any]] = job["layout"]
+    if not layout:
+        return "pyslurm does not show what it has on its nodes"
+    if any(len(there["cpu_ids"] or "") >= _LONGEST_LIST for there in layout.values()):
+        return "pyslurm cuts the list of its CPUs"
+    if any(not _is_device(name, detail) for there in layout.values() for name, detail in (there["gres"] or {}).items()):
+        return "pyslurm does not show which devices its shards are on"
+    gpus = sum(
+        int(detail["count"])
+        for there in layout.values()
+        for name, detail in (there["gres"] or {}).items()
+        if name.partition(":")[0] == _DEVICES
+    )
+    if gpus != job["allocated_tres"].get("gres/gpu", gpus) or (not gpus and job["state"] == "COMPLETING"):
+        return "pyslurm does not show all of its GPUs"
+    return ""
+
+
+def _tasks(job: Values, apart: Collection[int]) -> str:
+    """The task's number, or those that wait in this record without those that have one of their own."""
+    waiting: str = job["array_tasks_waiting"] or ""
+    if not waiting:
+        task = task_of(job)
+        return "" if task is None else str(task)
+    if not apart:
+        return waiting
+    left: list[int] = []
+    for span in ranges(waiting.removesuffix("...").rpartition(",")[0] if waiting.endswith("...") else waiting):
+        for task in span:
+            if len(left) > MOST_TASKS:
+                return ",".join(map(str, left))
+            if task not in apart:
+                left.append(task)
+    if not left:
+        raise NotUnderstoodError("all tasks that wait in its record have one of their own")
+    return ",".join(map(str, left)) + (",..." if waiting.endswith("...") else "")
+
+
+def _fields(job: Values) -> dict[str, str]:
     """In scontrol's words, so that one reader makes jobs of both."""
-    most = f"-{job.max_nodes}" if job.max_nodes and job.state == "PENDING" else ""
-    limit = job.time_limit
+    pending = state_of(job["state"]) is JobState.PENDING
+    fewest = job["num_nodes"] or 1
     memory = (
-        {"MinMemoryCPU": f"{job.memory_per_cpu}M"}
-        if job.memory_per_cpu
-        else {"MinMemoryNode": f"{job.memory_per_node or 0}M"}
+        {"MinMemoryCPU": f"{job['memory_per_cpu']}M"}
+        if job["memory_per_cpu"]
+        else {"MinMemoryNode": f"{job['memory_per_node'] or 0}M"}
     )
-    return memory | {
-        "NumNodes": f"{job.num_nodes or 1}{most}",
-        "NumCPUs": str(job.cpus or 1),
-        "NumTasks": str(job.ntasks or 1),
-        "NtasksPerN:B:S:C": str(job.ntasks_per_node or 0),
-        "ReqNodeList": str(job.required_nodes or ""),
-        "ExcNodeList": str(job.excluded_nodes or ""),
-        "Features": ",".join(job.constraints or ()),
-        "OverSubscribe": str(job.resource_sharing or ""),
-        "Partition": str(job.partition or ""),
-        "Reservation": str(job.reservation or ""),
-        "Dependency": _dependency(job.dependencies),
-        "BatchFlag": "1" if job.is_batch_job else "0",
-        "Requeue": "1" if job.is_requeueable else "0",
-        "Restarts": str(job.requeue_count or 0),
-        "SubmitTime": _moment(job.submit_time),
-        "EligibleTime": _moment(job.eligible_time),
-        "StartTime": _moment(job.start_time),
-        "EndTime": _moment(job.end_time),
-        "RunTime": f"0:{int(job.run_time or 0) // 60}:{int(job.run_time or 0) % 60}",
-        "TimeLimit": f"{limit}:00" if isinstance(limit, int) else "UNLIMITED",
-    }
-
-
-def _placements(job: Any) -> tuple[Placement, ...]:
-    """What it has on each node. pyslurm counts cores: where a core has several CPUs their number is made up for."""
-    layout: Mapping[str, Mapping[str, Any]] = job.get_resource_layout_per_node()
-    cores = {node: len(numbers(str(there["cpu_ids"] or ""))) for node, there in layout.items()}
-    total, cpus = sum(cores.values()), int(job.cpus or 0)
-    each = cpus // total if total and cpus % total == 0 else 1
-    return tuple(
-        Placement(node, f"0-{cores[node] * each - 1}" if cores[node] else "", f"{there['memory']}M", _gres(there))
-        for node, there in layout.items()
+    seconds = job["run_time"] if isinstance(job["run_time"], int) and job["run_time"] < _LONGEST_RUN else 0
+    limited = isinstance(job["time_limit"], int)
+    ends = limited or state_of(job["state"]) in (JobState.COMPLETING, JobState.FINISHED)
+    limit = {"TimeLimit": f"{job['time_limit']}:00"} if limited else {}  # None is a limit of 0, or no limit
+    return (
+        memory
+        | limit
+        | {
+            "NumNodes": f"{fewest}-{max(job['max_nodes'] or 0, fewest)}" if pending else str(fewest),
+            "NumCPUs": str(job["cpus"] or 1),
+            "NumTasks": str(job["ntasks"] or 1),
+            "NtasksPerN:B:S:C": str(job["ntasks_per_node"] or 0),
+            "ReqNodeList": job["required_nodes"] or "",
+            "ExcNodeList": job["excluded_nodes"] or "",
+            "Features": ",".join(job["constraints"] or ()),
+            "OverSubscribe": job["resource_sharing"] or "",
+            "Partition": job["partition"] or "",
+            "Reservation": job["reservation"] or "",
+            "BatchFlag": "1" if job["is_batch_job"] else "0",
+            "Requeue": "1" if job["is_requeueable"] else "0",
+            "Restarts": str(job["requeue_count"] or 0),
+            "SubmitTime": _moment(job["submit_time"]),
+            "EligibleTime": _moment(job["eligible_time"]),
+            "StartTime": _moment(job["start_time"]),
+            "EndTime": _moment(job["end_time"] if ends else None),  # Slurm notes a year for what has no limit
+            "RunTime": f"0:{seconds // 60}:{seconds % 60}",
+            "ReqTRES": ",".join(f"{name}={amount}" for name, amount in job["requested_tres"].items()),
+        }
     )
 
 
-def _gres(there: Mapping[str, Any]) -> str:
-    entries = []
-    for name, detail in (there.get("gres") or {}).items():
-        indices = detail.get("indexes")
-        named = f"(IDX:{indices})" if name.startswith("gpu") and indices else ""
-        entries.append(f"{name}:{detail['count']}{named}")
-    return ",".join(entries)
+def _placements(job: Values, threads: Mapping[str, int]) -> tuple[Placement, ...]:
+    """What it has on each node. pyslurm counts cores and calls them CPUs: a core has as many as the node says."""
+    if state_of(job["state"]) not in _WITH_NODES:
+        return ()
+    found = []
+    for node, there in job["layout"].items():
+        cpus = len(numbers(there["cpu_ids"] or "")) * threads[node]
+        gres = ",".join(_gres(name, detail) for name, detail in (there["gres"] or {}).items())
+        found.append(Placement(node, f"0-{cpus - 1}" if cpus else "", f"{there['memory'] or 0}M", gres))
+    return tuple(found)
 
 
-def _dependency(found: Mapping[str, Any] | None) -> str:
-    listed = ((kind, jobs) for kind, jobs in (found or {}).items() if isinstance(jobs, (list, tuple)) and jobs)
-    return ",".join(f"{kind}:{':'.join(str(job) for job in jobs)}" for kind, jobs in listed)
+def _gres(name: str, detail: Any) -> str:
+    if isinstance(detail, Mapping):
+        return f"{name}:{detail['count']}(IDX:{detail['indexes']})"
+    return f"{name}:{detail}"
+
+
+def _is_device(name: str, detail: Any) -> bool:
+    """Whether it says which devices, or is nothing of which a job has a part."""
+    kind = name.partition(":")[0]
+    return isinstance(detail, Mapping) if kind == _DEVICES else kind not in ("shard", "mps")
 
 
 def _moment(at: int | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") if at else "Unknown"
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0

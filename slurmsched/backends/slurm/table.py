@@ -132,10 +132,11 @@ class Row:
         return self.values[column].encode(errors="surrogateescape")
 
 
-def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]:
+def rows(commands: Commands, ids: Iterable[str] | None = None, *, hidden: bool = True) -> dict[str, Row]:
     """All jobs by their own number, in its order; with `ids` (an array stands for its tasks) those of them.
 
-    Where the table of all is too narrow for a job, its values are those of the wide one. Raises BackendError.
+    Where the table of all is too narrow for a job, its values are those of the wide one. Without `hidden` the waiting
+    tasks are left out that squeue shows as a part of their array. Raises BackendError.
     """
     wanted = None if ids is None else sorted(set(ids), key=int)
     if wanted is not None and not wanted:
@@ -145,7 +146,8 @@ def rows(commands: Commands, ids: Iterable[str] | None = None) -> dict[str, Row]
     if wanted is not None and not asked:
         chosen = frozenset(wanted)
         found = {number: row for number, row in found.items() if chosen & {row.values[key] for key in _NAMES}}
-    found |= _taken_out(commands, found)
+    if hidden:
+        found |= _taken_out(commands, found)
     again = [row for row in found.values() if row.cut - _BEGINNING]
     for some in _batched(again):
         cut = frozenset[str]().union(*(row.cut for row in some)) - _BEGINNING

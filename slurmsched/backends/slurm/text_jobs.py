@@ -55,6 +55,8 @@ _FIELDS: Final = {
 }
 """squeue's column and scontrol's name."""
 
+_NO_TEXT: Final = "(null)"
+"""What squeue shows for no comment; other words for nothing may be somebody's comment."""
 _NO_VALUE: Final = "4294967294"
 """Slurm's number for none, which squeue shows for the tasks of jobs that were cancelled."""
 
@@ -212,7 +214,8 @@ def _stands_for_several(row: Row) -> bool:
 
 def _record(row: Row, layout: Layout | None, throttle: int | None) -> JobRecord:
     tasks = said(row.text("ArrayTaskID")) + ("..." if "ArrayTaskID" in row.cut else "")
-    het, comment, admin_comment = (said(row.text(column)) for column in ("HetJobID", "Comment", "admin_comment"))
+    het = said(row.text("HetJobID"))
+    comment, admin_comment = (row.text(column) for column in ("Comment", "admin_comment"))
     fields = fields_of_row(row) | dict(layout.fields if layout else _memory(row) or {})
     return JobRecord(
         number=row.number,
@@ -231,8 +234,8 @@ def _record(row: Row, layout: Layout | None, throttle: int | None) -> JobRecord:
         throttle=throttle if tasks else None,
         het=het,
         offset=row.text("HetJobOffset") if het else "",
-        comment=comment,
-        admin_comment=admin_comment,
+        comment="" if comment == _NO_TEXT else comment,
+        admin_comment="" if admin_comment == _NO_TEXT else admin_comment,
     )
 
 

@@ -45,6 +45,9 @@ def test_it_could_start(waiting: Job, memory: Memory) -> None:
         pytest.param(job(1, dependency="afterok:7"), Memory(), Code.DEPENDENCY, id="it depends on another"),
         pytest.param(job(1, eligible_time=NOW + 9), Memory(), Code.BEGIN_TIME, id="it is not to begin yet"),
         pytest.param(
+            job(1, eligible_time=None, reason="BeginTime"), Memory(), Code.BEGIN_TIME, id="it is to begin in 2106"
+        ),
+        pytest.param(
             job(1, eligible_time=NOW + 9),
             Memory(held=frozenset({"1"})),
             Code.BEGIN_TIME,

@@ -10,7 +10,7 @@ import pytest
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.backends.slurm.verdicts import of_job
 from slurmsched.model import Code, Operation, Outcome, Reason, Result, SetAside, Shape, Value, Verb
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
@@ -25,7 +25,7 @@ def op(verb: Verb, subject: int | str = 1, after: Value = None, before: Value = 
 
 
 def connected(slurm: FakeSlurm) -> SlurmBackend:
-    return SlurmBackend(Commands(5, run=slurm), TextJobs(), clock=lambda: 1000.0, user=lambda: "synsched")
+    return SlurmBackend(Commands(5, run=slurm), CommandSource(), clock=lambda: 1000.0, user=lambda: "synsched")
 
 
 def done(slurm: FakeSlurm, *operations: Operation) -> tuple[Outcome, ...]:

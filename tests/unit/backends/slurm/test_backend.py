@@ -11,7 +11,7 @@ from slurmsched.backends.slurm import connect
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.commands import Answer, Commands, environment
 from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmError, UnsafeError
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.model import Association, Code, Operation, Reason, Snapshot, Verb
 from slurmsched.settings.definition import Cluster
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
@@ -30,7 +30,7 @@ class Clock:
 
 
 def connected(slurm: FakeSlurm, clock: Clock | None = None, user: str = "synsched") -> SlurmBackend:
-    return SlurmBackend(Commands(5, run=slurm), TextJobs(), clock or Clock(), lambda: user)
+    return SlurmBackend(Commands(5, run=slurm), CommandSource(), clock or Clock(), lambda: user)
 
 
 def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
@@ -127,7 +127,7 @@ class TestAssociations:
 
     @staticmethod
     def read(slurm: FakeSlurm, wanted: bool = True) -> Snapshot:
-        return SlurmBackend(Commands(5, run=slurm), TextJobs(), Clock(), associations=wanted).observe()
+        return SlurmBackend(Commands(5, run=slurm), CommandSource(), Clock(), associations=wanted).observe()
 
     def test_they_are_read_where_the_settings_ask_for_them(self) -> None:
         assert self.read(FakeSlurm()).associations == (
@@ -236,6 +236,16 @@ class TestConnecting:
 
     def test_commands_are_taken_without_asking_anything(self) -> None:
         assert connect(Cluster(backend="commands")).name == "slurm (commands)"
+
+    @pytest.mark.parametrize(
+        ("backend", "name"),
+        [("auto", "slurm (pyslurm)"), ("pyslurm", "slurm (pyslurm)"), ("commands", "slurm (commands)")],
+    )
+    def test_where_pyslurm_is_installed_it_is_taken_unless_commands_are_wanted(
+        self, monkeypatch: pytest.MonkeyPatch, backend: str, name: str
+    ) -> None:
+        monkeypatch.setattr("slurmsched.backends.slurm.find_spec", lambda _: object())
+        assert connect(Cluster(backend=backend)).name == name
 
     def test_without_pyslurm_auto_means_commands(self) -> None:
         assert connect(Cluster()).name == "slurm (commands)"

@@ -21,6 +21,7 @@ from slurmsched.backends.slurm.errors import NotUnderstoodError
 from slurmsched.backends.slurm.gres import Gres, parse
 from slurmsched.backends.slurm.hostlist import expand
 from slurmsched.backends.slurm.layouts import layout_of
+from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.backends.slurm.table import rows
 from slurmsched.backends.slurm.text_jobs import TextJobs, jobs_now
 from slurmsched.model import Snapshot
@@ -48,7 +49,7 @@ def running(number: int, **other: Any) -> FakeJob:
 
 def observed(*jobs: FakeJob) -> tuple[Snapshot, FakeSlurm]:
     slurm = FakeSlurm(jobs, [FakeNode("n1"), FakeNode("n2")])
-    return SlurmBackend(Commands(5, run=slurm), TextJobs(), lambda: 1000.0).observe(), slurm
+    return SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0).observe(), slurm
 
 
 def crowd(*jobs: FakeJob, others: int) -> list[FakeJob]:
@@ -126,7 +127,7 @@ def test_a_job_whose_text_is_longer_than_slurm_should_take_is_set_aside() -> Non
 
 def test_a_layout_is_read_once_for_each_run() -> None:
     slurm = FakeSlurm([running(1)], [FakeNode("n1"), FakeNode("n2")])
-    backend = SlurmBackend(Commands(5, run=slurm), TextJobs(), lambda: 1000.0)
+    backend = SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0)
     backend.observe()
     assert slurm.asked[-1] == "show job 1"
     slurm.asked.clear()
@@ -154,7 +155,7 @@ def test_how_many_tasks_may_run_at_once_is_known_once_each_task_is_a_job_of_its_
 
 def test_a_changed_number_of_tasks_at_once_counts_from_the_next_look_on() -> None:
     slurm = FakeSlurm([FakeJob(12, array="9_2", throttle=1), FakeJob(9, array="9_3", throttle=1)], [FakeNode("n1")])
-    backend = SlurmBackend(Commands(5, run=slurm), TextJobs(), lambda: 1000.0)
+    backend = SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0)
     assert backend.observe().job["9_2"].throttle == 1
     for job in slurm.jobs.values():
         job.throttle = 4
@@ -207,7 +208,7 @@ class Changing:
         return self.slurm(argv, given, timeout, env)
 
     def observed(self, jobs: TextJobs) -> Snapshot:
-        return SlurmBackend(Commands(5, run=self), jobs, lambda: 1000.0).observe()
+        return SlurmBackend(Commands(5, run=self), CommandSource(jobs), lambda: 1000.0).observe()
 
 
 def waits_again(slurm: FakeSlurm) -> None:

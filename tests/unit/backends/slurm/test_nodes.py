@@ -28,6 +28,7 @@ UP, DRAINED, DOWN = NodeState.UP, NodeState.DRAINED, NodeState.DOWN
         ("IDLE+DRAIN", DRAINED),
         ("MIXED+DRAIN", DRAINED),
         ("IDLE+MAINT", DRAINED),
+        ("IDLE+MAINTENANCE+RESERVED", DRAINED),
         ("IDLE+REBOOT_REQUESTED", DRAINED),
         ("DOWN*", DOWN),
         ("DOWN+DRAIN", DOWN),
@@ -85,3 +86,8 @@ def test_a_reason_full_of_blanks_costs_milliseconds() -> None:
     start = time.perf_counter()
     assert node_of(f"NodeName=n1 State=DOWN Reason=x{' ' * 200_000}y [root@now]").reason.endswith("y")
     assert time.perf_counter() - start < 0.1
+
+
+@pytest.mark.parametrize("text", ["Reason=moved to ReservationName=old [root@2026]", "Comment=see ReservationName=x"])
+def test_a_reservation_in_what_people_write_of_a_node_is_none_of_it(text: str) -> None:
+    assert node_of(f"NodeName=n1 CPUTot=24 RealMemory=1000 State=IDLE {text}").reservation == ""

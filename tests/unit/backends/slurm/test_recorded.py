@@ -18,7 +18,7 @@ from slurmsched.model import Association, Hold, Job, JobState, Node, NodeState
 from tests.unit.backends.slurm.replaying import jobs_in
 
 RECORDED = Path(__file__).parents[2] / "recorded"
-SERIES = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
+SERIES = {"bookworm": "22.05", "trixie": "24.11", "source": "25.11", "sid": "26.05"}
 RELEASES = sorted(
     folder.name for folder in RECORDED.iterdir() if folder.name in SERIES and (folder / "show_job.txt").is_file()
 )
