@@ -3,7 +3,7 @@
 
     .venv/bin/python -m tests.slurm.record [RELEASE ...]
 
-For each Debian release it starts a mini cluster of its own, fills it with one job of every kind the
+For each release it starts a mini cluster of its own, fills it with one job of every kind the
 parsers must know, and writes the output of the commands to tests/unit/recorded/RELEASE/.
 """
 
@@ -23,7 +23,7 @@ from slurmsched.backends.slurm.table import columns_query, excluded_query
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "docker-slurm" / "cluster"
 RECORDED = ROOT / "tests" / "unit" / "recorded"
-RELEASES = ("trixie", "bookworm", "sid")
+RELEASES = ("trixie", "bookworm", "sid", "source")
 NODES = "v100:3x8,p100:3x8,k80:6x8"
 
 SLEEP = "#!/bin/sh\nexec sleep 3600\n"

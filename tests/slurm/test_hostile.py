@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.slurm.conftest import RELEASES, SETTINGS
+from tests.slurm.conftest import RELEASES, SETTINGS, SOURCE
 from tests.slurm.mallory import ATTACKS, CORE, Attack, attack, without_hook
 from tests.slurm.mini import Mini
 
@@ -36,11 +36,11 @@ USUAL: Final = {
 }
 
 on_trixie = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="module")
-on_each_release = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+on_each_release = pytest.mark.parametrize("mini", [*RELEASES, SOURCE], indirect=True, scope="module")
 tried = pytest.mark.parametrize(
     ("mini", "tries"),
     [pytest.param(release, tries, id=f"{release}-{tries.title}")
-     for release in RELEASES for tries in (ATTACKS if release == "trixie" else CORE)],
+     for release in (*RELEASES, SOURCE) for tries in (CORE if release in RELEASES[1:] else ATTACKS)],
     indirect=["mini"], scope="module",
 )  # fmt: skip
 

@@ -9,24 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.conftest import SETTINGS
+from tests.slurm.conftest import SETTINGS, SOURCE
+from tests.slurm.mallory import NO_HOOK
 from tests.slurm.mini import Mini
+from tests.slurm.test_readers import agreed
 
+pytestmark = pytest.mark.parametrize("mini", ["trixie", SOURCE], indirect=True, scope="module")
 CLUSTER = ("--virtual", "--nodes", "v100:500x8,k80:500x8")
 HINT = "--comment=synsched:task=image"
 JOB = "printf '#!/bin/sh\\nsleep 100000\\n'"
-PASSING = """
-function slurm_job_submit(job, partitions, uid)
-    return slurm.SUCCESS
-end
-
-function slurm_job_modify(job, record, partitions, uid)
-    return slurm.SUCCESS
-end
-
-return slurm.SUCCESS
-"""
-"""In place of the hook, as on a cluster where it is not installed: it would not let this in."""
 HOSTILE = """
 records=$(scontrol -a -d -o show job | grep JobState=CONFIGURING | sed 's/ Mem=[0-9]*/ Mem=9/g' | head -c 100000)
 lines=$(squeue -h -a -t all -O JobID:12 | head -40 | sed 's/^/JobId=/')
@@ -73,7 +64,9 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     assert second["writes"] == 0
     assert second["reads"] <= 8, "one poll, the tasks of arrays, what is read once per run: never one request per job"
 
-    full.install_hook(PASSING)
+    if full.name.endswith(SOURCE):
+        agreed(full)
+    full.install_hook(NO_HOOK)  # as on a cluster where ours is not installed: it would not let this in
     full.sure("sh", "-c", HOSTILE, user="mallory", timeout=600)
     hostile = round_of(full)
     print("\nwith 200 hostile jobs among them:", {k: round(v, 2) for k, v in hostile.items() if k.endswith("_s")})

@@ -7,11 +7,11 @@ from typing import Final
 
 import pytest
 
-from tests.slurm.conftest import RELEASES, SETTINGS
+from tests.slurm.conftest import RELEASES, SETTINGS, SOURCE
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:2x8,k80:2x8")
-pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
+pytestmark = pytest.mark.parametrize("mini", [*RELEASES, SOURCE], indirect=True, scope="module")
 
 GPU_SHARE: Final = 3  # CPUs per GPU on these nodes: 24 CPUs, 8 GPUs
 
