@@ -17,6 +17,7 @@ __all__ = [
     "UnsafeError",
     "explained",
     "last_words",
+    "why_unread",
 ]
 
 
@@ -84,3 +85,8 @@ def last_words(said: str, otherwise: str = "it said nothing") -> str:
     """The last line that is not the commands' own chatter, such as `scontrol: select/linear: init: ... loaded`."""
     words = [line.strip() for line in said.splitlines() if line.strip() and not _CHATTER.match(line)]
     return words[-1] if words else otherwise
+
+
+def why_unread(error: Exception) -> str:
+    """Why a record is left out; of an error that is not about Slurm's text only the kind is told."""
+    return str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"

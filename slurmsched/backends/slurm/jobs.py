@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.errors import why_unread
 from slurmsched.backends.slurm.hostlist import ranges
 from slurmsched.backends.slurm.limits import Limits
 from slurmsched.backends.slurm.records import JobRecord
@@ -80,11 +80,9 @@ def state_of(text: str) -> JobState:
 
 
 def _left_out(record: JobRecord, error: Exception) -> SetAside:
-    """Of an error that is not about Slurm's text only the kind is told."""
-    reason = str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"
     pending = state_of(record.state) is JobState.PENDING and record.priority != 0
     job = f"{record.array}_{record.tasks}" if record.tasks.isdecimal() else _id(record)
-    return SetAside(job, reason, record.user, record.fields.get("Partition", ""), pending)
+    return SetAside(job, why_unread(error), record.user, record.fields.get("Partition", ""), pending)
 
 
 def _tasks(expression: str) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from slurmsched.backends.slurm.errors import NotUnderstoodError
 from slurmsched.backends.slurm.hostlist import MOST
-from slurmsched.model import Node, Request
+from slurmsched.model import Request, Resources
 
 __all__ = ["NO_LIMITS", "Limits", "limits_of"]
 
@@ -50,14 +50,14 @@ NO_LIMITS: Final = Limits()
 """Where the cluster's nodes are not known."""
 
 
-def limits_of(nodes: Iterable[Node]) -> Limits:
-    """What these nodes have together; no limits where there are none, as nothing is known then."""
-    known = tuple(nodes)
+def limits_of(totals: Iterable[Resources]) -> Limits:
+    """What nodes with these totals have together; no limits where there are none, as nothing is known then."""
+    known = tuple(totals)
     if not known:
         return NO_LIMITS
     return Limits(
         nodes=len(known),
-        gpus=sum(len(node.gpus) for node in known),
-        cpus=sum(node.total.cpus for node in known),
-        memory=sum(node.total.memory for node in known),
+        gpus=sum(total.gpus for total in known),
+        cpus=sum(total.cpus for total in known),
+        memory=sum(total.memory for total in known),
     )

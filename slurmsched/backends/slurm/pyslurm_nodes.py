@@ -13,15 +13,14 @@ from contextlib import suppress
 from typing import Final
 
 from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.gres import gpus_in, shards_in
+from slurmsched.backends.slurm.gres import Gres, gpus_in, shards_in
 from slurmsched.backends.slurm.hostlist import expand
-from slurmsched.backends.slurm.limits import NO_LIMITS, Limits
 from slurmsched.backends.slurm.nodes import node_state
 from slurmsched.backends.slurm.pyslurm_poll import Values
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.model import MILLI, Gpu, Node, Partition, Reservation, Resources
 
-__all__ = ["devices_of", "limits_of", "node_of", "partition_of", "reservation_of"]
+__all__ = ["devices_of", "node_of", "partition_of", "reservation_of", "totals_of"]
 
 _MINUTE: Final = 60
 _PARTS: Final = ("gres/shard", "gres/mps")
@@ -46,8 +45,9 @@ def node_of(values: Values, taken: Iterable[int], tracked: Collection[str]) -> N
     """
     if values["unread"]:
         return None
-    configured = ",".join(f"{name}:{count}" for name, count in (values["configured_gres"] or {}).items())
-    types = [entry.type for entry in gpus_in(configured) for _ in range(entry.count)]
+    configured = _configured(values)
+    entries = gpus_in(configured)
+    types = [entry.type for entry in entries for _ in range(entry.count)]
     devices = {index for index in taken if index < len(types)}
     allocated: Mapping[str, str | int] = values["allocated_tres"] or {}
     in_use = int(allocated.get("gres/gpu", 0))
@@ -60,11 +60,7 @@ def node_of(values: Values, taken: Iterable[int], tracked: Collection[str]) -> N
     return Node(
         name=values["name"],
         gpus=gpus,
-        total=Resources(
-            len(gpus),
-            values["effective_cpus"] or values["total_cpus"] or 0,
-            (values["real_memory"] or 0) - (values["memory_reserved_for_system"] or 0),
-        ),
+        total=_total(values, entries),
         used=Resources(len(devices), values["allocated_cpus"] or 0, values["allocated_memory"] or 0),
         state=node_state(values["state"] or "UNKNOWN"),
         state_text=values["state"] or "UNKNOWN",
@@ -76,21 +72,27 @@ def node_of(values: Values, taken: Iterable[int], tracked: Collection[str]) -> N
     )
 
 
-def limits_of(nodes: Iterable[Values]) -> Limits:
-    """What these nodes have together, whichever of it is taken; no limits where one cannot be read."""
+def totals_of(nodes: Iterable[Values]) -> list[Resources]:
+    """What each of these nodes has, whichever of it is taken; none where one cannot be read."""
     known = tuple(nodes)
-    if not known or any(values["unread"] for values in known):
-        return NO_LIMITS
+    if any(values["unread"] for values in known):
+        return []
     try:
-        listed = (f"{name}:{count}" for values in known for name, count in (values["configured_gres"] or {}).items())
-        return Limits(
-            nodes=len(known),
-            gpus=sum(entry.count for one in listed for entry in gpus_in(one)),
-            cpus=sum(values["effective_cpus"] or values["total_cpus"] or 0 for values in known),
-            memory=sum(values["real_memory"] or 0 for values in known),
-        )
+        return [_total(values, gpus_in(_configured(values))) for values in known]
     except (NotUnderstoodError, TypeError, AttributeError):
-        return NO_LIMITS
+        return []
+
+
+def _configured(values: Values) -> str:
+    return ",".join(f"{name}:{count}" for name, count in (values["configured_gres"] or {}).items())
+
+
+def _total(values: Values, gpus: Iterable[Gres]) -> Resources:
+    return Resources(
+        sum(entry.count for entry in gpus),
+        values["effective_cpus"] or values["total_cpus"] or 0,
+        (values["real_memory"] or 0) - (values["memory_reserved_for_system"] or 0),
+    )
 
 
 def partition_of(values: Values, preempt_exempt_time: int) -> Partition:

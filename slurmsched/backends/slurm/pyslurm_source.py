@@ -15,6 +15,7 @@ from slurmsched.backends.slurm import pyslurm_jobs, pyslurm_nodes
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import NotUnderstoodError, PyslurmEndedError, PyslurmError
 from slurmsched.backends.slurm.jobs import jobs_of
+from slurmsched.backends.slurm.limits import limits_of
 from slurmsched.backends.slurm.nodes import node_of
 from slurmsched.backends.slurm.partitions import Configuration
 from slurmsched.backends.slurm.pyslurm_poll import PyslurmPoll, Values, poll
@@ -101,7 +102,7 @@ class PyslurmSource:
         surroundings = Surroundings(tuple(partitions), tuple(reservations), (*odd, *odd_too))
         why = {_number(job): _why_by_commands(job) for job in found.jobs}
         records = self._records(commands, found, why)
-        limits = pyslurm_nodes.limits_of(found.nodes)
+        limits = limits_of(pyslurm_nodes.totals_of(found.nodes))
         jobs = {record.number: jobs_of([record], limits) for record in records}
         why |= {number: _NO_SENSE for number, (_, unclear, _) in jobs.items() if unclear}
         read, unread = self._by_commands(commands, [job for job in found.jobs if why[_number(job)]])
@@ -136,7 +137,7 @@ class PyslurmSource:
             try:
                 tasks = apart.get(job["array_id"], ())
                 records.append(pyslurm_jobs.record_of(job, asked[number], found.users, threads, tasks))
-            except Exception:
+            except Exception:  # whatever is odd about one job's values: that job alone goes by commands
                 why[number] = _NO_SENSE
         return records
 
@@ -164,7 +165,7 @@ class PyslurmSource:
             try:
                 why[number] = pyslurm_jobs.why_not_of_row(by_number[number], table[number])
                 fields = fields_of_row(table[number])
-            except Exception:
+            except Exception:  # as above: commands set the job aside if they cannot read it either
                 why[number] = "squeue's values make no sense"
             if not why[number]:
                 self._asked[number] = keys[number], {name: fields[name] for name in _ASKED}
@@ -198,7 +199,7 @@ def _names(job: Values) -> tuple[str, ...]:
 def _why_by_commands(job: Values) -> str:
     try:
         return pyslurm_jobs.why_by_commands(job)
-    except Exception:
+    except Exception:  # as above
         return _NO_SENSE
 
 

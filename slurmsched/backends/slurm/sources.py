@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.errors import NotUnderstoodError, why_unread
 from slurmsched.backends.slurm.jobs import SeenJob, jobs_of
 from slurmsched.backends.slurm.limits import limits_of
 from slurmsched.backends.slurm.nodes import node_of
@@ -72,7 +72,7 @@ class CommandSource:
             surroundings = Surroundings(tuple(partitions), tuple(reservations), (*odd, *odd_too))
         nodes, odd_nodes = each("node", lines(commands, "node", "-a", "-d", "-o"), node_of)
         records, unread = self.jobs.records(commands)
-        jobs, unclear, longer = jobs_of(records, limits_of(nodes))
+        jobs, unclear, longer = jobs_of(records, limits_of(node.total for node in nodes))
         return View(nodes, jobs, [*unread, *unclear], surroundings, (*odd_nodes, *longer))
 
 
@@ -91,8 +91,5 @@ def each(what: str, found: Iterable[Any], read: Callable[[Any], T]) -> tuple[lis
             made.append(read(one))
         except (NotUnderstoodError, TypeError, ValueError, LookupError) as error:
             name = one.split(" ", 1)[0].partition("=")[2] if isinstance(one, str) else str(one.get("name"))
-            reason = (
-                str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"
-            )
-            oddities.append(f"{what} {name[:60]} is left out: {reason}")
+            oddities.append(f"{what} {name[:60]} is left out: {why_unread(error)}")
     return made, oddities

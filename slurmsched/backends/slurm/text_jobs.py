@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.errors import NotUnderstoodError, why_unread
 from slurmsched.backends.slurm.jobs import jobs_of, state_of
 from slurmsched.backends.slurm.layouts import Layout, layouts
 from slurmsched.backends.slurm.limits import NO_LIMITS
@@ -158,11 +158,10 @@ def _names(number: JobId, wanted: Iterable[JobId]) -> set[JobId]:
 
 
 def set_aside(row: Row, error: Exception) -> SetAside:
-    """The job as one that exists and cannot be read. Of an error that is not Slurm's wording only the kind is told."""
-    reason = str(error) if isinstance(error, NotUnderstoodError) else f"reading it fails ({type(error).__name__})"
+    """The job as one that exists and cannot be read."""
     held = row.values["PriorityLong"] == "0"
     pending = state_of(row.text("State")) is JobState.PENDING and not held
-    return SetAside(_job_id(row), reason, row.text("UserName"), row.text("Partition"), pending)
+    return SetAside(_job_id(row), why_unread(error), row.text("UserName"), row.text("Partition"), pending)
 
 
 def fields_of_row(row: Row) -> dict[str, str]:
