@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from slurmsched.jobside import torch_state
-from slurmsched.jobside.forking import Fork, ForkedTraining, average_state_dicts, look_ahead
+from slurmsched.jobside.forking import ForkedRound, ForkedTraining, average_state_dicts, look_ahead
 
 options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 options.add_argument("--steps", type=int, default=3000, help="of the whole job, as in the hint fork")
@@ -45,7 +45,7 @@ def made(size: int, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor
 data, labels = made(1000, 0.3, seed=1)
 
 
-def begun(fork: Fork) -> None:
+def begun(fork: ForkedRound) -> None:
     """A round begins, and the parameters of all are loaded."""
     if given.ahead:
         look_ahead(fork, model=model)

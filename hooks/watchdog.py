@@ -43,25 +43,25 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-AHEAD = 120.0
+MAX_CLOCK_SKEW = 120.0
 """Seconds that a clock may be off: a sign of life from further in the future is none. The hook has the same bound."""
-PATIENCE = 5.0
+DATABASE_TIMEOUT = 5.0
 """Seconds to wait for the database while another process writes."""
-LONGEST_STATE = 16 << 20
-CHUNK = 200
+MAX_STATE_BYTES = 16 << 20
+JOBS_PER_COMMAND = 200
 """Jobs in one command."""
-MOST_NICE = 2_000_000_000
-MOST_NODES = 10_000
-COLUMNS = (("JobArrayID", 30), ("StateCompact", 6), ("RestartCnt", 8), ("UserName", 40), ("Reason", 40))
-COMMENT = (("JobArrayID", 30), ("Comment", 1032))
+MAX_NICE = 2_000_000_000
+MAX_NODES = 10_000
+QUEUE_COLUMNS = (("JobArrayID", 30), ("StateCompact", 6), ("RestartCnt", 8), ("UserName", 40), ("Reason", 40))
+COMMENT_COLUMNS = (("JobArrayID", 30), ("Comment", 1032))
 
-JOB = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
-NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-BEAT = re.compile(r"([0-9]{1,12})(?:\.[0-9]*)? ([a-z]+) [0-9]+\Z")
-WAITS, LEAVES = frozenset({"PD", "RH", "SE"}), frozenset({"CG", "RQ"})
-OWNERS_HOLD = "JobHeldUser"
-OTHERS_HOLDS = frozenset({"JobHeldAdmin", "job requeued in held state", "job_requeued_in_held_state"})
-PREFIX, MARK, LONGEST_HINT = "synsched:", "held=hook", 256
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+HEARTBEAT = re.compile(r"([0-9]{1,12})(?:\.[0-9]*)? ([a-z]+) [0-9]+\Z")
+PENDING_STATES, ENDING_STATES = frozenset({"PD", "RH", "SE"}), frozenset({"CG", "RQ"})
+USER_HOLD_REASON = "JobHeldUser"
+ADMIN_HOLD_REASONS = frozenset({"JobHeldAdmin", "job requeued in held state", "job_requeued_in_held_state"})
+HINT_PREFIX, HOOK_MARK, MAX_HINT_LENGTH = "synsched:", "held=hook", 256
 
 
 class WatchdogError(Exception):
@@ -69,17 +69,17 @@ class WatchdogError(Exception):
 
 
 @dataclass(frozen=True)
-class Claim:
+class JobChanges:
     """What the database says is ours of one job; `nodes` and `nice` are the owner's, None where ours do not differ."""
 
     owner: str
-    held: bool
-    nodes: tuple[str, ...] | None
-    nice: int | None
+    held_by_us: bool
+    original_nodes: tuple[str, ...] | None
+    original_nice: int | None
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueueEntry:
     """A job as Slurm shows it: `reason` is why it waits, `restarts` how often it has run before."""
 
     state: str
@@ -89,100 +89,100 @@ class Waiting:
 
 
 @dataclass
-class Slurm:
+class SlurmCommands:
     """Slurm's commands, in `folder` or on PATH, until `deadline` on the monotonic clock."""
 
     folder: str
     conf: str
     deadline: float
-    each: float
-    said: list[str] = field(default_factory=list)
+    command_timeout: float
+    errors: list[str] = field(default_factory=list)
 
-    def run(self, name: str, *words: str, given: bytes = b"") -> bytes:
+    def run(self, name: str, *arguments: str, stdin: bytes = b"") -> bytes:
         """What a command prints. Raises WatchdogError where it cannot be run or takes too long."""
-        left = min(self.each, self.deadline - time.monotonic())
-        if left <= 0:
+        timeout = min(self.command_timeout, self.deadline - time.monotonic())
+        if timeout <= 0:
             raise WatchdogError("out of time: the next run goes on")
         env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TZ": "UTC0", "SLURM_BITSTR_LEN": "0"}
         env |= {"SLURM_CONF": self.conf} if self.conf else {}
-        command = [str(Path(self.folder) / name) if self.folder else name, *words]
+        command = [str(Path(self.folder) / name) if self.folder else name, *arguments]
         try:
-            ended = subprocess.run(command, input=given, capture_output=True, timeout=left, env=env, check=False)
+            completed = subprocess.run(command, input=stdin, capture_output=True, timeout=timeout, env=env, check=False)
         except subprocess.TimeoutExpired as error:
-            raise WatchdogError(f"{name} did not answer within {left:.0f} s") from error
+            raise WatchdogError(f"{name} did not answer within {timeout:.0f} s") from error
         except OSError as error:
             raise WatchdogError(f"cannot run {command[0]}: {error.strerror}") from error
-        complaint = " ".join(ended.stderr.decode(errors="replace").split())[:200]
-        if complaint:
-            self.said.append(complaint)
-        if ended.returncode != 0 and name == "squeue":
-            raise WatchdogError(f"squeue failed: {complaint or ended.returncode}")
-        return ended.stdout
+        stderr = " ".join(completed.stderr.decode(errors="replace").split())[:200]
+        if stderr:
+            self.errors.append(stderr)
+        if completed.returncode != 0 and name == "squeue":
+            raise WatchdogError(f"squeue failed: {stderr or completed.returncode}")
+        return completed.stdout
 
-    def table(self, columns: Sequence[tuple[str, int]], *words: str) -> list[list[bytes]]:
+    def squeue(self, columns: Sequence[tuple[str, int]], *arguments: str) -> list[list[bytes]]:
         """squeue's columns, cut by their places. Raises WatchdogError where they are not where they should be."""
-        form = ",".join(f"{name}:{width}" for name, width in columns)
-        text = self.run("squeue", "-h", "-a", "-r", *words, "-O", form)
+        output_format = ",".join(f"{name}:{width}" for name, width in columns)
+        text = self.run("squeue", "-h", "-a", "-r", *arguments, "-O", output_format)
         length = sum(width for _, width in columns) + 1
         if len(text) % length:
             raise WatchdogError("squeue does not print columns of fixed width")
-        records = [text[at : at + length] for at in range(0, len(text), length)]
+        records = [text[start : start + length] for start in range(0, len(text), length)]
         if not all(record.endswith(b"\n") for record in records):
             raise WatchdogError("squeue does not print columns of fixed width")
-        return [_cut(record, columns) for record in records]
+        return [_split_columns(record, columns) for record in records]
 
-    def jobs(self) -> dict[str, Waiting]:
+    def queue(self) -> dict[str, QueueEntry]:
         """Every job that has not ended."""
-        found = {}
-        for row in self.table(COLUMNS):
+        jobs = {}
+        for row in self.squeue(QUEUE_COLUMNS):
             job, state, restarts, user, reason = (cell.decode(errors="replace") for cell in row)
-            if JOB.match(job):
-                found[job] = Waiting(state, int(restarts) if restarts.isdecimal() else 1, user, reason)
-        return found
+            if JOB_ID.match(job):
+                jobs[job] = QueueEntry(state, int(restarts) if restarts.isdecimal() else 1, user, reason)
+        return jobs
 
-    def marked(self, jobs: Sequence[str]) -> Iterator[list[str]]:
+    def held_by_hook(self, jobs: Sequence[str]) -> Iterator[list[str]]:
         """Those of the jobs whose comment has the hook's mark, as many at a time as are asked for at once."""
-        for at in range(0, len(jobs), CHUNK):
-            yield list(self._marked(jobs[at : at + CHUNK]))
+        for start in range(0, len(jobs), JOBS_PER_COMMAND):
+            yield list(self._held_by_hook(jobs[start : start + JOBS_PER_COMMAND]))
 
-    def _marked(self, jobs: Sequence[str]) -> Iterator[str]:
+    def _held_by_hook(self, jobs: Sequence[str]) -> Iterator[str]:
         """By halves where the columns do not fit or other jobs come than were asked for: whom that is about is left."""
         try:
-            rows = self.table(COMMENT, "-j", ",".join(jobs))
-            told = {row[0].decode(errors="replace"): row[1] for row in rows}
-            if len(told) != len(rows) or not told.keys() <= set(jobs):
+            rows = self.squeue(COMMENT_COLUMNS, "-j", ",".join(jobs))
+            comments = {row[0].decode(errors="replace"): row[1] for row in rows}
+            if len(comments) != len(rows) or not comments.keys() <= set(jobs):
                 raise WatchdogError("squeue shows other jobs than it was asked for")
         except WatchdogError:
             if time.monotonic() > self.deadline:
                 raise
             if len(jobs) > 1:
                 middle = len(jobs) // 2
-                yield from self._marked(jobs[:middle])
-                yield from self._marked(jobs[middle:])
+                yield from self._held_by_hook(jobs[:middle])
+                yield from self._held_by_hook(jobs[middle:])
             return  # one job alone: it has ended meanwhile, or shows itself so that nothing can be told of it
-        yield from (job for job, comment in told.items() if has_mark(comment.decode(errors="replace")))
+        yield from (job for job, comment in comments.items() if has_hook_mark(comment.decode(errors="replace")))
 
-    def change(self, lines: Sequence[str]) -> None:
+    def scontrol(self, lines: Sequence[str]) -> None:
         """Each a command of scontrol, many to a process."""
-        for at in range(0, len(lines), CHUNK):
-            self.run("scontrol", given=("\n".join(lines[at : at + CHUNK]) + "\n").encode())
+        for start in range(0, len(lines), JOBS_PER_COMMAND):
+            self.run("scontrol", stdin=("\n".join(lines[start : start + JOBS_PER_COMMAND]) + "\n").encode())
 
 
-def _cut(record: bytes, columns: Sequence[tuple[str, int]]) -> list[bytes]:
-    cells, at = [], 0
+def _split_columns(record: bytes, columns: Sequence[tuple[str, int]]) -> list[bytes]:
+    cells, start = [], 0
     for _, width in columns:
-        cells.append(record[at : at + width].rstrip(b" "))
-        at += width
+        cells.append(record[start : start + width].rstrip(b" "))
+        start += width
     return cells
 
 
-def has_mark(comment: str) -> bool:
+def has_hook_mark(comment: str) -> bool:
     """Whether the comment's hint word says that the hook holds the job."""
-    word = next((word for word in comment.split() if word.startswith(PREFIX)), "")
-    return len(word) <= LONGEST_HINT and MARK in word.removeprefix(PREFIX).split(",")
+    word = next((word for word in comment.split() if word.startswith(HINT_PREFIX)), "")
+    return len(word) <= MAX_HINT_LENGTH and HOOK_MARK in word.removeprefix(HINT_PREFIX).split(",")
 
 
-def last_beat(path: str) -> str:
+def read_heartbeat(path: str) -> str:
     """The heartbeat's first line; empty where there is none that can be read."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -191,40 +191,40 @@ def last_beat(path: str) -> str:
     return ""
 
 
-def nobody_schedules(beat: str, now: float, stale_after: float) -> bool:
+def is_daemon_dead(heartbeat: str, now: float, stale_after: float) -> bool:
     """Whether the last sign of life is none, too old, from the future, or says that the daemon stopped."""
-    match = BEAT.match(beat)
+    match = HEARTBEAT.match(heartbeat)
     if match is None or match[2] == "stopped":
         return True
     age = now - float(match[1])
-    return age > stale_after or age < -AHEAD
+    return age > stale_after or age < -MAX_CLOCK_SKEW
 
 
-def changed(path: str) -> int:
+def modified_at(path: str) -> int:
     """When the database was written last, in nanoseconds; 0 where there is none."""
     with suppress(OSError):
         return Path(path).stat().st_mtime_ns
     return 0
 
 
-def claims(path: str) -> dict[str, Claim]:
+def read_job_changes(path: str) -> dict[str, JobChanges]:
     """What is ours, as the database has it. Raises WatchdogError where it cannot be read."""
     if not Path(path).exists():
         raise WatchdogError(f"there is no database {path}")
     try:
-        rows = _rows(path, "ro")
+        rows = _read_rows(path, "ro")
     except sqlite3.Error:
         # A daemon that was killed in the middle of a write leaves a journal, which only a writer may roll back.
         try:
-            rows = _rows(path, "rw")
+            rows = _read_rows(path, "rw")
         except sqlite3.Error as error:
             raise WatchdogError(f"the database {path} cannot be read: {error}") from error
-    return {row[0]: _claim(row) for row in rows if isinstance(row[0], str) and JOB.match(row[0])}
+    return {row[0]: _job_changes(row) for row in rows if isinstance(row[0], str) and JOB_ID.match(row[0])}
 
 
-def _rows(path: str, mode: str) -> list[tuple[object, ...]]:
+def _read_rows(path: str, mode: str) -> list[tuple[object, ...]]:
     uri = f"{Path(path).absolute().as_uri()}?mode={mode}"
-    with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE)) as database:
+    with closing(sqlite3.connect(uri, uri=True, timeout=DATABASE_TIMEOUT)) as database:
         database.text_factory = lambda raw: raw.decode(errors="replace")
         database.execute("PRAGMA query_only = ON")
         query = (
@@ -234,23 +234,23 @@ def _rows(path: str, mode: str) -> list[tuple[object, ...]]:
         return list(database.execute(query))
 
 
-def _claim(row: Sequence[object]) -> Claim:
+def _job_changes(row: Sequence[object]) -> JobChanges:
     _, owner, held, reshaped, boosted, original, nice = row
-    nodes = _nodes(original) if reshaped else None
-    own = nice if boosted and isinstance(nice, int) and abs(nice) <= MOST_NICE else None
-    return Claim(str(owner), bool(held), nodes, own)
+    nodes = _original_nodes(original) if reshaped else None
+    original_nice = nice if boosted and isinstance(nice, int) and abs(nice) <= MAX_NICE else None
+    return JobChanges(str(owner), bool(held), nodes, original_nice)
 
 
-def _nodes(original: object) -> tuple[str, ...] | None:
+def _original_nodes(original: object) -> tuple[str, ...] | None:
     """The nodes that the job was submitted with; None where the stored request cannot be read."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         nodes = json.loads(str(original)).get("pinned") or []
-        if isinstance(nodes, list) and len(nodes) <= MOST_NODES and all(NODE.match(node) for node in nodes):
+        if isinstance(nodes, list) and len(nodes) <= MAX_NODES and all(NODE_NAME.match(node) for node in nodes):
             return tuple(sorted(nodes))
     return None
 
 
-class State:
+class StateFile:
     """The lock, and the jobs that were given back since the daemon's last sign of life and last word in the database.
 
     A file that cannot be made does not keep jobs from being given back: it is then as if there were none.
@@ -264,7 +264,7 @@ class State:
                 folder = Path(path).absolute().parent.stat()
                 os.fchown(self._file, folder.st_uid, folder.st_gid)
 
-    def taken(self) -> bool:
+    def is_locked(self) -> bool:
         """Whether another run is under way."""
         if self._file is None:
             return False
@@ -276,89 +276,97 @@ class State:
             return False
         return False
 
-    def read(self, death: str) -> frozenset[str]:
+    def read(self, outage: str) -> frozenset[str]:
         """The jobs given back since this death of the daemon; none where the file is about another."""
         if self._file is None:
             return frozenset()
         with suppress(OSError):
-            first, *jobs = os.pread(self._file, LONGEST_STATE, 0).decode(errors="replace").split("\n")
-            return frozenset(jobs) if first == death else frozenset()
+            first, *jobs = os.pread(self._file, MAX_STATE_BYTES, 0).decode(errors="replace").split("\n")
+            return frozenset(jobs) if first == outage else frozenset()
         return frozenset()
 
-    def write(self, death: str, jobs: frozenset[str]) -> None:
+    def write(self, outage: str, jobs: frozenset[str]) -> None:
         """Keep them. On a full disk nothing is kept."""
         if self._file is None:
             return
-        text = "\n".join((death, *sorted(jobs))).encode()
+        text = "\n".join((outage, *sorted(jobs))).encode()
         with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, text, 0)
 
 
-def is_held(job: Waiting) -> bool:
+def is_held(job: QueueEntry) -> bool:
     """Whether somebody's hold keeps it from starting, as far as it could be ours."""
-    return job.state in WAITS and (job.reason == OWNERS_HOLD or job.reason in OTHERS_HOLDS)
+    return job.state in PENDING_STATES and (job.reason == USER_HOLD_REASON or job.reason in ADMIN_HOLD_REASONS)
 
 
-def on_its_way_out(job: Waiting) -> bool:
+def is_ending(job: QueueEntry) -> bool:
     """Whether it ends and may come back held."""
-    return job.state in LEAVES
+    return job.state in ENDING_STATES
 
 
-def ours(slurm: Slurm, jobs: dict[str, Waiting], known: dict[str, Claim], done: frozenset[str]) -> Iterator[list[str]]:
+def releasable_jobs(
+    slurm: SlurmCommands, jobs: dict[str, QueueEntry], changes: dict[str, JobChanges], already_settled: frozenset[str]
+) -> Iterator[list[str]]:
     """The held jobs that are evidently ours, without those that were given back before, some at a time.
 
     First those that the database names. Comments take time: users with few held jobs come before those with many, who
     keep nobody but themselves held where time runs out.
     """
-    open_ones = {name: job for name, job in jobs.items() if name not in done and is_held(job)}
+    held = {name: job for name, job in jobs.items() if name not in already_settled and is_held(job)}
     yield [
         name
-        for name, job in open_ones.items()
-        if job.reason in OTHERS_HOLDS and name in known and known[name].held and known[name].owner == job.user
+        for name, job in held.items()
+        if job.reason in ADMIN_HOLD_REASONS
+        and name in changes
+        and changes[name].held_by_us
+        and changes[name].owner == job.user
     ]
-    by_owner = [name for name, job in open_ones.items() if job.reason == OWNERS_HOLD and job.restarts == 0]
-    many = Counter(jobs[name].user for name in by_owner)
-    yield from slurm.marked(sorted(by_owner, key=lambda name: many[jobs[name].user]))
+    user_held = [name for name, job in held.items() if job.reason == USER_HOLD_REASON and job.restarts == 0]
+    held_by_user = Counter(jobs[name].user for name in user_held)
+    yield from slurm.held_by_hook(sorted(user_held, key=lambda name: held_by_user[jobs[name].user]))
 
 
-def restored(name: str, claim: Claim | None) -> Iterator[str]:
+def restore_commands(job: str, changes: JobChanges | None) -> Iterator[str]:
     """What puts back the nodes and the nice that the job was submitted with."""
-    if claim is not None and claim.nodes is not None:
-        yield f"update JobId={name} ReqNodeList={','.join(claim.nodes)}"
-    if claim is not None and claim.nice is not None:
-        yield f"update JobId={name} Nice={claim.nice}"
+    if changes is not None and changes.original_nodes is not None:
+        yield f"update JobId={job} ReqNodeList={','.join(changes.original_nodes)}"
+    if changes is not None and changes.original_nice is not None:
+        yield f"update JobId={job} Nice={changes.original_nice}"
 
 
-def give_back(slurm: Slurm, known: dict[str, Claim], done: frozenset[str]) -> tuple[int, int, frozenset[str]]:
+def release_jobs(
+    slurm: SlurmCommands, changes: dict[str, JobChanges], already_settled: frozenset[str]
+) -> tuple[int, int, frozenset[str]]:
     """Give back what is ours: how many jobs, how many are held still, and what need not be given back again."""
-    jobs = slurm.jobs()
-    pinned = [
+    jobs = slurm.queue()
+    changed = [
         name
-        for name, claim in known.items()
-        if name in jobs and name not in done and jobs[name].state in WAITS and jobs[name].user == claim.owner
+        for name, change in changes.items()
+        if name in jobs and name not in already_settled
+        and jobs[name].state in PENDING_STATES and jobs[name].user == change.owner
     ]  # fmt: skip
-    lines = [line for name in pinned if not is_held(jobs[name]) for line in restored(name, known[name])]
-    held = {name for name in pinned if is_held(jobs[name])}
-    let_go: list[str] = []
+    lines = [line for name in changed if not is_held(jobs[name]) for line in restore_commands(name, changes[name])]
+    held = {name for name in changed if is_held(jobs[name])}
+    released: list[str] = []
     # Some at a time, each lot before the next is looked for: what takes long keeps nobody held who is known already.
-    for some in ours(slurm, jobs, known, done):
+    for batch in releasable_jobs(slurm, jobs, changes, already_settled):
         # One that cannot be changed is released all the same: better pinned than held.
-        lines += [line for name in some if name in held for line in restored(name, known[name])]
-        slurm.change(lines + [f"release {name}" for name in some])
+        lines += [line for name in batch if name in held for line in restore_commands(name, changes[name])]
+        slurm.scontrol(lines + [f"release {name}" for name in batch])
         lines = []
-        let_go += some
-    after = slurm.jobs() if let_go else jobs
-    left = [name for name in let_go if name in after and is_held(after[name])]
+        released += batch
+    after = slurm.queue() if released else jobs
+    still_held = [name for name in released if name in after and is_held(after[name])]
     settled = {
         name
-        for name in (*known, *let_go)
-        if name not in after or not (is_held(after[name]) or on_its_way_out(after[name]))
+        for name in (*changes, *released)
+        if name not in after or not (is_held(after[name]) or is_ending(after[name]))
     }
-    return len(let_go) - len(left), len(left), done | settled
+    return len(released) - len(still_held), len(still_held), already_settled | settled
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Give jobs back to Slurm when nobody schedules any more.")
     parser.add_argument("--now", action="store_true", help="also while the daemon seems to live, and all once more")
     parser.add_argument("--heartbeat", default="/var/lib/synsched/heartbeat", help="the daemon's sign of life")
@@ -372,28 +380,30 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def watch(given: argparse.Namespace) -> int:
+def run_once(options: argparse.Namespace) -> int:
     """One run; the exit status: 0 where nothing of ours is held any more, as far as it can be known."""
-    beat = last_beat(given.heartbeat)
-    if not given.now and not nobody_schedules(beat, time.time(), given.stale_after):
+    heartbeat = read_heartbeat(options.heartbeat)
+    if not options.now and not is_daemon_dead(heartbeat, time.time(), options.stale_after):
         return 0
-    state = State(given.state or f"{given.database}.watchdog")
-    if state.taken():
+    state = StateFile(options.state or f"{options.database}.watchdog")
+    if state.is_locked():
         return 0
-    death = f"{beat} {changed(given.database)}"
-    problem, known = "", {}
+    outage = f"{heartbeat} {modified_at(options.database)}"
+    problem, changes = "", {}
     try:
-        known = claims(given.database)
+        changes = read_job_changes(options.database)
     except WatchdogError as error:
         problem = f"{error}: only jobs that the hook held are given back"
-    done = frozenset() if given.now else state.read(death)
-    slurm = Slurm(given.commands, given.slurm_conf, time.monotonic() + given.time_limit, given.command_limit)
-    released, left, settled = give_back(slurm, known, done)
-    state.write(death, settled)
-    if left:
-        why = f": {slurm.said[-1]}" if slurm.said else ""
-        problem = "; ".join(filter(None, (problem, f"{left} could not be released{why}")))
-    if released or given.now or left:
+    already_settled = frozenset() if options.now else state.read(outage)
+    slurm = SlurmCommands(
+        options.commands, options.slurm_conf, time.monotonic() + options.time_limit, options.command_limit
+    )
+    released, still_held, settled = release_jobs(slurm, changes, already_settled)
+    state.write(outage, settled)
+    if still_held:
+        why = f": {slurm.errors[-1]}" if slurm.errors else ""
+        problem = "; ".join(filter(None, (problem, f"{still_held} could not be released{why}")))
+    if released or options.now or still_held:
         print(f"synsched watchdog: {released} held {'job' if released == 1 else 'jobs'} given back to Slurm")  # noqa: T201 - cron mails it
     if problem:
         raise WatchdogError(problem)
@@ -402,10 +412,10 @@ def watch(given: argparse.Namespace) -> int:
 
 def main() -> int:
     """Run once, whatever happens within the time limit; a failure is one line on standard error."""
-    given = arguments()
-    signal.alarm(int(given.time_limit + given.command_limit) + 10)  # the last resort: a file system that hangs
+    options = parse_arguments()
+    signal.alarm(int(options.time_limit + options.command_limit) + 10)  # the last resort: a file system that hangs
     try:
-        return watch(given)
+        return run_once(options)
     except WatchdogError as error:
         print(f"synsched watchdog: {error}", file=sys.stderr)  # noqa: T201
     except Exception as error:  # one line for cron's mail, not a traceback

@@ -13,15 +13,13 @@ from typing import Final
 
 from slurmsched import __version__
 from slurmsched.model import Node, Snapshot
-from slurmsched.settings import DEFAULT_FILE, Loaded, Settings
-from slurmsched.settings.memory import USUAL_SIZE, ClusterSize, daemon_memory
-from slurmsched.settings.paths import written_folders
-from slurmsched.settings.showing import tables
-
-__all__ = ["Devices", "NodeGroup", "Unit", "folders_outside", "installation", "node_groups", "systemd_word"]
+from slurmsched.settings import DEFAULT_FILE, LoadedSettings, Settings
+from slurmsched.settings.definition import written_folders
+from slurmsched.settings.file import settings_tables
+from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE, ClusterSize, daemon_memory
 
 _COMMAND: Final = "synsched"
-_PATH_OF_CRON: Final = ("/usr/bin", "/bin")
+_CRON_PATH: Final = ("/usr/bin", "/bin")
 
 _OWN_FOLDERS: Final = (PurePosixPath("/var/lib/synsched"), PurePosixPath("/run/synsched"))
 """The unit's StateDirectory and RuntimeDirectory, which systemd makes and lets it write to."""
@@ -30,7 +28,7 @@ _TEMPORARY: Final = (PurePosixPath("/tmp"), PurePosixPath("/var/tmp"))  # noqa: 
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SystemdUnit:
     """What the systemd unit is told: folders the daemon writes to outside its own, and MiB of memory.
 
     `private_tmp` is whether it can have a /tmp of its own: not where a setting names a folder in the common one.
@@ -43,7 +41,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class GpuRange:
     """GPUs of one type with neighbouring indices, `first` to `last`."""
 
     type: str
@@ -68,7 +66,7 @@ class NodeGroup:
     """
 
     names: tuple[str, ...]
-    devices: tuple[Devices, ...]
+    devices: tuple[GpuRange, ...]
     shards: int
     weight: int
     cpus_per_gpu: int
@@ -83,10 +81,10 @@ class NodeGroup:
 
 def node_groups(snapshot: Snapshot) -> tuple[NodeGroup, ...]:
     """The cluster's GPU nodes, alike ones together, in the order in which Slurm names them."""
-    groups: dict[tuple[tuple[Devices, ...], int, int], list[Node]] = {}
+    groups: dict[tuple[tuple[GpuRange, ...], int, int], list[Node]] = {}
     for node in snapshot.nodes:
         if node.gpus:
-            key = (_devices(node), sum(gpu.shards for gpu in node.gpus), node.weight)
+            key = (_gpu_ranges(node), sum(gpu.shards for gpu in node.gpus), node.weight)
             groups.setdefault(key, []).append(node)
     return tuple(
         NodeGroup(
@@ -94,33 +92,33 @@ def node_groups(snapshot: Snapshot) -> tuple[NodeGroup, ...]:
             devices=devices,
             shards=shards,
             weight=weight,
-            cpus_per_gpu=min(node.proportional(1).cpus for node in nodes),
-            memory_per_gpu=min(node.proportional(1).memory for node in nodes),
+            cpus_per_gpu=min(node.proportional_share(1).cpus for node in nodes),
+            memory_per_gpu=min(node.proportional_share(1).memory for node in nodes),
         )
         for (devices, shards, weight), nodes in groups.items()
     )
 
 
-def installation(
-    loaded: Loaded | None = None,
+def template_values(
+    loaded: LoadedSettings | None = None,
     *,
     snapshot: Snapshot | None = None,
     command: str | None = None,
     user: str = _COMMAND,
-    size: ClusterSize = USUAL_SIZE,
+    size: ClusterSize = DEFAULT_CLUSTER_SIZE,
 ) -> dict[str, object]:
     """The values for `render`: every shipped template is content with these.
 
     Only with a snapshot are there `node_groups`; the templates of Slurm's own files need them. `size` is the cluster's,
     for the memory in the systemd unit.
     """
-    loaded = loaded or Loaded(Settings())
+    loaded = loaded or LoadedSettings(Settings())
     values: dict[str, object] = {
         "version": __version__,
         "settings": loaded.settings,
-        "tables": tables(loaded),
+        "tables": settings_tables(loaded),
         "file": loaded.file or DEFAULT_FILE,
-        "command": command or _own_command(),
+        "command": command or _command_path(),
         "user": user,
         "unit": _unit(loaded.settings, size),
         "systemd_word": systemd_word,
@@ -141,30 +139,30 @@ def systemd_word(text: str | PurePosixPath) -> str:
     return f'"{escaped}"'
 
 
-def folders_outside(settings: Settings) -> tuple[str, ...]:
+def extra_write_folders(settings: Settings) -> tuple[str, ...]:
     """Folders that the daemon writes to and that the unit does not make for it."""
     return tuple(folder for folder in written_folders(settings) if not _within(folder, _OWN_FOLDERS))
 
 
-def _unit(settings: Settings, size: ClusterSize) -> Unit:
-    folders = folders_outside(settings)
+def _unit(settings: Settings, size: ClusterSize) -> SystemdUnit:
+    folders = extra_write_folders(settings)
     private_tmp = not any(_within(folder, _TEMPORARY) for folder in folders)
-    return Unit(folders, private_tmp, daemon_memory(settings, size), size)
+    return SystemdUnit(folders, private_tmp, daemon_memory(settings, size), size)
 
 
 def _within(folder: str, bases: tuple[PurePosixPath, ...]) -> bool:
     return any(PurePosixPath(folder).is_relative_to(base) for base in bases)
 
 
-def _devices(node: Node) -> tuple[Devices, ...]:
+def _gpu_ranges(node: Node) -> tuple[GpuRange, ...]:
     """The node's GPUs as stretches: the index less the position is the same all along one stretch."""
     by_index = sorted(node.gpus, key=lambda gpu: gpu.index)
     stretches = groupby(enumerate(by_index), key=lambda at: (at[1].type, at[1].index - at[0]))
-    found = []
+    ranges = []
     for (kind, _), members in stretches:
         indices = [gpu.index for _, gpu in members]
-        found.append(Devices(kind, indices[0], indices[-1]))
-    return tuple(found)
+        ranges.append(GpuRange(kind, indices[0], indices[-1]))
+    return tuple(ranges)
 
 
 def _uids(user: str) -> tuple[int, ...]:
@@ -177,14 +175,14 @@ def _uids(user: str) -> tuple[int, ...]:
 
 def _slurm_commands() -> str:
     """The folder of Slurm's commands where cron would not find them; empty otherwise."""
-    found = shutil.which("scontrol")
-    folder = os.path.dirname(os.path.abspath(found)) if found else ""  # noqa: PTH100, PTH120 - links stay links
-    return "" if folder in _PATH_OF_CRON else folder
+    scontrol = shutil.which("scontrol")
+    folder = os.path.dirname(os.path.abspath(scontrol)) if scontrol else ""  # noqa: PTH100, PTH120 - links stay links
+    return "" if folder in _CRON_PATH else folder
 
 
-def _own_command() -> str:
+def _command_path() -> str:
     """The absolute path of the command that runs, or of the one on PATH; units and cron lines need one."""
-    own = sys.argv[0]
-    if os.path.basename(own) == _COMMAND and os.path.exists(own):  # noqa: PTH119, PTH110 - argv is text
-        return os.path.abspath(own)  # noqa: PTH100
+    program = sys.argv[0]
+    if os.path.basename(program) == _COMMAND and os.path.exists(program):  # noqa: PTH119, PTH110 - argv is text
+        return os.path.abspath(program)  # noqa: PTH100
     return shutil.which(_COMMAND) or f"/usr/bin/{_COMMAND}"

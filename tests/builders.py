@@ -8,20 +8,20 @@ from typing import Any
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
 from slurmsched.model import (
-    MILLI,
+    MILLI_PER_GPU,
     Gpu,
     Job,
     JobState,
     Node,
+    NodeAllocation,
     NodeState,
     Partition,
     Request,
     Resources,
-    Share,
     Snapshot,
     parse_hints,
 )
-from slurmsched.policies.protocol import Situation
+from slurmsched.policies.stages import Situation
 
 GIB = 1024
 CPUS = 24
@@ -42,7 +42,7 @@ def node(
 ) -> Node:
     """A node; `busy` are the indices of GPUs that somebody has, `shards` are there on each GPU."""
     taken = frozenset(busy)
-    devices = tuple(Gpu(i, gpu_type, MILLI if i in taken else 0, shards) for i in range(gpus))
+    devices = tuple(Gpu(i, gpu_type, MILLI_PER_GPU if i in taken else 0, shards) for i in range(gpus))
     other.setdefault("partitions", frozenset({"gpu"}))
     other.setdefault("features", frozenset({gpu_type}))
     other.setdefault("state", NodeState.UP)
@@ -56,7 +56,7 @@ def job(
     memory: int = 0,
     hint: str = "",
     user: str = "alice",
-    on: Iterable[Share] = (),
+    on: Iterable[NodeAllocation] = (),
     request: Request | None = None,
     **other: Any,
 ) -> Job:
@@ -67,9 +67,15 @@ def job(
     other.setdefault("state", JobState.RUNNING if shares else JobState.PENDING)
     other.setdefault("state_text", other["state"].name)
     other.setdefault("partitions", ("gpu",))
-    other.setdefault("standing", wanted)
+    other.setdefault("current_request", other.pop("standing", wanted))
     return Job(
-        id=str(number), user=user, request=wanted, shares=shares, comment=comment, hints=parse_hints(comment), **other
+        id=str(number),
+        user=user,
+        original_request=wanted,
+        allocations=shares,
+        comment=comment,
+        hints=parse_hints(comment),
+        **other,
     )
 
 
@@ -79,10 +85,10 @@ def share(
     cpus: int = 3,
     memory: int = MEMORY // 8,
     gpu_type: str = "v100",
-) -> Share:
+) -> NodeAllocation:
     """What a job has on one node; `gpus` as a number or as indices."""
     indices = tuple(range(gpus)) if isinstance(gpus, int) else tuple(gpus)
-    return Share(where, Resources(len(indices), cpus, memory), gpu_type, indices)
+    return NodeAllocation(where, Resources(len(indices), cpus, memory), gpu_type, indices)
 
 
 def snapshot(nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), time: float = 10_000.0, **other: Any) -> Snapshot:
@@ -97,12 +103,15 @@ def snapshot(nodes: Iterable[Node] = (), jobs: Iterable[Job] = (), time: float =
 
 def with_jobs(on: Node, jobs: Iterable[Job]) -> Node:
     """The node with the jobs' shares taken."""
-    shares = [s for j in jobs for s in j.shares if s.node == on.name and j.state is not JobState.FINISHED]
+    shares = [s for j in jobs for s in j.allocations if s.node == on.name and j.state is not JobState.FINISHED]
     taken = {index for s in shares for index in s.indices} | {g.index for g in on.gpus if not g.idle}
     used = sum((s.resources for s in shares), on.used)
     cut = {g.index: sum(s.shards for s in shares if g.index in s.indices) for g in on.gpus}
     devices = tuple(
-        replace(g, used=MILLI * cut[g.index] // g.shards if cut[g.index] else MILLI if g.index in taken else 0)
+        replace(
+            g,
+            used=MILLI_PER_GPU * cut[g.index] // g.shards if cut[g.index] else MILLI_PER_GPU if g.index in taken else 0,
+        )
         for g in on.gpus
     )
     return Node(
@@ -132,8 +141,8 @@ def situation(
     """What a policy is asked: every job is managed unless said otherwise, every node that is up may be started on."""
     seen = other.pop("seen", None) or snapshot(nodes, jobs, time)
     known = knowledge or shipped_profiles()
-    up = {p.name: frozenset(n for n in p.nodes if seen.node[n].state is NodeState.UP) for p in seen.partitions}
-    other.setdefault("usable", up)
+    up = {p.name: frozenset(n for n in p.nodes if seen.nodes_by_name[n].state is NodeState.UP) for p in seen.partitions}
+    other.setdefault("open_nodes", up)
     ours = seen.jobs if managed is None else tuple(managed)
     return Situation(
         snapshot=seen,

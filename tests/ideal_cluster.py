@@ -9,20 +9,20 @@ from slurmsched.model import (
     Hold,
     Job,
     JobId,
+    JobSpec,
     JobState,
-    Memory,
     Node,
+    NodeAllocation,
     Operation,
     Plan,
     Request,
     Resources,
     Result,
-    Shape,
-    Share,
+    SchedulerState,
     Snapshot,
     Verb,
 )
-from slurmsched.rounds.progress import Done, ready, settled
+from slurmsched.rounds.progress import FinishedOperation, is_settled, ready_operations
 from tests.builders import snapshot
 
 MANY = 1000
@@ -54,54 +54,58 @@ class IdealCluster:
 
     def follow(self, plan: Plan) -> Snapshot:
         """Execute the whole plan as the daemon would, checking after each batch that no node gives more than it has."""
-        done: dict[int, Done] = {}
+        done: dict[int, FinishedOperation] = {}
         for _ in range(MANY):
-            batch = ready(plan, done, self.observe(), self.time)
+            batch = ready_operations(plan, done, self.observe(), self.time)
             for index in batch:
-                done[index] = Done(self.execute(plan.operations[index]), self.time)
+                done[index] = FinishedOperation(self.execute(plan.operations[index]), self.time)
                 self.assert_no_node_is_overcommitted()
-            if not batch and settled(plan, done, self.observe(), self.time):
+            if not batch and is_settled(plan, done, self.observe(), self.time):
                 return self.observe()
             self.time += 0 if batch else 60
         raise AssertionError(f"the plan does not settle: {plan}")
 
     def assert_no_node_is_overcommitted(self) -> None:
         for node in self.observe().nodes:
-            taken = sum((s.resources for j in self.jobs.values() for s in j.shares if s.node == node.name), Resources())
+            taken = sum(
+                (s.resources for j in self.jobs.values() for s in j.allocations if s.node == node.name), Resources()
+            )
             assert (taken + self.nodes[node.name].used).fits_in(node.total), node.name
 
-    def remembered(self, before: Snapshot) -> Memory:
+    def remembered(self, before: Snapshot) -> SchedulerState:
         """What a store would know: requests as they were, and holds set by us since."""
         ours = {op.subject for op in self.executed if op.verb in (Verb.HOLD, Verb.REQUEUE)}
         held = frozenset(job for job in ours if self.jobs[job].hold is not Hold.NONE)
-        nices = {op.subject: before.job[op.subject].nice for op in self.executed if op.verb is Verb.PRIORITIZE}
-        return Memory(originals={job.id: job.standing for job in before.jobs}, held=held, nices=nices)
+        nices = {op.subject: before.jobs_by_id[op.subject].nice for op in self.executed if op.verb is Verb.PRIORITIZE}
+        return SchedulerState(
+            original_requests={job.id: job.current_request for job in before.jobs}, held=held, nices=nices
+        )
 
     def _start(self, job_id: JobId) -> None:
         job = self.jobs[job_id]
-        if job.state is JobState.PENDING and job.standing.pinned:
-            shares = self._room_for(job.standing)
+        if job.state is JobState.PENDING and job.current_request.pinned:
+            shares = self._room_for(job.current_request)
             if shares:
-                self.jobs[job_id] = replace(job, state=JobState.RUNNING, shares=shares, run_time=0.0)
+                self.jobs[job_id] = replace(job, state=JobState.RUNNING, allocations=shares, run_time=0.0)
 
-    def _room_for(self, request: Request) -> tuple[Share, ...]:
-        seen, shares = self.observe(), list[Share]()
+    def _room_for(self, request: Request) -> tuple[NodeAllocation, ...]:
+        seen, shares = self.observe(), list[NodeAllocation]()
         each = request.gpus_per_node or request.gpus // len(request.pinned)
         for name in sorted(request.pinned):
-            node = seen.node[name]
+            node = seen.nodes_by_name[name]
             idle = [gpu for gpu in node.gpus if gpu.idle and request.gpu_type in (None, gpu.type)][:each]
             size = Resources(each, request.cpus // len(request.pinned), request.memory)
             if len(idle) < each or not size.fits_in(node.free):
                 return ()
-            shares.append(Share(name, size, idle[0].type, tuple(gpu.index for gpu in idle)))
+            shares.append(NodeAllocation(name, size, idle[0].type, tuple(gpu.index for gpu in idle)))
         return tuple(shares)
 
 
 def _reshaped(job: Job, operation: Operation) -> Job:
     shape = operation.after
-    assert isinstance(shape, Shape)
+    assert isinstance(shape, JobSpec)
     standing = replace(
-        job.standing,
+        job.current_request,
         gpus=shape.gpus,
         gpu_type=shape.gpu_type,
         gpus_per_node=shape.gpus_per_node,
@@ -112,7 +116,7 @@ def _reshaped(job: Job, operation: Operation) -> Job:
         memory=shape.memory,
         pinned=frozenset(shape.nodes),
     )
-    return replace(job, standing=standing)
+    return replace(job, current_request=standing)
 
 
 def _reprioritized(job: Job, operation: Operation) -> Job:
@@ -121,12 +125,12 @@ def _reprioritized(job: Job, operation: Operation) -> Job:
 
 
 def _requeued(job: Job, _: Operation) -> Job:
-    return replace(job, state=JobState.PENDING, hold=Hold.REQUEUED, shares=(), restarts=job.restarts + 1)
+    return replace(job, state=JobState.PENDING, hold=Hold.REQUEUED, allocations=(), restarts=job.restarts + 1)
 
 
 _CHANGES: dict[Verb, Callable[[Job, Operation], Job]] = {
     Verb.HOLD: lambda job, operation: replace(job, hold=Hold(str(operation.after))),
-    Verb.RESHAPE: _reshaped,
+    Verb.UPDATE: _reshaped,
     Verb.RELEASE: lambda job, _: replace(job, hold=Hold.NONE),
     Verb.NOTIFY: lambda job, _: job,
     Verb.REQUEUE: _requeued,

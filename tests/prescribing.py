@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
-    Code,
     Decision,
     Job,
     JobId,
     JobState,
-    Ranked,
+    NodeAllocation,
+    RankedJob,
     Reason,
+    ReasonCode,
     Resources,
-    Share,
     Snapshot,
     Target,
     Verb,
 )
-from slurmsched.policies.protocol import Situation
-from slurmsched.rounds.usable import usable_nodes
+from slurmsched.policies.stages import Situation
+from slurmsched.rounds.scope import usable_nodes
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Anyone:
 class Prescribed:
     """A system that decides what it is told: `targets` as job id to shares, everyone else waits or stays."""
 
-    targets: Mapping[JobId, tuple[Share, ...]] = field(default_factory=dict)
+    targets: Mapping[JobId, tuple[NodeAllocation, ...]] = field(default_factory=dict)
     victims: Mapping[JobId, JobId] = field(default_factory=dict)
     order: tuple[JobId, ...] = ()
 
@@ -65,15 +65,15 @@ class InOrder:
 
     def decide(self, situation: Situation) -> Decision:
         known = {job.id: job for job in situation.jobs}
-        ranked = sorted(known, key=lambda job: (job not in situation.fixed, self.order.index(job)))
+        ranked = sorted(known, key=lambda job: (job not in situation.non_preemptible, self.order.index(job)))
         left = {node.name: node.free for node in situation.snapshot.nodes}
         for job in known.values():
-            for share in job.shares:
+            for share in job.allocations:
                 left[share.node] += share.resources
-        targets: dict[JobId, tuple[Share, ...]] = {}
+        targets: dict[JobId, tuple[NodeAllocation, ...]] = {}
         for name in ranked:
             job = known[name]
-            shares = job.shares or _first_fit(job, left, situation)
+            shares = job.allocations or _first_fit(job, left, situation)
             if shares and all(share.resources.fits_in(left[share.node]) for share in shares):
                 targets[name] = shares
                 for share in shares:
@@ -86,7 +86,7 @@ class InOrder:
 
 def decision(
     jobs: Iterable[Job],
-    targets: Mapping[JobId, tuple[Share, ...]],
+    targets: Mapping[JobId, tuple[NodeAllocation, ...]],
     victims: Mapping[JobId, JobId] | None = None,
     order: tuple[JobId, ...] = (),
 ) -> Decision:
@@ -95,25 +95,27 @@ def decision(
     ranked = (*order, *(name for name in names if name not in order))
     return Decision(
         policy="prescribed",
-        order=tuple(Ranked(name, f"number {place}") for place, name in enumerate(ranked, 1)),
+        order=tuple(RankedJob(name, f"number {place}") for place, name in enumerate(ranked, 1)),
         targets={
-            name: Target(name, shares, (Reason(Code.FIRST_IN_ORDER, {"order": "given"}),))
+            name: Target(name, shares, (Reason(ReasonCode.FIRST_IN_ORDER, {"order": "given"}),))
             for name, shares in targets.items()
         },
-        waiting={name: Reason(Code.NO_ROOM, {"gpus": 1}) for name in names if name not in targets},
+        waiting={name: Reason(ReasonCode.NO_ROOM, {"gpus": 1}) for name in names if name not in targets},
         victims=victims or {},
     )
 
 
 def situation(snapshot: Snapshot, fixed: Mapping[JobId, Reason] | None = None, moves: int = 8) -> Situation:
     """Every pending or running job of the snapshot, as if all were managed and could start."""
-    jobs = tuple(snapshot.in_state(JobState.PENDING, JobState.RUNNING))
+    jobs = tuple(snapshot.jobs_in_state(JobState.PENDING, JobState.RUNNING))
     return Situation(snapshot, jobs, Knowledge(), fixed or {}, usable_nodes(snapshot), moves)
 
 
-def _first_fit(job: Job, left: Mapping[str, Resources], situation: Situation) -> tuple[Share, ...]:
-    each = job.request.gpus // job.request.nodes
-    size = Resources(each, job.request.cpus // job.request.nodes, job.request.memory or 1)
-    names = [node.name for node in situation.snapshot.nodes if node.name in situation.usable["gpu"]]
-    found = [name for name in names if size.fits_in(left[name])][: job.request.nodes]
-    return tuple(Share(name, size, "v100") for name in found) if len(found) == job.request.nodes else ()
+def _first_fit(job: Job, left: Mapping[str, Resources], situation: Situation) -> tuple[NodeAllocation, ...]:
+    each = job.original_request.gpus // job.original_request.nodes
+    size = Resources(each, job.original_request.cpus // job.original_request.nodes, job.original_request.memory or 1)
+    names = [node.name for node in situation.snapshot.nodes if node.name in situation.open_nodes["gpu"]]
+    found = [name for name in names if size.fits_in(left[name])][: job.original_request.nodes]
+    return (
+        tuple(NodeAllocation(name, size, "v100") for name in found) if len(found) == job.original_request.nodes else ()
+    )

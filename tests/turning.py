@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobState, Node, Share
+from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation
 from slurmsched.policies import Situation
 from slurmsched.policies.gandiva_fair import GandivaFair
-from slurmsched.settings import Tickets
+from slurmsched.settings import TicketSettings
 from tests.builders import snapshot
 
 QUANTUM = 60.0
@@ -23,7 +23,7 @@ class Cluster:
 
     nodes: Sequence[Node]
     jobs: list[Job]
-    said: Tickets
+    said: TicketSettings
     knowledge: Knowledge = field(default_factory=Knowledge)
     time: float = 0.0
     state: dict[str, object] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Cluster:
             snapshot=seen,
             jobs=seen.jobs,
             knowledge=replace(self.knowledge, service=dict(self.service)),
-            usable={"gpu": frozenset(one.name for one in self.nodes)},
-            moves=1000,
+            open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
+            max_moves=1000,
             period=QUANTUM,
             state=self.state,
             tickets=self.said,
@@ -52,20 +52,20 @@ class Cluster:
             after = list[Job]()
             for one in self.jobs:
                 target = decision.targets.get(one.id)
-                shares = tuple(_placed(share, idle) for share in target.shares) if target else ()
+                shares = tuple(_placed(share, idle) for share in target.allocations) if target else ()
                 runs = {share.node for share in shares} == set(one.nodes) and bool(shares)
                 for share in shares:
                     self.by_type[one.user, share.gpu_type] += share.resources.gpus * QUANTUM
                     self.service[one.id] += share.resources.gpus * QUANTUM
                 state = JobState.RUNNING if shares else JobState.PENDING
-                after.append(replace(one, shares=shares, state=state, run_time=QUANTUM + one.run_time * runs))
+                after.append(replace(one, allocations=shares, state=state, run_time=QUANTUM + one.run_time * runs))
             self.jobs, self.time = after, self.time + QUANTUM
 
 
-def _placed(share: Share, idle: dict[str, list[int]]) -> Share:
+def _placed(share: NodeAllocation, idle: dict[str, list[int]]) -> NodeAllocation:
     return replace(share, indices=tuple(idle[share.node].pop(0) for _ in range(share.resources.gpus)))
 
 
-def tickets(users: Sequence[int] = (), trading: bool = True) -> Tickets:
+def tickets(users: Sequence[int] = (), trading: bool = True) -> TicketSettings:
     held = tuple(f"u{number}={count}" for number, count in enumerate(users))
-    return Tickets(users=held, quantum=QUANTUM, wide_quantum=QUANTUM, trading=trading)
+    return TicketSettings(users=held, quantum=QUANTUM, wide_quantum=QUANTUM, trading=trading)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cluster import Cluster, Options
+from .cluster import Cluster, ClusterOptions
 from .commands import ClusterError, Commands
 
-__all__ = ["Cluster", "ClusterError", "Commands", "Options"]
+__all__ = ["Cluster", "ClusterError", "ClusterOptions", "Commands"]

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .cluster import Cluster, Options, cluster_names
+from .cluster import Cluster, ClusterOptions, cluster_names
 from .commands import ClusterError, Commands
 from .engine import ensure_docker
 from .images import DEBIAN, RELEASES, ensure_image
 from .nodes import DEFAULT_SPEC, parse_nodes
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-MOST_CONTAINERS = 200  # a cluster's network has 254 addresses
+MAX_CONTAINERS = 200  # a cluster's network has 254 addresses
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _show(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
@@ -41,15 +41,15 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     source = Path(args.source).resolve()
     if not source.is_dir():
         raise ClusterError(f"--source {source} is not a folder")
-    options = Options(
+    options = ClusterOptions(
         args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides, args.source_tarball
     )
-    if len(options.gpus_of) > MOST_CONTAINERS:
-        raise ClusterError(f"at most {MOST_CONTAINERS} nodes with a container each: use --virtual for more")
+    if len(options.gpus_by_node) > MAX_CONTAINERS:
+        raise ClusterError(f"at most {MAX_CONTAINERS} nodes with a container each: use --virtual for more")
     ensure_docker(commands)
     Cluster(commands, args.name).up(options)
     nodes = ",".join(group.hostlist for group in options.groups)
-    _show(f"{args.name}: Slurm {RELEASES[args.release]} ({args.release}) is up: {nodes}")
+    _print(f"{args.name}: Slurm {RELEASES[args.release]} ({args.release}) is up: {nodes}")
 
 
 def _down(commands: Commands, args: argparse.Namespace) -> None:
@@ -79,26 +79,26 @@ def _logs(commands: Commands, args: argparse.Namespace) -> None:
     for host in chosen:
         result = commands.attempt("docker", "logs", cluster.container(host))
         for line in (result.stdout + result.stderr).splitlines():
-            _show(line if args.container else f"{host}: {line}")
+            _print(line if args.container else f"{host}: {line}")
 
 
 def _status(commands: Commands, _args: argparse.Namespace) -> None:
     names = cluster_names(commands)
     if not names:
-        _show("no cluster is up")
+        _print("no cluster is up")
     for name in names:
         cluster = Cluster(commands, name)
         hosts = cluster.hosts()
-        _show(f"{name}: " + " ".join(f"{host}={state}" for host, state in sorted(hosts.items())))
+        _print(f"{name}: " + " ".join(f"{host}={state}" for host, state in sorted(hosts.items())))
         if hosts.get("login") == "running":
             sinfo = commands.attempt("docker", "exec", cluster.container("login"), "sinfo", "-p", "gpu", timeout=15)
-            _show((sinfo.stdout or sinfo.stderr).rstrip())
+            _print((sinfo.stdout or sinfo.stderr).rstrip())
 
 
 def _images(commands: Commands, args: argparse.Namespace) -> None:
     ensure_docker(commands)
     for release in [args.release] if args.release else DEBIAN:
-        _show(ensure_image(commands, release, args.source_tarball, yielding=args.yielding))
+        _print(ensure_image(commands, release, args.source_tarball, yielding=args.yielding))
 
 
 def _stop(commands: Commands, args: argparse.Namespace) -> None:

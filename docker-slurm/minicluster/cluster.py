@@ -22,7 +22,7 @@ READY_SECONDS = 120
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """What a cluster looks like."""
 
     release: str
@@ -35,12 +35,12 @@ class Options:
     """Slurm's source, for the release that is built from it."""
 
     @property
-    def gpus_of(self) -> dict[str, int]:
+    def gpus_by_node(self) -> dict[str, int]:
         """The containers for nodes, and how many fake GPUs each has; none for virtual nodes."""
         return {} if self.virtual else {name: group.gpus for group in self.groups for name in group.names}
 
     @property
-    def most_gpus(self) -> int:
+    def max_gpus(self) -> int:
         """The largest node's number of GPUs."""
         return max(group.gpus for group in self.groups)
 
@@ -56,17 +56,17 @@ class Cluster:
         """The docker name of a host's container."""
         return f"slurmsched-{self.name}-{host}"
 
-    def up(self, options: Options) -> None:
+    def up(self, options: ClusterOptions) -> None:
         """Make the cluster, or finish making it, and return when all of it is ready."""
         image = ensure_image(self.commands, options.release, options.tarball)
         settings = hashlib.sha256(f"{options!r} {image}".encode()).hexdigest()[:16]
-        hosts = [*SERVICES, *options.gpus_of]
-        present = self._labelled("ps", "-a", "--format", f'{{{{.Names}}}} {{{{.Label "{SETTINGS_LABEL}"}}}}')
+        hosts = [*SERVICES, *options.gpus_by_node]
+        present = self._list_labelled("ps", "-a", "--format", f'{{{{.Names}}}} {{{{.Label "{SETTINGS_LABEL}"}}}}')
         if any(line.split()[-1] != settings for line in present):
             hint = f"run `cluster down --name {self.name}` first"
             raise ClusterError(f"cluster {self.name} is there with other settings: {hint}")
         if len(present) == len(hosts):
-            _at_once(self.start, hosts)
+            _in_parallel(self.start, hosts)
         else:
             self.down()
             self._create(options, image, settings)
@@ -74,23 +74,23 @@ class Cluster:
 
     def down(self) -> None:
         """Remove everything that carries this cluster's label."""
-        containers = self._labelled("ps", "-aq")
+        containers = self._list_labelled("ps", "-aq")
         if containers:
             self.commands.attempt("docker", "rm", "--force", "--volumes", *containers)
-        left = [self._labelled("network", "ls", "-q"), self._labelled("volume", "ls", "-q")]
+        left = [self._list_labelled("network", "ls", "-q"), self._list_labelled("volume", "ls", "-q")]
         for kind, names in zip(("network", "volume"), left, strict=True):
             if names:
                 self.commands.run("docker", kind, "rm", *names)
 
     def start(self, host: str) -> None:
         """Start a stopped container."""
-        self.commands.run("docker", "start", self._known(host))
+        self.commands.run("docker", "start", self._existing_container(host))
 
     def stop(self, host: str, *, kill: bool = False) -> None:
         """Stop a container, at once and without warning if `kill`."""
-        self.commands.run("docker", *(("kill",) if kill else ("stop", "-t", "5")), self._known(host))
+        self.commands.run("docker", *(("kill",) if kill else ("stop", "-t", "5")), self._existing_container(host))
 
-    def _known(self, host: str) -> str:
+    def _existing_container(self, host: str) -> str:
         self.check(host)
         return self.container(host)
 
@@ -103,18 +103,20 @@ class Cluster:
 
     def hosts(self) -> dict[str, str]:
         """Each host of the cluster with its container's state."""
-        lines = self._labelled("ps", "-a", "--format", "{{.Names}} {{.State}}")
+        lines = self._list_labelled("ps", "-a", "--format", "{{.Names}} {{.State}}")
         prefix = self.container("")
         return {name.removeprefix(prefix): state for name, state in (line.split() for line in lines)}
 
-    def _labelled(self, *listing: str) -> list[str]:
+    def _list_labelled(self, *listing: str) -> list[str]:
         """The lines of a docker listing, for this cluster only."""
         return self.commands.run("docker", *listing, "--filter", f"label={LABEL}={self.name}").splitlines()
 
-    def _create(self, options: Options, image: str, settings: str) -> None:
+    def _create(self, options: ClusterOptions, image: str, settings: str) -> None:
         """Make network, volumes and containers; as much as possible at the same time."""
         subnet = self._make_network()
-        addresses = {host: f"{subnet}.{index}" for index, host in enumerate((*SERVICES, *options.gpus_of), start=2)}
+        addresses = {
+            host: f"{subnet}.{index}" for index, host in enumerate((*SERVICES, *options.gpus_by_node), start=2)
+        }
         common = ["--label", f"{LABEL}={self.name}", "--label", f"{SETTINGS_LABEL}={settings}"]
         common += ["--network", self.container("net")]
         for host, address in addresses.items():
@@ -127,7 +129,7 @@ class Cluster:
             if host not in ("db", "dbd"):
                 own += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
             if host not in SERVICES or options.virtual:
-                own += ["--env", f"GPUS={options.gpus_of.get(host, options.most_gpus)}"]
+                own += ["--env", f"GPUS={options.gpus_by_node.get(host, options.max_gpus)}"]
             role = host if host in SERVICES else "node"
             self.commands.run("docker", "create", *common, *own, image, role)
 
@@ -136,13 +138,13 @@ class Cluster:
                 create(host)
             self.commands.run("docker", "start", self.container(host))
 
-        _at_once(self._make_volume, list(VOLUMES))
+        _in_parallel(self._make_volume, list(VOLUMES))
         create("ctl")  # the first container fills the volumes from the image
         archive = self._configuration(options)
         self.commands.run("docker", "cp", "-", f"{self.container('ctl')}:/etc/slurm", stdin=archive)
-        _at_once(create_and_start, list(addresses))
+        _in_parallel(create_and_start, list(addresses))
 
-    def _configuration(self, options: Options) -> bytes:
+    def _configuration(self, options: ClusterOptions) -> bytes:
         slurm = slurm_conf(
             options.groups, virtual=options.virtual, kill_wait=options.kill_wait, overrides=options.overrides
         )
@@ -182,7 +184,7 @@ class Cluster:
         raise ClusterError(f"cluster {self.name} is not ready after {READY_SECONDS} s ({said}): see `cluster logs`")
 
 
-def _at_once(action: Callable[[str], None], items: Sequence[str]) -> None:
+def _in_parallel(action: Callable[[str], None], items: Sequence[str]) -> None:
     """Do the same with every item, several at a time; raise the first error."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         for _ in pool.map(action, items):

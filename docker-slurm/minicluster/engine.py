@@ -14,10 +14,10 @@ from pathlib import Path
 from .commands import ClusterError, Commands
 
 DOCKERD_LOG = Path("/var/log/dockerd.log")
-LOCKS = Path(tempfile.gettempdir())
+LOCK_FOLDER = Path(tempfile.gettempdir())
 
 # If dockerd's log has the word, the option may let it start.
-FALL_BACKS = {
+DOCKERD_FALLBACKS = {
     "iptables": "--iptables=false",
     "overlay": "--storage-driver=vfs",
     "storage-driver": "--storage-driver=vfs",
@@ -25,9 +25,11 @@ FALL_BACKS = {
 
 
 @contextmanager
-def one_at_a_time(what: str = "docker") -> Iterator[None]:
+def exclusive_lock(name: str = "docker") -> Iterator[None]:
     """Let only one process on this machine install, start or build at a time; what takes long has a lock of its own."""
-    handle = os.open(LOCKS / f"slurmsched-{what}-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    handle = os.open(
+        LOCK_FOLDER / f"slurmsched-{name}-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666
+    )
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -37,14 +39,14 @@ def one_at_a_time(what: str = "docker") -> Iterator[None]:
 
 def ensure_docker(commands: Commands) -> None:
     """Return once `docker info` succeeds; install and start docker when root on Debian or Ubuntu."""
-    if _answers(commands):
+    if _docker_answers(commands):
         return
-    with one_at_a_time():
-        if not _answers(commands):
-            _provide(commands)
+    with exclusive_lock():
+        if not _docker_answers(commands):
+            _install_and_start(commands)
 
 
-def _provide(commands: Commands) -> None:
+def _install_and_start(commands: Commands) -> None:
     if os.geteuid() != 0:
         raise ClusterError("docker does not answer: start it, and add yourself to group docker (or run this as root)")
     if not commands.succeeds("sh", "-c", "command -v dockerd"):
@@ -55,7 +57,7 @@ def _provide(commands: Commands) -> None:
         commands.run("systemctl", "start", "docker")
     else:
         _start_dockerd(commands)
-    if not _answers(commands):
+    if not _docker_answers(commands):
         raise ClusterError("docker was started but does not answer: see `docker info`")
 
 
@@ -70,7 +72,7 @@ def install_packages(commands: Commands, *packages: str) -> None:
     commands.run(*apt, "install", "-y", "--no-install-recommends", *packages)
 
 
-def _answers(commands: Commands) -> bool:
+def _docker_answers(commands: Commands) -> bool:
     return commands.succeeds("docker", "info", "--format", "{{.ServerVersion}}", timeout=20)
 
 
@@ -83,7 +85,7 @@ def _start_dockerd(commands: Commands) -> None:
         with DOCKERD_LOG.open("wb") as log:
             daemon = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         for _ in range(60):
-            if _answers(commands):
+            if _docker_answers(commands):
                 return
             if daemon.poll() is not None:
                 break
@@ -91,7 +93,7 @@ def _start_dockerd(commands: Commands) -> None:
         else:
             break
         complaint = DOCKERD_LOG.read_text(errors="replace")[-2000:]
-        more = [option for word, option in FALL_BACKS.items() if word in complaint and option not in options]
+        more = [option for word, option in DOCKERD_FALLBACKS.items() if word in complaint and option not in options]
         if not more:
             break
         options.append(more[0])

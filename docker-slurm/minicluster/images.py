@@ -7,13 +7,13 @@ import tempfile
 from pathlib import Path
 
 from .commands import ClusterError, Commands, last_line
-from .engine import install_packages, one_at_a_time
-from .sources import SOURCE, context_of, digest_of, named_tarball
+from .engine import exclusive_lock, install_packages
+from .sources import SOURCE, build_context, find_tarball, source_digest
 
 DEBIAN = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
 RELEASES = {**DEBIAN, SOURCE: "from source"}
-BASE_OF_SOURCE = "trixie"
-LEAST_SHARE = "16"
+SOURCE_BASE = "trixie"
+LOW_CPU_SHARES = "16"
 """Of the processor, where an ordinary container has 1,024."""
 CONTEXT = Path(__file__).resolve().parent.parent / "image"
 REPOSITORY = "slurmsched-cluster"
@@ -28,27 +28,27 @@ def ensure_image(commands: Commands, release: str, tarball: str = "", *, yieldin
     `tarball` is Slurm's source, for the release that is built from it; `yielding`: whatever else runs here goes first.
     Raises ClusterError.
     """
-    source = named_tarball(tarball) if release == SOURCE else None
+    source = find_tarball(tarball) if release == SOURCE else None
     name = f"{REPOSITORY}:{release}-{_context_hash(source)}"
     if _exists(commands, name):
         return name
-    with one_at_a_time():
-        _ensure_base(commands, release if source is None else BASE_OF_SOURCE)
-    share = ("--cpu-shares", LEAST_SHARE) if yielding else ()
-    with one_at_a_time("docker" if source is None else "source"):  # minutes, while other releases are to be had
+    with exclusive_lock():
+        _ensure_base(commands, release if source is None else SOURCE_BASE)
+    share = ("--cpu-shares", LOW_CPU_SHARES) if yielding else ()
+    with exclusive_lock("docker" if source is None else "source"):  # minutes, while other releases are to be had
         if _exists(commands, name):
             return name
         if source is None:
             _build(commands, name, CONTEXT, "--build-arg", f"RELEASE={release}", *share)
         else:
-            with context_of(commands, CONTEXT, source) as folder:
+            with build_context(commands, CONTEXT, source) as folder:
                 _build(commands, name, folder, *share)
         _remove_superseded(commands, release, name)
     return name
 
 
 def _context_hash(source: Path | None = None) -> str:
-    digest = hashlib.sha256(b"" if source is None else digest_of(source))
+    digest = hashlib.sha256(b"" if source is None else source_digest(source))
     for path in sorted(CONTEXT.iterdir()):
         digest.update(f"{path.name}\0{path.stat().st_mode & 0o111}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]

@@ -17,16 +17,16 @@ from .commands import ClusterError, Commands
 
 SOURCE = "source"
 DOCKERFILE = Path(__file__).resolve().parent.parent / "source" / "Dockerfile"
-VARIABLE = "SLURMSCHED_SLURM_SOURCE"
+TARBALL_VARIABLE = "SLURMSCHED_SLURM_SOURCE"
 _VERSION = re.compile(r"^\s*Version:\s*(\d+\.\d+)\.\S+", re.MULTILINE)
 
 
-def named_tarball(given: str) -> Path:
+def find_tarball(given: str) -> Path:
     """The tarball of an option, or else of the environment. Raises ClusterError where there is none."""
-    path = Path(given or os.environ.get(VARIABLE, "")).absolute()
+    path = Path(given or os.environ.get(TARBALL_VARIABLE, "")).absolute()
     if not path.is_file():
         raise ClusterError(
-            f"release {SOURCE} is built from Slurm's tarball: give --source-tarball FILE, or set {VARIABLE}"
+            f"release {SOURCE} is built from Slurm's tarball: give --source-tarball FILE, or set {TARBALL_VARIABLE}"
         )
     return path
 
@@ -46,14 +46,14 @@ def series_of(tarball: Path) -> str:
     raise ClusterError(f"{tarball} is not Slurm's source: it has no META with a Version")
 
 
-def digest_of(tarball: Path) -> bytes:
+def source_digest(tarball: Path) -> bytes:
     """What tells one tarball, and the way it is built, from another."""
     with tarball.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest() + DOCKERFILE.read_bytes()
 
 
 @contextmanager
-def context_of(commands: Commands, image: Path, tarball: Path) -> Iterator[Path]:
+def build_context(commands: Commands, image: Path, tarball: Path) -> Iterator[Path]:
     """A docker context: the files of the other images, the tarball, and pyslurm's source. Raises ClusterError."""
     series = series_of(tarball)
     with tempfile.TemporaryDirectory(prefix="slurmsched-source-", dir="/var/tmp") as name:

@@ -1,10 +1,10 @@
 """Where a plan meets a cluster."""
 
 from slurmsched.backends.protocol import (
-    ORDINARY_RIGHTS,
+    REQUIRED_PRIVILEGES,
     Backend,
     BackendError,
-    Calls,
+    CallCounts,
     Identity,
     NotPermittedError,
     Privilege,
@@ -12,10 +12,10 @@ from slurmsched.backends.protocol import (
 )
 
 __all__ = [
-    "ORDINARY_RIGHTS",
+    "REQUIRED_PRIVILEGES",
     "Backend",
     "BackendError",
-    "Calls",
+    "CallCounts",
     "Identity",
     "NotPermittedError",
     "Privilege",

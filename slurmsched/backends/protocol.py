@@ -9,17 +9,6 @@ from typing import Protocol
 
 from slurmsched.model import Operation, Outcome, Snapshot, SynschedError, Verb
 
-__all__ = [
-    "ORDINARY_RIGHTS",
-    "Backend",
-    "BackendError",
-    "Calls",
-    "Identity",
-    "NotPermittedError",
-    "Privilege",
-    "UnreachableError",
-]
-
 
 class BackendError(SynschedError):
     """The cluster could not be read or changed; the message says what to do."""
@@ -43,9 +32,9 @@ class Privilege(IntEnum):
     """SlurmUser or root."""
 
 
-ORDINARY_RIGHTS: dict[Verb, Privilege] = {
+REQUIRED_PRIVILEGES: dict[Verb, Privilege] = {
     Verb.HOLD: Privilege.OPERATOR,
-    Verb.RESHAPE: Privilege.OPERATOR,
+    Verb.UPDATE: Privilege.OPERATOR,
     Verb.RELEASE: Privilege.OPERATOR,
     Verb.NOTIFY: Privilege.OPERATOR,
     Verb.REQUEUE: Privilege.OPERATOR,
@@ -65,11 +54,11 @@ class Identity:
     privilege: Privilege
 
     def may(self, verb: Verb) -> bool:
-        return self.privilege >= ORDINARY_RIGHTS[verb]
+        return self.privilege >= REQUIRED_PRIVILEGES[verb]
 
 
 @dataclass(slots=True)
-class Calls:
+class CallCounts:
     """How often the cluster was asked and changed: `reads` are single requests, `polls` whole observations."""
 
     polls: int = 0
@@ -85,7 +74,7 @@ class Backend(Protocol):
         """`slurm (commands)`, `slurm (pyslurm)`, `simulated` or `recorded`."""
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallCounts:
         """Counted since construction."""
 
     @property

@@ -1,6 +1,7 @@
-"""A Slurm made up at the boundary of processes: it prints jobs as scontrol and squeue of three releases do.
+"""A fake Slurm at the boundary of processes, which prints jobs as scontrol and squeue of three releases do.
 
-What owners wrote stands in the text unescaped, as in Slurm's own. A command that it does not know is an AssertionError.
+The text of the jobs' owners is unescaped, as in Slurm's own output. A command that it does not know is an
+AssertionError.
 """
 
 from __future__ import annotations
@@ -8,88 +9,343 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from slurmsched.backends.slurm.commands import Answer
-from slurmsched.bench.hostile_jobs import GPUS, MadeUpJob, Release, cells, record
+from slurmsched.backends.slurm.commands import CommandResult
 
-__all__ = ["MadeUpSlurm"]
+GPUS: Final = 8
+"""GPUs of a node; it has 24 CPUs and 500 GiB, as the nodes of the mini cluster."""
+
+_MAX_TEXT: Final = 1024
+"""Bytes that slurmctld takes of most text; arguments and the submit line may have far more."""
+_OWNER_COLUMNS: Final = {
+    "name": ("name", b"train"),
+    "comment": ("comment", b"(null)"),
+    "network": ("network", b"(null)"),
+    "feature": ("features", b"(null)"),
+    "wckey": ("wckey", b"(null)"),
+    "account": ("account", b"vision"),
+    "licenses": ("licenses", b"(null)"),
+    "workdir": ("work_dir", b"/home/u"),
+    "container": ("container", b""),
+    "stderr": ("std_err", b""),
+    "stdin": ("std_in", b"/dev/null"),
+    "stdout": ("std_out", b""),
+}
+"""squeue's column, the field that its owner worded, and what is there without his words."""
+
+
+class SlurmRelease(StrEnum):
+    """Whose form of record."""
+
+    BOOKWORM = "22.05"
+    TRIXIE = "24.11"
+    SID = "26.05"
+
+
+@dataclass(slots=True)
+class FakeJob:
+    """A job: what Slurm knows of it, and in `text` what its owner wrote. Times are unix seconds.
+
+    It asks for `gpus` of one type on one node; one that runs has `indices` and `cores` of `node`.
+    """
+
+    number: int
+    user: str
+    uid: int
+    gpus: int
+    submit_time: int
+    priority: int = 100
+    reason: str = "None"
+    partition: str = "gpu"
+    node: str = ""
+    indices: tuple[int, ...] = ()
+    array_tasks: str = ""
+    start_time: int = 0
+    text: Mapping[str, bytes] = field(default_factory=dict)
+    scontrol_line: bytes = b""
+    """Its text in scontrol once that was asked for."""
+    squeue_cells: dict[str, bytes] = field(default_factory=dict)
+    """Its values in squeue likewise."""
+
+    @property
+    def state(self) -> str:
+        return "RUNNING" if self.node else "PENDING"
+
+    @property
+    def cpus(self) -> int:
+        return 3 * self.gpus
+
+    @property
+    def memory(self) -> int:
+        """MiB."""
+        return 1000 * self.gpus
+
+    def forget_printed(self) -> None:
+        """It has changed: what was printed of it is not so any more."""
+        self.scontrol_line = b""
+        self.squeue_cells = {}
+
+    def owner_text(self, name: str, default: bytes = b"") -> bytes:
+        """What the owner wrote in a field, cut as slurmctld cuts it."""
+        text = self.text.get(name, default)
+        return text if name in ("arguments", "submit_line") else text[:_MAX_TEXT]
+
+
+def scontrol_record(job: FakeJob, release: SlurmRelease) -> bytes:
+    """The line of `scontrol -d -o show job`."""
+    if not job.scontrol_line:
+        job.scontrol_line = _record_head(job, release) + _record_tail(job, release) + b"\n"
+    return job.scontrol_line
+
+
+def squeue_values(job: FakeJob, release: SlurmRelease) -> dict[str, bytes]:
+    """What squeue shows, by the column's name in small letters."""
+    if not job.squeue_cells:
+        job.squeue_cells = {column: job.owner_text(name, default) for column, (name, default) in _OWNER_COLUMNS.items()}
+        job.squeue_cells |= {column: str(value).encode() for column, value in _slurm_columns(job, release).items()}
+    return job.squeue_cells
+
+
+def _slurm_columns(job: FakeJob, release: SlurmRelease) -> dict[str, object]:
+    return {
+        "jobid": job.number,
+        "jobarrayid": f"{job.number}_[{job.array_tasks}]" if job.array_tasks else job.number,
+        "arrayjobid": job.number,
+        "allocnodes": "login", "ntpernode": "0", "exclusive": "NO",
+        "arraytaskid": job.array_tasks or "N/A",
+        "userid": job.uid,
+        "username": job.user,
+        "groupid": job.uid,
+        "partition": job.partition,
+        "qos": "normal",
+        "state": job.state,
+        "statecompact": "R" if job.node else "PD",
+        "reason": job.reason,
+        "reasonlist": job.node or f"({job.reason})",
+        "prioritylong": job.priority,
+        "nice": 0,
+        "submittime": _format_time(job.submit_time),
+        "eligibletime": _format_time(job.submit_time),
+        "starttime": _format_time(job.start_time) if job.start_time else "N/A",
+        "endtime": _format_time(_end_time(job)) if job.start_time else "N/A",
+        "timelimit": "2-12:00:00",
+        "timeused": "1:00:00" if job.node else "0:00",
+        "nodelist": job.node,
+        "nodes": 1, "numnodes": 1, "numcpus": job.cpus, "numtasks": 1, "cpus-per-task": job.cpus,
+        "minmemory": f"{job.memory}M", "mincpus": job.cpus, "maxnodes": 0 if job.node else 1, "maxcpus": 0,
+        "dependency": "(null)", "reservation": "(null)", "system_comment": "(null)", "requeue": 1, "restartcnt": 0,
+        "reqnodes": "", "excnodes": "", "batchflag": 1, "hetjobid": "N/A", "hetjoboffset": "N/A",
+        "admin_comment": "(null)",
+        "tres-alloc": _tres(job), "tres-per-node": _tres_per_node(job, release), "tres": _tres_per_node(job, release),
+        "tres-per-task": "N/A" if release is SlurmRelease.BOOKWORM else f"cpu={job.cpus}",
+        "tres-per-job": "N/A", "tres-per-socket": "N/A", "cpus-per-tres": "N/A", "mem-per-tres": "N/A",
+        "oversubscribe": "NO" if release is SlurmRelease.SID else "OK", "contiguous": 0, "threads": "*",
+    }  # fmt: skip
+
+
+def _record_head(job: FakeJob, release: SlurmRelease) -> bytes:
+    """Up to and with Network=."""
+    owner_text = job.owner_text
+    array = f"ArrayJobId={job.number} ArrayTaskId={job.array_tasks} " if job.array_tasks else ""
+    wckey = b" WCKey=" + owner_text("wckey") if "wckey" in job.text else b""
+    requested = _tres(job)
+    tres = (
+        f"TRES={requested}"
+        if release is SlurmRelease.BOOKWORM
+        else f"ReqTRES={requested} AllocTRES={_allocated_tres(job)}"
+    )
+    submitted, host = _format_time(job.submit_time), f" BatchHost={job.node}" if job.node else ""
+    sharing = "NO Exclusive=NO" if release is SlurmRelease.SID else "OK"
+    return b"".join(
+        (
+            f"JobId={job.number} {array}JobName=".encode(),
+            owner_text("name", b"train"),
+            b" SLUID=sCD1M7Y0HMZ900" if release is SlurmRelease.SID else b"",
+            f" UserId={job.user}({job.uid}) GroupId={job.user}({job.uid}) MCS_label=N/A Priority={job.priority}"
+            " Nice=0 Account=".encode(),
+            owner_text("account", b"vision"),
+            b" QOS=normal",
+            wckey,
+            f" JobState={job.state} Reason={job.reason} Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0"
+            f" ExitCode=0:0 DerivedExitCode=0:0 RunTime={'01:00:00' if job.node else '00:00:00'}"
+            f" TimeLimit=2-12:00:00 TimeMin=N/A SubmitTime={submitted} EligibleTime={submitted}"
+            f" AccrueTime={submitted} StartTime={_format_time(job.start_time)} EndTime={_format_time(_end_time(job))}"
+            f" Deadline=N/A SuspendTime=None SecsPreSuspend=0 LastSchedEval={submitted} Scheduler=Main"
+            f" Partition={job.partition} AllocNode:Sid=login:122 ReqNodeList=(null) ExcNodeList=(null)"
+            f" NodeList={job.node}{host} NumNodes=1{'' if job.node else '-1'}"
+            f" NumCPUs={job.cpus} NumTasks=1 CPUs/Task={job.cpus} ReqB:S:C:T=0:0:*:* {tres} Socks/Node=*"
+            f" NtasksPerN:B:S:C=0:0:*:* CoreSpec=* {_allocation_details(job, release)}MinCPUsNode={job.cpus}"
+            f" MinMemoryNode={job.memory}M MinTmpDiskNode=0 Features=".encode(),
+            owner_text("features", b"(null)"),
+            f" DelayBoot=00:00:00 OverSubscribe={sharing} Contiguous=0 Licenses=".encode(),
+            owner_text("licenses", b"(null)"),
+            b" LicensesAlloc=(null)" if release is SlurmRelease.SID else b"",
+            b" Network=",
+            owner_text("network", b"(null)"),
+        )
+    )
+
+
+def _allocation_details(job: FakeJob, release: SlurmRelease) -> str:
+    if not job.node:
+        return ""
+    gap = " " if release is SlurmRelease.SID else "   "
+    return (
+        f"JOB_GRES=gpu:v100:{job.gpus}{gap}Nodes={job.node} CPU_IDs={_cores(job)} Mem={job.memory}"
+        f" GRES=gpu:v100:{job.gpus}(IDX:{_indices(job)}) "
+    )
+
+
+def _record_tail(job: FakeJob, release: SlurmRelease) -> bytes:
+    """From Command= on. 22.05 shows the arguments there, 26.05 the whole command in SubmitLine=."""
+    owner_text = job.owner_text
+    parts = [b" Command=/home/u/job.sh"]
+    if release is SlurmRelease.BOOKWORM and "arguments" in job.text:
+        parts += [b" ", owner_text("arguments")]
+    if release is SlurmRelease.SID:
+        parts += [b" SubmitLine=sbatch job.sh ", owner_text("submit_line"), owner_text("arguments")]
+    parts += [b" WorkDir=", owner_text("work_dir", b"/home/u")]
+    gap = b"" if release is SlurmRelease.SID else b" "
+    if "comment" in job.text:
+        parts += [b" Comment=", owner_text("comment"), gap]
+    if "extra" in job.text and release is not SlurmRelease.BOOKWORM:
+        parts += [b" Extra=", owner_text("extra"), gap]
+    parts += [
+        b" StdErr=",
+        owner_text("std_err"),
+        b" StdIn=",
+        owner_text("std_in", b"/dev/null"),
+        b" StdOut=",
+        owner_text("std_out"),
+    ]
+    parts += [
+        b" Power=" if release is SlurmRelease.BOOKWORM else b"",
+        b" TresPerNode=",
+        _tres_per_node(job, release).encode(),
+    ]
+    if release is not SlurmRelease.BOOKWORM:
+        parts.append(b" TresPerTask=cpu=%d" % job.cpus)
+    if "mail_user" in job.text:
+        parts += [b" MailUser=", owner_text("mail_user"), b" MailType=END"]
+    if "container" in job.text:
+        parts += [b" Container=", owner_text("container"), b" ContainerID=(null)"]
+    parts.append(gap)
+    return b"".join(parts)
+
+
+def _tres_per_node(job: FakeJob, release: SlurmRelease) -> str:
+    return f"{'gres:gpu' if release is SlurmRelease.BOOKWORM else 'gres/gpu'}:v100:{job.gpus}"
+
+
+@lru_cache(maxsize=4096)
+def _format_time(timestamp: int) -> str:
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%dT%H:%M:%S") if timestamp else "Unknown"
+
+
+def _end_time(job: FakeJob) -> int:
+    return job.start_time + 216_000 if job.start_time else 0
+
+
+def _tres(job: FakeJob) -> str:
+    return f"cpu={job.cpus},mem={job.memory}M,node=1,billing={job.cpus},gres/gpu={job.gpus}"
+
+
+def _allocated_tres(job: FakeJob) -> str:
+    return _tres(job) if job.node else "(null)"
+
+
+def _indices(job: FakeJob) -> str:
+    return ",".join(map(str, job.indices))
+
+
+def _core_numbers(job: FakeJob) -> list[int]:
+    """CPU numbers: three beside each GPU."""
+    return [3 * index + core for index in job.indices for core in range(3)]
+
+
+def _cores(job: FakeJob) -> str:
+    return ",".join(map(str, _core_numbers(job)))
+
 
 _CPUS, _MEMORY = 24, 512_000
-_LETTER: Final = re.compile(r"%(\d*)([A-Za-z])")
-_LETTERS: Final = {"A": "jobid", "x": "excnodes"}
+_FORMAT_LETTER: Final = re.compile(r"%(\d*)([A-Za-z])")
+_LETTER_COLUMNS: Final = {"A": "jobid", "x": "excnodes"}
 """squeue's short forms."""
 
-_Column = tuple[str, int, bytes, str]
+_SqueueColumn = tuple[str, int, bytes, str]
 """The name in small letters, the width in bytes (0: as wide as the value), what stands behind it, the name as asked."""
 
 
-_LATER: Final = {
-    Release.BOOKWORM: frozenset({"excnodes", "exclusive"}),
-    Release.TRIXIE: frozenset({"exclusive"}),
+_UNKNOWN_COLUMNS: Final = {
+    SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive"}),
+    SlurmRelease.TRIXIE: frozenset({"exclusive"}),
 }
 """Columns of squeue that a release does not know."""
 
 
-class MadeUpSlurm:
+class FakeSlurm:
     """Stands for `run_process`; `spent` are the CPU seconds of its own work, which are not the reader's.
 
     It holds and releases jobs, and knows no other change.
     """
 
-    def __init__(self, release: Release, nodes: Sequence[str], jobs: Sequence[MadeUpJob]) -> None:
+    def __init__(self, release: SlurmRelease, nodes: Sequence[str], jobs: Sequence[FakeJob]) -> None:
         self.release = release
         self.nodes = tuple(nodes)
         self.jobs = list(jobs)
-        self.spent = 0.0
+        self.own_cpu_seconds = 0.0
 
-    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def __call__(self, argv: Sequence[str], stdin: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         del timeout, env
         began = time.thread_time()
         try:
-            return self._answer(argv, given)
+            return self._answer(argv, stdin)
         finally:
-            self.spent += time.thread_time() - began
+            self.own_cpu_seconds += time.thread_time() - began
 
-    def _answer(self, argv: Sequence[str], given: str) -> Answer:
+    def _answer(self, argv: Sequence[str], given: str) -> CommandResult:
         lines = given.splitlines()
         match [*argv]:
             case ["scontrol", *flags] if "show" not in flags:
-                return self._questioned(lines) if flags else self._changed(lines)
+                return self._answer_queries(lines) if flags else self._apply_changes(lines)
             case ["scontrol", *flags, "show", "job"]:
-                return self._shown(self.jobs, "-v" in flags)
+                return self._show_jobs(self.jobs, "-v" in flags)
             case ["scontrol", *flags, "show", "job", number]:
-                return self._shown(self._found(number), "-v" in flags)
+                return self._show_jobs(self._jobs_of(number), "-v" in flags)
             case ["squeue", *words]:
-                return self._queue(words)
-        return _said(self._listed(argv))
+                return self._squeue(words)
+        return _command_result(self._list(argv))
 
-    def _questioned(self, lines: Sequence[str]) -> Answer:
+    def _answer_queries(self, lines: Sequence[str]) -> CommandResult:
         """`show` lines on standard input: without a terminal nothing but the answers is printed."""
-        said: list[bytes] = []
+        output: list[bytes] = []
         errors = ""
         for line in lines:
             match line.split():
                 case ["show", "hostnames", name]:
-                    said.append(f"{name}\n".encode())
+                    output.append(f"{name}\n".encode())
                 case ["show", "job", number]:
-                    found = self._found(number)
-                    said += map(self._text, found)
+                    found = self._jobs_of(number)
+                    output += map(self._job_record, found)
                     errors += "" if found else "slurm_load_jobs error: Invalid job id specified\n"
                 case _:
                     raise AssertionError(f"the made-up Slurm is not shown {line}")
-        return _said(b"".join(said), errors)
+        return _command_result(b"".join(output), errors)
 
-    def _listed(self, argv: Sequence[str]) -> bytes:
+    def _list(self, argv: Sequence[str]) -> bytes:
         match [*argv]:
             case ["sacctmgr", "-nP", "show", "user", name, "format=User,AdminLevel"]:
                 return f"{name.removeprefix('name=')}|Operator\n".encode()
             case ["scontrol", *_, "show", what]:
-                return self._cluster(what)
+                return self._show_cluster(what)
         raise AssertionError(f"the made-up Slurm knows no command {' '.join(argv)}")
 
-    def _cluster(self, what: str) -> bytes:
+    def _show_cluster(self, what: str) -> bytes:
         listed = ",".join(self.nodes)
         partition = "PartitionName={} Default=YES MaxTime=UNLIMITED Nodes={} PriorityTier=1 State=UP\n"
         configuration = (
@@ -104,67 +360,69 @@ class MadeUpSlurm:
             case "reservation":
                 return b"No reservations in the system\n"
             case "node":
-                return b"".join(map(self._node, self.nodes))
+                return b"".join(map(self._node_record, self.nodes))
         raise AssertionError(f"the made-up Slurm knows no command scontrol show {what}")
 
-    def _found(self, number: str) -> list[MadeUpJob]:
+    def _jobs_of(self, number: str) -> list[FakeJob]:
         return [job for job in self.jobs if str(job.number) == number]
 
-    def _changed(self, lines: Sequence[str]) -> Answer:
+    def _apply_changes(self, lines: Sequence[str]) -> CommandResult:
         for line in lines:
             verb, _, number = line.partition(" ")
             if verb not in ("hold", "release"):
                 raise AssertionError(f"the made-up Slurm knows no change {line}")
-            for job in self._found(number):
+            for job in self._jobs_of(number):
                 job.priority, job.reason = (0, "JobHeldAdmin") if verb == "hold" else (100, "None")
-                job.forget()
-        return Answer(0, "", "")
+                job.forget_printed()
+        return CommandResult(0, "", "")
 
-    def _shown(self, jobs: Sequence[MadeUpJob], verbose: bool) -> Answer:
+    def _show_jobs(self, jobs: Sequence[FakeJob], verbose: bool) -> CommandResult:
         if not jobs:
-            return Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+            return CommandResult(1, "", "slurm_load_jobs error: Invalid job id specified\n")
         head = b"last_update_time=2026-11-21T01:26:49, records=%d\n" % len(jobs) if verbose else b""
-        return _said(head + b"".join(map(self._text, jobs)))
+        return _command_result(head + b"".join(map(self._job_record, jobs)))
 
-    def _queue(self, words: Sequence[str]) -> Answer:
+    def _squeue(self, arguments: Sequence[str]) -> CommandResult:
         chosen = self.jobs
-        if "-j" in words:
-            numbers = set(words[words.index("-j") + 1].split(","))
+        if "-j" in arguments:
+            numbers = set(arguments[arguments.index("-j") + 1].split(","))
             chosen = [job for job in self.jobs if str(job.number) in numbers]
-        if "-o" in words:
-            form = words[words.index("-o") + 1]
-            short = tuple((_LETTERS[letter], int(width or 0), b"", "") for width, letter in _LETTER.findall(form))
-            return _said(b"".join(self._row(job, short) for job in chosen))
-        if "-O" in words:
-            columns = _columns(words[words.index("-O") + 1])
-            known = [column for column in columns if column[0] not in _LATER.get(self.release, ())]
+        if "-o" in arguments:
+            form = arguments[arguments.index("-o") + 1]
+            short = tuple(
+                (_LETTER_COLUMNS[letter], int(width or 0), b"", "") for width, letter in _FORMAT_LETTER.findall(form)
+            )
+            return _command_result(b"".join(self._squeue_row(job, short) for job in chosen))
+        if "-O" in arguments:
+            columns = _parse_columns(arguments[arguments.index("-O") + 1])
+            known = [column for column in columns if column[0] not in _UNKNOWN_COLUMNS.get(self.release, ())]
             complaints = (
                 f"squeue: error: Invalid job format specification: {column[3]}\n"
                 for column in columns
                 if column not in known
             )
-            return _said(b"".join(self._row(job, known) for job in chosen), "".join(complaints))
-        raise AssertionError(f"the made-up Slurm knows no command squeue {' '.join(words)}")
+            return _command_result(b"".join(self._squeue_row(job, known) for job in chosen), "".join(complaints))
+        raise AssertionError(f"the made-up Slurm knows no command squeue {' '.join(arguments)}")
 
-    def _node(self, name: str) -> bytes:
-        own = [job for job in self.jobs if job.node == name]
-        taken = sorted(index for job in own for index in job.indices)
+    def _node_record(self, name: str) -> bytes:
+        node_jobs = [job for job in self.jobs if job.node == name]
+        taken = sorted(index for job in node_jobs for index in job.indices)
         used = f"gpu:v100:{len(taken)}(IDX:{','.join(map(str, taken)) or 'N/A'})"
         state = "IDLE" if not taken else "ALLOCATED" if len(taken) == GPUS else "MIXED"
         return (
-            f"NodeName={name} Arch=x86_64 CoresPerSocket=12  CPUAlloc={sum(job.cpus for job in own)} CPUEfctv={_CPUS}"
-            f" CPUTot={_CPUS} CPULoad=1.70 AvailableFeatures=v100 ActiveFeatures=v100 Gres=gpu:v100:{GPUS}"
-            f" GresDrain=N/A GresUsed={used} NodeAddr={name} NodeHostName={name} RealMemory={_MEMORY}"
-            f" AllocMem={sum(job.memory for job in own)} Sockets=2 Boards=1 State={state} ThreadsPerCore=1 TmpDisk=0"
-            f" Weight=1 Owner=N/A MCS_label=N/A Partitions=gpu,debug \n"
+            f"NodeName={name} Arch=x86_64 CoresPerSocket=12  CPUAlloc={sum(job.cpus for job in node_jobs)}"
+            f" CPUEfctv={_CPUS} CPUTot={_CPUS} CPULoad=1.70 AvailableFeatures=v100 ActiveFeatures=v100"
+            f" Gres=gpu:v100:{GPUS} GresDrain=N/A GresUsed={used} NodeAddr={name} NodeHostName={name}"
+            f" RealMemory={_MEMORY} AllocMem={sum(job.memory for job in node_jobs)} Sockets=2 Boards=1"
+            f" State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A Partitions=gpu,debug \n"
         ).encode()
 
-    def _text(self, job: MadeUpJob) -> bytes:
-        return record(job, self.release)
+    def _job_record(self, job: FakeJob) -> bytes:
+        return scontrol_record(job, self.release)
 
-    def _row(self, job: MadeUpJob, columns: Sequence[_Column]) -> bytes:
+    def _squeue_row(self, job: FakeJob, columns: Sequence[_SqueueColumn]) -> bytes:
         """A line of `squeue -O`: each column padded and cut to its bytes, or with what stands behind it."""
-        values, row = cells(job, self.release), []
+        values, row = squeue_values(job, self.release), []
         for name, width, mark, _ in columns:
             if name not in values:
                 raise AssertionError(f"the made-up squeue knows no column {name}")
@@ -173,17 +431,17 @@ class MadeUpSlurm:
         return b"".join(row) + b"\n"
 
 
-def _said(out: bytes, errors: str = "") -> Answer:
+def _command_result(out: bytes, errors: str = "") -> CommandResult:
     """As `run_process` gives it."""
-    return Answer(0, out.decode(errors="replace"), errors, out)
+    return CommandResult(0, out.decode(errors="replace"), errors, out)
 
 
 @lru_cache(maxsize=16)
-def _columns(form: str) -> tuple[_Column, ...]:
-    return tuple(_column(column) for column in form.split(","))
+def _parse_columns(form: str) -> tuple[_SqueueColumn, ...]:
+    return tuple(_parse_column(column) for column in form.split(","))
 
 
-def _column(asked: str) -> _Column:
+def _parse_column(asked: str) -> _SqueueColumn:
     """`Name:20` or `Name:|` (or neither: 20 wide)."""
     match = re.fullmatch(r"([A-Za-z_-]+)(?::\.?(\d*)(\D?))?", asked)
     if match is None:

@@ -2,17 +2,20 @@
 
 Everything is bytes, as Slurm keeps it: no NUL, else anything. How long a field may be, and which fields a
 release shows, is for `hostile_slurm`.
+
+One batch of jobs of honest owners with jobs of a hostile one between them, and the same batch with harmless text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-__all__ = ["FIELDS", "LONG", "hostile_bytes", "hostile_fields", "hostile_report"]
+from slurmsched.bench.hostile_slurm import GPUS, FakeJob, SlurmRelease
 
-FIELDS: Final = (
+OWNER_FIELDS: Final = (
     "name",
     "comment",
     "arguments",
@@ -32,13 +35,13 @@ FIELDS: Final = (
 )
 """The fields of a job that its owner words."""
 
-LONG: Final = (120_000, 600_000)
+LONG_SIZES: Final = (120_000, 600_000)
 """Bytes of long arguments: what one argument may have on Linux, and nearly what slurmctld takes of all."""
 
 _SOME_FIELDS: Final = 5
 _ODDS_OF_LONG: Final = (0.002, 0.0002)
 
-_HUGE: Final = (
+_EXTREME_NUMBERS: Final = (
     b"0",
     b"-1",
     b"999999999",
@@ -50,7 +53,7 @@ _HUGE: Final = (
     b"0x7f",
 )
 _UNITS: Final = (b"", b"K", b"M", b"G", b"T", b"P", b"E", b"?")
-_POSED: Final = (
+_FAKE_FIELDS: Final = (
     b" TresPerJob=gres/gpu:%b",
     b" TresPerNode=gres/gpu:v100:%b",
     b" TresPerTask=gres:gpu:%b",
@@ -79,11 +82,11 @@ _POSED: Final = (
     b" HetJobId=%b HetJobOffset=%b JobName=x",
     b" Requeue=0 Restarts=%b BatchFlag=0",
 )
-_HEAD: Final = (
+_FAKE_HEAD: Final = (
     b" UserId=%b(2002) GroupId=%b(2002) MCS_label=N/A Priority=4294901758 Nice=0 Account=language QOS=normal"
     b" JobState=%b Reason=%b"
 )
-_HINTS: Final = (
+_FAKE_HINTS: Final = (
     b"synsched:",
     b"synsched:ckpt=usr1@9999999d",
     b"synsched:ckpt=usr1@999999999999d,duration=%bh",
@@ -112,21 +115,23 @@ _BRACKETS: Final = (
     b"(CNT:%b)", b"n[00000000001-99999999999]", b"{", b'{"jobs":[', b'"', b"\\", b"%n", b"|", b"'", b"${x}", b"`x`",
 )  # fmt: skip
 
-_Maker = Callable[[Random, Sequence[int]], bytes]
+_TextMaker = Callable[[Random, Sequence[int]], bytes]
 
 
 def hostile_fields(random: Random, victims: Sequence[int]) -> Mapping[str, bytes]:
     """What one hostile job has in some of `FIELDS`. `victims` are numbers of jobs of others that it may pose as."""
-    fields = {field: hostile_bytes(random, victims) for field in random.sample(FIELDS, random.randint(1, _SOME_FIELDS))}
-    for size, odds in zip(LONG, _ODDS_OF_LONG, strict=True):
+    fields = {
+        field: hostile_bytes(random, victims) for field in random.sample(OWNER_FIELDS, random.randint(1, _SOME_FIELDS))
+    }
+    for size, odds in zip(LONG_SIZES, _ODDS_OF_LONG, strict=True):
         if random.random() < odds:
-            fields[random.choice(("arguments", "submit_line"))] = _long(random, victims, size)
+            fields[random.choice(("arguments", "submit_line"))] = _long_text(random, victims, size)
     return fields
 
 
 def hostile_bytes(random: Random, victims: Sequence[int]) -> bytes:
     """Up to four pieces, each of another kind of attack, one behind the other."""
-    return b"".join(random.choice(_KINDS)(random, victims) for _ in range(random.randint(1, 4)))
+    return b"".join(random.choice(_TEXT_MAKERS)(random, victims) for _ in range(random.randint(1, 4)))
 
 
 def hostile_report(random: Random, victims: Sequence[int]) -> bytes:
@@ -145,46 +150,46 @@ def hostile_report(random: Random, victims: Sequence[int]) -> bytes:
     return b"{%b}" % body if kind == 2 else b'{%b,"job":"\xed\xa0\x80"}' % body  # noqa: PLR2004  # the last of four kinds
 
 
-def _filled(random: Random, form: bytes) -> bytes:
-    return form.replace(b"%%", b"%").replace(b"%b", random.choice(_HUGE))
+def _fill_template(random: Random, form: bytes) -> bytes:
+    return form.replace(b"%%", b"%").replace(b"%b", random.choice(_EXTREME_NUMBERS))
 
 
-def _fields(random: Random, _victims: Sequence[int]) -> bytes:
-    return _filled(random, random.choice(_POSED)) + random.choice(_UNITS)
+def _fake_fields(random: Random, _victims: Sequence[int]) -> bytes:
+    return _fill_template(random, random.choice(_FAKE_FIELDS)) + random.choice(_UNITS)
 
 
-def _head(random: Random, _victims: Sequence[int]) -> bytes:
+def _fake_head(random: Random, _victims: Sequence[int]) -> bytes:
     user = random.choice((b"alice", b"bob", b"root"))
     state = random.choice((b"RUNNING", b"PENDING", b"COMPLETED"))
-    return _HEAD % (user, user, state, random.choice((b"None", b"JobHeldAdmin", b"Priority")))
+    return _FAKE_HEAD % (user, user, state, random.choice((b"None", b"JobHeldAdmin", b"Priority")))
 
 
-def _job(random: Random, victims: Sequence[int]) -> bytes:
+def _fake_job(random: Random, victims: Sequence[int]) -> bytes:
     return b"\nJobId=%d " % random.choice(victims) + random.choice((b"", b"JobName=x", b"ArrayJobId=1 ArrayTaskId=1 "))
 
 
-def _jobs(random: Random, victims: Sequence[int]) -> bytes:
+def _fake_jobs(random: Random, victims: Sequence[int]) -> bytes:
     return b"x" + b"".join(b"\nJobId=%d " % number for number in random.sample(victims, min(len(victims), 50)))
 
 
-def _record(random: Random, victims: Sequence[int]) -> bytes:
-    posed = b"\nJobId=%d JobName=x" % random.choice(victims) + _head(random, victims)
-    return posed + _fields(random, victims) + b" Command=(null) WorkDir=/ StdErr=/e TresPerNode=gres/gpu:v100:8 \n"
+def _fake_record(random: Random, victims: Sequence[int]) -> bytes:
+    posed = b"\nJobId=%d JobName=x" % random.choice(victims) + _fake_head(random, victims)
+    return posed + _fake_fields(random, victims) + b" Command=(null) WorkDir=/ StdErr=/e TresPerNode=gres/gpu:v100:8 \n"
 
 
-def _counted(random: Random, _victims: Sequence[int]) -> bytes:
+def _fake_header(random: Random, _victims: Sequence[int]) -> bytes:
     return b"\nlast_update_time=2026-11-21T01:26:49, records=%d\n" % random.randint(0, 2000)
 
 
-def _hint(random: Random, _victims: Sequence[int]) -> bytes:
-    return _filled(random, random.choice(_HINTS))
+def _fake_hint(random: Random, _victims: Sequence[int]) -> bytes:
+    return _fill_template(random, random.choice(_FAKE_HINTS))
 
 
-def _blanks(random: Random, _victims: Sequence[int]) -> bytes:
+def _many_blanks(random: Random, _victims: Sequence[int]) -> bytes:
     return random.choice((b" ", b"\n", b"\t", b" \n")) * random.randint(2, 900) + b"y"
 
 
-def _controls(random: Random, _victims: Sequence[int]) -> bytes:
+def _control_characters(random: Random, _victims: Sequence[int]) -> bytes:
     return b"a".join(random.choices(_CONTROLS, k=3))
 
 
@@ -193,21 +198,121 @@ def _not_utf8(random: Random, _victims: Sequence[int]) -> bytes:
 
 
 def _brackets(random: Random, _victims: Sequence[int]) -> bytes:
-    return _filled(random, random.choice(_BRACKETS)) * random.randint(1, 60)
+    return _fill_template(random, random.choice(_BRACKETS)) * random.randint(1, 60)
 
 
-def _number(random: Random, _victims: Sequence[int]) -> bytes:
-    return random.choice(_HUGE)
+def _extreme_number(random: Random, _victims: Sequence[int]) -> bytes:
+    return random.choice(_EXTREME_NUMBERS)
 
 
-def _long(random: Random, victims: Sequence[int], size: int) -> bytes:
+def _long_text(random: Random, victims: Sequence[int], size: int) -> bytes:
     """Blanks between what poses as fields, so that whoever looks for fields looks long."""
     middle = random.choice((b" ", b"(", b"[", b" =", b"n[1-9],", b" Comment=z", b"\n", b"\nJobId=1 "))
     front = b"a WorkDir=x Comment=z" + hostile_bytes(random, victims)
     return front + middle * (size // len(middle)) + b"y"
 
 
-_KINDS: Final[tuple[_Maker, ...]] = (
-    _fields, _fields, _fields, _head, _job, _jobs, _record, _counted, _hint, _hint, _blanks, _controls, _not_utf8,
-    _brackets, _number,
-)  # fmt: skip
+_TEXT_MAKERS: Final[tuple[_TextMaker, ...]] = (
+    _fake_fields,
+    _fake_fields,
+    _fake_fields,
+    _fake_head,
+    _fake_job,
+    _fake_jobs,
+    _fake_record,
+    _fake_header,
+    _fake_hint,
+    _fake_hint,
+    _many_blanks,
+    _control_characters,
+    _not_utf8,
+    _brackets,
+    _extreme_number,
+)
+
+
+NOW: Final = 1_795_298_700
+"""Unix seconds of every poll."""
+NODES: Final = tuple(f"n{number}" for number in range(1, 7))
+
+_FIRST_NUMBER: Final = 1000
+_HONEST_OWNERS: Final = (("alice", 2001), ("bob", 2002), ("carol", 2003))
+_HOSTILE_OWNER: Final = ("mallory", 2004)
+_SIZES: Final = (1, 1, 1, 2, 2, 4, 8)
+_ODDS_OF_RUNNING: Final = 0.3
+_ODDS_OF_ARRAY: Final = 0.05
+_HINTS: Final = (b"", b"synsched:task=image,ckpt=usr1@60", b"synsched:model=gnmt,ckpt=usr1@60,duration=2h")
+
+
+@dataclass(frozen=True, slots=True)
+class HostileBatch:
+    """`jobs` in the order in which Slurm lists them; `hostile` are the numbers of those whose text is hostile."""
+
+    release: SlurmRelease
+    jobs: tuple[FakeJob, ...]
+    hostile: frozenset[int]
+
+    def harmless(self) -> tuple[FakeJob, ...]:
+        """The same jobs; the hostile ones with the text that Slurm puts where nobody writes any."""
+        return tuple(
+            replace(job, text={}, scontrol_line=b"", squeue_cells={}) if job.number in self.hostile else job
+            for job in self.jobs
+        )
+
+
+def make_batch(random: Random, hostile_count: int) -> HostileBatch:
+    """As many hostile jobs, and a third as many honest ones; some of both run."""
+    jobs = _make_jobs(random, hostile_count)
+    numbers = {job.number for job in jobs if job.user == _HOSTILE_OWNER[0]}
+    return HostileBatch(random.choice(tuple(SlurmRelease)), _write_texts(random, jobs, numbers), frozenset(numbers))
+
+
+def make_held_batch(random: Random, hostile_count: int) -> HostileBatch:
+    """Likewise, on a cluster that jobs of an unmanaged partition fill: whoever waits will be held, nobody starts.
+
+    None of the jobs is an array, so that each is held and released by its own number.
+    """
+    plain_batch = make_batch(random, hostile_count)
+    waiting = tuple(job for job in plain_batch.jobs if not job.node and not job.array_tasks)
+    filling = tuple(
+        FakeJob(
+            number, "carol", 2003, GPUS, NOW - 7200, partition="debug", node=node, indices=tuple(range(GPUS)),
+            start_time=NOW - 3600,
+        )
+        for number, node in enumerate(NODES, start=_FIRST_NUMBER - len(NODES))
+    )  # fmt: skip
+    return HostileBatch(
+        plain_batch.release, (*filling, *waiting), plain_batch.hostile & {job.number for job in waiting}
+    )
+
+
+def _make_jobs(random: Random, hostile_count: int) -> list[FakeJob]:
+    owners = [_HOSTILE_OWNER] * hostile_count + [
+        random.choice(_HONEST_OWNERS) for _ in range(max(hostile_count // 3, 3))
+    ]
+    random.shuffle(owners)
+    free = {node: list(range(GPUS)) for node in NODES}
+    jobs = []
+    for number, (user, uid) in enumerate(owners, start=_FIRST_NUMBER):
+        submitted = NOW - random.randint(100, 500_000)
+        job = FakeJob(number, user, uid, random.choice(_SIZES), submitted)
+        node = random.choice(NODES)
+        if len(free[node]) >= job.gpus and random.random() < _ODDS_OF_RUNNING:
+            job.node, job.indices, job.start_time = node, tuple(free[node][: job.gpus]), submitted + 50
+            del free[node][: job.gpus]
+        elif random.random() < _ODDS_OF_ARRAY:
+            job.array_tasks = f"0-{random.randint(1, 3)}"
+        jobs.append(job)
+    return jobs
+
+
+def _write_texts(random: Random, jobs: Sequence[FakeJob], hostile: set[int]) -> tuple[FakeJob, ...]:
+    """The hostile jobs pose as any of the others, and as jobs that there are not."""
+    victims = [job.number for job in jobs if job.number not in hostile] + [1, 4_000_000_000]
+    for job in jobs:
+        if job.number in hostile:
+            job.text = hostile_fields(random, victims)
+        else:
+            comment = random.choice(_HINTS)
+            job.text = {"name": b"train", **({"comment": comment} if comment else {})}
+    return tuple(jobs)

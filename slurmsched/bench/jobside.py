@@ -13,23 +13,21 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Final
 
-from slurmsched.bench.generated import generated
-from slurmsched.daemon.ingesting import ingest
+from slurmsched.bench.workload import generate_snapshot
+from slurmsched.daemon.job_reports import ingest
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
 from slurmsched.jobside.training import Training
-from slurmsched.model import JobState, Resources, Share, Snapshot
+from slurmsched.model import JobState, NodeAllocation, Resources, Snapshot
 from slurmsched.store.store import Store
 
-__all__ = ["JobsideTime", "time_jobside"]
-
-STEPS: Final = 100_000
-WORK: Final = 0.005
+STEP_COUNT: Final = 100_000
+WORK_SECONDS: Final = 0.005
 """Seconds of other work between two steps, where steps are not counted in a tight loop."""
 
-_PACED: Final = 400
-_EACH: Final = 8
-_PERIOD: Final = 300.0
+_PACED_STEPS: Final = 400
+_GPUS_PER_NODE: Final = 8
+_ROUND_PERIOD: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,66 +42,73 @@ class JobsideTime:
     ingest_s: float
 
 
-def time_jobside(reports: int, times: Iterable[int]) -> JobsideTime:
+def time_jobside(reports: int, repetitions: Iterable[int]) -> JobsideTime:
     """Measure both, the reading once for each of `times`; everything is real but the jobs."""
     with TemporaryDirectory() as folder:
-        step, paced = _steps(Path(folder))
-        ingesting = _ingesting(Path(folder), reports, times)
-    return JobsideTime(step * 1e6, paced * 1e6, 100 * paced / WORK, reports, ingesting)
+        step, paced = _time_steps(Path(folder))
+        ingesting = _time_ingest(Path(folder), reports, repetitions)
+    return JobsideTime(step * 1e6, paced * 1e6, 100 * paced / WORK_SECONDS, reports, ingesting)
 
 
-def _steps(folder: Path) -> tuple[float, float]:
+def _time_steps(folder: Path) -> tuple[float, float]:
     """Seconds of a step, in a tight loop and with work in between, while reports are written."""
-    told = {"SLURM_JOB_ID": "1", "SYNSCHED_SPOOL": str(folder)}
-    with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=told) as training:
+    environment = {"SLURM_JOB_ID": "1", "SYNSCHED_SPOOL": str(folder)}
+    with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=environment) as training:
         began = perf_counter()
-        for _ in range(STEPS):
+        for _ in range(STEP_COUNT):
             training.step()
-        tight = (perf_counter() - began) / STEPS
-    with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=told) as training:
+        tight = (perf_counter() - began) / STEP_COUNT
+    with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=environment) as training:
         spent = []
-        for _ in range(_PACED):
-            time.sleep(WORK)
+        for _ in range(_PACED_STEPS):
+            time.sleep(WORK_SECONDS)
             began = perf_counter()
             training.step()
             spent.append(perf_counter() - began)
     return tight, mean(spent)
 
 
-def _ingesting(folder: Path, reports: int, times: Iterable[int]) -> float:
-    seen = _busy(reports)
-    spent = []
-    with closing(Store.open(folder / "bench.db", seen.time)) as store:
-        for number in times:
-            at = replace(seen, time=seen.time + _PERIOD * (number + 1))
-            for job in at.jobs:
-                Spool(folder, job.id).write(_report(job.id, number + 1, at.time))
+def _time_ingest(folder: Path, reports: int, repetitions: Iterable[int]) -> float:
+    first_snapshot = _all_running(reports)
+    seconds = []
+    with closing(Store.open(folder / "bench.db", first_snapshot.time)) as store:
+        for number in repetitions:
+            snapshot = replace(first_snapshot, time=first_snapshot.time + _ROUND_PERIOD * (number + 1))
+            for job in snapshot.jobs:
+                Spool(folder, job.id).write(_report(job.id, number + 1, snapshot.time))
             began = perf_counter()
-            read = ingest(folder, at, at.job, store.measurements, lambda _user: os.getuid())
-            spent.append(perf_counter() - began)
-            if read != reports:
-                raise AssertionError(f"{read} of {reports} reports were read")
-    return median(spent)
+            accepted = ingest(folder, snapshot, snapshot.jobs_by_id, store.measurements, lambda _user: os.getuid())
+            seconds.append(perf_counter() - began)
+            if accepted != reports:
+                raise AssertionError(f"{accepted} of {reports} reports were read")
+    return median(seconds)
 
 
 def _report(job: str, rounds: int, at: float) -> Report:
-    done = int(rounds * _PERIOD)
+    done = int(rounds * _ROUND_PERIOD)
     return Report(job, 0, Stage.RUNNING, at, done, done, done / 2, 2.0, memory=1000, cpus=3)
 
 
-def _busy(jobs: int) -> Snapshot:
+def _all_running(jobs: int) -> Snapshot:
     """A cluster where each job runs on a GPU of its own."""
-    nodes = -(-jobs // _EACH)
-    seen = generated(nodes * _EACH, nodes, jobs)
+    nodes = -(-jobs // _GPUS_PER_NODE)
+    snapshot = generate_snapshot(nodes * _GPUS_PER_NODE, nodes, jobs)
     return replace(
-        seen,
+        snapshot,
         jobs=tuple(
             replace(
                 job,
                 state=JobState.RUNNING,
                 run_time=1e6,
-                shares=(Share(seen.nodes[place // _EACH].name, Resources(1, 3, 64_000), "v100", (place % _EACH,)),),
+                allocations=(
+                    NodeAllocation(
+                        snapshot.nodes[index // _GPUS_PER_NODE].name,
+                        Resources(1, 3, 64_000),
+                        "v100",
+                        (index % _GPUS_PER_NODE,),
+                    ),
+                ),
             )
-            for place, job in enumerate(seen.jobs)
+            for index, job in enumerate(snapshot.jobs)
         ),
     )

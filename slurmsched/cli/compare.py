@@ -12,49 +12,44 @@ from pathlib import Path
 import click
 
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.cli.cluster import backend
+from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import names
-from slurmsched.cli.progress import advancing
-from slurmsched.cli.simulate import window
-from slurmsched.comparing import Lost, Result, Sweep, run_here, sweep
-from slurmsched.comparing.folder import Folder
-from slurmsched.comparing.on_slurm import Array, submit, wait
-from slurmsched.comparing.sweep import loaded
+from slurmsched.cli.parameters import split_names
+from slurmsched.cli.progress import progress_reporter
+from slurmsched.cli.simulate import parse_window
+from slurmsched.comparison import CellResult, FailedCell, Sweep, build_sweep, run_locally
+from slurmsched.comparison.array import ArrayOptions, SweepFolder, submit_array, wait_for_array
+from slurmsched.comparison.sweep import scale_load
 from slurmsched.model import Node, Resources
-from slurmsched.report.comparison import compared
-from slurmsched.report.comparison_view import comparison_page, comparison_view
-from slurmsched.simulation import Options, Policy, policy_of
-from slurmsched.simulation.inputs import GENERATED, knowledge_from, trace_from
-from slurmsched.simulation.world import SimulationError
-from slurmsched.traces.clusters import PARTITION, load_cluster
+from slurmsched.report.comparison import compare_results, comparison_page, comparison_view
+from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
+from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
+from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
 from slurmsched.traces.trace import Trace
 
-__all__ = ["compare"]
-
 _SEEDS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?\Z")
-_MOST = 1000
+_MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _TraceSource:
     """The trace as it was named: read once, or made anew for each seed and load."""
 
-    said: str
+    text: str
     profiles: str | None
-    form: str | None
+    file_format: str | None
 
-    def trace(self, seed: int, load: float | None) -> Trace:
-        made = GENERATED.match(self.said)
-        if made and load is not None:
-            return trace_from(f"{made['name']}:{made['jobs']}@{load:g}", seed=seed).trace
-        return loaded(trace_from(self.said, profiles=self.profiles, form=self.form, seed=seed).trace, load)
+    def load(self, seed: int, load: float | None) -> Trace:
+        generated = GENERATED_TRACE.match(self.text)
+        if generated and load is not None:
+            return load_trace(f"{generated['name']}:{generated['jobs']}@{load:g}", seed=seed).trace
+        return scale_load(load_trace(self.text, profiles=self.profiles, form=self.file_format, seed=seed).trace, load)
 
 
-def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float | None, ...]:
+def _parse_loads(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float | None, ...]:
     try:
-        loads = tuple(float(part) for part in names(value))
+        loads = tuple(float(part) for part in split_names(value))
     except ValueError:
         raise click.BadParameter(f"'{value}': write jobs per hour, as in 3,5,7") from None
     if any(not 0 < load < 1e6 for load in loads):  # noqa: PLR2004  # far above what anybody submits
@@ -62,10 +57,10 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
     return loads or (None,)
 
 
-def _seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
     match = _SEEDS.match(value)
     last = int(match[2] or match[1]) if match else -1
-    if match is None or not 0 <= last - int(match[1]) < _MOST:
+    if match is None or not 0 <= last - int(match[1]) < _MAX_SEEDS:
         raise click.BadParameter(f"'{value}' is no seed: write 1 or 1..3")
     return tuple(range(int(match[1]), last + 1))
 
@@ -76,14 +71,14 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option("--policies", metavar="P,...", help="Systems, each alone or as SYSTEM/ORDER; the first is the yardstick.")
 @click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, where a policy names none.")
 @click.option(
-    "--loads", default="", callback=_numbers, metavar="N,...", help="Jobs per hour; as the trace has it without."
+    "--loads", default="", callback=_parse_loads, metavar="N,...", help="Jobs per hour; as the trace has it without."
 )
-@click.option("--seeds", default="1", show_default=True, callback=_seeds, help="As 1 or 1..3.")
+@click.option("--seeds", default="1", show_default=True, callback=_parse_seeds, help="As 1 or 1..3.")
 @click.option("--profiles", metavar="F", help="How fast models are; the shipped profiles without it.")
 @click.option("--format", "form", metavar="NAME", help="The trace's form, where it is not recognised.")
 @click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Between two rounds.")
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="What a restart costs a job.")
-@click.option("--window", callback=window, metavar="A:B", help="Measure these jobs, in order of arrival.")
+@click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; one for each core without it.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report of one file there.")
@@ -134,87 +129,95 @@ def compare(
         --policies slurm,synergy/fifo,synergy/las --loads 3,6,9
     """
     if resume is not None and cell is not None:
-        Folder(resume.absolute()).run(cell)
+        SweepFolder(resume.absolute()).run_cell_at(cell)
         return
     if resume is not None:
-        place, planned = Folder(resume.absolute()), Folder(resume).sweep()
+        target_folder, planned_sweep = SweepFolder(resume.absolute()), SweepFolder(resume).read_sweep()
     else:
         if trace is None or policies is None:
             raise click.UsageError("name the work with --trace and the policies with --policies")
-        options = Options(period=period, overhead=overhead, window=window, skip_impossible=skip_impossible)
-        nodes, name = _nodes(invocation, cluster)
-        planned = sweep(
+        options = SimulationOptions(period=period, overhead=overhead, window=window, skip_impossible=skip_impossible)
+        nodes, name = _empty_nodes(invocation, cluster)
+        planned_sweep = build_sweep(
             nodes,
-            knowledge_from(profiles),
-            _policies(policies, order),
-            _Work(trace, profiles, form).trace,
+            profiles_or_shipped(profiles),
+            _parse_policies(policies, order),
+            _TraceSource(trace, profiles, form).load,
             options,
             seeds=seeds,
             loads=loads,
             cluster=name,
             command=f"synsched {shlex.join(sys.argv[1:])}",
         )
-        place = Folder((folder or Path("synsched-comparison")).absolute())
+        target_folder = SweepFolder((folder or Path("synsched-comparison")).absolute())
     if on_slurm or resume is not None:
-        results = _on_slurm(invocation, place, planned, Array(partition, at_once=at_once), fresh=resume is None)
+        results = _run_on_slurm(
+            invocation, target_folder, planned_sweep, ArrayOptions(partition, at_once=at_once), fresh=resume is None
+        )
     else:
-        with advancing(f"{len(planned.cells)} simulations") as told:
-            results = run_here(planned, jobs, on_result=told)
-    _show(planned, results, html, as_json=as_json)
+        with progress_reporter(f"{len(planned_sweep.cells)} simulations") as told:
+            results = run_locally(planned_sweep, jobs, on_result=told)
+    _show_results(planned_sweep, results, html, as_json=as_json)
 
 
-def _policies(said: str, order: str) -> Sequence[Policy]:
-    found = [policy_of(name, order) for name in names(said)]
-    if not found:
+def _parse_policies(text: str, order: str) -> Sequence[PolicyChoice]:
+    chosen = [parse_policy(name, order) for name in split_names(text)]
+    if not chosen:
         raise click.UsageError("name at least one policy with --policies")
-    return found
+    return chosen
 
 
-def _nodes(invocation: Invocation, said: str | None) -> tuple[tuple[Node, ...], str]:
+def _empty_nodes(invocation: Invocation, description: str | None) -> tuple[tuple[Node, ...], str]:
     """The described cluster, or the real one as it would be with nothing on it."""
-    if said is not None:
-        spec = load_cluster(said)
+    if description is not None:
+        spec = load_cluster(description)
         return spec.nodes, spec.name
-    snapshot = backend(invocation.settings).observe()
-    empty = (
+    snapshot = connect_backend(invocation.settings).observe()
+    cleared = (
         replace(
             node,
             used=Resources(),
             gpus=tuple(replace(gpu, used=0) for gpu in node.gpus),
-            partitions=frozenset({PARTITION}),
+            partitions=frozenset({SPEC_PARTITION}),
         )
         for node in snapshot.nodes
         if node.gpus
     )
-    nodes = tuple(empty)
+    nodes = tuple(cleared)
     if not nodes:
         raise SimulationError("this cluster has no GPUs: describe one with --cluster")
     return nodes, f"{snapshot.cluster or 'this cluster'}, {len(nodes)} nodes with GPUs"
 
 
-def _on_slurm(
-    invocation: Invocation, place: Folder, planned: Sweep, array: Array, *, fresh: bool
-) -> tuple[Result | Lost, ...]:
+def _run_on_slurm(
+    invocation: Invocation, target_folder: SweepFolder, planned_sweep: Sweep, array: ArrayOptions, *, fresh: bool
+) -> tuple[CellResult | FailedCell, ...]:
     if fresh:
-        place.create(planned)
+        target_folder.create(planned_sweep)
     cluster = invocation.settings.cluster
-    job = submit(place, planned, array, cluster.slurm_conf)
+    job = submit_array(target_folder, planned_sweep, array, cluster.slurm_conf)
     if job is not None:
-        click.echo(f"synsched: {len(place.missing(planned))} simulations as job {job}, in {place.path}", err=True)
-        with advancing(f"job {job}") as told:
-            wait(
+        click.echo(
+            f"synsched: {len(target_folder.missing_cells(planned_sweep))} simulations as job {job},"
+            f" in {target_folder.path}",
+            err=True,
+        )
+        with progress_reporter(f"job {job}") as told:
+            wait_for_array(
                 job,
                 Commands(cluster.timeout, cluster.slurm_conf),
                 invocation.clock,
-                on_poll=lambda: told(1 - len(place.missing(planned)) / len(planned.cells)),
+                on_poll=lambda: told(1 - len(target_folder.missing_cells(planned_sweep)) / len(planned_sweep.cells)),
             )
-    return place.results(planned)
+    return target_folder.results(planned_sweep)
 
 
-def _show(planned: Sweep, results: tuple[Result | Lost, ...], html: Path | None, *, as_json: bool) -> None:
-    comparison = compared(results)
+def _show_results(
+    planned_sweep: Sweep, results: tuple[CellResult | FailedCell, ...], html: Path | None, *, as_json: bool
+) -> None:
+    comparison = compare_results(results)
     if html is not None:
-        html.write_text(comparison_page(planned, results, comparison), encoding="utf-8")
+        html.write_text(comparison_page(planned_sweep, results, comparison), encoding="utf-8")
     if as_json:
         print_json(
             {

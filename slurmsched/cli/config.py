@@ -6,12 +6,10 @@ import click
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.installation import installation
-from slurmsched.rendering import render
-from slurmsched.report.listing import Column, Listing
-from slurmsched.settings.showing import rows
-
-__all__ = ["config"]
+from slurmsched.installation import template_values
+from slurmsched.report.tables import Column, Listing
+from slurmsched.settings.file import setting_rows
+from slurmsched.template_files import render
 
 
 @click.group()
@@ -36,7 +34,7 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
     Example:
       synsched config show
     """
-    found = rows(invocation.loaded)
+    found = setting_rows(invocation.loaded)
     if as_json:
         print_json({"file": str(invocation.loaded.file or ""), "settings": found})
         return
@@ -66,4 +64,4 @@ def init() -> None:
     Example:
       synsched config init > /etc/synsched/synsched.toml
     """
-    click.echo(render("synsched.toml", **installation()), nl=False)
+    click.echo(render("synsched.toml", **template_values()), nl=False)

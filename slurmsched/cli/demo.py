@@ -11,21 +11,19 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from slurmsched.cli.cluster import knowledge
+from slurmsched.cli.cluster import configured_knowledge
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import policy_options, with_policy
-from slurmsched.demo.race import Frame, run
-from slurmsched.demo.world import arrivals, cluster_nodes
+from slurmsched.cli.parameters import policy_options, with_policy
+from slurmsched.demo.race import RaceFrame, run_race
+from slurmsched.demo.workload import cluster_nodes, generate_arrivals
 from slurmsched.model import Outcome, Result
-from slurmsched.report.race_view import comparison_view, frame_line, frame_view
+from slurmsched.report.demo import frame_line, frame_view, race_result_view
 
-__all__ = ["demo"]
-
-_EVERY = 50
+_ROUNDS_PER_LINE = 50
 """Rounds for one line, where there is no screen to draw on."""
 
-_REMEMBERED = 20
+_SHOWN_OUTCOMES = 20
 
 
 @click.command()
@@ -57,26 +55,26 @@ def demo(
     """
     settings = with_policy(invocation.settings, system, order)
     nodes = cluster_nodes(cluster)
-    queue = arrivals(np.random.default_rng(seed), nodes, jobs)
+    queue = generate_arrivals(np.random.default_rng(seed), nodes, jobs)
     screen = console(to_errors=as_json)
-    with _audience(screen) as on_round:
-        comparison = run(nodes, queue, settings, knowledge(settings), on_round=on_round)
+    with _round_display(screen) as on_round:
+        comparison = run_race(nodes, queue, settings, configured_knowledge(settings), on_round=on_round)
     if as_json:
         print_json(comparison)
     else:
-        screen.print(comparison_view(comparison))
+        screen.print(race_result_view(comparison))
 
 
 @contextmanager
-def _audience(screen: Console) -> Iterator[Callable[[Frame], None]]:
+def _round_display(screen: Console) -> Iterator[Callable[[RaceFrame], None]]:
     """Who is told of each round: a live picture, or a line now and then where there is no screen to draw on."""
     if not screen.is_terminal or screen.is_dumb_terminal:
-        yield lambda frame: screen.print(frame_line(frame)) if frame.report.id % _EVERY == 0 else None
+        yield lambda frame: screen.print(frame_line(frame)) if frame.report.id % _ROUNDS_PER_LINE == 0 else None
         return
-    latest: deque[Outcome] = deque(maxlen=_REMEMBERED)
+    latest: deque[Outcome] = deque(maxlen=_SHOWN_OUTCOMES)
     with Live(console=screen, transient=True, refresh_per_second=10) as live:
 
-        def draw(frame: Frame) -> None:
+        def draw(frame: RaceFrame) -> None:
             latest.extend(outcome for outcome in frame.report.outcomes if outcome.result is Result.DONE)
             live.update(frame_view(frame, tuple(latest)))
 

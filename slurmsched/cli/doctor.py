@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import click
 
-from slurmsched.backends.slurm import submitting
+from slurmsched.backends.slurm import submission
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.cli.cluster import backend
+from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.doctor.examining import Instruments, examine
-from slurmsched.doctor.finding import Finding, Verdict
-from slurmsched.doctor.view import finding_view
-
-__all__ = ["doctor"]
+from slurmsched.doctor.examination import Probes, examine
+from slurmsched.doctor.finding import Finding, Verdict, finding_view
 
 
 @click.command()
@@ -32,12 +29,12 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
     settings = invocation.settings
     cluster = settings.cluster
     commands = Commands(cluster.timeout, cluster.slurm_conf)
-    instruments = Instruments(
-        connect=lambda: backend(settings),
+    instruments = Probes(
+        connect=lambda: connect_backend(settings),
         configuration=lambda: commands.read("scontrol", "show", "config"),
-        rehearse=lambda comment: submitting.rehearse(comment, cluster.slurm_conf, cluster.timeout),
+        rehearse=lambda comment: submission.dry_run(comment, cluster.slurm_conf, cluster.timeout),
         status=invocation.status,
-        complaints=invocation.complaints,
+        rejected_reports=invocation.rejected_reports,
         now=invocation.now,
     )
     found: list[Finding] = []
@@ -46,7 +43,7 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
         found.append(finding)
         if not as_json:
             screen.print(finding_view(finding))
-    ill = any(finding.verdict is Verdict.MEND for finding in found)
+    ill = any(finding.verdict is Verdict.PROBLEM for finding in found)
     if as_json:
         print_json({"well": not ill, "findings": found})
     click.get_current_context().exit(1 if ill else 0)

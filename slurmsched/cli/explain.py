@@ -6,17 +6,14 @@ import click
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import job_ids
+from slurmsched.cli.parameters import parse_job_ids
 from slurmsched.model import JobId
-from slurmsched.report.explaining import explained
-from slurmsched.report.explanation_view import explanation_view
-from slurmsched.report.history import known_jobs
-
-__all__ = ["explain"]
+from slurmsched.report.history import expand_array
+from slurmsched.report.job_view import explain_job, explanation_view
 
 
 @click.command()
-@click.argument("jobs", type=job_ids, metavar="JOBID[,JOBID...]")
+@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]")
 @json_option
 @click.pass_obj
 def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -> None:
@@ -29,8 +26,8 @@ def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -
       synsched explain 1234
       synsched explain 1234_[0-3]
     """
-    with invocation.shown(history=True) as reading:
-        found = [explained(reading, task) for job in jobs for task in known_jobs(reading, job)]
+    with invocation.open_readable(history=True) as reading:
+        found = [explain_job(reading, task) for job in jobs for task in expand_array(reading, job)]
     if as_json:
         print_json({"jobs": found})
         return

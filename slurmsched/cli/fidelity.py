@@ -8,18 +8,16 @@ from pathlib import Path
 import click
 import numpy as np
 
-from slurmsched.backends.slurm import submitting
-from slurmsched.cli.cluster import site
+from slurmsched.backends.slurm import submission
+from slurmsched.cli.cluster import scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import policy_options, with_mode, with_policy
-from slurmsched.daemon.scheduling import Site
-from slurmsched.fidelity import measure, quickened, workload
-from slurmsched.report.listing import Column, Listing
+from slurmsched.cli.parameters import policy_options, with_mode, with_policy
+from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.fidelity import generate_workload, measure_fidelity, shorten_period
 from slurmsched.report.quantities import duration
+from slurmsched.report.tables import Column, Listing
 from slurmsched.settings.definition import Mode
-
-__all__ = ["fidelity"]
 
 
 @click.command()
@@ -56,18 +54,18 @@ def fidelity(
     Example:
       synsched fidelity --jobs 30
     """
-    real = site(with_policy(invocation.settings, system, order))
-    settings = with_mode(quickened(real.settings, period), Mode.ENFORCE.value)
-    real = Site(settings, real.backend, real.knowledge)
-    trace = workload(real.backend.observe().nodes, jobs, np.random.default_rng(seed))
-    place = folder or Path.home() / "synsched-fidelity"
-    place.mkdir(parents=True, exist_ok=True)
+    context = scheduler_context(with_policy(invocation.settings, system, order))
+    settings = with_mode(shorten_period(context.settings, period), Mode.ENFORCE.value)
+    context = SchedulerContext(settings, context.backend, context.knowledge)
+    trace = generate_workload(context.backend.observe().nodes, jobs, np.random.default_rng(seed))
+    target_folder = folder or Path.home() / "synsched-fidelity"
+    target_folder.mkdir(parents=True, exist_ok=True)
     conf = settings.cluster.slurm_conf
-    found = measure(
+    found = measure_fidelity(
         trace,
-        real,
-        folder=place.absolute(),
-        submit=lambda options, script: submitting.submit(options, script, conf),
+        context,
+        folder=target_folder.absolute(),
+        submit=lambda options, script: submission.submit(options, script, conf),
         clock=invocation.clock,
         say=lambda line: click.echo(f"synsched: {line}", err=True),
     )

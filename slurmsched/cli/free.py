@@ -6,21 +6,22 @@ import click
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import names, size
+from slurmsched.cli.parameters import parse_mebibytes, split_names
 from slurmsched.model import JobState
-from slurmsched.report.free import Need
-from slurmsched.report.free import free as what_is_free
-from slurmsched.report.free_view import free_view
-from slurmsched.report.status import chosen
-
-__all__ = ["free"]
+from slurmsched.report.free import DemandPerGpu, free_view
+from slurmsched.report.free import free_capacity as what_is_free
+from slurmsched.report.status import filter_status
 
 
 @click.command()
 @click.option("--gpu", "gpu_type", metavar="TYPE", help="Only GPUs of this type.")
-@click.option("-p", "--partition", "partitions", type=names, default="", metavar="LIST", help="Only these partitions.")
+@click.option(
+    "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
+)
 @click.option("--cpus-per-gpu", type=click.IntRange(min=1), default=1, metavar="N", help="CPUs each GPU needs (1).")
-@click.option("--mem-per-gpu", type=size, default="0", metavar="SIZE", help="Memory each GPU needs, such as 16G.")
+@click.option(
+    "--mem-per-gpu", type=parse_mebibytes, default="0", metavar="SIZE", help="Memory each GPU needs, such as 16G."
+)
 @json_option
 @click.pass_obj
 def free(
@@ -40,12 +41,14 @@ def free(
     Example:
       synsched free --gpu v100 --cpus-per-gpu 3
     """
-    now = chosen(invocation.status(), partitions=partitions)
+    now = filter_status(invocation.status(), partitions=partitions)
     known = sorted({gpu.type for node in now.nodes for gpu in node.gpus})
     if gpu_type is not None and gpu_type not in known:
         raise click.BadParameter(f"no GPU of type '{gpu_type}' here: there are {', '.join(known) or 'none'}")
     waiting = sum(job.state is JobState.PENDING for job in now.jobs)
-    found = what_is_free(now.nodes, now.surveyed, waiting, Need(gpu_type, cpus_per_gpu, mem_per_gpu), now.fragments)
+    found = what_is_free(
+        now.nodes, now.surveyed, waiting, DemandPerGpu(gpu_type, cpus_per_gpu, mem_per_gpu), now.fragments
+    )
     if as_json:
         print_json(found)
     else:

@@ -6,17 +6,15 @@ import click
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import job_ids
+from slurmsched.cli.parameters import parse_job_ids
 from slurmsched.model import JobId
-from slurmsched.report.history import history as history_of
-from slurmsched.report.history import known_jobs
-from slurmsched.report.history_view import history_view
-
-__all__ = ["history"]
+from slurmsched.report.history import expand_array
+from slurmsched.report.history import job_history as history_of
+from slurmsched.report.job_view import history_view
 
 
 @click.command()
-@click.argument("jobs", type=job_ids, metavar="JOBID[,JOBID...]")
+@click.argument("jobs", type=parse_job_ids, metavar="JOBID[,JOBID...]")
 @click.option("--commands", is_flag=True, help="Also the exact Slurm commands that were run.")
 @json_option
 @click.pass_obj
@@ -30,8 +28,8 @@ def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, 
     Example:
       synsched history 1234 --commands
     """
-    with invocation.shown(history=True) as reading:
-        found = [history_of(reading, task) for job in jobs for task in known_jobs(reading, job)]
+    with invocation.open_readable(history=True) as reading:
+        found = [history_of(reading, task) for job in jobs for task in expand_array(reading, job)]
     if as_json:
         print_json({"jobs": found})
         return

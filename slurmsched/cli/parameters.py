@@ -1,19 +1,19 @@
-"""Values as Slurm's commands take them: lists with commas, job ids with array tasks, sizes. Each for `type=`."""
+"""Values as Slurm's commands take them, each for `type=`; and the options for another mode, policy or order."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 import click
 
 from slurmsched.model import JobId
-from slurmsched.model.hints import seconds
+from slurmsched.model.hints import parse_duration
+from slurmsched.settings.definition import Mode, Settings
 
-__all__ = ["cpu_points", "gpus_of_type", "job_ids", "names", "size", "sizes", "time"]
-
-MOST_TASKS: Final = 10_000
+MAX_ARRAY_TASKS: Final = 10_000
 """Tasks that one bracket may name."""
 
 _ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
@@ -21,45 +21,45 @@ _BRACKET = re.compile(r"([0-9]{1,10})_\[([0-9,-]{1,1000})\]\Z")
 _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)B?\Z", re.IGNORECASE)
 _GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]{0,63})(?::([1-9][0-9]{0,2}))?|([1-9][0-9]{0,2}))\Z")
-_SPAN = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
-_MEBIBYTES: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
+_RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
+_MEBIBYTES_PER_UNIT: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
-def names(value: str) -> tuple[str, ...]:
+def split_names(value: str) -> tuple[str, ...]:
     """`alice,bob`; nothing for an empty text."""
     return tuple(name for name in value.split(",") if name)
 
 
-def job_ids(value: str) -> tuple[JobId, ...]:
+def parse_job_ids(value: str) -> tuple[JobId, ...]:
     """`12`, `12_3`, `1,2`, `12_[0-3,7]`. Raises click.BadParameter."""
     try:
-        return tuple(job for part in _COMMA_OUTSIDE.split(value) for job in _expanded(part))
+        return tuple(job for part in _COMMA_OUTSIDE.split(value) for job in _expand_array(part))
     except ValueError:
         raise click.BadParameter(f"'{value}' is no job id: write 12, 12_3, 1,2 or 12_[0-3]") from None
 
 
-def size(value: str) -> int:
+def parse_mebibytes(value: str) -> int:
     """A size as sbatch takes it, `4G` or `512M`, in MiB. Raises click.BadParameter."""
     match = _SIZE.match(value)
     if match is None:
         raise click.BadParameter(f"'{value}' is no size: write 4G or 512M")
-    return int(int(match[1]) * _MEBIBYTES[match[2].upper()])
+    return int(int(match[1]) * _MEBIBYTES_PER_UNIT[match[2].upper()])
 
 
-def sizes(value: str) -> tuple[float, ...]:
+def parse_mebibyte_list(value: str) -> tuple[float, ...]:
     """`16G,32G` in MiB, ascending; nothing for an empty text. Raises click.BadParameter."""
-    return tuple(sorted({float(size(part)) for part in names(value)}))
+    return tuple(sorted({float(parse_mebibytes(part)) for part in split_names(value)}))
 
 
-def time(value: str) -> int:
+def parse_seconds(value: str) -> int:
     """`90`, `90s`, `5m`, `2h` in seconds. Raises click.BadParameter."""
-    found = seconds(value)
+    found = parse_duration(value)
     if found is None:
         raise click.BadParameter(f"'{value}' is no time: write 90s, 5m or 2h")
     return found
 
 
-def gpus_of_type(value: str) -> tuple[str, int]:
+def parse_gpus(value: str) -> tuple[str, int]:
     """`v100`, `v100:4` or `4`: a type, empty for any, and a number, 1 where none is said. Raises click.BadParameter."""
     match = _GPUS.match(value)
     if match is None:
@@ -68,11 +68,11 @@ def gpus_of_type(value: str) -> tuple[str, int]:
     return kind or "", int(number or alone or 1)
 
 
-def cpu_points(value: str) -> tuple[float, ...]:
+def parse_cpu_points(value: str) -> tuple[float, ...]:
     """`1-12` or `1,2,4,8`, ascending. Raises click.BadParameter."""
     points: set[int] = set()
     for part in value.split(","):
-        match = _SPAN.match(part)
+        match = _RANGE.match(part)
         if match is None:
             raise click.BadParameter(f"'{value}' are no numbers of CPUs: write 1-12 or 1,2,4,8")
         points |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
@@ -81,7 +81,7 @@ def cpu_points(value: str) -> tuple[float, ...]:
     return tuple(float(point) for point in sorted(points))
 
 
-def _expanded(part: str) -> Iterator[JobId]:
+def _expand_array(part: str) -> Iterator[JobId]:
     bracket = _BRACKET.match(part)
     if bracket is None:
         if not _ID.match(part):
@@ -91,6 +91,44 @@ def _expanded(part: str) -> Iterator[JobId]:
     for span in bracket[2].split(","):
         first, dash, last = span.partition("-")
         tasks = range(int(first), int(last if dash else first) + 1)
-        if not 0 < len(tasks) <= MOST_TASKS:
+        if not 0 < len(tasks) <= MAX_ARRAY_TASKS:
             raise ValueError(part)
         yield from (f"{bracket[1]}_{task}" for task in tasks)
+
+
+MODE_CHOICE: Final = click.Choice([mode.value for mode in Mode])
+
+_DEFRAGMENTING_POLICY: Final = "fgd"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def policy_options(command: F) -> F:
+    """`--system` and `--order` for a command."""
+    for option in (
+        click.option("--order", metavar="NAME", help="Decide in another order than the settings name."),
+        click.option("--system", metavar="NAME", help="Decide with another system than the settings name."),
+    ):
+        command = option(command)
+    return command
+
+
+def with_defragmentation(settings: Settings, *, requested: bool, system: str | None = None) -> Settings:
+    """The settings with running jobs moved for waiting ones, where that was asked for. Only system fgd does that, so
+    it decides such a round, whatever the settings name. Raises UsageError where another was asked for beside it."""
+    if not requested:
+        return settings
+    if system not in (None, _DEFRAGMENTING_POLICY):
+        raise click.UsageError(f"--defrag is a round of system {_DEFRAGMENTING_POLICY}: leave out --system {system}")
+    return replace(settings, policy=replace(settings.policy, system=_DEFRAGMENTING_POLICY, defragment=True))
+
+
+def with_mode(settings: Settings, mode: str | None) -> Settings:
+    """The settings with the mode that was named, where one was."""
+    return settings if mode is None else replace(settings, rounds=replace(settings.rounds, mode=Mode(mode)))
+
+
+def with_policy(settings: Settings, system: str | None, order: str | None) -> Settings:
+    """The settings with the system and order that were named, where they were."""
+    policy = settings.policy
+    return replace(settings, policy=replace(policy, system=system or policy.system, order=order or policy.order))

@@ -7,17 +7,14 @@ from pathlib import Path
 import click
 
 from slurmsched.backends.protocol import Backend
-from slurmsched.backends.recorded import RecordedBackend, load
-from slurmsched.cli.cluster import backend, knowledge, remembered
+from slurmsched.backends.recorded import RecordedBackend, read_recording
+from slurmsched.cli.cluster import configured_knowledge, connect_backend, stored_state
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import defragmenting, policy_options, with_policy
-from slurmsched.daemon.fragments import fragments
-from slurmsched.report.plan_view import plan_view
-from slurmsched.report.planned import planned
+from slurmsched.cli.parameters import policy_options, with_defragmentation, with_policy
+from slurmsched.daemon.config_fragments import render_fragments
+from slurmsched.report.rounds import plan_view, planned_round
 from slurmsched.rounds.round import run_round
-
-__all__ = ["plan"]
 
 
 @click.command()
@@ -54,19 +51,21 @@ def plan(
       synsched plan --commands
       synsched plan --from monday.round --order srtf
     """
-    settings = defragmenting(with_policy(invocation.settings, system, order), asked=defrag, system=system)
+    settings = with_defragmentation(with_policy(invocation.settings, system, order), requested=defrag, system=system)
     cluster: Backend
     if recording is not None:
-        recorded = load(recording)
+        recorded = read_recording(recording)
         cluster, snapshot, memory = RecordedBackend([recorded]), recorded.snapshot, recorded.memory
     else:
-        cluster = backend(settings)
+        cluster = connect_backend(settings)
         with console(to_errors=True).status("asking Slurm"):
             snapshot = cluster.observe()
-        memory = remembered(invocation.database, snapshot, settings.policy.system)
-    files = () if recording is not None else fragments(settings, snapshot)
-    result = run_round(snapshot, memory, settings, knowledge(settings), cluster.identity(), fragments=files)
-    shown = planned(result, settings, cluster.commands)
+        memory = stored_state(invocation.database_path, snapshot, settings.policy.system)
+    files = () if recording is not None else render_fragments(settings, snapshot)
+    result = run_round(
+        snapshot, memory, settings, configured_knowledge(settings), cluster.identity(), config_fragments=files
+    )
+    shown = planned_round(result, settings, cluster.commands)
     if as_json:
         print_json(shown)
     else:

@@ -2,22 +2,147 @@
 
 from __future__ import annotations
 
+import getpass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
 import click
 
-from slurmsched.cli.cluster import knowledge
+from slurmsched.backends.slurm import submission
+from slurmsched.cli.cluster import configured_knowledge, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.profiling import run
+from slurmsched.cli.parameters import parse_cpu_points, parse_gpus, parse_mebibyte_list, parse_seconds
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.checking import checked
-from slurmsched.model import SynschedError, plain
-from slurmsched.report.drift_view import drift_view, drifts
-from slurmsched.report.profile_view import checked_view, profile_view, profiles_view
-from slurmsched.simulation.inputs import knowledge_from
+from slurmsched.knowledge.optimistic_profiling import profiling_accuracy
+from slurmsched.knowledge.published import load_knowledge
+from slurmsched.model import Gpu, Node, SynschedError, to_plain
+from slurmsched.model.reasons import pluralise
+from slurmsched.profiling.profile_file import MeasuredProfile, save_profile
+from slurmsched.profiling.trial import Trial, TrialQueue, TrialRequest, measure_matrix
+from slurmsched.report.profiles import drift_view, profile_drifts, profile_view, profiles_view, profiling_errors_view
+from slurmsched.report.quantities import memory as mebibytes
+from slurmsched.settings.definition import ClusterSettings
 
-__all__ = ["profile"]
+_SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
-_FILE = click.option("--profiles", metavar="F", help="A file of ours or of Synergy's; the settings' own without it.")
+
+class NoGpuError(SynschedError):
+    """No node has what a run asks for."""
+
+    exit_code = 2
+
+
+@click.command(context_settings=_SBATCH_OPTIONS)
+@click.option("--model", required=True, metavar="NAME", help="What the model is called in hints.")
+@click.option("--task", default="", metavar="NAME", help="Its kind: image, speech, language.")
+@click.option("--gpu", type=parse_gpus, default="1", metavar="TYPE:N", help="GPUs of each run. Default: one, of any.")
+@click.option(
+    "--cpus", type=parse_cpu_points, metavar="LIST", help="CPUs per GPU that may be tried. Default: 1 to a node's."
+)
+@click.option(
+    "--memory", type=parse_mebibyte_list, default="", metavar="LIST", help="Memory per GPU to try, as 16G,32G."
+)
+@click.option(
+    "--seconds", type=parse_seconds, default="60", metavar="TIME", help="What each run measures. Default: 60 s."
+)
+@click.option(
+    "--patience", type=parse_seconds, default="1h", metavar="TIME", help="Longest wait in the queue. Default: 1h."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The JSON file that gets the profile.")
+@json_option
+@click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
+@click.pass_obj
+def run(
+    invocation: Invocation,
+    /,
+    *,
+    model: str,
+    task: str,
+    gpu: tuple[str, int],
+    cpus: tuple[float, ...] | None,
+    memory: tuple[float, ...],
+    seconds: int,
+    patience: int,
+    out: Path | None,
+    as_json: bool,
+    sbatch: tuple[str, ...],
+) -> None:
+    """Profile a model by short runs of your own job.
+
+    The job has to use slurmsched.jobside. It is submitted again and again, with as many CPUs as optimistic profiling
+    asks for, each time for --seconds of work; it saves nothing. The matrix goes into a JSON file of profiles: that of
+    policy.profiles where it is one, else profiles.json.
+
+    \b
+    Example:
+      synsched profile run --model resnet50 --gpu v100 -- -p debug train.sh
+    """
+    gpu_type, gpus = gpu
+    settings = invocation.settings
+    arguments = sbatch[1:] if sbatch[0] == "sbatch" else sbatch
+    nodes = [node for node in connect_backend(settings).observe().nodes if len(_gpus_of_type(node, gpu_type)) >= gpus]
+    if not nodes:
+        raise NoGpuError(f"no node has {gpus} GPUs {gpu_type}: 'synsched free' shows what there is")
+    points = cpus or tuple(float(count) for count in range(1, max(node.total.cpus for node in nodes) // gpus + 1))
+    path = out or _output_file(settings.policy.profiles)
+    with _spool(settings.reports.spool) as spool:
+        trial = Trial(_profiling_queue(settings.cluster), arguments, spool, seconds, patience, invocation.clock)
+        measurement = measure_matrix(
+            trial, gpu_type=gpu_type, gpus=gpus, cpus=points, memory=memory, on_run=_print_trial
+        )
+    fair = min((node.proportional_share(1) for node in nodes), key=lambda share: share.cpus)
+    rate = measurement.matrix.speed_at(fair.cpus, fair.memory)
+    source = f"measured on {pluralise(gpus, 'GPU')} {gpu_type}".rstrip() + f" by {getpass.getuser()}"
+    save_profile(MeasuredProfile(model, task, gpu_type, gpus, measurement.matrix, rate, source, invocation.now()), path)
+    if as_json:
+        print_json({"file": str(path), "runs": len(measurement.runs), "matrix": measurement.matrix, "rate": rate})
+        return
+    console().print(profile_view(load_knowledge(path).models[model]))
+    click.echo(
+        f"\n{pluralise(len(measurement.runs), 'run')} of {measurement.combinations} combinations; written to {path}"
+    )
+
+
+def _gpus_of_type(node: Node, gpu_type: str) -> list[Gpu]:
+    return [gpu for gpu in node.gpus if gpu_type in ("", gpu.type)]
+
+
+def _output_file(profiles: str) -> Path:
+    return Path(profiles if profiles.endswith(".json") else "profiles.json")
+
+
+def _profiling_queue(cluster: ClusterSettings) -> TrialQueue:
+    return TrialQueue(
+        submit=lambda options, told: submission.submit(
+            options, "", cluster.slurm_conf, cluster.timeout, extra_env=told
+        ),
+        ended=lambda job: submission.has_ended(job, cluster.slurm_conf, cluster.timeout),
+        cancel=lambda job: submission.cancel(job, cluster.slurm_conf, cluster.timeout),
+    )
+
+
+@contextmanager
+def _spool(path: str) -> Iterator[Path]:
+    """The site's spool, or one of our own in the working directory, which the nodes see as they see the job's."""
+    if path:
+        yield Path(path)
+        return
+    with TemporaryDirectory(dir=Path.cwd(), prefix=".synsched-profile-") as folder:
+        yield Path(folder)
+
+
+def _print_trial(shape: TrialRequest, rate: float) -> None:
+    memory = "" if shape.memory is None else f", {mebibytes(shape.memory)}"
+    click.echo(f"{pluralise(shape.cpus, 'CPU')}{memory}: {rate:.4g} steps/s", err=True)
+
+
+_PROFILES_OPTION = click.option(
+    "--profiles", metavar="F", help="A file of ours or of Synergy's; the settings' own without it."
+)
 
 
 class NoProfileError(SynschedError):
@@ -38,7 +163,7 @@ def profile() -> None:
 
 @profile.command("show")
 @click.argument("model", required=False)
-@_FILE
+@_PROFILES_OPTION
 @json_option
 @click.pass_obj
 def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, as_json: bool) -> None:
@@ -49,7 +174,7 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
       synsched profile show
       synsched profile show resnet50 --profiles measured.toml
     """
-    known = _known(invocation, profiles)
+    known = _knowledge_of(invocation, profiles)
     if model is None:
         if as_json:
             print_json({"models": list(known.models.values()), "tasks": list(known.tasks.values())})
@@ -66,7 +191,7 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
 
 
 @profile.command("check")
-@_FILE
+@_PROFILES_OPTION
 @json_option
 @click.pass_obj
 def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
@@ -79,20 +204,20 @@ def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> 
     Example:
       synsched profile check --profiles profiles.json
     """
-    found = checked(_known(invocation, profiles))
+    found = profiling_accuracy(_knowledge_of(invocation, profiles))
     if not found:
         raise NoProfileError("no model here has a matrix over memory: name a file of measured ones with --profiles")
     if as_json:
         print_json({"models": list(found.values())})
     else:
-        console().print(checked_view(found))
+        console().print(profiling_errors_view(found))
 
 
 @profile.command("measured")
-@_FILE
+@_PROFILES_OPTION
 @json_option
 @click.pass_obj
-def measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
+def show_measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
     """Show how fast jobs say they are, beside what was profiled.
 
     A profile of 'synsched profile run' is in steps per second, and drift is how far a job is from it; of other profiles
@@ -102,10 +227,10 @@ def measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) 
     Example:
       synsched profile measured
     """
-    with invocation.shown(history=True) as opened:
-        found = drifts(opened.measured(), _known(invocation, profiles), invocation.now())
+    with invocation.open_readable(history=True) as opened:
+        found = profile_drifts(opened.rates(), _knowledge_of(invocation, profiles), invocation.now())
     if as_json:
-        print_json({"jobs": [{"drift": drift.part, **plain(drift)} for drift in found]})
+        print_json({"jobs": [{"drift": drift.relative, **to_plain(drift)} for drift in found]})
     else:
         console().print(drift_view(found))
 
@@ -113,5 +238,5 @@ def measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) 
 profile.add_command(run)
 
 
-def _known(invocation: Invocation, profiles: str | None) -> Knowledge:
-    return knowledge_from(profiles) if profiles else knowledge(invocation.settings)
+def _knowledge_of(invocation: Invocation, profiles: str | None) -> Knowledge:
+    return load_knowledge(profiles) if profiles else configured_knowledge(invocation.settings)

@@ -12,33 +12,31 @@ from typing import Any, Final, NoReturn
 import click
 
 from slurmsched import __version__
-from slurmsched.cli.commands import COMMANDS, Entry
+from slurmsched.cli.commands import COMMANDS, CommandEntry
 from slurmsched.cli.invocation import Invocation
 from slurmsched.model import SynschedError
 
-__all__ = ["main"]
-
-INTERRUPTED: Final = 130
+EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells count it."""
 
-_ENTRIES: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
+_ENTRY_BY_NAME: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 
 
-class Program(click.Group):
+class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_ENTRIES)
+        return list(_ENTRY_BY_NAME)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        entry = _ENTRIES.get(cmd_name)
-        return None if entry is None else _imported(entry, cmd_name)
+        entry = _ENTRY_BY_NAME.get(cmd_name)
+        return None if entry is None else _import_command(entry, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _ENTRIES and not args[0].startswith("-"):
-            near = get_close_matches(args[0], _ENTRIES, n=1)
+        if args[0] not in _ENTRY_BY_NAME and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _ENTRY_BY_NAME, n=1)
             advice = f"did you mean '{near[0]}'?" if near else "'synsched --help' lists the commands"
             ctx.fail(f"no command '{args[0]}': {advice}")
         return super().resolve_command(ctx, args)
@@ -63,33 +61,33 @@ class Program(click.Group):
             result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.UsageError as error:
             path = error.ctx.command_path if error.ctx else "synsched"
-            _end(f"{path}: {_lowered(error.format_message())}; see '{path} --help'", error.exit_code)
+            _exit_with(f"{path}: {_as_continuation(error.format_message())}; see '{path} --help'", error.exit_code)
         except click.ClickException as error:
-            _end(f"synsched: {error.format_message()}", error.exit_code)
+            _exit_with(f"synsched: {error.format_message()}", error.exit_code)
         except SynschedError as error:
-            _end(f"synsched: {error}", error.exit_code)
+            _exit_with(f"synsched: {error}", error.exit_code)
         except (click.Abort, KeyboardInterrupt):
-            sys.exit(INTERRUPTED)
+            sys.exit(EXIT_INTERRUPTED)
         sys.exit(result if isinstance(result, int) else 0)
 
 
-def _imported(entry: Entry, name: str) -> click.Command:
-    found = getattr(import_module(f"slurmsched.cli.{entry.module}"), name)
-    if not isinstance(found, click.Command):
+def _import_command(entry: CommandEntry, name: str) -> click.Command:
+    command = getattr(import_module(f"slurmsched.cli.{entry.module}"), name)
+    if not isinstance(command, click.Command):
         raise TypeError(f"slurmsched.cli.{entry.module}.{name} is not a command")
-    return found
+    return command
 
 
-def _end(message: str, code: int) -> NoReturn:
+def _exit_with(message: str, code: int) -> NoReturn:
     click.echo(" ".join(message.split()), err=True)
     sys.exit(code)
 
 
-def _lowered(message: str) -> str:
+def _as_continuation(message: str) -> str:
     return (message[:1].lower() + message[1:]).rstrip(".")
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-c",
     "--config",

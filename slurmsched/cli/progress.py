@@ -10,27 +10,25 @@ from rich.progress import Progress, track
 
 from slurmsched.cli.output import console
 
-__all__ = ["advancing", "progress"]
-
 T = TypeVar("T")
 
 
-def progress(items: Sequence[T], what: str) -> Iterator[T]:
+def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
     """The items, with a bar on standard error while they are gone through; none where that is no screen."""
     screen = console(to_errors=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
         yield from items
     else:
-        yield from track(items, description=what, console=screen, transient=True)
+        yield from track(items, description=label, console=screen, transient=True)
 
 
 @contextmanager
-def advancing(what: str) -> Iterator[Callable[[float], None]]:
+def progress_reporter(label: str) -> Iterator[Callable[[float], None]]:
     """Somebody to be told the part that is done, from 0 to 1, who shows it where there is a screen."""
     screen = console(to_errors=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
         yield lambda _part: None
         return
     with Progress(console=screen, transient=True) as shown:
-        bar = shown.add_task(what, total=1.0)
+        bar = shown.add_task(label, total=1.0)
         yield lambda part: shown.update(bar, completed=part)

@@ -8,21 +8,18 @@ from time import perf_counter
 
 import click
 
-from slurmsched.backends.recorded import RecordedBackend, RecordingError, load, unpack
-from slurmsched.backends.recorded import dump as written
-from slurmsched.cli.cluster import backend, knowledge, remembered
+from slurmsched.backends.recorded import RecordedBackend, RecordingError, read_recording, unpack_recording
+from slurmsched.backends.recorded import write_recording as written
+from slurmsched.cli.cluster import configured_knowledge, connect_backend, stored_state
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import policy_options, with_policy
-from slurmsched.cli.progress import progress
+from slurmsched.cli.parameters import policy_options, with_policy
+from slurmsched.cli.progress import with_progress
 from slurmsched.knowledge import Knowledge
-from slurmsched.report.planned import planned
-from slurmsched.report.quantities import count
-from slurmsched.report.replayed import Replayed, replayed_view
+from slurmsched.model.reasons import pluralise
+from slurmsched.report.rounds import ReplayedRound, planned_round, replay_view
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
-
-__all__ = ["dump", "replay"]
 
 
 @click.command()
@@ -40,17 +37,17 @@ def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
       synsched dump --round 1234 odd.round
     """
     if number is None:
-        snapshot = backend(invocation.settings).observe()
-        memory = remembered(invocation.database, snapshot, invocation.settings.policy.system)
+        snapshot = connect_backend(invocation.settings).observe()
+        memory = stored_state(invocation.database_path, snapshot, invocation.settings.policy.system)
     else:
-        with invocation.reading() as reading:
+        with invocation.open_database() as reading:
             stored = reading.recording(number)
         if stored is None:
             raise RecordingError(f"round {number} is not kept: storage.keep_snapshots says how many are")
-        recording = unpack(stored[1])
+        recording = unpack_recording(stored[1])
         snapshot, memory = recording.snapshot, recording.memory
     written(file, snapshot, memory)
-    click.echo(f"{file}: {count(len(snapshot.jobs), 'job')} on {count(len(snapshot.nodes), 'node')}")
+    click.echo(f"{file}: {pluralise(len(snapshot.jobs), 'job')} on {pluralise(len(snapshot.nodes), 'node')}")
 
 
 @click.command()
@@ -70,18 +67,18 @@ def replay(
       synsched replay --order srtf monday/*.round
     """
     settings = with_policy(invocation.settings, system, order)
-    rounds = list(_replayed(files, settings, knowledge(settings)))
+    rounds = list(_replay_rounds(files, settings, configured_knowledge(settings)))
     if as_json:
         print_json({"rounds": rounds})
     else:
-        console().print(replayed_view(rounds))
+        console().print(replay_view(rounds))
 
 
-def _replayed(files: tuple[Path, ...], settings: Settings, known: Knowledge) -> Iterator[Replayed]:
-    for file in progress(files, "deciding again"):
-        recording = load(file)
+def _replay_rounds(files: tuple[Path, ...], settings: Settings, knowledge: Knowledge) -> Iterator[ReplayedRound]:
+    for file in with_progress(files, "deciding again"):
+        recording = read_recording(file)
         cluster = RecordedBackend([recording])
         began = perf_counter()
-        result = run_round(recording.snapshot, recording.memory, settings, known, cluster.identity())
+        result = run_round(recording.snapshot, recording.memory, settings, knowledge, cluster.identity())
         took = perf_counter() - began
-        yield Replayed(file.name, planned(result, settings, cluster.commands), took)
+        yield ReplayedRound(file.name, planned_round(result, settings, cluster.commands), took)

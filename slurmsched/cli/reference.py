@@ -12,9 +12,7 @@ import click
 from slurmsched.cli.commands import COMMANDS
 from slurmsched.cli.program import main
 
-__all__ = ["reference"]
-
-_HEAD: Final = """\
+_PAGE_HEAD: Final = """\
 # Commands
 
 Written from the commands themselves by `make docs`; do not edit.
@@ -29,19 +27,19 @@ is cut off.
 """
 
 
-def reference() -> str:
+def reference_page() -> str:
     """The page, as Markdown; the same under every release of click."""
-    parts = [_HEAD]
+    parts = [_PAGE_HEAD]
     context = click.Context(main, info_name="synsched")
     for section, names in COMMANDS.items():
         parts.append(f"\n## {section}\n")
         for name in names:
             command = main.get_command(context, name)
-            parts += _described(command, f"synsched {name}") if command else ()
+            parts += _command_section(command, f"synsched {name}") if command else ()
     return "".join(parts)
 
 
-def _described(command: click.Command, path: str) -> Iterator[str]:
+def _command_section(command: click.Command, path: str) -> Iterator[str]:
     usage = " ".join(filter(None, (path, *map(_argument, _arguments(command)))))
     yield f"\n### {path}\n\n"
     text, _, example = cleandoc(command.help or "").partition("\b\nExample:\n")
@@ -51,11 +49,11 @@ def _described(command: click.Command, path: str) -> Iterator[str]:
     options = [option for option in command.params if isinstance(option, click.Option)]
     if options:
         yield "\n| option | meaning |\n|---|---|\n"
-        yield from (f"| {_names(option)} | {_meaning(option)} |\n" for option in options)
+        yield from (f"| {_option_names(option)} | {_option_meaning(option)} |\n" for option in options)
     yield "\n```sh\n" + cleandoc(example) + "\n```\n"
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
-            yield from _described(child, f"{path} {name}")
+            yield from _command_section(child, f"{path} {name}")
 
 
 def _arguments(command: click.Command) -> Iterator[click.Argument]:
@@ -67,8 +65,8 @@ def _argument(argument: click.Argument) -> str:
     return name if argument.required else f"[{name}]"
 
 
-def _names(option: click.Option) -> str:
-    value = "" if option.is_flag else f" {option.metavar or _form(option)}"
+def _option_names(option: click.Option) -> str:
+    value = "" if option.is_flag else f" {option.metavar or _value_form(option)}"
     return (
         ", ".join(f"`{name}`" for name in option.opts[:-1])
         + (", " if option.opts[1:] else "")
@@ -76,16 +74,16 @@ def _names(option: click.Option) -> str:
     )
 
 
-def _form(option: click.Option) -> str:
+def _value_form(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
         return "\\|".join(map(str, option.type.choices))
     return (option.name or "").upper()
 
 
-def _meaning(option: click.Option) -> str:
+def _option_meaning(option: click.Option) -> str:
     default = f" Default: {option.default}." if option.show_default else ""
     return (option.help or "").replace("|", "\\|") + default
 
 
 if __name__ == "__main__":
-    sys.stdout.write(reference())
+    sys.stdout.write(reference_page())

@@ -6,21 +6,19 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.cluster import backend, cluster_size
+from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.installation import installation
-from slurmsched.rendering import render as rendered
-from slurmsched.rendering import templates
-from slurmsched.settings.memory import USUAL_SIZE
+from slurmsched.installation import template_values
+from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE
+from slurmsched.template_files import render as rendered
+from slurmsched.template_files import template_names
 
-__all__ = ["render"]
-
-_ABOUT_NODES: Final = frozenset({"gres.conf", "slurm.conf"})
+_NODE_TEMPLATES: Final = frozenset({"gres.conf", "slurm.conf"})
 """Templates of Slurm's own files: what they say comes from the nodes."""
-_ABOUT_MEMORY: Final = "synsched.service"
+_MEMORY_TEMPLATE: Final = "synsched.service"
 
 
-def _value(text: str) -> tuple[str, str]:
+def _parse_assignment(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name.isidentifier():
         raise click.BadParameter(f"'{text}' is no value: write NAME=VALUE")
@@ -29,7 +27,9 @@ def _value(text: str) -> tuple[str, str]:
 
 @click.command()
 @click.argument("template", required=False)
-@click.option("--set", "given", type=_value, multiple=True, metavar="NAME=VALUE", help="A value for the template.")
+@click.option(
+    "--set", "given", type=_parse_assignment, multiple=True, metavar="NAME=VALUE", help="A value for the template."
+)
 @click.option("--user", default="synsched", show_default=True, help="The user that the daemon runs as.")
 @click.pass_obj
 def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[str, str], ...], user: str) -> None:
@@ -44,10 +44,12 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
       synsched render sbatch.sh --set model=bert --set gpus=4
     """
     if template is None:
-        click.echo("\n".join(name.removesuffix(".j2") for name in templates()))
+        click.echo("\n".join(name.removesuffix(".j2") for name in template_names()))
         return
-    about_nodes = template.removesuffix(".j2") in _ABOUT_NODES
-    snapshot = backend(invocation.settings).observe() if about_nodes else None
-    size = cluster_size(invocation.settings) if template.removesuffix(".j2") == _ABOUT_MEMORY else USUAL_SIZE
-    values = installation(invocation.loaded, snapshot=snapshot, user=user, size=size)
+    about_nodes = template.removesuffix(".j2") in _NODE_TEMPLATES
+    snapshot = connect_backend(invocation.settings).observe() if about_nodes else None
+    size = (
+        cluster_size(invocation.settings) if template.removesuffix(".j2") == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
+    )
+    values = template_values(invocation.loaded, snapshot=snapshot, user=user, size=size)
     click.echo(rendered(template, **{**values, **dict(given)}), nl=False)

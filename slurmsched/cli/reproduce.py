@@ -9,34 +9,32 @@ from typing import Final
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.progress import progress
-from slurmsched.experiments import Row, Task
-from slurmsched.experiments.table import EXPERIMENTS
-from slurmsched.experiments.table import reproduce as run
-from slurmsched.report.experiment_view import outcome_view
+from slurmsched.cli.progress import with_progress
+from slurmsched.experiments import ExperimentSetup, FigureRow
+from slurmsched.experiments.registry import EXPERIMENTS
+from slurmsched.experiments.registry import run_experiment as run
+from slurmsched.report.experiments import outcome_view
 
-__all__ = ["reproduce"]
-
-MOST_SEEDS: Final = 1000
+MAX_SEEDS: Final = 1000
 _SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
 
 
-def _seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
+def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
     """`42`, `42..44`, `1,5,7..9`."""
     seeds: list[int] = []
     for part in value.split(","):
         match = _SEEDS.match(part)
         last = int(match[2] or match[1]) if match else -1
-        if match is None or not 0 <= last - int(match[1]) < MOST_SEEDS:
+        if match is None or not 0 <= last - int(match[1]) < MAX_SEEDS:
             raise click.BadParameter(f"'{part}' is no seed: write 42 or 42..44")
         seeds += range(int(match[1]), last + 1)
     return tuple(dict.fromkeys(seeds))
 
 
-_LISTED = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMENTS.items())
+_EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMENTS.items())
 
 
-@click.command(epilog="\b\nExperiments:\n" + _LISTED)
+@click.command(epilog="\b\nExperiments:\n" + _EXPERIMENT_LIST)
 @click.argument("name", metavar="EXPERIMENT")
 @click.option(
     "--data",
@@ -44,7 +42,7 @@ _LISTED = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMEN
     type=click.Path(path_type=Path, file_okay=False),
     help="The folder of public data sets, where one is needed; $SLURMSCHED_DATA without it.",
 )
-@click.option("--seeds", default="42", show_default=True, callback=_seeds, help="As 42, 42..44 or 1,5.")
+@click.option("--seeds", default="42", show_default=True, callback=_parse_seeds, help="As 42, 42..44 or 1,5.")
 @click.option("--quick", is_flag=True, help="The small version, where there is one.")
 @click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
 @click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
@@ -76,10 +74,10 @@ def reproduce(
       synsched reproduce synergy-static --data ~/data
       synsched reproduce synergy-replay --trace jobs.csv --order srtf --json
     """
-    given = {option: value for option, value in options.items() if value is not None}
-    outcome = run(name, Task(data, seeds, quick, given, progress))
+    given_options = {option: value for option, value in options.items() if value is not None}
+    outcome = run(name, ExperimentSetup(data, seeds, quick, given_options, with_progress))
     if as_json:
-        rows, series = [_row(row) for row in outcome.rows], dict(outcome.series)
+        rows, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
         print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
     else:
         console().print(outcome_view(outcome))
@@ -87,7 +85,7 @@ def reproduce(
         context.exit(1)
 
 
-def _row(row: Row) -> dict[str, object]:
+def _row_as_json(row: FigureRow) -> dict[str, object]:
     return {
         "metric": row.metric,
         "unit": row.unit,

@@ -7,26 +7,24 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.cluster import cluster_size, site
+from slurmsched.cli.cluster import cluster_size, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.policy import MODE, defragmenting, with_mode
-from slurmsched.daemon.memory import limit_own_memory
-from slurmsched.daemon.running import once as one_round_alone
-from slurmsched.daemon.running import serve
-from slurmsched.daemon.scheduling import Site
-from slurmsched.report.round_view import blocked, done_view, worth_telling
+from slurmsched.cli.parameters import MODE_CHOICE, with_defragmentation, with_mode
+from slurmsched.daemon.loop import run_daemon
+from slurmsched.daemon.loop import run_once as one_round_alone
+from slurmsched.daemon.process import limit_own_memory
+from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.report.rounds import has_blocked_operation, round_view, worth_mailing
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.memory import process_memory
 
-__all__ = ["run"]
-
-BLOCKED: Final = 3
+EXIT_BLOCKED: Final = 3
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="One round, then end; for cron. Quiet unless something changed.")
-@click.option("--mode", type=MODE, help="Another mode than the settings name.")
+@click.option("--mode", type=MODE_CHOICE, help="Another mode than the settings name.")
 @click.option("--defrag", is_flag=True, help="With --once, by system fgd: also move running jobs.")
 @click.option("--keep-holds", is_flag=True, help="At the end keep held what is held, for a quick restart.")
 @json_option
@@ -45,28 +43,28 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
       synsched run --once
     """
 
-    def assemble() -> Site:
-        settings = defragmenting(with_mode(invocation.reload().settings, mode), asked=defrag)
+    def assemble() -> SchedulerContext:
+        settings = with_defragmentation(with_mode(invocation.reload().settings, mode), requested=defrag)
         limit_own_memory(process_memory(settings, cluster_size(settings)))
-        return site(settings)
+        return scheduler_context(settings)
 
     if (as_json or defrag) and not once:
         raise click.UsageError(f"{'--json' if as_json else '--defrag'} goes with --once")
     if not once:
-        serve(assemble, invocation.clock, os.environ, _say, keep_holds=keep_holds)
+        run_daemon(assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds)
         return
-    report = one_round_alone(assemble, invocation.clock, _say)
+    report = one_round_alone(assemble, invocation.clock, _log_line)
     if report is None:
         return
     in_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
     if as_json:
         print_json({"round": report.id, "tally": report.tally, "outcomes": report.outcomes})
-    elif screen.is_terminal or worth_telling(report, in_mode):
-        screen.print(done_view(report))
-    if in_mode is not Mode.OBSERVE and blocked(report):
-        click.get_current_context().exit(BLOCKED)
+    elif screen.is_terminal or worth_mailing(report, in_mode):
+        screen.print(round_view(report))
+    if in_mode is not Mode.OBSERVE and has_blocked_operation(report):
+        click.get_current_context().exit(EXIT_BLOCKED)
 
 
-def _say(message: str) -> None:
+def _log_line(message: str) -> None:
     """Standard error is the journal under systemd, and mail under cron."""
     click.echo(f"synsched: {message}", err=True)

@@ -8,19 +8,17 @@ from pathlib import Path
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.progress import advancing
+from slurmsched.cli.progress import progress_reporter
 from slurmsched.model import encode
-from slurmsched.report.simulated_view import figures_view
-from slurmsched.simulation import Options, figures, policy_of
+from slurmsched.report.simulation import figures_view
+from slurmsched.simulation import SimulationOptions, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate as run
-from slurmsched.simulation.inputs import trace_from, world_from
-
-__all__ = ["simulate", "window"]
+from slurmsched.simulation.inputs import load_scenario, load_trace
 
 _WINDOW = re.compile(r"(\d{1,7}):(\d{1,7})\Z")
 
 
-def window(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+def parse_window(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
     """`1000:2000`. Raises click.BadParameter."""
     if value is None:
         return None
@@ -41,7 +39,7 @@ def window(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="What a restart costs a job.")
 @click.option("--lead", default=0, show_default=True, metavar="SECONDS", help="From checkpoint signal to requeue.")
 @click.option("--quantised", is_flag=True, help="Jobs end at the ends of rounds only.")
-@click.option("--window", callback=window, metavar="A:B", help="Measure these jobs, in order of arrival.")
+@click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--failures", default=0.0, metavar="RATE", help="Failures per node and hour.")
 @click.option("--seed", default=1, show_default=True, help="Of what is made up.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
@@ -77,7 +75,7 @@ def simulate(
     """
     if period < 1 or overhead < 0 or lead < 0 or failures < 0:
         raise click.UsageError("--round is a second or more; --overhead, --lead and --failures are not negative")
-    options = Options(
+    options = SimulationOptions(
         period=period,
         overhead=overhead,
         lead=lead,
@@ -87,12 +85,12 @@ def simulate(
         seed=seed,
         skip_impossible=skip_impossible,
     )
-    world = world_from(cluster, trace_from(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
-    with advancing("simulating") as told:
-        done = run(world, policy_of(policy, order), options, on_round=told)
+    world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
+    with progress_reporter("simulating") as report_progress:
+        done = run(world, parse_policy(policy, order), options, on_round=report_progress)
     if out is not None:
         out.write_text(encode(done), encoding="utf-8")
     if as_json:
-        print_json(figures(done))
+        print_json(run_metrics(done))
     else:
-        console().print(figures_view(figures(done)))
+        console().print(figures_view(run_metrics(done)))

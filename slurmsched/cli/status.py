@@ -12,19 +12,19 @@ from rich.live import Live
 
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import names
-from slurmsched.report.status import Status, chosen
+from slurmsched.cli.parameters import split_names
+from slurmsched.report.status import ClusterStatus, filter_status
 from slurmsched.report.status_view import jobs_view, status_view
 
 if TYPE_CHECKING:
-    from slurmsched.report.shares import Shares
-
-__all__ = ["status"]
+    from slurmsched.report.shares import TicketShares
 
 
 @click.command()
-@click.option("-u", "--user", "users", type=names, default="", metavar="LIST", help="Only jobs of these users.")
-@click.option("-p", "--partition", "partitions", type=names, default="", metavar="LIST", help="Only these partitions.")
+@click.option("-u", "--user", "users", type=split_names, default="", metavar="LIST", help="Only jobs of these users.")
+@click.option(
+    "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
+)
 @click.option("-n", "--noheader", is_flag=True, help="Only the lines of jobs, without headings.")
 @click.option("--nodes", "every_node", is_flag=True, help="Draw every node, however many there are.")
 @click.option("--shares", "by_tickets", is_flag=True, help="What users are due by their tickets, had and trade.")
@@ -61,13 +61,15 @@ def status(
       synsched status --shares
     """
 
-    def current() -> Status | Shares:
-        return _shares(invocation, users) if by_tickets else chosen(invocation.status(), users, partitions)
+    def current() -> ClusterStatus | TicketShares:
+        return (
+            _ticket_shares(invocation, users) if by_tickets else filter_status(invocation.status(), users, partitions)
+        )
 
     def view() -> RenderableType:
         if by_tickets:
-            return _shares_view(invocation, users)
-        shown = chosen(invocation.status(), users, partitions)
+            return _ticket_shares_view(invocation, users)
+        shown = filter_status(invocation.status(), users, partitions)
         return jobs_view(shown.jobs, headings=False) if noheader else status_view(shown, every_node)
 
     if as_json:
@@ -78,33 +80,33 @@ def status(
         _watch(invocation, view, watch)
 
 
-def _shares(invocation: Invocation, users: tuple[str, ...]) -> Shares:
+def _ticket_shares(invocation: Invocation, users: tuple[str, ...]) -> TicketShares:
     """Only these people's, but every trade; empty means all."""
-    from slurmsched.report.shares import shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
+    from slurmsched.report.shares import ticket_shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
 
-    with invocation.shown() as reading:
-        found = shares(reading)
+    with invocation.open_readable() as reading:
+        found = ticket_shares(reading)
     return replace(found, users=tuple(own for own in found.users if not users or own.user in users))
 
 
-def _shares_view(invocation: Invocation, users: tuple[str, ...]) -> RenderableType:
-    from slurmsched.report.shares_view import shares_view  # noqa: PLC0415  # as above
+def _ticket_shares_view(invocation: Invocation, users: tuple[str, ...]) -> RenderableType:
+    from slurmsched.report.shares import ticket_shares_view  # noqa: PLC0415  # as above
 
-    return shares_view(_shares(invocation, users), invocation.now())
+    return ticket_shares_view(_ticket_shares(invocation, users), invocation.now())
 
 
-def _watch(invocation: Invocation, view: Callable[[], RenderableType], every: float) -> None:
+def _watch(invocation: Invocation, view: Callable[[], RenderableType], interval: float) -> None:
     """Until Ctrl-C, which is the way to end it and no error. What is no screen gets one report after the other."""
     screen = console()
     try:
         if screen.is_terminal and not screen.is_dumb_terminal:
             with Live(view(), console=screen, screen=True, auto_refresh=False) as live:
                 while True:
-                    invocation.clock.sleep(every)
+                    invocation.clock.sleep(interval)
                     live.update(view(), refresh=True)
         while True:
             screen.print(view())
-            invocation.clock.sleep(every)
+            invocation.clock.sleep(interval)
             screen.print()
     except KeyboardInterrupt:
         return

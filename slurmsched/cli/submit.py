@@ -8,11 +8,9 @@ from typing import Final
 
 import click
 
-from slurmsched.backends.slurm import submitting
+from slurmsched.backends.slurm import submission
 from slurmsched.cli.invocation import Invocation
 from slurmsched.model import parse_hints
-
-__all__ = ["submit"]
 
 _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -50,25 +48,25 @@ def submit(
       synsched submit --model resnet50 --ckpt usr1@60 -- --gres=gpu:4 job.sh
     """
     given = {**hints, "mem": "tune" if tune_memory else None}
-    command = ("sbatch", f"--comment={_commented(given, comment)}", *sbatch)
+    command = ("sbatch", f"--comment={_hint_comment(given, comment)}", *sbatch)
     if only_print:
         click.echo(shlex.join(command))
         return
     settings = invocation.settings
     told = {"SYNSCHED_SPOOL": settings.reports.spool} if settings.reports.spool else {}
-    click.get_current_context().exit(submitting.run(command, settings.cluster.slurm_conf, told))
+    click.get_current_context().exit(submission.run(command, settings.cluster.slurm_conf, told))
 
 
-def _commented(hints: Mapping[str, str | None], comment: str) -> str:
+def _hint_comment(hints: Mapping[str, str | None], comment: str) -> str:
     """The comment with the hints in front. Raises click.UsageError for hints that would not count."""
-    said = ",".join(f"{key}={value}" for key, value in hints.items() if value is not None)
-    word = f"synsched:{said}"
-    if any(sign.isspace() for sign in said):
+    hint_text = ",".join(f"{key}={value}" for key, value in hints.items() if value is not None)
+    hint_word = f"synsched:{hint_text}"
+    if any(sign.isspace() for sign in hint_text):
         raise click.UsageError("a hint holds no blanks: write resnet50, not 'resnet 50'")
     if any("," in value for value in hints.values() if value is not None):
         raise click.UsageError("a hint holds no commas: give each hint by its own option")
     if "synsched:" in comment:
         raise click.UsageError("hints belong into options such as --model, not into --comment")
-    if problems := parse_hints(word).problems:
+    if problems := parse_hints(hint_word).problems:
         raise click.UsageError("; ".join(problems))
-    return f"{word} {comment}".rstrip()
+    return f"{hint_word} {comment}".rstrip()

@@ -7,19 +7,19 @@ from pathlib import Path
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.report.trace_view import formats_view, skipped_lines, trace_view
-from slurmsched.simulation.inputs import trace_from
-from slurmsched.traces.generating import GENERATORS, generate
-from slurmsched.traces.own import written
-from slurmsched.traces.reading import FORMATS
-from slurmsched.traces.summary import summary
+from slurmsched.report.simulation import formats_view, skipped_lines, trace_view
+from slurmsched.simulation.inputs import load_trace
+from slurmsched.traces.formats.native import to_csv
+from slurmsched.traces.formats.registry import TRACE_FORMATS
+from slurmsched.traces.generators import GENERATORS, generate
+from slurmsched.traces.summary import summarise_trace
 from slurmsched.traces.trace import Trace
 
-__all__ = ["trace"]
-
-_FORM = click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Its form, where not recognised.")
-_PROFILES = click.option("--profiles", metavar="F", help="Synergy's profiles.json, for traces in iterations.")
-_OUT = click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
+_FORMAT_OPTION = click.option(
+    "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its form, where not recognised."
+)
+_PROFILES_OPTION = click.option("--profiles", metavar="F", help="Synergy's profiles.json, for traces in iterations.")
+_OUT_OPTION = click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 
 
 @click.group()
@@ -35,9 +35,9 @@ def trace() -> None:
 
 @trace.command("import")
 @click.argument("file", metavar="FILE")
-@_FORM
-@_PROFILES
-@_OUT
+@_FORMAT_OPTION
+@_PROFILES_OPTION
+@_OUT_OPTION
 def import_(*, file: str, form: str | None, profiles: str | None, out: Path | None) -> None:
     """Write a trace of another form as our CSV.
 
@@ -45,10 +45,10 @@ def import_(*, file: str, form: str | None, profiles: str | None, out: Path | No
     Example:
       synsched trace import month.txt -o month.csv
     """
-    found = trace_from(file, profiles=profiles, form=form)
+    found = load_trace(file, profiles=profiles, form=form)
     for line in skipped_lines(found):
         click.echo(line, err=True)
-    _write(found.trace, out)
+    _write_csv(found.trace, out)
 
 
 @trace.command("generate")
@@ -56,7 +56,7 @@ def import_(*, file: str, form: str | None, profiles: str | None, out: Path | No
 @click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
 @click.option("--rate", default=10.0, show_default=True, help="Jobs per hour.")
 @click.option("--seed", default=1, show_default=True, help="Another number, other jobs.")
-@_OUT
+@_OUT_OPTION
 def generate_(*, name: str, jobs: int, rate: float, seed: int, out: Path | None) -> None:
     """Make up a trace by a published distribution.
 
@@ -64,13 +64,13 @@ def generate_(*, name: str, jobs: int, rate: float, seed: int, out: Path | None)
     Example:
       synsched trace generate synergy --jobs 1000 --rate 6 -o synergy.csv
     """
-    _write(generate(name, jobs, seed, rate), out)
+    _write_csv(generate(name, jobs, seed, rate), out)
 
 
 @trace.command("show")
 @click.argument("file", metavar="FILE")
-@_FORM
-@_PROFILES
+@_FORMAT_OPTION
+@_PROFILES_OPTION
 @json_option
 def show(*, file: str, form: str | None, profiles: str | None, as_json: bool) -> None:
     """Show what is in a trace.
@@ -79,11 +79,11 @@ def show(*, file: str, form: str | None, profiles: str | None, as_json: bool) ->
     Example:
       synsched trace show jobs.csv
     """
-    found = trace_from(file, profiles=profiles, form=form)
+    found = load_trace(file, profiles=profiles, form=form)
     if as_json:
-        print_json(summary(found.trace))
+        print_json(summarise_trace(found.trace))
         return
-    console().print(trace_view(summary(found.trace)))
+    console().print(trace_view(summarise_trace(found.trace)))
     for line in skipped_lines(found):
         click.echo(line)
 
@@ -99,8 +99,8 @@ def formats() -> None:
     console().print(formats_view())
 
 
-def _write(made: Trace, out: Path | None) -> None:
+def _write_csv(made: Trace, out: Path | None) -> None:
     if out is None:
-        click.echo(written(made), nl=False)
+        click.echo(to_csv(made), nl=False)
     else:
-        out.write_text(written(made), encoding="utf-8")
+        out.write_text(to_csv(made), encoding="utf-8")

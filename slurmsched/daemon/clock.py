@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "RealClock"]
-
 
 class Clock(Protocol):
     """Wall time for what is written down, steady time for what is waited for."""

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.daemon.clock import Clock, RealClock
-from slurmsched.daemon.heartbeat import Heartbeat
-from slurmsched.model import Code, Operation, Verb
+from slurmsched.daemon.heartbeat import HeartbeatFile
+from slurmsched.model import Operation, ReasonCode, Verb
 from slurmsched.settings.definition import Mode, Settings
-from slurmsched.store.switches import Switches
-
-__all__ = ["Gate"]
+from slurmsched.store.store import Switches
 
 _ALLOWED: Final[Mapping[Mode, frozenset[Verb]]] = {
     Mode.OBSERVE: frozenset(),
@@ -30,35 +28,35 @@ class Gate:
 
     def __init__(self, settings: Settings, switches: Switches, clock: Clock | None = None) -> None:
         self._mode = settings.rounds.mode
-        self._heartbeat = Heartbeat(Path(settings.hook.heartbeat))
+        self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
         self._stale_after = settings.hook.stale_after
         self._clock = clock or RealClock()
         self._disable_file = Path(settings.hook.disable_file)
         self._switches = switches
 
-    def closed(self) -> str | None:
+    def closed_reason(self) -> str | None:
         """Why nothing at all may be changed now; None while the gate is open. Raises StoreError."""
-        pause = self._switches.paused()
-        return pause.sentence if pause is not None else self._disabled() or self.rival()
+        pause = self._switches.current_pause()
+        return pause.sentence if pause is not None else self._disabled_reason() or self.rival()
 
     def rival(self) -> str | None:
         """Who else schedules this cluster, by the heartbeat, which is not ours then; None where nobody does."""
-        beat, now = self._heartbeat.last(), self._clock.now()
+        beat, now = self._heartbeat.read(), self._clock.now()
         other = beat.rival(now, self._stale_after) if beat else None
         if beat is None or other is None:
             return None
         age = max(int(now - beat.at), 0)
         return f"{other.sentence} schedules this cluster too ({self._heartbeat.path} is {age} s old): stop one of them"
 
-    def bars(self, operation: Operation) -> str | None:
+    def block_reason(self, operation: Operation) -> str | None:
         """Why this operation may not be done even while the gate is open."""
         if not operation.permitted:
             return f"we may not {operation.verb.value}: see 'synsched doctor' for the rights it needs"
-        if operation.reason.code is Code.GIVE_BACK or operation.verb in _ALLOWED[self._mode]:
+        if operation.reason.code is ReasonCode.GIVE_BACK or operation.verb in _ALLOWED[self._mode]:
             return None
         return f"the mode is {self._mode.value}"
 
-    def _disabled(self) -> str | None:
+    def _disabled_reason(self) -> str | None:
         try:
             self._disable_file.stat()
         except (FileNotFoundError, NotADirectoryError):

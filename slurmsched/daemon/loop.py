@@ -1,36 +1,40 @@
-"""Rounds in time: one after another, from start to start, until somebody says stop."""
+"""Rounds in time: one after another, from start to start, until somebody says stop.
+
+The two ways to run: as a daemon, and one round at a time from cron. Never both at once over one database.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.exporting import Exporter
-from slurmsched.daemon.failing import RoundFailedError, kind_and_place, traced
-from slurmsched.daemon.pulse import Pulse
-from slurmsched.daemon.releasing import release_all
-from slurmsched.daemon.scheduling import RoundReport, Site, one_round
-from slurmsched.daemon.signals import Requests
-from slurmsched.daemon.systemd import Systemd
+from slurmsched.daemon.exporter import Exporter
+from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
+from slurmsched.daemon.heartbeat import HeartbeatFile
+from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier
+from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
+from slurmsched.daemon.process import SignalRequests, handle_signals
+from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
 from slurmsched.model import Result, Snapshot, SynschedError
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
-__all__ = ["Loop"]
-
-_SLICE: Final = 1.0
+_CHECK_INTERVAL: Final = 1.0
 """Seconds after which a resting loop looks whether it was asked for something."""
 
-_REMARKS: Final = 100
+_MAX_REMARKS: Final = 100
 """So many different remarks on rounds are remembered, and not told again."""
 
 _FIRST_RETRY: Final = 10.0
 """Seconds until the next try after a failed round; doubled with each further one, up to the period."""
 
 
-class Loop:
+class DaemonLoop:
     """The daemon. `assemble` reads the settings and connects anew, for a reload.
 
     At an ordinary stop everything of ours is given back to Slurm. `keep_holds` leaves it as it is, for a restart: what
@@ -39,58 +43,58 @@ class Loop:
 
     def __init__(
         self,
-        site: Site,
-        assemble: Callable[[], Site],
+        context: SchedulerContext,
+        load_context: Callable[[], SchedulerContext],
         store: Store,
         clock: Clock,
         *,
-        requests: Requests,
-        systemd: Systemd,
-        say: Callable[[str], None],
+        requests: SignalRequests,
+        systemd: SystemdNotifier,
+        log: Callable[[str], None],
     ) -> None:
-        self._site = site
-        self._assemble = assemble
+        self._context = context
+        self._load_context = load_context
         self._store = store
         self._clock = clock
         self._requests = requests
         self._systemd = systemd
-        self._say = say
-        self._pulse = self._pulse_of(site)
-        self._exporter = self._exporter_of(site)
+        self._log = log
+        self._keepalive = self._new_keepalive(context)
+        self._exporter = self._new_exporter(context)
         self._failures = 0
-        self._trouble = ""
+        self._last_error = ""
         self._remarks: set[str] = set()
 
     def run(self, *, keep_holds: bool = False) -> None:
         """Until a stop is asked for. Raises HeartbeatError at the start, and StoreError: without a journal nothing is
         changed.
         """
-        self._pulse.beat()
-        self._systemd.ready(self._in_words())
+        self._keepalive.renew()
+        self._systemd.ready(self._mode_text())
         try:
             while not self._requests.stop:
                 began = self._clock.monotonic()
                 self._round()
                 self._rest(began)
         except BaseException:
-            self._pulse.stop()
+            self._keepalive.stop()
             raise
         finally:
             self._exporter.close()
         self._systemd.stopping()
         if not keep_holds:
-            self._pulse.stop()
-            self._give_back()
+            self._keepalive.stop()
+            self._release_all()
 
     def _round(self) -> None:
         try:
-            report = one_round(
-                self._site,
+            report = schedule_round(
+                self._context,
                 self._store,
                 self._clock,
-                tick=self._pulse.tick,
+                tick=self._keepalive.tick,
                 stopping=lambda: self._requests.stop,
-                say=self._remark,
+                log=self._log_once,
             )
             self._succeeded(report)
             self._publish(report.snapshot)
@@ -100,8 +104,8 @@ class Loop:
             self._failed(error)
             self._publish(None)
         except Exception as error:  # no single round may end the daemon, for then everybody's jobs wait
-            self._remark(traced(error))
-            self._failed(RoundFailedError(f"the round failed: {kind_and_place(error)}"))
+            self._log_once(format_trace(error))
+            self._failed(RoundFailedError(f"the round failed: {describe_error(error)}"))
             self._publish(None)
 
     def _publish(self, snapshot: Snapshot | None) -> None:
@@ -109,39 +113,39 @@ class Loop:
         try:
             self._exporter.publish(snapshot)
         except Exception as error:  # as for a round
-            self._remark(f"nothing new is published: {traced(error)}")
+            self._log_once(f"nothing new is published: {format_trace(error)}")
 
-    def _remark(self, line: str) -> None:
+    def _log_once(self, line: str) -> None:
         """What went wrong in a round, for the log; the same is told once in a while."""
         if line not in self._remarks:
-            if len(self._remarks) >= _REMARKS:
+            if len(self._remarks) >= _MAX_REMARKS:
                 self._remarks.clear()
             self._remarks.add(line)
-            self._say(line)
+            self._log(line)
 
     def _failed(self, error: SynschedError) -> None:
         """Back off; the same trouble is told once."""
         self._failures += 1
-        self._pulse.well = False
-        if str(error) != self._trouble:
-            self._say(f"{error}; the next round is tried in {self._wait():.0f} s")
-        self._trouble = str(error)
-        self._systemd.status(f"{self._in_words()}; {self._failures} rounds failed: {error}")
+        self._keepalive.healthy = False
+        if str(error) != self._last_error:
+            self._log(f"{error}; the next round is tried in {self._round_interval():.0f} s")
+        self._last_error = str(error)
+        self._systemd.status(f"{self._mode_text()}; {self._failures} rounds failed: {error}")
 
     def _succeeded(self, report: RoundReport) -> None:
         if self._failures:
-            self._say(f"rounds go on after {self._failures} that failed")
-        self._failures, self._trouble, self._pulse.well = 0, "", True
-        self._pulse.renew()
+            self._log(f"rounds go on after {self._failures} that failed")
+        self._failures, self._last_error, self._keepalive.healthy = 0, "", True
+        self._keepalive.try_renew()
         done = sum(outcome.result is Result.DONE for outcome in report.outcomes)
         tally = report.tally
         self._systemd.status(
-            f"{self._in_words()}; round {report.id}: {tally.running} run, {tally.waiting} wait, {done} changes"
+            f"{self._mode_text()}; round {report.id}: {tally.running} run, {tally.waiting} wait, {done} changes"
         )
 
-    def _wait(self) -> float:
+    def _round_interval(self) -> float:
         """Seconds from the start of one round to the next."""
-        period = self._site.settings.rounds.period
+        period = self._context.settings.rounds.period
         return period if not self._failures else min(period, _FIRST_RETRY * 2.0 ** min(self._failures - 1, 10))
 
     def _rest(self, began: float) -> None:
@@ -149,61 +153,129 @@ class Loop:
         while not self._requests.stop:
             if self._requests.take_reload():
                 self._reload()
-            left = began + self._wait() - self._clock.monotonic()
+            left = began + self._round_interval() - self._clock.monotonic()
             if left <= 0:
                 return
-            self._clock.sleep(min(_SLICE, left))
-            self._pulse.tick()
+            self._clock.sleep(min(_CHECK_INTERVAL, left))
+            self._keepalive.tick()
 
     def _reload(self) -> None:
         """The settings as they are now; where they are wrong the old ones stay in force."""
         self._systemd.reloading()
         try:
-            site = self._assemble()
-            pulse = self._pulse_of(site)
+            context = self._load_context()
+            keepalive = self._new_keepalive(context)
         except SynschedError as error:
-            self._say(f"the settings stay as they were: {error}")
+            self._log(f"the settings stay as they were: {error}")
         except Exception as error:  # as for a round
-            self._say(f"the settings stay as they were: {traced(error)}")
+            self._log(f"the settings stay as they were: {format_trace(error)}")
         else:
-            self._say(self._changed_to(site))
-            if site.settings.hook.heartbeat != self._site.settings.hook.heartbeat:
-                self._pulse.stop()
-            if site.settings.storage != self._site.settings.storage:
+            self._log(self._reload_text(context))
+            if context.settings.hook.heartbeat != self._context.settings.hook.heartbeat:
+                self._keepalive.stop()
+            if context.settings.storage != self._context.settings.storage:
                 self._exporter.close()
-                self._exporter = self._exporter_of(site)
-            self._site, self._pulse = site, pulse
-        self._systemd.ready(self._in_words())
+                self._exporter = self._new_exporter(context)
+            self._context, self._keepalive = context, keepalive
+        self._systemd.ready(self._mode_text())
 
-    def _changed_to(self, site: Site) -> str:
-        said = "the settings were read again"
-        if site.settings.storage.path != self._site.settings.storage.path:
-            said += f"; {site.settings.storage.path} is used after a restart"
-        return said
+    def _reload_text(self, context: SchedulerContext) -> str:
+        text = "the settings were read again"
+        if context.settings.storage.path != self._context.settings.storage.path:
+            text += f"; {context.settings.storage.path} is used after a restart"
+        return text
 
-    def _give_back(self) -> None:
-        if self._pulse.stands_back:
+    def _release_all(self) -> None:
+        if self._keepalive.on_standby:
             return  # what the hook holds is the other's to start
-        patience = self._site.settings.rounds.settle_timeout
+        patience = self._context.settings.rounds.settle_timeout
         try:
-            released = release_all(self._site.backend, self._store, self._clock, patience)
+            released = release_all(self._context.backend, self._store, self._clock, patience)
         except SynschedError as error:
-            self._say(f"what is held stays held: {error}; 'synsched release' gives it back")
+            self._log(f"what is held stays held: {error}; 'synsched release' gives it back")
             return
         except Exception as error:  # as for a round
-            self._say(f"what is held stays held: {traced(error)}; 'synsched release' gives it back")
+            self._log(f"what is held stays held: {format_trace(error)}; 'synsched release' gives it back")
             return
         for warning in released.warnings:
-            self._say(warning)
+            self._log(warning)
         if released.jobs:
-            self._say(f"stopped; {len(released.jobs)} jobs were given back to Slurm")
+            self._log(f"stopped; {len(released.jobs)} jobs were given back to Slurm")
 
-    def _pulse_of(self, site: Site) -> Pulse:
-        return Pulse(site.settings, self._store.switches, self._clock, self._systemd, self._say)
+    def _new_keepalive(self, context: SchedulerContext) -> Keepalive:
+        return Keepalive(context.settings, self._store.switches, self._clock, self._systemd, self._log)
 
-    def _exporter_of(self, site: Site) -> Exporter:
-        storage = replace(site.settings.storage, path=str(self._store.database.path))
-        return Exporter(storage, self._clock, self._say, serves=True)
+    def _new_exporter(self, context: SchedulerContext) -> Exporter:
+        storage = replace(context.settings.storage, path=str(self._store.database.path))
+        return Exporter(storage, self._clock, self._log, serves=True)
 
-    def _in_words(self) -> str:
-        return f"mode {self._site.settings.rounds.mode.value}"
+    def _mode_text(self) -> str:
+        return f"mode {self._context.settings.rounds.mode.value}"
+
+
+_MAX_SKIPS: Final = 3
+"""Rounds in a row that may be left to somebody else without a word."""
+
+
+class RoundsSkippedError(LockError):
+    """Somebody else has held the lock for several rounds of cron."""
+
+
+def run_daemon(
+    load_context: Callable[[], SchedulerContext],
+    clock: Clock,
+    environment: Mapping[str, str],
+    log: Callable[[str], None],
+    *,
+    keep_holds: bool = False,
+) -> None:
+    """Rounds until SIGTERM or SIGINT. `say` gets what an operator should read in the log, a line at a time.
+
+    Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `assemble` raises at the start.
+    """
+    context, requests, systemd = load_context(), SignalRequests(), SystemdNotifier(environment)
+    path = Path(context.settings.storage.path)
+    with (
+        exclusive_lock(path),
+        handle_signals(requests),
+        closing(Store.open(path, clock.now(), check_interval=0.0)) as store,
+    ):
+        DaemonLoop(context, load_context, store, clock, requests=requests, systemd=systemd, log=log).run(
+            keep_holds=keep_holds
+        )
+
+
+def run_once(
+    load_context: Callable[[], SchedulerContext], clock: Clock, log: Callable[[str], None]
+) -> RoundReport | None:
+    """One round, and a sign of life after it; None while somebody else schedules, which is no error for cron at first.
+
+    Raises SkippedError where that is the third time in a row, and LockError, StoreError, HeartbeatError, BackendError.
+    """
+    context = load_context()
+    path = Path(context.settings.storage.path)
+    skips = SkipCounter.beside(path)
+    try:
+        with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
+            skips.reset()
+            keepalive = Keepalive(context.settings, store.switches, clock, SystemdNotifier({}), log)
+            report = schedule_round(context, store, clock, tick=keepalive.tick, log=log)
+            keepalive.renew()
+            Exporter(context.settings.storage, clock, log, serves=False).publish(report.snapshot)
+            return report
+    except AlreadyRunningError as error:
+        count = skips.increment()
+        if count < _MAX_SKIPS:
+            return None
+        raise RoundsSkippedError(
+            f"{count} rounds in a row were skipped: {error}{_last_heartbeat(context, clock.now())}"
+        ) from error
+
+
+def _last_heartbeat(context: SchedulerContext, now: float) -> str:
+    """Who gave the last sign of life, and when, for somebody who looks for what holds the lock."""
+    beat = HeartbeatFile(Path(context.settings.hook.heartbeat)).read()
+    if beat is None:
+        return "; there is no heartbeat"
+    who = f" by {beat.daemon.sentence}" if beat.daemon else ""
+    return f"; the last heartbeat{who} is {int(now - beat.at)} s old"

@@ -1,4 +1,6 @@
-"""The same jobs on two equal simulated clusters: one left to Slurm's own scheduler, one with rounds.
+"""What a cluster made of its jobs, in figures.
+
+The same jobs on two equal simulated clusters: one left to Slurm's own scheduler, one with rounds.
 
 The rounds are the daemon's own: same code, same store (in memory), with the simulated cluster and its clock underneath.
 """
@@ -9,18 +11,62 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from slurmsched.backends.simulated import Cluster, JobSubmit, SimulatedBackend, VirtualClock, profiled_speed
-from slurmsched.daemon.scheduling import RoundReport, Site, one_round
-from slurmsched.demo.score import Score, score
-from slurmsched.demo.world import Arrival
+import numpy as np
+
+from slurmsched.backends.simulated import JobSubmitHook, SimulatedBackend, VirtualClock, VirtualCluster, profiled_speed
+from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
+from slurmsched.demo.workload import Arrival
 from slurmsched.knowledge import Knowledge, shipped_profiles
 from slurmsched.model import Node, Snapshot, SynschedError
-from slurmsched.settings.definition import Hook, Manage, Mode, Settings
+from slurmsched.settings.definition import HookSettings, ManageSettings, Mode, Settings
 from slurmsched.store.store import Store
 
-__all__ = ["Comparison", "Frame", "RaceError", "demo_settings", "run"]
 
-START: Final = 1_800_000_000.0
+@dataclass(frozen=True, slots=True)
+class ClusterScore:
+    """Times in seconds, NaN where no job has finished. JCT, job completion time, is from submission to the end.
+
+    `makespan` is from the first submission to the last end. `useful` is the part of all GPU time in it that went into
+    work that was kept: neither idle, restarting, completing nor lost. `work` is what was done, in GPU-seconds at the
+    proportional share, per GPU-second of the makespan: above `useful` where CPUs and memory made jobs faster.
+    """
+
+    jobs: int
+    finished: int
+    mean_jct: float
+    median_jct: float
+    p99_jct: float
+    makespan: float
+    useful: float
+    work: float
+    restarts: int
+    rounds: int
+
+
+def score_cluster(cluster: VirtualCluster, rounds: int = 0) -> ClusterScore:
+    """The figures of a cluster on which no job is left; `rounds` is how many it had."""
+    jobs = list(cluster.lifecycle.ended.values())
+    done = [job for job in jobs if job.state_text == "COMPLETED" and job.end_time is not None]
+    times = np.array([job.end_time - job.submit_time for job in done if job.end_time is not None])
+    ends = [job.end_time for job in jobs if job.end_time is not None]
+    makespan = max(ends) - min(job.submit_time for job in jobs) if jobs else float("nan")
+    available = makespan * sum(len(machine.configured.gpus) for machine in cluster.nodes.values())
+    return ClusterScore(
+        jobs=len(jobs),
+        finished=len(done),
+        mean_jct=float(np.mean(times)) if done else float("nan"),
+        median_jct=float(np.median(times)) if done else float("nan"),
+        p99_jct=float(np.percentile(times, 99)) if done else float("nan"),
+        makespan=makespan,
+        useful=sum(interval.gpus * interval.useful_seconds for interval in cluster.lifecycle.usage_intervals)
+        / available,
+        work=sum(job.submission.request.gpus * job.work.checkpointed for job in jobs) / available,
+        restarts=sum(job.restarts for job in jobs),
+        rounds=rounds,
+    )
+
+
+START_TIME: Final = 1_800_000_000.0
 """The virtual clock's first moment."""
 
 
@@ -29,7 +75,7 @@ class RaceError(SynschedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RaceFrame:
     """Both clusters at the end of a round. `elapsed` in virtual seconds; `plain` is Slurm without rounds."""
 
     elapsed: float
@@ -38,19 +84,19 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RaceResult:
     """How the two came through, all of it simulated."""
 
-    plain: Score
-    rounds: Score
+    plain: ClusterScore
+    rounds: ClusterScore
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ClusterWithClock:
     """One of the clusters with its clock."""
 
-    cluster: Cluster
-    clock: VirtualClock = field(default_factory=lambda: VirtualClock(START))
+    cluster: VirtualCluster
+    clock: VirtualClock = field(default_factory=lambda: VirtualClock(START_TIME))
 
 
 def demo_settings(settings: Settings | None = None) -> Settings:
@@ -59,19 +105,19 @@ def demo_settings(settings: Settings | None = None) -> Settings:
     return replace(
         settings,
         rounds=replace(settings.rounds, mode=Mode.ENFORCE),
-        manage=Manage(partitions=("gpu",)),
-        hook=Hook(disable_file="/dev/null/none"),
+        manage=ManageSettings(partitions=("gpu",)),
+        hook=HookSettings(disable_file="/dev/null/none"),
     )
 
 
-def run(
+def run_race(
     nodes: Sequence[Node],
     arrivals: Sequence[Arrival],
     settings: Settings | None = None,
     knowledge: Knowledge | None = None,
     *,
-    on_round: Callable[[Frame], None] = lambda _frame: None,
-) -> Comparison:
+    on_round: Callable[[RaceFrame], None] = lambda _frame: None,
+) -> RaceResult:
     """Run both until every job has ended; `on_round` is called after each round.
 
     `knowledge` is what the rounds know and also how fast the simulated jobs really run; the shipped profiles by
@@ -80,45 +126,51 @@ def run(
     settings = demo_settings(settings)
     knowledge = knowledge or shipped_profiles()
     speed = profiled_speed(knowledge, nodes)
-    hook = JobSubmit(settings.manage, fresh=lambda _now: True)
-    plain = _Lane(Cluster(nodes, start=START, speed=speed))
-    lane = _Lane(Cluster(nodes, start=START, speed=speed, hook=hook))
+    hook = JobSubmitHook(settings.manage, is_heartbeat_fresh=lambda _now: True)
+    plain = _ClusterWithClock(VirtualCluster(nodes, start=START_TIME, speed=speed))
+    scheduled = _ClusterWithClock(VirtualCluster(nodes, start=START_TIME, speed=speed, hook=hook))
     for arrival in arrivals:
-        plain.cluster.submit(arrival.submission, START + arrival.at)
-        lane.cluster.submit(arrival.submission, START + arrival.at)
-    site = Site(settings, SimulatedBackend(lane.cluster, lane.clock), knowledge)
-    store = Store.in_memory(START)
+        plain.cluster.submit(arrival.submission, START_TIME + arrival.at)
+        scheduled.cluster.submit(arrival.submission, START_TIME + arrival.at)
+    site = SchedulerContext(settings, SimulatedBackend(scheduled.cluster, scheduled.clock), knowledge)
+    store = Store.in_memory(START_TIME)
     try:
-        rounds = _rounds(site, store, lane, plain.cluster, on_round)
+        rounds = _run_rounds(site, store, scheduled, plain.cluster, on_round)
     finally:
         store.close()
     while plain.cluster.unfinished:
-        _until_next_event(plain.cluster)
-    return Comparison(score(plain.cluster), score(lane.cluster, rounds))
+        _advance_to_next_event(plain.cluster)
+    return RaceResult(score_cluster(plain.cluster), score_cluster(scheduled.cluster, rounds))
 
 
-def _rounds(site: Site, store: Store, lane: _Lane, plain: Cluster, on_round: Callable[[Frame], None]) -> int:
+def _run_rounds(
+    site: SchedulerContext,
+    store: Store,
+    scheduled: _ClusterWithClock,
+    plain: VirtualCluster,
+    on_round: Callable[[RaceFrame], None],
+) -> int:
     """Rounds, a period apart from start to start, until no job is left; how many."""
     count = 0
-    while lane.cluster.unfinished:
-        due = lane.clock.now() + site.settings.rounds.period
-        report = one_round(site, store, lane.clock)
+    while scheduled.cluster.unfinished:
+        due = scheduled.clock.now() + site.settings.rounds.period
+        report = schedule_round(site, store, scheduled.clock)
         count += 1
-        plain.advance(lane.clock.now())
-        on_round(Frame(lane.clock.now() - START, report, plain.snapshot()))
-        if lane.cluster.agenda.next_time is None and not report.outcomes:
-            raise _stuck(lane.cluster)
-        lane.clock.advance_to(max(lane.clock.now(), due))
-        lane.cluster.advance(lane.clock.now())
+        plain.advance(scheduled.clock.now())
+        on_round(RaceFrame(scheduled.clock.now() - START_TIME, report, plain.snapshot()))
+        if scheduled.cluster.events.next_time is None and not report.outcomes:
+            raise _stuck_error(scheduled.cluster)
+        scheduled.clock.advance_to(max(scheduled.clock.now(), due))
+        scheduled.cluster.advance(scheduled.clock.now())
     return count
 
 
-def _until_next_event(cluster: Cluster) -> None:
-    if cluster.agenda.next_time is None:
-        raise _stuck(cluster)
-    cluster.advance(cluster.agenda.next_time)
+def _advance_to_next_event(cluster: VirtualCluster) -> None:
+    if cluster.events.next_time is None:
+        raise _stuck_error(cluster)
+    cluster.advance(cluster.events.next_time)
 
 
-def _stuck(cluster: Cluster) -> RaceError:
+def _stuck_error(cluster: VirtualCluster) -> RaceError:
     waiting = [job.id for job in cluster.snapshot().jobs]
     return RaceError(f"{len(waiting)} jobs can never run on this cluster (first: {waiting[0]}): submit smaller ones")

@@ -1,20 +1,25 @@
-"""One thing that was looked at."""
+"""One thing that was looked at, and how it is shown."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Finding", "Verdict", "fine", "hint", "mend"]
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+
+from slurmsched.report.tables import safe_line
 
 
 class Verdict(StrEnum):
     """How it is."""
 
-    FINE = "fine"
-    HINT = "hint"
+    OK = "fine"
+    ADVICE = "hint"
     """Works, and could be better."""
-    MEND = "mend"
+    PROBLEM = "mend"
     """Does not work until somebody mends it."""
 
 
@@ -28,16 +33,33 @@ class Finding:
     remedy: str = ""
 
 
-def fine(topic: str, sentence: str) -> Finding:
+def ok(topic: str, sentence: str) -> Finding:
     """It is as it should be."""
-    return Finding(topic, Verdict.FINE, sentence)
+    return Finding(topic, Verdict.OK, sentence)
 
 
-def hint(topic: str, sentence: str, remedy: str) -> Finding:
+def advice(topic: str, sentence: str, remedy: str) -> Finding:
     """It could be better."""
-    return Finding(topic, Verdict.HINT, sentence, remedy)
+    return Finding(topic, Verdict.ADVICE, sentence, remedy)
 
 
-def mend(topic: str, sentence: str, remedy: str) -> Finding:
+def problem(topic: str, sentence: str, remedy: str) -> Finding:
     """It has to be mended."""
-    return Finding(topic, Verdict.MEND, sentence, remedy)
+    return Finding(topic, Verdict.PROBLEM, sentence, remedy)
+
+
+_SIGNS: Final = {Verdict.OK: ("ok", "green"), Verdict.ADVICE: ("hint", "yellow"), Verdict.PROBLEM: ("MEND", "bold red")}
+
+
+def finding_view(finding: Finding) -> RenderableType:
+    """What was found, and below it what to do."""
+    return Group(*_lines(finding))
+
+
+def _lines(finding: Finding) -> Iterator[RenderableType]:
+    sign, style = _SIGNS[finding.verdict]
+    head = safe_line(f"{sign:<5}", style)
+    head.append_text(safe_line(f"{finding.topic}: {finding.sentence}"))
+    yield head
+    if finding.remedy:
+        yield Padding(safe_line(finding.remedy, "dim"), (0, 0, 0, 7), expand=False)

@@ -1,5 +1,12 @@
 """Published figures, measured again."""
 
-from slurmsched.experiments.experiment import Bound, Experiment, ExperimentError, Outcome, Row, Task
+from slurmsched.experiments.experiment import (
+    Bound,
+    Experiment,
+    ExperimentError,
+    ExperimentResult,
+    ExperimentSetup,
+    FigureRow,
+)
 
-__all__ = ["Bound", "Experiment", "ExperimentError", "Outcome", "Row", "Task"]
+__all__ = ["Bound", "Experiment", "ExperimentError", "ExperimentResult", "ExperimentSetup", "FigureRow"]

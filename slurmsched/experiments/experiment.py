@@ -10,8 +10,6 @@ from typing import Protocol, TypeVar
 
 from slurmsched.model import SynschedError
 
-__all__ = ["Bound", "Experiment", "ExperimentError", "Outcome", "Row", "Task"]
-
 T = TypeVar("T")
 
 
@@ -28,12 +26,12 @@ class Bound(StrEnum):
     """Within the tolerance on both sides."""
     AT_MOST = "at_most"
     AT_LEAST = "at_least"
-    STATED = "stated"
+    INFORMATIVE = "stated"
     """Side by side, for the reader; no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One figure. `published` is the paper's, `reference` what the authors' own code gives, `measured` ours; None where
     unknown. It is held against the reference, where there is one, else against the published figure; `tolerance` is
     relative. `note` says what differs in the inputs."""
@@ -50,30 +48,30 @@ class Row:
     @property
     def ratio(self) -> float | None:
         """Measured over what it is held against; None without that."""
-        against = self.reference if self.reference is not None else self.published
-        return self.measured / against if against else None
+        expected = self.reference if self.reference is not None else self.published
+        return self.measured / expected if expected else None
 
     @property
     def ok(self) -> bool:
         """Whether it holds. A figure that is only stated always does; NaN never does."""
-        if self.bound is Bound.STATED:
+        if self.bound is Bound.INFORMATIVE:
             return True
-        ratio, slack = self.ratio, self.tolerance or 0.0
+        ratio, tolerance = self.ratio, self.tolerance or 0.0
         if ratio is None:
             return False
         return {
-            Bound.EQUAL: abs(ratio - 1) <= slack,
-            Bound.AT_MOST: ratio <= 1 + slack,
-            Bound.AT_LEAST: ratio >= 1 - slack,
+            Bound.EQUAL: abs(ratio - 1) <= tolerance,
+            Bound.AT_MOST: ratio <= 1 + tolerance,
+            Bound.AT_LEAST: ratio >= 1 - tolerance,
         }[self.bound]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExperimentResult:
     """An experiment that was run. `series` are curves for plots: name to points."""
 
     experiment: str
-    rows: tuple[Row, ...]
+    rows: tuple[FigureRow, ...]
     series: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
     @property
@@ -81,18 +79,18 @@ class Outcome:
         return all(row.ok for row in self.rows)
 
 
-class Tracked(Protocol):
+class ProgressTracker(Protocol):
     """Goes through the items while somebody is shown how far it is."""
 
     def __call__(self, items: Sequence[T], label: str, /) -> Iterator[T]: ...
 
 
-def _untracked(items: Sequence[T], _label: str, /) -> Iterator[T]:
+def _no_progress(items: Sequence[T], _label: str, /) -> Iterator[T]:
     return iter(items)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ExperimentSetup:
     """How an experiment is to be run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all need.
 
     `quick` asks for the small version, where an experiment has one; `options` are its own, checked by itself.
@@ -102,9 +100,9 @@ class Task:
     seeds: tuple[int, ...] = (42,)
     quick: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
-    tracked: Tracked = _untracked
+    track_progress: ProgressTracker = _no_progress
 
-    def file(self, *parts: str) -> Path:
+    def data_file(self, *parts: str) -> Path:
         """A file of the data sets. Raises ExperimentError when it, or all of them, are not there."""
         if self.data is None:
             raise ExperimentError("say where the data sets are: --data DIR, or SLURMSCHED_DATA in the environment")
@@ -114,5 +112,5 @@ class Task:
         return path
 
 
-Experiment = Callable[[Task], Outcome]
+Experiment = Callable[[ExperimentSetup], ExperimentResult]
 """Runs and measures. Raises ExperimentError."""

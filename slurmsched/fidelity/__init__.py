@@ -1,6 +1,6 @@
 """The simulator held against a real Slurm: the same jobs on both, in a small time."""
 
-from slurmsched.fidelity.comparing import Fidelity, FidelityError, measure, quickened
-from slurmsched.fidelity.workload import workload
+from slurmsched.fidelity.live_run import generate_workload
+from slurmsched.fidelity.validation import Fidelity, FidelityError, measure_fidelity, shorten_period
 
-__all__ = ["Fidelity", "FidelityError", "measure", "quickened", "workload"]
+__all__ = ["Fidelity", "FidelityError", "generate_workload", "measure_fidelity", "shorten_period"]

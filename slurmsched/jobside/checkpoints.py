@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from slurmsched.jobside.durable import files_below, sync, sync_tree, write_durably
+from slurmsched.jobside.atomic_files import fsync_path, fsync_tree, walk_files, write_atomically
 from slurmsched.jobside.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Checkpoints"]
-
-STATE: Final = "state"
+_STATE: Final = "state"
 _MANIFEST: Final = "manifest.json"
-_NAME: Final = re.compile(r"step-(\d{12})\Z")
-_LEFT_OVER: Final = re.compile(r"\.(old-)?step-\d{12}\Z")
+_CHECKPOINT_NAME: Final = re.compile(r"step-(\d{12})\Z")
+_UNFINISHED_NAME: Final = re.compile(r"\.(old-)?step-\d{12}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Checkpoint:
 
     @property
     def state(self) -> Path:
-        return self.folder / STATE
+        return self.folder / _STATE
 
 
 class Checkpoints:
@@ -53,42 +51,42 @@ class Checkpoints:
 
     def begin(self, step: int) -> Path:
         """The path for the state after so many steps, below a folder that is empty. Raises CheckpointError."""
-        with _explained(self.folder):
+        with _as_checkpoint_error(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            fresh = self.unfinished(step)
-            if fresh.folder.exists():
-                shutil.rmtree(fresh.folder)
-            fresh.folder.mkdir()
-        return fresh.state
+            unfinished = self.unfinished(step)
+            if unfinished.folder.exists():
+                shutil.rmtree(unfinished.folder)
+            unfinished.folder.mkdir()
+        return unfinished.state
 
     def commit(self, step: int) -> Checkpoint:
         """What was written since `begin` is a checkpoint from here on, and the oldest ones go.
 
         Raises CheckpointError.
         """
-        fresh, final = self.unfinished(step).folder, self.at(step).folder
-        with _explained(self.folder):
-            if not (fresh / STATE).exists():
+        unfinished, final = self.unfinished(step).folder, self.at(step).folder
+        with _as_checkpoint_error(self.folder):
+            if not (unfinished / _STATE).exists():
                 raise CheckpointError(
-                    f"the save function wrote nothing to {fresh / STATE}: it has to, a file or folder"
+                    f"the save function wrote nothing to {unfinished / _STATE}: it has to, a file or folder"
                 )
-            files = {str(file.relative_to(fresh)): _fingerprint(file) for file in files_below(fresh)}
-            write_durably(fresh / _MANIFEST, json.dumps({"step": step, "files": files}).encode())
-            sync_tree(fresh)
-            if _is_whole(self.at(step)):  # an earlier run came as far and no further
-                self._delete(fresh)
+            files = {str(file.relative_to(unfinished)): _fingerprint(file) for file in walk_files(unfinished)}
+            write_atomically(unfinished / _MANIFEST, json.dumps({"step": step, "files": files}).encode())
+            fsync_tree(unfinished)
+            if _is_intact(self.at(step)):  # an earlier run came as far and no further
+                self._delete(unfinished)
             else:
                 if final.exists():
                     self._delete(final)
-                fresh.rename(final)
-                sync(self.folder)
+                unfinished.rename(final)
+                fsync_path(self.folder)
             self._prune()
         return Checkpoint(step, final)
 
     def newest(self) -> Checkpoint | None:
         """The latest that is as it was written; None where there is none. Reads all of it. Raises CheckpointError."""
-        with _explained(self.folder):
-            return next((found for found in self._all() if _is_whole(found)), None)
+        with _as_checkpoint_error(self.folder):
+            return next((found for found in self._committed() if _is_intact(found)), None)
 
     def at(self, step: int) -> Checkpoint:
         """That of this step, as far as it is there."""
@@ -98,17 +96,17 @@ class Checkpoints:
         """That of this step while it is written."""
         return Checkpoint(step, self.folder / f".step-{step:012}")
 
-    def _all(self) -> Iterator[Checkpoint]:
+    def _committed(self) -> Iterator[Checkpoint]:
         """All that were committed, latest first."""
         names = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
-        steps = [int(match[1]) for name in names if (match := _NAME.match(name))]
+        steps = [int(match[1]) for name in names if (match := _CHECKPOINT_NAME.match(name))]
         return map(self.at, sorted(steps, reverse=True))
 
     def _prune(self) -> None:
-        for old in list(self._all())[self._keep :]:
+        for old in list(self._committed())[self._keep :]:
             self._delete(old.folder)
         for path in list(self.folder.iterdir()):
-            if _LEFT_OVER.match(path.name):  # of a run that was killed
+            if _UNFINISHED_NAME.match(path.name):  # of a run that was killed
                 shutil.rmtree(path)
 
     def _delete(self, path: Path) -> None:
@@ -120,12 +118,14 @@ class Checkpoints:
         shutil.rmtree(doomed)
 
 
-def _is_whole(found: Checkpoint) -> bool:
+def _is_intact(checkpoint: Checkpoint) -> bool:
     try:
-        said: object = json.loads((found.folder / _MANIFEST).read_bytes())
-        files = said["files"] if isinstance(said, Mapping) and said.get("step") == found.step else None
-        there = [file for file in files_below(found.folder) if file.name != _MANIFEST or file.parent != found.folder]
-        return files == {str(file.relative_to(found.folder)): _fingerprint(file) for file in there}
+        manifest: object = json.loads((checkpoint.folder / _MANIFEST).read_bytes())
+        files = manifest["files"] if isinstance(manifest, Mapping) and manifest.get("step") == checkpoint.step else None
+        present = [
+            file for file in walk_files(checkpoint.folder) if file.name != _MANIFEST or file.parent != checkpoint.folder
+        ]
+        return files == {str(file.relative_to(checkpoint.folder)): _fingerprint(file) for file in present}
     except (OSError, ValueError, KeyError):
         return False
 
@@ -137,7 +137,7 @@ def _fingerprint(file: Path) -> dict[str, object]:
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
+def _as_checkpoint_error(folder: Path) -> Iterator[None]:
     """The system's errors as ours."""
     try:
         yield

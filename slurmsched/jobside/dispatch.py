@@ -18,21 +18,26 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.folders import SPOOL, checked_folder
-from slurmsched.jobside.untrusted import PLAIN, number, opened, table, whole
+from slurmsched.jobside.untrusted import (
+    SAFE_READ_FLAGS,
+    SPOOL_FLAGS,
+    open_descriptor,
+    open_owned_folder,
+    parse_count,
+    parse_fields,
+    parse_number,
+)
 
-__all__ = ["FOLDER", "LONGEST", "Dispatch", "decode", "dispatch_name", "encode", "is_dispatch", "read_dispatch"]
-
-FOLDER: Final = "dispatched"
+DISPATCH_FOLDER: Final = "dispatched"
 """Below the spool. Users' folders are numbers, so none of them has this name."""
 
-LONGEST: Final = 65536
+MAX_DISPATCH_BYTES: Final = 65536
 """Bytes of a dispatch; a longer one is not read."""
 
 _VERSION: Final = 1
-_MOST_COPIES: Final = 2000
-_WHAT: Final = "dispatch"
-_OURS: Final = re.compile(r"[0-9]{1,18}\.json|\.[0-9]{1,18}\.json\.[0-9a-z]+")
+_MAX_COPIES: Final = 2000
+_KIND: Final = "dispatch"
+_DISPATCH_FILE: Final = re.compile(r"[0-9]{1,18}\.json|\.[0-9]{1,18}\.json\.[0-9a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,39 +49,41 @@ class Dispatch:
 
     job: str
     number: int
-    until: float
+    valid_until: float
     steps: Mapping[int, int]
 
 
-def dispatch_name(job: str) -> str:
+def dispatch_file_name(job: str) -> str:
     """The name of an array's file in the folder."""
     return f"{job}.json"
 
 
-def is_dispatch(name: str) -> bool:
+def is_dispatch_file(name: str) -> bool:
     """Whether a file of this name is an array's, or one of those that are not finished."""
-    return _OURS.fullmatch(name) is not None
+    return _DISPATCH_FILE.fullmatch(name) is not None
 
 
-def encode(dispatch: Dispatch) -> bytes:
+def encode_dispatch(dispatch: Dispatch) -> bytes:
     """One line of JSON."""
-    said = {
+    fields = {
         "version": _VERSION,
         "job": dispatch.job,
         "number": dispatch.number,
-        "until": dispatch.until,
+        "until": dispatch.valid_until,
         "steps": {str(copy): steps for copy, steps in dispatch.steps.items()},
     }
-    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> Dispatch:
+def decode_dispatch(data: bytes) -> Dispatch:
     """The dispatch in a file that anybody may have written. Raises ReportError, and nothing else."""
-    said = table(data, _WHAT, longest=LONGEST, version=_VERSION, keys=_KEYS)
-    job = said["job"]
+    fields = parse_fields(data, _KIND, max_bytes=MAX_DISPATCH_BYTES, version=_VERSION, keys=_KEYS)
+    job = fields["job"]
     if not isinstance(job, str) or not job.isascii() or not job.isdigit():
         raise ReportError("a dispatch is for no job")
-    return Dispatch(job, whole(said["number"], _WHAT), number(said["until"], _WHAT), _steps(said["steps"]))
+    return Dispatch(
+        job, parse_count(fields["number"], _KIND), parse_number(fields["until"], _KIND), _parse_steps(fields["steps"])
+    )
 
 
 def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
@@ -84,24 +91,31 @@ def read_dispatch(spool: Path, job: str, now: float) -> Dispatch | None:
 
     Believed is a plain file of the spool's owner, who is the daemon's user, or root's, in a folder of one of them.
     """
-    if not is_dispatch(dispatch_name(job)):
+    if not is_dispatch_file(dispatch_file_name(job)):
         return None
-    with suppress(OSError, ReportError), opened(spool, SPOOL) as root:
+    with suppress(OSError, ReportError), open_descriptor(spool, SPOOL_FLAGS) as root:
         trusted = {os.fstat(root).st_uid, 0}
-        with checked_folder(root, FOLDER, trusted) as folder, opened(dispatch_name(job), PLAIN, folder) as file:
-            kind = os.fstat(file)
-            if stat.S_ISREG(kind.st_mode) and kind.st_uid in trusted:
-                said = decode(os.read(file, LONGEST + 1))
-                return said if said.job == job and now < said.until and any(said.steps.values()) else None
+        with (
+            open_owned_folder(root, DISPATCH_FOLDER, trusted) as folder,
+            open_descriptor(dispatch_file_name(job), SAFE_READ_FLAGS, folder) as file,
+        ):
+            status = os.fstat(file)
+            if stat.S_ISREG(status.st_mode) and status.st_uid in trusted:
+                dispatch = decode_dispatch(os.read(file, MAX_DISPATCH_BYTES + 1))
+                return (
+                    dispatch
+                    if dispatch.job == job and now < dispatch.valid_until and any(dispatch.steps.values())
+                    else None
+                )
     return None
 
 
 _KEYS: Final = frozenset({"version", "job", "number", "until", "steps"})
 
 
-def _steps(value: object) -> Mapping[int, int]:
-    if not isinstance(value, dict) or len(value) > _MOST_COPIES:
+def _parse_steps(value: object) -> Mapping[int, int]:
+    if not isinstance(value, dict) or len(value) > _MAX_COPIES:
         raise ReportError("a dispatch names copies by something else than a short table")
     if not all(copy.isascii() and copy.isdigit() and len(copy) < 10 for copy in value):  # noqa: PLR2004  # as Slurm's task numbers are
         raise ReportError("a dispatch names a copy by something else than its number")
-    return {int(copy): whole(steps, _WHAT) for copy, steps in value.items()}
+    return {int(copy): parse_count(steps, _KIND) for copy, steps in value.items()}

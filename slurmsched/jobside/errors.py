@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "ForeignFolderError", "JobsideError", "ReportError", "TensorError", "TrackerError"]
-
 
 class JobsideError(Exception):
     """`str()` is one line that says what to do."""
@@ -13,7 +11,7 @@ class CheckpointError(JobsideError):
     """A checkpoint could not be written or read."""
 
 
-class ForeignFolderError(JobsideError, OSError):
+class UntrustedFolderError(JobsideError, OSError):
     """A folder in the spool that others than its owner could have written. `str()` goes on after the folder's name."""
 
 

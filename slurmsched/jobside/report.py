@@ -12,16 +12,14 @@ from enum import StrEnum
 from typing import Final
 
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.untrusted import number, table, whole
+from slurmsched.jobside.untrusted import parse_count, parse_fields, parse_number
 
-__all__ = ["LONGEST", "Report", "Stage", "decode", "encode"]
-
-LONGEST: Final = 4096
+MAX_REPORT_BYTES: Final = 4096
 """Bytes of a report; a longer one is not read."""
 
 _VERSION: Final = 1
-_MOST_GPUS: Final = 64
-_WHAT: Final = "report"
+_MAX_GPUS: Final = 64
+_KIND: Final = "report"
 
 
 class Stage(StrEnum):
@@ -60,48 +58,48 @@ class Report:
     ranks: int = 1
 
 
-def encode(report: Report) -> bytes:
+def encode_report(report: Report) -> bytes:
     """One line of JSON."""
     return json.dumps({"version": _VERSION, **asdict(report)}, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> Report:
+def decode_report(data: bytes) -> Report:
     """The report in a file that anybody may have written. Raises ReportError, and nothing else."""
-    said = table(data, _WHAT, longest=LONGEST, version=_VERSION, keys=_KEYS)
+    values = parse_fields(data, _KIND, max_bytes=MAX_REPORT_BYTES, version=_VERSION, keys=_KEYS)
     return Report(
-        job=_text(said["job"]),
-        run=whole(said["run"], _WHAT),
-        stage=_stage(said["stage"]),
-        at=number(said["at"], _WHAT),
-        steps=whole(said["steps"], _WHAT),
-        done=whole(said["done"], _WHAT),
-        busy=number(said["busy"], _WHAT),
-        rate=number(said["rate"], _WHAT),
-        saved=whole(said["saved"], _WHAT, least=-1),
-        node=_text(said["node"]),
-        gpus=_indices(said["gpus"]),
-        cpus=whole(said["cpus"], _WHAT),
-        memory=whole(said["memory"], _WHAT),
-        ranks=whole(said["ranks"], _WHAT),
+        job=_parse_name(values["job"]),
+        run=parse_count(values["run"], _KIND),
+        stage=_parse_stage(values["stage"]),
+        at=parse_number(values["at"], _KIND),
+        steps=parse_count(values["steps"], _KIND),
+        done=parse_count(values["done"], _KIND),
+        busy=parse_number(values["busy"], _KIND),
+        rate=parse_number(values["rate"], _KIND),
+        saved=parse_count(values["saved"], _KIND, minimum=-1),
+        node=_parse_name(values["node"]),
+        gpus=_parse_gpus(values["gpus"]),
+        cpus=parse_count(values["cpus"], _KIND),
+        memory=parse_count(values["memory"], _KIND),
+        ranks=parse_count(values["ranks"], _KIND),
     )
 
 
 _KEYS: Final = frozenset({"version", *(field.name for field in fields(Report))})
 
 
-def _text(value: object) -> str:
+def _parse_name(value: object) -> str:
     if not isinstance(value, str) or len(value) > 64 or not (value.isascii() and value.isprintable()):  # noqa: PLR2004  # as host names are
         raise ReportError("a report has a name that is none")
     return value
 
 
-def _stage(value: object) -> Stage:
+def _parse_stage(value: object) -> Stage:
     if not isinstance(value, str) or value not in Stage.__members__.values():
         raise ReportError("a report names a stage that there is not")
     return Stage(value)
 
 
-def _indices(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_GPUS:
+def _parse_gpus(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > _MAX_GPUS:
         raise ReportError("a report names GPUs by something else than a short list")
-    return tuple(whole(index, _WHAT) for index in value)
+    return tuple(parse_count(index, _KIND) for index in value)

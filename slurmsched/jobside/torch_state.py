@@ -9,8 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-__all__ = ["Stateful", "torch_module", "torch_state"]
-
 
 class Stateful(Protocol):
     """A model, an optimizer, a schedule, a GradScaler."""
@@ -29,16 +27,16 @@ def torch_state(**parts: Stateful) -> tuple[Callable[[Path], None], Callable[[Pa
     """
 
     def save(path: Path) -> None:
-        torch_module().save({name: part.state_dict() for name, part in parts.items()}, path)
+        import_torch().save({name: part.state_dict() for name, part in parts.items()}, path)
 
     def load(path: Path) -> None:
-        held = torch_module().load(path, map_location="cpu", weights_only=True)
+        held = import_torch().load(path, map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(held[name])
 
     return save, load
 
 
-def torch_module() -> ModuleType:
+def import_torch() -> ModuleType:
     """PyTorch, imported only where a script has it. Raises ImportError."""
     return sys.modules.get("torch") or import_module("torch")

@@ -20,25 +20,19 @@ from signal import SIGTERM, SIGUSR1, Signals
 from typing import Final, TypeVar
 
 from slurmsched.jobside.checkpoints import Checkpoints
+from slurmsched.jobside.environment import AllReduceMax, detect_ranks, read_slurm_environment
 from slurmsched.jobside.errors import CheckpointError, JobsideError
-from slurmsched.jobside.lease import Lease, Wish
-from slurmsched.jobside.notice import Notice
-from slurmsched.jobside.pace import Pace
-from slurmsched.jobside.passage import Passage
-from slurmsched.jobside.ranks import Agree, ranks_of
+from slurmsched.jobside.lease import Lease, LeaseAction, SignalHandler
 from slurmsched.jobside.report import Report, Stage
-from slurmsched.jobside.saving import Saving
-from slurmsched.jobside.surroundings import surroundings
-from slurmsched.jobside.telling import Telling
-
-__all__ = ["Training"]
+from slurmsched.jobside.reporter import JobReporter, Pace
+from slurmsched.jobside.training_state import DataCursor, DistributedCheckpoints
 
 T = TypeVar("T")
 
-TERMINATED: Final = 128 + SIGTERM
+EXIT_TERMINATED: Final = 128 + SIGTERM
 """The exit status of who was ended by SIGTERM, as shells count: no success, so that a batch script goes no further."""
 
-_NAP: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class Training:
@@ -64,45 +58,51 @@ class Training:
         every: float | None = None,
         notice: Signals = SIGUSR1,
         patience: float = 300.0,
-        agree: Agree | None = None,
+        agree: AllReduceMax | None = None,
         every_rank: bool = False,
-        telling: Callable[[Report], Report] = lambda report: report,
+        amend_report: Callable[[Report], Report] = lambda report: report,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.steps = 0
         """Steps done in the whole life of the job."""
-        where = surroundings(environment)
-        ranks = ranks_of(where, agree)
-        limit = _limit(environment)
+        slurm = read_slurm_environment(environment)
+        ranks = detect_ranks(slurm, agree)
+        limit = _profiling_seconds(environment)
         self._profiling, self._patience, self._clock = limit is not None, patience, clock
-        self._notice, self._pace, self._passage = Notice(notice), Pace(), Passage()
-        together = ranks.size > 1
-        self._lease = Lease(self._notice, ranks.agree, together=together, every=every, limit=limit)
-        self._alone = not together  # several ranks never act on a signal of one
-        kept = Path(folder or environment.get("SYNSCHED_CHECKPOINTS") or f"checkpoints-{where.job or 'local'}")
-        self._saving = Saving(Checkpoints(kept), ranks.rank, ranks.agree, every_rank, save, load)
-        self._counted, self._saved = 0, -1
+        self._signals, self._pace, self._cursor = SignalHandler(notice), Pace(), DataCursor()
+        distributed = ranks.size > 1
+        self._lease = Lease(
+            self._signals, ranks.all_reduce_max, distributed=distributed, checkpoint_interval=every, time_limit=limit
+        )
+        self._single_rank = not distributed  # several ranks never act on a signal of one
+        checkpoint_folder = Path(
+            folder or environment.get("SYNSCHED_CHECKPOINTS") or f"checkpoints-{slurm.job or 'local'}"
+        )
+        self._checkpoints = DistributedCheckpoints(
+            Checkpoints(checkpoint_folder), ranks.rank, ranks.all_reduce_max, every_rank, save, load
+        )
+        self._recorded_steps, self._last_checkpoint_step = 0, -1
         spool = environment.get("SYNSCHED_SPOOL", "") if ranks.rank == 0 else ""
-        self._telling = Telling(
+        self._reporter = JobReporter(
             spool,
-            where,
+            slurm,
             ranks=ranks.size,
             pace=self._pace,
-            standing=lambda: (self.steps, self._saved),
-            change=telling,
+            progress=lambda: (self.steps, self._last_checkpoint_step),
+            amend=amend_report,
         )
-        self._begin()
+        self._resume()
 
     @property
     def epoch(self) -> int:
         """The epoch under way, or between two the next one; the first is 0."""
-        return self._passage.epoch
+        return self._cursor.epoch
 
     @property
     def saved(self) -> int:
         """The step of the last checkpoint; -1 without one."""
-        return self._saved
+        return self._last_checkpoint_step
 
     @property
     def pace(self) -> Pace:
@@ -111,40 +111,40 @@ class Training:
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs up to `count`, from the one that was left."""
-        return self._passage.epochs(count)
+        return self._cursor.epochs(count)
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of the epoch, from the one that was left; each is a step once the next one is asked for.
 
         A sampler with `set_epoch` is told the epoch.
         """
-        return self._passage.batches(loader, self.step)
+        return self._cursor.batches(loader, self.step)
 
     def step(self) -> None:
         """One step is done; for loops that go without `batches`. Raises SystemExit where the job has to leave."""
         self.steps += 1
-        if self.steps >= self._lease.next_look or (self._alone and self._notice.rung):
-            self._look()
+        if self.steps >= self._lease.next_check or (self._single_rank and self._signals.pending):
+            self._check_lease()
 
-    def heed(self) -> None:
+    def handle_signals(self) -> None:
         """Between steps, while nothing is computed: what signals have brought is obeyed, and the time is not counted.
         Raises SystemExit where the job has to leave."""
         self._pace.pause()
-        if self._notice.rung:
-            self._look()
+        if self._signals.pending:
+            self._check_lease()
             self._pace.pause()
 
     def save(self) -> None:
         """Write a checkpoint now, on all ranks at the same step. Raises CheckpointError, and what the script's function
         raises."""
         self._pace.pause()
-        self._saving.save(self.steps, self._passage.position())
-        self._saved = self.steps
+        self._checkpoints.save(self.steps, self._cursor.position())
+        self._last_checkpoint_step = self.steps
         now = self._clock()
-        self._lease.saved(now)
+        self._lease.record_checkpoint(now)
         self._pace.resume(now)
 
-    def save_or_tell(self) -> bool:
+    def try_save(self) -> bool:
         """The same where a disk that is full costs the checkpoint and not the job; whether it was written."""
         try:
             self.save()
@@ -155,8 +155,8 @@ class Training:
 
     def close(self) -> None:
         """The training is over: no more signals are heeded and no more reports written. Also done at the exit."""
-        self._notice.withdraw()
-        self._telling.stop()
+        self._signals.uninstall()
+        self._reporter.stop()
         atexit.unregister(self.close)
 
     def __enter__(self) -> Training:
@@ -165,58 +165,58 @@ class Training:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> None:
-        self._notice.listen()
-        left = None if self._profiling else self._saving.resume()
-        if left is not None:
-            self.steps, position = left
-            self._passage.resume(position)
-            self._counted = self._saved = self.steps
+    def _resume(self) -> None:
+        self._signals.install()
+        resumed = None if self._profiling else self._checkpoints.resume()
+        if resumed is not None:
+            self.steps, position = resumed
+            self._cursor.resume(position)
+            self._recorded_steps = self._last_checkpoint_step = self.steps
         now = self._clock()
         self._lease.begin(self.steps, now)
         self._pace.resume(now)
-        self._telling.start()
+        self._reporter.start()
         atexit.register(self.close)
 
-    def _look(self) -> None:
+    def _check_lease(self) -> None:
         now, pace = self._clock(), self._pace
-        pace.look(self.steps - self._counted, now)
-        self._counted = self.steps
-        wish = self._lease.look(self.steps, now, step_seconds=1 / pace.rate if pace.rate else 0.0, busy=pace.busy)
-        if wish is Wish.GO_ON:
+        pace.record_steps(self.steps - self._recorded_steps, now)
+        self._recorded_steps = self.steps
+        action = self._lease.check(self.steps, now, step_seconds=1 / pace.rate if pace.rate else 0.0, busy=pace.busy)
+        if action is LeaseAction.CONTINUE:
             return
-        saved = not self._profiling and self.save_or_tell()
-        if wish is Wish.END:
-            self._leave(Stage.CHECKPOINTED if saved else Stage.MEASURED if self._profiling else Stage.RUNNING)
-        if wish is Wish.YIELD:
-            self._wait_for_the_requeue(saved=saved)
+        saved = not self._profiling and self.try_save()
+        if action is LeaseAction.EXIT:
+            self._exit(Stage.CHECKPOINTED if saved else Stage.MEASURED if self._profiling else Stage.RUNNING)
+        if action is LeaseAction.YIELD:
+            self._wait_for_requeue(saved=saved)
 
-    def _wait_for_the_requeue(self, *, saved: bool) -> None:
+    def _wait_for_requeue(self, *, saved: bool) -> None:
         """Nothing more is computed that the next run would compute again. Nobody comes: the training goes on."""
         self._pace.pause()
         if saved:
-            self._telling.say(Stage.CHECKPOINTED)
+            self._reporter.report_stage(Stage.CHECKPOINTED)
             deadline = self._clock() + self._patience
-            while not self._notice.leaving and self._clock() < deadline:
-                time.sleep(_NAP)
-            if self._notice.leaving:
-                self._leave(Stage.CHECKPOINTED)
-        self._notice.go_on()
-        self._telling.say(Stage.RUNNING)
+            while not self._signals.terminating and self._clock() < deadline:
+                time.sleep(_POLL_SECONDS)
+            if self._signals.terminating:
+                self._exit(Stage.CHECKPOINTED)
+        self._signals.clear_checkpoint_request()
+        self._reporter.report_stage(Stage.RUNNING)
         self._pace.resume(self._clock())
 
-    def _leave(self, stage: Stage) -> None:
-        self._telling.say(stage)
+    def _exit(self, stage: Stage) -> None:
+        self._reporter.report_stage(stage)
         self.close()
-        raise SystemExit(0 if stage is Stage.MEASURED else TERMINATED)
+        raise SystemExit(0 if stage is Stage.MEASURED else EXIT_TERMINATED)
 
 
-def _limit(environment: Mapping[str, str]) -> float | None:
+def _profiling_seconds(environment: Mapping[str, str]) -> float | None:
     """The seconds of a profiling run. Raises JobsideError."""
-    said = environment.get("SYNSCHED_MEASURE")
-    if said is None:
+    text = environment.get("SYNSCHED_MEASURE")
+    if text is None:
         return None
     with suppress(ValueError):
-        if 0 < (seconds := float(said)) < inf:
+        if 0 < (seconds := float(text)) < inf:
             return seconds
-    raise JobsideError(f"SYNSCHED_MEASURE={said!r}: expected seconds")
+    raise JobsideError(f"SYNSCHED_MEASURE={text!r}: expected seconds")

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from slurmsched.knowledge.scaling import Scaling
-from slurmsched.knowledge.sensitivity import SensitivityMatrix
-from slurmsched.model import Job, JobId, Node, Share
-
-__all__ = ["Knowledge", "Profile"]
+from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
+from slurmsched.model import Job, JobId, Node, NodeAllocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +53,24 @@ class Knowledge:
         known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
 
-    def attained(self, job: Job) -> float:
+    def attained_gpu_seconds(self, job: Job) -> float:
         """GPU-seconds it has had over all its runs."""
         return self.service.get(job.id, 0.0)
 
-    def executed(self, job: Job) -> float:
+    def executed_seconds(self, job: Job) -> float:
         """Seconds it has run over all its runs."""
-        return self.attained(job) / max(job.gpus, 1)
+        return self.attained_gpu_seconds(job) / max(job.gpus, 1)
 
-    def remaining(self, job: Job) -> float:
+    def remaining_seconds(self, job: Job) -> float:
         """Seconds it still needs as its owner expects; once that has passed, as its time limit says.
 
         Always above zero. Infinite where nothing is known, or all that was said has passed.
         """
-        executed = self.executed(job)
-        said = (job.hints.duration, job.time_limit)
-        return next((seconds - executed for seconds in said if seconds is not None and seconds > executed), inf)
+        executed = self.executed_seconds(job)
+        limits = (job.hints.duration, job.time_limit)
+        return next((seconds - executed for seconds in limits if seconds is not None and seconds > executed), inf)
 
-    def relative_speed(self, job: Job, shares: Iterable[Share], nodes: Mapping[str, Node]) -> float:
+    def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Speed on these shares as a multiple of the speed at the GPU-proportional share of the same nodes.
 
         The slowest share decides: workers of a gang wait for each other. 1.0 where nothing is known.
@@ -81,8 +78,8 @@ class Knowledge:
         profile = self.profile(job)
         if profile is None:
             return 1.0
-        pairs = [pair for share in shares if (pair := _speeds(profile, share, nodes)) is not None]
-        return min((own for own, _ in pairs), default=1.0) / min((fair for _, fair in pairs), default=1.0)
+        pairs = [pair for share in allocations if (pair := _speeds(profile, share, nodes)) is not None]
+        return min((speed for speed, _ in pairs), default=1.0) / min((fair for _, fair in pairs), default=1.0)
 
     def type_speed(self, job: Job, types: Mapping[str, int], nodes: int = 1) -> float:
         """Speed on these GPUs, a number of each type, on so many nodes, as a multiple of that on as many GPUs of the
@@ -91,16 +88,16 @@ class Knowledge:
         The slowest type holds the others back. 0.0 where the job cannot run, 1.0 where nothing is known.
         """
         profile = self.profile(job)
-        reference = profile.scaling.get(job.request.gpu_type or self.reference) if profile else None
+        reference = profile.scaling.get(job.original_request.gpu_type or self.reference) if profile else None
         gpus = sum(types.values())
-        full = reference.at(gpus) if reference else 0.0
+        full = reference.rate_at(gpus) if reference else 0.0
         if profile is None or not full:
             return 1.0
-        rates = (known.at(gpus, nodes) for kind in types if (known := profile.scaling.get(kind)) is not None)
+        rates = (known.rate_at(gpus, nodes) for kind in types if (known := profile.scaling.get(kind)) is not None)
         return min(rates, default=full) / full
 
     def speed(
-        self, job: Job, shares: Sequence[Share], nodes: Mapping[str, Node], partners: Iterable[Job] = ()
+        self, job: Job, allocations: Sequence[NodeAllocation], nodes: Mapping[str, Node], partners: Iterable[Job] = ()
     ) -> float:
         """Work per second, where work is counted in seconds on the reference type at the GPU-proportional share.
 
@@ -108,26 +105,28 @@ class Knowledge:
         and who uses the same GPUs.
         """
         types: dict[str, int] = {}
-        for share in shares:
+        for share in allocations:
             types[share.gpu_type] = types.get(share.gpu_type, 0) + (share.resources.gpus or 1)
-        whole = self.relative_speed(job, shares, nodes) * self.type_speed(job, types, len(shares))
-        return whole * min((self.beside(job, partner, kind) for partner in partners for kind in types), default=1.0)
+        whole = self.relative_speed(job, allocations, nodes) * self.type_speed(job, types, len(allocations))
+        return whole * min(
+            (self.shared_gpu_speed(job, partner, kind) for partner in partners for kind in types), default=1.0
+        )
 
-    def beside(self, job: Job, partner: Job, gpu_type: str) -> float:
+    def shared_gpu_speed(self, job: Job, partner: Job, gpu_type: str) -> float:
         """The part of its speed the job keeps while the partner uses the same GPU; 1.0 where nothing is known."""
         profile = self.profile(job)
         known = profile.scaling.get(gpu_type) if profile else None
         return known.beside.get(partner.hints.model or "", 1.0) if known else 1.0
 
 
-def _speeds(profile: Profile, share: Share, nodes: Mapping[str, Node]) -> tuple[float, float] | None:
+def _speeds(profile: Profile, allocation: NodeAllocation, nodes: Mapping[str, Node]) -> tuple[float, float] | None:
     """Speed on the share and on the proportional one; None where the profile or the node says nothing."""
-    node, matrix = nodes.get(share.node), profile.matrix(share.gpu_type)
-    gpus = share.resources.gpus
+    node, matrix = nodes.get(allocation.node), profile.matrix(allocation.gpu_type)
+    gpus = allocation.resources.gpus
     if node is None or matrix is None or not node.gpus or not gpus:
         return None
-    fair = node.proportional(gpus)
+    fair = node.proportional_share(gpus)
     return (
-        matrix.at(share.resources.cpus / gpus, share.resources.memory / gpus),
-        matrix.at(fair.cpus / gpus, fair.memory / gpus),
+        matrix.speed_at(allocation.resources.cpus / gpus, allocation.resources.memory / gpus),
+        matrix.speed_at(fair.cpus / gpus, fair.memory / gpus),
     )

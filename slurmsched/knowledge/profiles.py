@@ -36,11 +36,8 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.knowledge.knowledge import Knowledge, Profile
-from slurmsched.knowledge.scaling import Scaling
-from slurmsched.knowledge.sensitivity import SensitivityMatrix
+from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 from slurmsched.model import SynschedError
-
-__all__ = ["ProfileError", "load_profiles", "sample_speedups", "shipped_profiles"]
 
 MIB_PER_GIB: Final = 1024
 _SHIPPED: Final = "profiles.toml"
@@ -77,99 +74,99 @@ def _parse(text: str, name: str) -> Knowledge:
         data: object = json.loads(text) if name.endswith(".json") else tomllib.loads(text)
     except ValueError as error:  # both parsers' errors are ValueErrors
         raise ProfileError(f"{name}: {error}") from error
-    whole = _Entry(name, data)
-    whole.knows({"source", "reference", "tasks", "models"})
+    whole = _ProfileTable(name, data)
+    whole.allow_only({"source", "reference", "tasks", "models"})
     source = whole.text("source") or f"imported: {name}"
-    tasks = {key: _profile(entry, key, key, source, {}) for key, entry in whole.entries("tasks")}
-    models = {key: _profile(entry, key, entry.text("task"), source, tasks) for key, entry in whole.entries("models")}
+    tasks = {key: _profile(entry, key, key, source, {}) for key, entry in whole.tables("tasks")}
+    models = {key: _profile(entry, key, entry.text("task"), source, tasks) for key, entry in whole.tables("models")}
     return Knowledge(models=models, tasks=tasks, reference=whole.text("reference"))
 
 
-def _profile(entry: _Entry, name: str, task: str, source: str, tasks: Mapping[str, Profile]) -> Profile:
-    entry.knows(_MATRIX | {"task", "gpu", "source", "measured"})
+def _profile(entry: _ProfileTable, name: str, task: str, source: str, tasks: Mapping[str, Profile]) -> Profile:
+    entry.allow_only(_MATRIX | {"task", "gpu", "source", "measured"})
     matrices, scaling = dict[str, SensitivityMatrix](), dict[str, Scaling]()
-    for gpu_type, own in entry.entries("gpu"):
-        own.knows(_MATRIX | _SCALING)
-        if own.says("cpus"):
-            matrices[gpu_type] = _matrix(own)
-        if own.says("rate"):
-            scaling[gpu_type] = _scaling(own)
-    if entry.says("cpus"):
+    for gpu_type, gpu_entry in entry.tables("gpu"):
+        gpu_entry.allow_only(_MATRIX | _SCALING)
+        if gpu_entry.has("cpus"):
+            matrices[gpu_type] = _matrix(gpu_entry)
+        if gpu_entry.has("rate"):
+            scaling[gpu_type] = _scaling(gpu_entry)
+    if entry.has("cpus"):
         matrices[""] = _matrix(entry)
     elif task in tasks:
         matrices = {**tasks[task].matrices, **matrices}
     if not matrices and not scaling:
-        raise entry.mistake("task" if task else "cpus", "the name of a task in this file, or cpus and speed")
-    measured = entry.numbers("measured", [entry.data["measured"]])[0] if entry.says("measured") else None
+        raise entry.error("task" if task else "cpus", "the name of a task in this file, or cpus and speed")
+    measured = entry.numbers("measured", [entry.data["measured"]])[0] if entry.has("measured") else None
     return Profile(name, task, matrices, entry.text("source") or source, scaling, measured)
 
 
-def _scaling(entry: _Entry) -> Scaling:
+def _scaling(entry: _ProfileTable) -> Scaling:
     gpus = entry.ascending("gpus", entry.data.get("gpus", [1]))
     if any(number != int(number) for number in gpus):
-        raise entry.mistake("gpus", "whole numbers")
-    rates = {key: entry.numbers(key, entry.data[key], zero=True) for key in ("rate", "apart") if entry.says(key)}
-    for key, own in rates.items():
-        if len(own) != len(gpus):
-            raise entry.mistake(key, f"{len(gpus)} of them, one for each of gpus")
-    beside = _Entry(f"{entry.place}: beside", entry.data.get("beside", {}))
+        raise entry.error("gpus", "whole numbers")
+    rates = {key: entry.numbers(key, entry.data[key], zero=True) for key in ("rate", "apart") if entry.has(key)}
+    for key, values in rates.items():
+        if len(values) != len(gpus):
+            raise entry.error(key, f"{len(gpus)} of them, one for each of gpus")
+    beside = _ProfileTable(f"{entry.location}: beside", entry.data.get("beside", {}))
     parts = {model: beside.numbers(model, [part], zero=True)[0] for model, part in beside.data.items()}
     return Scaling(tuple(int(number) for number in gpus), rates["rate"], rates.get("apart", ()), parts)
 
 
-def _matrix(entry: _Entry) -> SensitivityMatrix:
+def _matrix(entry: _ProfileTable) -> SensitivityMatrix:
     cpus = entry.ascending("cpus", entry.data.get("cpus"))
-    memory = entry.ascending("memory", entry.data["memory"]) if entry.says("memory") else ()
+    memory = entry.ascending("memory", entry.data["memory"]) if entry.has("memory") else ()
     rows = entry.data.get("speed")
     if not isinstance(rows, list) or len(rows) != len(cpus):
-        raise entry.mistake("speed", f"{len(cpus)} of them, one for each of cpus")
+        raise entry.error("speed", f"{len(cpus)} of them, one for each of cpus")
     speed = tuple(entry.numbers("speed", row if memory else [row]) for row in rows)
     if any(len(row) != (len(memory) or 1) for row in speed):
-        raise entry.mistake("speed", f"rows of {len(memory)} numbers, one for each of memory")
+        raise entry.error("speed", f"rows of {len(memory)} numbers, one for each of memory")
     return SensitivityMatrix(cpus, tuple(m * MIB_PER_GIB for m in memory), speed)
 
 
-class _Entry:
+class _ProfileTable:
     """A table of the file that knows where it stands, so that a mistake can be named."""
 
     def __init__(self, place: str, data: object) -> None:
-        self.place = place
+        self.location = place
         if not isinstance(data, dict):
             raise ProfileError(f"{place}: expected a table")
         self.data: Mapping[str, object] = data
 
-    def mistake(self, key: str, expected: str) -> ProfileError:
-        return ProfileError(f"{self.place}: {key}: expected {expected}")
+    def error(self, key: str, expected: str) -> ProfileError:
+        return ProfileError(f"{self.location}: {key}: expected {expected}")
 
-    def knows(self, keys: set[str] | frozenset[str]) -> None:
+    def allow_only(self, keys: set[str] | frozenset[str]) -> None:
         unknown = sorted(set(self.data) - keys)
         if unknown:
-            raise self.mistake(unknown[0], f"one of {', '.join(sorted(keys))} in its place")
+            raise self.error(unknown[0], f"one of {', '.join(sorted(keys))} in its place")
 
-    def says(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         return key in self.data
 
     def text(self, key: str) -> str:
         value = self.data.get(key, "")
         if not isinstance(value, str):
-            raise self.mistake(key, "a text")
+            raise self.error(key, "a text")
         return value
 
-    def entries(self, key: str) -> list[tuple[str, _Entry]]:
-        table = _Entry(f"{self.place}: {key}", self.data.get(key, {}))
-        return [(name, _Entry(f"{table.place}.{name}", value)) for name, value in table.data.items()]
+    def tables(self, key: str) -> list[tuple[str, _ProfileTable]]:
+        table = _ProfileTable(f"{self.location}: {key}", self.data.get(key, {}))
+        return [(name, _ProfileTable(f"{table.location}.{name}", value)) for name, value in table.data.items()]
 
     def numbers(self, key: str, value: object, *, zero: bool = False) -> tuple[float, ...]:
         if not isinstance(value, list) or not value:
-            raise self.mistake(key, "a list of numbers")
+            raise self.error(key, "a list of numbers")
         for number in value:
             known = isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number < float("inf")
             if not known or (not number and not zero):
-                raise self.mistake(key, f"numbers {'of 0 or more' if zero else 'above 0'}, not {number!r}")
+                raise self.error(key, f"numbers {'of 0 or more' if zero else 'above 0'}, not {number!r}")
         return tuple(float(number) for number in value)
 
     def ascending(self, key: str, value: object) -> tuple[float, ...]:
         numbers = self.numbers(key, value)
         if any(later <= earlier for earlier, later in pairwise(numbers)):
-            raise self.mistake(key, "each number above the one before it")
+            raise self.error(key, "each number above the one before it")
         return numbers

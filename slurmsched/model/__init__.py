@@ -1,67 +1,71 @@
 """The plain data everything else speaks in. Frozen; no behaviour that needs a cluster or a clock."""
 
-from slurmsched.model.association import Association
-from slurmsched.model.decision import Decision, Ranked, Target
-from slurmsched.model.encoding import EncodingError, decode, encode, plain
+from slurmsched.model.decision import Decision, RankedJob, Target
+from slurmsched.model.encoding import EncodingError, decode, encode, to_plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
-from slurmsched.model.job import Hold, Job, JobId, JobState, Request, Share
-from slurmsched.model.measured import Measured
-from slurmsched.model.memory import Memory, Notified
-from slurmsched.model.node import MILLI, Gpu, Node, NodeState, Partition, Reservation
-from slurmsched.model.overview import Fragments, GpuUse, NodeFragments, NodeUse, Overview, survey
-from slurmsched.model.plan import Operation, Outcome, Plan, Result, Shape, Value, Verb
-from slurmsched.model.reasons import SENTENCES, Code, Reason
-from slurmsched.model.resources import Resources
-from slurmsched.model.snapshot import SetAside, Snapshot
+from slurmsched.model.job import Hold, Job, JobId, JobState, NodeAllocation, Request
+from slurmsched.model.node import MILLI_PER_GPU, Gpu, Node, NodeState, Partition, Reservation, Resources
+from slurmsched.model.overview import (
+    ClusterFragmentation,
+    ClusterOverview,
+    GpuUsage,
+    NodeFragmentation,
+    NodeUsage,
+    cluster_overview,
+)
+from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
+from slurmsched.model.reasons import REASON_SENTENCES, Reason, ReasonCode
+from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, SchedulerState
+from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot
 
 __all__ = [
-    "MILLI",
+    "MILLI_PER_GPU",
     "NO_HINTS",
-    "SENTENCES",
+    "REASON_SENTENCES",
     "Association",
     "CheckpointSignal",
-    "Code",
+    "ClusterFragmentation",
+    "ClusterOverview",
     "Decision",
     "EncodingError",
-    "Fragments",
     "Gpu",
-    "GpuUse",
+    "GpuUsage",
     "Hints",
     "Hold",
     "Job",
     "JobId",
+    "JobSpec",
     "JobState",
-    "Measured",
-    "Memory",
+    "MeasuredRate",
     "Node",
-    "NodeFragments",
+    "NodeAllocation",
+    "NodeFragmentation",
     "NodeState",
-    "NodeUse",
-    "Notified",
+    "NodeUsage",
+    "NotifiedJob",
     "Operation",
+    "OperationValue",
     "Outcome",
-    "Overview",
     "Partition",
     "Plan",
-    "Ranked",
+    "RankedJob",
     "Reason",
+    "ReasonCode",
     "Request",
     "Reservation",
     "Resources",
     "Result",
-    "SetAside",
-    "Shape",
-    "Share",
+    "SchedulerState",
+    "SetAsideJob",
     "Snapshot",
     "SynschedError",
     "Target",
-    "Value",
     "Verb",
+    "cluster_overview",
     "decode",
     "encode",
     "parse_hints",
-    "plain",
     "render_hints",
-    "survey",
+    "to_plain",
 ]

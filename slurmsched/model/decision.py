@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurmsched.model.job import JobId, Share
+from slurmsched.model.job import JobId, NodeAllocation
+from slurmsched.model.node import Resources
 from slurmsched.model.reasons import Reason
-from slurmsched.model.resources import Resources
-
-__all__ = ["Decision", "Ranked", "Target"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedJob:
     """A job's place in the order: `key` is what it was sorted by, said for people (`12.5 GPU-hours attained`)."""
 
     job: JobId
@@ -25,7 +23,7 @@ class Target:
     """A job that shall run, and on what. A running job whose shares are unchanged keeps its lease."""
 
     job: JobId
-    shares: tuple[Share, ...]
+    allocations: tuple[NodeAllocation, ...]
     reasons: tuple[Reason, ...] = ()
     speed: float = 1.0
     """Relative to the GPU-proportional share, and to having its GPUs alone."""
@@ -36,11 +34,11 @@ class Target:
 
     @property
     def resources(self) -> Resources:
-        return sum((share.resources for share in self.shares), Resources())
+        return sum((share.resources for share in self.allocations), Resources())
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(share.node for share in self.shares)
+        return tuple(share.node for share in self.allocations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class Decision:
     """
 
     policy: str
-    order: tuple[Ranked, ...]
+    order: tuple[RankedJob, ...]
     targets: Mapping[JobId, Target]
     waiting: Mapping[JobId, Reason]
     victims: Mapping[JobId, JobId] = field(default_factory=dict)

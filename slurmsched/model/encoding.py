@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Final, TypeVar, get_origin
 
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 from cattrs.preconf.json import make_converter
 
 from slurmsched.model.errors import SynschedError
-from slurmsched.model.plan import Shape, Value
-
-__all__ = ["EncodingError", "decode", "encode", "plain"]
+from slurmsched.model.plan import JobSpec, OperationValue
 
 T = TypeVar("T")
 
@@ -23,60 +23,91 @@ class EncodingError(SynschedError):
 _converter = make_converter()
 
 
-def _value(data: Any, _: object) -> Value:
+def _structure_operation_value(data: Any, _: object) -> OperationValue:
     if isinstance(data, dict):
-        return _converter.structure(data, Shape)
+        return _converter.structure(data, JobSpec)
     if data is None or isinstance(data, (str, int)):
         return data
     raise ValueError(f"not an operation's value: {type(data).__name__}")
 
 
-_converter.register_structure_hook_func(lambda form: isinstance(form, UnionType) and form == Value, _value)
-_converter.register_unstructure_hook_func(
-    lambda form: isinstance(form, UnionType) and form == Value,
-    lambda value: _converter.unstructure(value) if isinstance(value, Shape) else value,
-)
-_detail = str | int | float
 _converter.register_structure_hook_func(
-    lambda form: isinstance(form, UnionType) and form == _detail, lambda data, _: data
+    lambda form: isinstance(form, UnionType) and form == OperationValue, _structure_operation_value
+)
+_converter.register_unstructure_hook_func(
+    lambda form: isinstance(form, UnionType) and form == OperationValue,
+    lambda value: _converter.unstructure(value) if isinstance(value, JobSpec) else value,
+)
+_DetailValue = str | int | float
+_converter.register_structure_hook_func(
+    lambda form: isinstance(form, UnionType) and form == _DetailValue, lambda data, _: data
 )
 
-_SETS: Final[tuple[object, ...]] = (set, frozenset)
+_SET_TYPES: Final[tuple[object, ...]] = (set, frozenset)
 # The order of a set of strings changes from process to process.
 _converter.register_unstructure_hook_func(
-    lambda form: (get_origin(form) or form) in _SETS,
+    lambda form: (get_origin(form) or form) in _SET_TYPES,
     lambda value: sorted(_converter.unstructure(item) for item in value),
 )
+
+_STORED_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Job": {"original_request": "request", "current_request": "standing", "allocations": "shares"},
+    "Target": {"allocations": "shares"},
+    "SchedulerState": {"original_requests": "originals"},
+}
+"""By class and field, the key under which databases, recordings and `--json` know a field by an earlier name."""
+
+
+def _has_stored_keys(data_type: Any) -> bool:
+    return getattr(get_origin(data_type) or data_type, "__name__", "") in _STORED_KEYS
+
+
+def _overrides(data_type: Any) -> dict[str, Any]:
+    names = _STORED_KEYS[(get_origin(data_type) or data_type).__name__]
+    return {field: override(rename=key) for field, key in names.items()}
+
+
+def _unstructure_renamed(data_type: Any) -> Callable[[Any], Any]:
+    return make_dict_unstructure_fn(data_type, _converter, **_overrides(data_type))
+
+
+def _structure_renamed(data_type: Any) -> Callable[[Any, Any], Any]:
+    return make_dict_structure_fn(data_type, _converter, **_overrides(data_type))
+
+
+# A factory is asked once for each class: no renamed field costs anything per value.
+_converter.register_unstructure_hook_factory(_has_stored_keys, _unstructure_renamed)
+_converter.register_structure_hook_factory(_has_stored_keys, _structure_renamed)
 
 # What a policy remembers is JSON already and has no form of its own.
 _converter.register_structure_hook_func(lambda form: form is object, lambda data, _: data)
 
 
-def plain(value: object) -> Any:
+def to_plain(value: object) -> Any:
     """The value as dicts, lists, strings and numbers; sets come out sorted, so equal values give equal text."""
-    return _sorted(_converter.unstructure(value))
+    return _with_sorted_sets(_converter.unstructure(value))
 
 
 def encode(value: object) -> str:
     """One line of JSON."""
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"))
+    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"))
 
 
-def decode(form: type[T], text: str | bytes) -> T:
+def decode(target_type: type[T], text: str | bytes) -> T:
     """The value of type `form` that `encode` wrote. Raises EncodingError."""
     try:
-        return _converter.structure(json.loads(text), form)
+        return _converter.structure(json.loads(text), target_type)
     except Exception as error:  # cattrs raises groups of any kind; the caller needs one sentence
-        raise EncodingError(f"cannot read a stored {form.__name__}: {error}") from error
+        raise EncodingError(f"cannot read a stored {target_type.__name__}: {error}") from error
 
 
-def _sorted(data: Any) -> Any:
+def _with_sorted_sets(data: Any) -> Any:
     match data:
         case dict():
-            return {key: _sorted(value) for key, value in data.items()}
+            return {key: _with_sorted_sets(value) for key, value in data.items()}
         case set() | frozenset():
-            return sorted(_sorted(value) for value in data)
+            return sorted(_with_sorted_sets(value) for value in data)
         case list() | tuple():
-            return [_sorted(value) for value in data]
+            return [_with_sorted_sets(value) for value in data]
         case _:
             return data

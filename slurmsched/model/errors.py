@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SynschedError"]
-
 
 class SynschedError(Exception):
     """Something a person can act on: `str()` is one line that says what to do. `exit_code` as in the man page."""

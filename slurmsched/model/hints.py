@@ -15,11 +15,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["LONGEST", "NO_HINTS", "CheckpointSignal", "Hints", "parse_hints", "render_hints"]
-
-PREFIX: Final = "synsched:"
-LONGEST: Final = 256
-_SHOWN: Final = 24
+HINT_PREFIX: Final = "synsched:"
+MAX_HINT_LENGTH: Final = 256
+_MAX_SHOWN: Final = 24
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
 _STEPS = re.compile(r"[1-9][0-9]{0,11}\Z")
@@ -66,7 +64,7 @@ class Hints:
 NO_HINTS: Final = Hints()
 
 
-def seconds(text: str) -> int | None:
+def parse_duration(text: str) -> int | None:
     """`90`, `90s`, `5m`, `2h` or `1d` in seconds; None when it is none of these."""
     match = _TIME.match(text)
     return int(match[1]) * _SECONDS[match[2]] if match else None
@@ -74,27 +72,27 @@ def seconds(text: str) -> int | None:
 
 def parse_hints(comment: str) -> Hints:
     """The hints in a job's comment. Never raises: what is wrong stands in `problems`, one short sentence each."""
-    word = next((word for word in comment.split() if word.startswith(PREFIX)), None)
+    word = next((word for word in comment.split() if word.startswith(HINT_PREFIX)), None)
     if word is None:
         return NO_HINTS
-    if len(word) > LONGEST:
-        return Hints(given=True, problems=(f"hint longer than {LONGEST} characters: ignored",))
+    if len(word) > MAX_HINT_LENGTH:
+        return Hints(given=True, problems=(f"hint longer than {MAX_HINT_LENGTH} characters: ignored",))
     hints, seen, problems = Hints(given=True), set[str](), list[str]()
-    for item in word.removeprefix(PREFIX).split(","):
+    for item in word.removeprefix(HINT_PREFIX).split(","):
         key, separator, value = item.partition("=")
         if not item:
             continue
-        if key not in _KEYS:
-            problems.append(f"unknown hint {_shown(key)}: known are {', '.join(_KEYS)}")
+        if key not in _HINT_KEYS:
+            problems.append(f"unknown hint {_printable(key)}: known are {', '.join(_HINT_KEYS)}")
         elif not separator or not value:
-            problems.append(f"hint {key} has no value: write {key}={_KEYS[key].form}")
+            problems.append(f"hint {key} has no value: write {key}={_HINT_KEYS[key].expected}")
         elif key in seen:
             problems.append(f"hint {key} given twice: the first counts")
         else:
             seen.add(key)
-            changed = _KEYS[key].read(hints, value)
+            changed = _HINT_KEYS[key].parse(hints, value)
             if changed is None:
-                problems.append(f"hint {key}={_shown(value)}: expected {_KEYS[key].form}")
+                problems.append(f"hint {key}={_printable(value)}: expected {_HINT_KEYS[key].expected}")
             else:
                 hints = changed
     return replace(hints, problems=tuple(problems))
@@ -105,7 +103,7 @@ def render_hints(hints: Hints) -> str:
     if not hints.given:
         return ""
     ckpt = hints.checkpoint and f"{hints.checkpoint}" + ("" if hints.lead is None else f"@{hints.lead}")
-    said = {
+    values = {
         "model": hints.model,
         "task": hints.task,
         "ckpt": ckpt,
@@ -116,70 +114,70 @@ def render_hints(hints: Hints) -> str:
         "fork": None if hints.fork is None else str(hints.fork),
         "held": "hook" if hints.held_by_hook else None,
     }
-    return PREFIX + ",".join(f"{key}={value}" for key, value in said.items() if value is not None)
+    return HINT_PREFIX + ",".join(f"{key}={value}" for key, value in values.items() if value is not None)
 
 
-def _shown(text: str) -> str:
+def _printable(text: str) -> str:
     """Untrusted text, safe to print in one line."""
-    clean = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:_SHOWN])
-    return f"'{clean}'" + ("..." if len(text) > _SHOWN else "")
+    clean = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:_MAX_SHOWN])
+    return f"'{clean}'" + ("..." if len(text) > _MAX_SHOWN else "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
-    form: str
-    read: Callable[[Hints, str], Hints | None]
+class _HintKey:
+    expected: str
+    parse: Callable[[Hints, str], Hints | None]
 
 
-def _model(hints: Hints, value: str) -> Hints | None:
+def _parse_model(hints: Hints, value: str) -> Hints | None:
     return replace(hints, model=value) if _NAME.match(value) else None
 
 
-def _task(hints: Hints, value: str) -> Hints | None:
+def _parse_task(hints: Hints, value: str) -> Hints | None:
     return replace(hints, task=value) if _NAME.match(value) else None
 
 
-def _checkpoint(hints: Hints, value: str) -> Hints | None:
+def _parse_checkpoint(hints: Hints, value: str) -> Hints | None:
     name, at, lead_text = value.partition("@")
-    lead = seconds(lead_text) if at else None
+    lead = parse_duration(lead_text) if at else None
     if name not in CheckpointSignal.__members__.values() or (at and lead is None):
         return None
     return replace(hints, checkpoint=CheckpointSignal(name), lead=lead)
 
 
-def _duration(hints: Hints, value: str) -> Hints | None:
-    duration = seconds(value)
+def _parse_expected_duration(hints: Hints, value: str) -> Hints | None:
+    duration = parse_duration(value)
     return replace(hints, duration=duration) if duration else None
 
 
-def _move(hints: Hints, value: str) -> Hints | None:
+def _parse_move(hints: Hints, value: str) -> Hints | None:
     return replace(hints, move=value == "yes") if value in ("yes", "no") else None
 
 
-def _pack(hints: Hints, value: str) -> Hints | None:
+def _parse_pack(hints: Hints, value: str) -> Hints | None:
     return replace(hints, pack=value == "yes") if value in ("yes", "no") else None
 
 
-def _mem(hints: Hints, value: str) -> Hints | None:
+def _parse_memory(hints: Hints, value: str) -> Hints | None:
     return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
 
 
-def _fork(hints: Hints, value: str) -> Hints | None:
+def _parse_fork(hints: Hints, value: str) -> Hints | None:
     return replace(hints, fork=int(value)) if _STEPS.match(value) else None
 
 
-def _held(hints: Hints, value: str) -> Hints | None:
+def _parse_held(hints: Hints, value: str) -> Hints | None:
     return replace(hints, held_by_hook=True) if value == "hook" else None
 
 
-_KEYS: Final[dict[str, _Key]] = {
-    "model": _Key("a name such as resnet50", _model),
-    "task": _Key("image, language, speech or another profiled task", _task),
-    "ckpt": _Key("usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", _checkpoint),
-    "duration": _Key("a time such as 90m or 2h", _duration),
-    "move": _Key("yes or no", _move),
-    "pack": _Key("yes or no", _pack),
-    "mem": _Key("tune or keep", _mem),
-    "fork": _Key("the steps of the whole job, as 50000", _fork),
-    "held": _Key("hook", _held),
+_HINT_KEYS: Final[dict[str, _HintKey]] = {
+    "model": _HintKey("a name such as resnet50", _parse_model),
+    "task": _HintKey("image, language, speech or another profiled task", _parse_task),
+    "ckpt": _HintKey("usr1, usr2, term, int, hup or none, with @TIME for its lead, as usr1@60", _parse_checkpoint),
+    "duration": _HintKey("a time such as 90m or 2h", _parse_expected_duration),
+    "move": _HintKey("yes or no", _parse_move),
+    "pack": _HintKey("yes or no", _parse_pack),
+    "mem": _HintKey("tune or keep", _parse_memory),
+    "fork": _HintKey("the steps of the whole job, as 50000", _parse_fork),
+    "held": _HintKey("hook", _parse_held),
 }

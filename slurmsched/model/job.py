@@ -7,9 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from slurmsched.model.hints import NO_HINTS, Hints
-from slurmsched.model.resources import Resources
-
-__all__ = ["Hold", "Job", "JobId", "JobState", "Request", "Share"]
+from slurmsched.model.node import Resources
 
 JobId = str
 """A job as squeue names it: `123`, or `123_4` for a task of an array."""
@@ -63,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeAllocation:
     """What a job has, or shall have, on one node. `indices` are the GPUs there, known once it runs."""
 
     node: str
@@ -83,8 +81,8 @@ class Job:
 
     id: JobId
     user: str
-    request: Request
-    standing: Request
+    original_request: Request
+    current_request: Request
     state: JobState = JobState.PENDING
     state_text: str = "PENDING"
     name: str = ""
@@ -93,7 +91,7 @@ class Job:
     qos: str = ""
     reason: str = ""
     hold: Hold = Hold.NONE
-    shares: tuple[Share, ...] = ()
+    allocations: tuple[NodeAllocation, ...] = ()
     submit_time: float = 0.0
     eligible_time: float | None = None
     start_time: float | None = None
@@ -117,7 +115,7 @@ class Job:
     unmanageable: str = ""
     """Why nobody but Slurm can place it (`it asks for GPUs per socket`), said behind its name; empty otherwise."""
 
-    def after(self, run_time: float) -> Job:
+    def with_run_time(self, run_time: float) -> Job:
         """The same job a moment later. (`dataclasses.replace` goes through `__init__`, at three times the cost.)"""
         later = object.__new__(Job)
         for name in _FIELDS:
@@ -128,13 +126,13 @@ class Job:
     @property
     def gpus(self) -> int:
         """GPUs it has, or asks for while it has none."""
-        if self.shares:
-            return sum(share.resources.gpus for share in self.shares)
-        return self.request.gpus
+        if self.allocations:
+            return sum(share.resources.gpus for share in self.allocations)
+        return self.original_request.gpus
 
     @property
     def allocated(self) -> Resources:
-        return sum((share.resources for share in self.shares), Resources())
+        return sum((share.resources for share in self.allocations), Resources())
 
     @property
     def copy_of(self) -> JobId:
@@ -143,7 +141,7 @@ class Job:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(share.node for share in self.shares)
+        return tuple(share.node for share in self.allocations)
 
 
 _FIELDS: Final = tuple(field.name for field in fields(Job))

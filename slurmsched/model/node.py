@@ -1,4 +1,4 @@
-"""Nodes and the GPUs in them, as one poll saw them."""
+"""Resources, and the nodes and GPUs that have them, as one poll saw them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from slurmsched.model.resources import Resources
 
-__all__ = ["MILLI", "Gpu", "Node", "NodeState", "Partition", "Reservation"]
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """GPUs, CPUs (as Slurm counts them) and memory in MiB, of a node, a job or a share."""
 
-MILLI = 1000
+    gpus: int = 0
+    cpus: int = 0
+    memory: int = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(self.gpus + other.gpus, self.cpus + other.cpus, self.memory + other.memory)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(self.gpus - other.gpus, self.cpus - other.cpus, self.memory - other.memory)
+
+    def fits_in(self, other: Resources) -> bool:
+        """Whether `other` holds at least this much of everything."""
+        return self.gpus <= other.gpus and self.cpus <= other.cpus and self.memory <= other.memory
+
+
+MILLI_PER_GPU = 1000
 """milli-GPU in one GPU."""
 
 
@@ -69,7 +85,7 @@ class Node:
     def gpu_types(self) -> frozenset[str]:
         return frozenset(gpu.type for gpu in self.gpus)
 
-    def proportional(self, gpus: int) -> Resources:
+    def proportional_share(self, gpus: int) -> Resources:
         """The GPU-proportional share of this node for `gpus` GPUs, rounded down (Synergy, section 2)."""
         if not self.gpus:
             return Resources()

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurmsched.model.job import JobId
-from slurmsched.model.node import Node, NodeState
-from slurmsched.model.resources import Resources
+from slurmsched.model.node import Node, NodeState, Resources
 from slurmsched.model.snapshot import Snapshot
-
-__all__ = ["Fragments", "GpuUse", "NodeFragments", "NodeUse", "Overview", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuUsage:
     """One device: how much of it is taken, in milli-GPU, and by whom. `jobs` is empty where Slurm shows no indices."""
 
     index: int
@@ -25,11 +22,11 @@ class GpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUsage:
     """One node: its devices, and what is taken of its GPUs, CPUs and memory (MiB)."""
 
     name: str
-    gpus: tuple[GpuUse, ...]
+    gpus: tuple[GpuUsage, ...]
     total: Resources
     used: Resources
     state: NodeState = NodeState.UP
@@ -41,13 +38,13 @@ class NodeUse:
     def free(self) -> Resources:
         return self.total - self.used
 
-    def idle(self, gpu_type: str | None = None) -> int:
+    def idle_gpus(self, gpu_type: str | None = None) -> int:
         """Whole idle GPUs, of one type or of any."""
         return sum(gpu.used == 0 and gpu_type in (None, gpu.type) for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFragments:
+class NodeFragmentation:
     """One node, or all: its idle GPUs, and the parts of them that the next job could not use, in the mean over what is
     usually asked for. `lost` is their sum without `no_gpu_asked`, which no placing could help. All in GPUs."""
 
@@ -64,48 +61,48 @@ class NodeFragments:
         return self.lack_gpu + self.lack_cpu + self.lack_both + self.other_type
 
     @property
-    def parts(self) -> tuple[float, ...]:
+    def columns(self) -> tuple[float, ...]:
         """As a line of a table: idle, lost, and what of that lacks GPUs, CPUs, both, or is of another type."""
         return self.idle, self.lost, self.lack_gpu, self.lack_cpu, self.lack_both, self.other_type
 
 
 @dataclass(frozen=True, slots=True)
-class Fragments:
+class ClusterFragmentation:
     """`sentence` says it for the usual job that could use least of what is idle; empty where nothing is lost."""
 
-    all: NodeFragments
-    nodes: tuple[NodeFragments, ...]
+    all: NodeFragmentation
+    nodes: tuple[NodeFragmentation, ...]
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class ClusterOverview:
     """The cluster at `time` (unix seconds), nodes in the snapshot's order. Stored with each round as JSON."""
 
     time: float
-    nodes: tuple[NodeUse, ...]
+    nodes: tuple[NodeUsage, ...]
     cluster: str = ""
     release: str = ""
     oddities: tuple[str, ...] = ()
-    fragments: Fragments | None = None
+    fragments: ClusterFragmentation | None = None
     """None where nobody worked it out."""
 
 
-def survey(snapshot: Snapshot) -> Overview:
+def cluster_overview(snapshot: Snapshot) -> ClusterOverview:
     """What a snapshot shows of each node, every job counted, managed or not."""
-    holders: dict[tuple[str, int], list[JobId]] = {}
+    jobs_by_gpu: dict[tuple[str, int], list[JobId]] = {}
     for job in snapshot.jobs:
-        for share in job.shares:
+        for share in job.allocations:
             for index in share.indices:
-                holders.setdefault((share.node, index), []).append(job.id)
-    nodes = tuple(_node(node, holders) for node in snapshot.nodes)
-    return Overview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
+                jobs_by_gpu.setdefault((share.node, index), []).append(job.id)
+    nodes = tuple(_node_usage(node, jobs_by_gpu) for node in snapshot.nodes)
+    return ClusterOverview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
 
 
-def _node(node: Node, holders: Mapping[tuple[str, int], list[JobId]]) -> NodeUse:
+def _node_usage(node: Node, jobs_by_gpu: Mapping[tuple[str, int], list[JobId]]) -> NodeUsage:
     gpus = tuple(
-        GpuUse(gpu.index, gpu.type, gpu.used, tuple(holders.get((node.name, gpu.index), ())), gpu.shards)
+        GpuUsage(gpu.index, gpu.type, gpu.used, tuple(jobs_by_gpu.get((node.name, gpu.index), ())), gpu.shards)
         for gpu in node.gpus
     )
     partitions = tuple(sorted(node.partitions))
-    return NodeUse(node.name, gpus, node.total, node.used, node.state, node.state_text, partitions, node.reason)
+    return NodeUsage(node.name, gpus, node.total, node.used, node.state, node.state_text, partitions, node.reason)

@@ -9,15 +9,13 @@ from enum import StrEnum
 from slurmsched.model.job import JobId
 from slurmsched.model.reasons import Reason
 
-__all__ = ["Operation", "Outcome", "Plan", "Result", "Shape", "Value", "Verb"]
-
 
 class Verb(StrEnum):
     """What an operation does. Backends know how."""
 
     HOLD = "hold"
     """Keep a pending job from starting."""
-    RESHAPE = "reshape"
+    UPDATE = "reshape"
     """Set what a pending job will get (`Shape`)."""
     RELEASE = "release"
     """Let a held job start, now: a begin time left by a requeue is cleared."""
@@ -36,7 +34,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class JobSpec:
     """What a pending job will be given. `cpus` and `memory` (MiB) are per node, `tasks` for the whole job.
 
     With `nodes` empty the job is not pinned and `node_count` says over how many nodes Slurm may put it.
@@ -55,7 +53,7 @@ class Shape:
     """Most nodes, where that is more than `node_count`."""
 
 
-Value = str | int | Shape | None
+OperationValue = str | int | JobSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class Operation:
     verb: Verb
     subject: str
     reason: Reason
-    before: Value = None
-    after: Value = None
+    before: OperationValue = None
+    after: OperationValue = None
     gone: tuple[JobId, ...] = ()
     lead: int = 0
     permitted: bool = True

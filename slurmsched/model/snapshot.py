@@ -1,4 +1,4 @@
-"""Everything one poll saw, in one value."""
+"""Everything one poll saw, in one value: nodes, jobs, and who is promised what by Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from slurmsched.model.association import Association
-from slurmsched.model.job import Job, JobId, JobState, Share
+from slurmsched.model.job import Job, JobId, JobState, NodeAllocation
 from slurmsched.model.node import Node, Partition, Reservation
-
-__all__ = ["SetAside", "Snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class Association:
+    """One line of `sshare`: an account, or a user in it. `parent` is the account above, empty for the root's own.
+
+    `shares` count among those with the same parent; None where Slurm says `parent`, and for the root.
+    """
+
+    account: str
+    user: str = ""
+    parent: str = ""
+    shares: int | None = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsideJob:
     """A job that exists in Slurm and that nothing is decided about: it could not be read, decided or explained.
 
     `job` is its number, without the task where a whole array is set aside; `reason` is one sentence for people, and
@@ -48,38 +58,38 @@ class Snapshot:
     release: str = ""
     oddities: tuple[str, ...] = field(default=())
     associations: tuple[Association, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[SetAsideJob, ...] = ()
     private_data: frozenset[str] = frozenset()
     operators: frozenset[str] = frozenset()
 
     @cached_property
-    def job(self) -> dict[JobId, Job]:
+    def jobs_by_id(self) -> dict[JobId, Job]:
         return {job.id: job for job in self.jobs}
 
     @cached_property
-    def node(self) -> dict[str, Node]:
+    def nodes_by_name(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes}
 
     @cached_property
-    def partition(self) -> dict[str, Partition]:
+    def partitions_by_name(self) -> dict[str, Partition]:
         return {partition.name: partition for partition in self.partitions}
 
     def is_gone(self, job: JobId) -> bool:
         """Whether Slurm knows the job no more: not seen is not gone while its record is set aside."""
-        return job not in self.job and not {job, job.partition("_")[0]} & self._set_aside
+        return job not in self.jobs_by_id and not {job, job.partition("_")[0]} & self._set_aside_ids
 
     @cached_property
-    def _set_aside(self) -> frozenset[JobId]:
+    def _set_aside_ids(self) -> frozenset[JobId]:
         return frozenset(left.job for left in self.set_aside)
 
     def gpus_of(self, job: Job) -> float:
         """GPUs that the job has, parts of one counted as such."""
-        return job.gpus + sum(self._part(share) for share in job.shares if share.shards)
+        return job.gpus + sum(self._gpu_fraction(share) for share in job.allocations if share.shards)
 
-    def _part(self, share: Share) -> float:
-        node = self.node.get(share.node)
+    def _gpu_fraction(self, share: NodeAllocation) -> float:
+        node = self.nodes_by_name.get(share.node)
         shards = max((gpu.shards for gpu in node.gpus), default=0) if node else 0
         return share.shards / shards if shards else 0.0
 
-    def in_state(self, *states: JobState) -> Iterator[Job]:
+    def jobs_in_state(self, *states: JobState) -> Iterator[Job]:
         return (job for job in self.jobs if job.state in states)

@@ -1,7 +1,7 @@
 """Who runs where with what: pure decisions over one snapshot."""
 
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.protocol import Ordering, Outranks, Situation, System
-from slurmsched.policies.systems import ORDERS, SYSTEMS, system
+from slurmsched.policies.policies import ORDERS, POLICIES, policy
+from slurmsched.policies.stages import Order, Policy, PreemptionRule, Situation
 
-__all__ = ["ORDERS", "SYSTEMS", "Ordering", "Outranks", "PolicyError", "Situation", "System", "system"]
+__all__ = ["ORDERS", "POLICIES", "Order", "Policy", "PolicyError", "PreemptionRule", "Situation", "policy"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from slurmsched.model import SynschedError
 
-__all__ = ["PolicyError"]
-
 
 class PolicyError(SynschedError):
     """A policy that does not exist, or settings it cannot work with."""

@@ -1,4 +1,9 @@
-"""One short run as a real job: submitted, waited for, its rate read from what it reports."""
+"""What can keep a model from being profiled.
+
+One short run as a real job: submitted, waited for, its rate read from what it reports.
+
+A whole matrix from a few short runs on the cluster (optimistic profiling: Synergy, section 3.1).
+"""
 
 from __future__ import annotations
 
@@ -12,20 +17,24 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.jobside.errors import ReportError
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
-from slurmsched.model import JobId
-from slurmsched.profiling.errors import ProfilingError
+from slurmsched.knowledge.optimistic_profiling import ProfilingResult, profile_cpus, profile_matrix
+from slurmsched.knowledge.speed import SensitivityMatrix
+from slurmsched.model import JobId, SynschedError
 
-__all__ = ["Queue", "Shape", "Trial"]
 
-_LOOK: Final = 1.0
+class ProfilingError(SynschedError):
+    """A profiling run gave no speed; the message says which and what to look at."""
+
+
+_POLL_INTERVAL: Final = 1.0
 """Seconds between two looks at a job."""
 
-_STARTING: Final = 600.0
+_STARTUP_SECONDS: Final = 600.0
 """Seconds beyond those that are measured, for the job to start its program and to warm up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class TrialQueue:
     """What is asked of Slurm: `submit` takes options of sbatch and what the job's environment has beside ours, `ended`
     tells whether a job has left the queue, `cancel` removes it. Each may raise a BackendError."""
 
@@ -35,7 +44,7 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TrialRequest:
     """What a run asks for on its one node: GPUs of a type (any where it is empty), CPUs in all, memory in MiB in all,
     None for the partition's own."""
 
@@ -44,7 +53,7 @@ class Shape:
     cpus: int
     memory: int | None = None
 
-    def options(self) -> tuple[str, ...]:
+    def sbatch_options(self) -> tuple[str, ...]:
         """As sbatch takes it."""
         kind = f":{self.gpu_type}" if self.gpu_type else ""
         memory = () if self.memory is None else (f"--mem={self.memory}M",)
@@ -60,38 +69,38 @@ class Trial:
     `spool` is where it reports; `patience` the seconds that a run may wait in the queue.
     """
 
-    queue: Queue
+    queue: TrialQueue
     arguments: tuple[str, ...]
     spool: Path
     seconds: float
-    patience: float
+    queue_timeout: float
     clock: Clock
 
-    def rate(self, shape: Shape) -> float:
+    def rate(self, request: TrialRequest) -> float:
         """Steps per second of the job in this shape. Raises ProfilingError, BackendError."""
-        longest = self.seconds + _STARTING
+        longest = self.seconds + _STARTUP_SECONDS
         options = (
-            "--job-name=synsched-profile", "--no-requeue", f"--time={int(longest / 60) + 1}", *shape.options(),
+            "--job-name=synsched-profile", "--no-requeue", f"--time={int(longest / 60) + 1}", *request.sbatch_options(),
             *self.arguments,
         )  # fmt: skip
-        told = {"SYNSCHED_SPOOL": str(self.spool), "SYNSCHED_MEASURE": f"{self.seconds:g}"}
-        job = self.queue.submit(options, told)
+        environment = {"SYNSCHED_SPOOL": str(self.spool), "SYNSCHED_MEASURE": f"{self.seconds:g}"}
+        job = self.queue.submit(options, environment)
         try:
-            report = self._measured(job, longest)
+            report = self._await_measurement(job, longest)
         finally:
             self.queue.cancel(job)
             with suppress(OSError):  # it lies there until a later job of this user's clears it away
                 Spool(self.spool, job).remove()
-        if report.cpus != shape.cpus:
+        if report.cpus != request.cpus:
             raise ProfilingError(
-                f"job {job} had {report.cpus} CPUs and not {shape.cpus}: leave -c out, and use a partition where rounds"
-                " size no jobs"
+                f"job {job} had {report.cpus} CPUs and not {request.cpus}: leave -c out, and use a partition where"
+                " rounds size no jobs"
             )
         if report.busy <= 0 or not report.done:
             raise ProfilingError(f"job {job} did no step in {self.seconds:g} s: measure for longer, with --seconds")
         return report.done / report.busy
 
-    def _measured(self, job: JobId, longest: float) -> Report:
+    def _await_measurement(self, job: JobId, longest: float) -> Report:
         began, starts = self.clock.monotonic(), None
         while True:
             report, ended = self._report(job), self.queue.ended(job)
@@ -103,14 +112,45 @@ class Trial:
                 )
             now = self.clock.monotonic()
             starts = now if starts is None and report is not None else starts
-            if starts is None and now - began > self.patience:
-                raise ProfilingError(f"job {job} did not begin to train within {self.patience:.0f} s: see 'squeue -j'")
+            if starts is None and now - began > self.queue_timeout:
+                raise ProfilingError(
+                    f"job {job} did not begin to train within {self.queue_timeout:.0f} s: see 'squeue -j'"
+                )
             if starts is not None and now - starts > longest:
                 raise ProfilingError(f"job {job} took more than {longest:.0f} s: its steps are too slow for --seconds")
-            self.clock.sleep(_LOOK)
+            self.clock.sleep(_POLL_INTERVAL)
 
     def _report(self, job: JobId) -> Report | None:
         try:
             return Spool(self.spool, job).read()
         except (OSError, ReportError) as error:
             raise ProfilingError(f"cannot read the report of job {job} in {self.spool}: {error}") from error
+
+
+def measure_matrix(
+    trial: Trial,
+    *,
+    gpu_type: str,
+    gpus: int,
+    cpus: Sequence[float],
+    memory: Sequence[float],
+    on_run: Callable[[TrialRequest, float], None],
+) -> ProfilingResult:
+    """The matrix over these CPUs and memories (MiB) per GPU, both ascending; where no memory is named, over CPUs alone.
+
+    `say` is told each run and its steps per second. Raises ProfilingError, BackendError.
+    """
+    runs: list[tuple[float, float]] = []
+
+    def speed(count: float, size: float | None) -> float:
+        shape = TrialRequest(gpus, gpu_type, round(count * gpus), None if size is None else round(size * gpus))
+        rate = trial.rate(shape)
+        runs.append((count, size or 0.0))
+        on_run(shape, rate)
+        return rate
+
+    if memory:
+        return profile_matrix(speed, cpus, memory)
+    curve = profile_cpus(lambda count: speed(count, None), cpus)
+    matrix = SensitivityMatrix(tuple(cpus), (), tuple((curve[count],) for count in cpus))
+    return ProfilingResult(matrix, tuple(runs))

@@ -1,21 +1,34 @@
-"""A comparison in figures: what table, headline and plots are made of."""
+"""A comparison of policies: its figures, its plots, a table on the screen, and a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isnan
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from slurmsched.comparing import Lost, Result
-from slurmsched.simulation import Figures, figures
+from slurmsched.comparison import CellResult, FailedCell, Sweep
+from slurmsched.model import SynschedError
+from slurmsched.report.quantities import percent
+from slurmsched.report.simulation import duration_or_dash
+from slurmsched.report.tables import Column, Listing
+from slurmsched.simulation import RunMetrics, run_metrics
+from slurmsched.simulation.metrics import finish_time_fairness, jct_cdf
+from slurmsched.template_files import render
 
-__all__ = ["Compared", "Comparison", "compared"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparisonRow:
     """One policy at one load: the mean of its seeds, and each mean JCT as a multiple of the first policy's."""
 
     policy: str
@@ -38,8 +51,8 @@ class Comparison:
     """`rows` by load, then as the policies were named; `cells` are the figures of each run; `lost` says what is
     missing."""
 
-    rows: tuple[Compared, ...]
-    cells: tuple[Figures, ...]
+    rows: tuple[ComparisonRow, ...]
+    cells: tuple[RunMetrics, ...]
     lost: tuple[str, ...] = ()
     loads: tuple[float, ...] = ()
     policies: tuple[str, ...] = field(default=())
@@ -57,31 +70,31 @@ class Comparison:
         return f"{best.policy} finishes the mean job {1 / best.ratio:.2g} times as soon as {first.policy}{at}."
 
 
-def compared(results: Sequence[Result | Lost]) -> Comparison:
+def compare_results(results: Sequence[CellResult | FailedCell]) -> Comparison:
     """The figures of a sweep, seeds averaged."""
-    ended = [result for result in results if isinstance(result, Result)]
-    groups: dict[tuple[float | None, str], list[Figures]] = {}
+    ended = [result for result in results if isinstance(result, CellResult)]
+    groups: dict[tuple[float | None, str], list[RunMetrics]] = {}
     for result in ended:
-        groups.setdefault((result.cell.load, result.cell.policy.name), []).append(figures(result.run))
+        groups.setdefault((result.cell.load, result.cell.policy.name), []).append(run_metrics(result.run))
     first: dict[float | None, float] = {}
-    rows: list[Compared] = []
+    rows: list[ComparisonRow] = []
     for (load, policy), cells in groups.items():
         mean = _mean([cell.avg_jct_s for cell in cells])
-        rows.append(_row(policy, load, cells, mean / first.setdefault(load, mean)))
+        rows.append(_comparison_row(policy, load, cells, mean / first.setdefault(load, mean)))
     return Comparison(
         rows=tuple(rows),
         cells=tuple(cell for cells in groups.values() for cell in cells),
-        lost=tuple(f"{lost.cell.name}: {lost.why}" for lost in results if isinstance(lost, Lost)),
+        lost=tuple(f"{lost.cell.name}: {lost.reason}" for lost in results if isinstance(lost, FailedCell)),
         loads=tuple(sorted({load for load, _ in groups if load is not None})),
         policies=tuple(dict.fromkeys(policy for _, policy in groups)),
     )
 
 
-def _row(policy: str, load: float | None, cells: Sequence[Figures], ratio: float) -> Compared:
+def _comparison_row(policy: str, load: float | None, cells: Sequence[RunMetrics], ratio: float) -> ComparisonRow:
     def mean(name: str) -> float:
         return _mean([float(getattr(cell, name)) for cell in cells])
 
-    return Compared(
+    return ComparisonRow(
         policy=policy,
         load=load,
         avg_jct_s=mean("avg_jct_s"),
@@ -102,13 +115,224 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def entitlement(results: Sequence[Result]) -> Mapping[str, Mapping[str, float]]:
+def even_share_ratios(results: Sequence[CellResult]) -> Mapping[str, Mapping[str, float]]:
     """By policy and user: the GPU time the user's jobs got, as a multiple of an even share among the users."""
-    found: dict[str, dict[str, float]] = {}
+    ratios: dict[str, dict[str, float]] = {}
     for result in results:
-        had: dict[str, float] = {}
-        for job in result.run.measured:
-            had[job.user or "user"] = had.get(job.user or "user", 0.0) + job.service
-        even = sum(had.values()) / max(len(had), 1)
-        found.setdefault(result.cell.policy.name, {user: got / even if even else 0.0 for user, got in had.items()})
-    return found
+        gpu_time: dict[str, float] = {}
+        for job in result.run.measured_jobs:
+            gpu_time[job.user or "user"] = gpu_time.get(job.user or "user", 0.0) + job.service
+        even = sum(gpu_time.values()) / max(len(gpu_time), 1)
+        ratios.setdefault(
+            result.cell.policy.name, {user: got / even if even else 0.0 for user, got in gpu_time.items()}
+        )
+    return ratios
+
+
+HOUR: Final = 3600.0
+MAX_USERS: Final = 12
+
+_COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+"""Okabe and Ito's, which people with any kind of colour vision can tell apart."""
+
+
+class PlotsUnavailableError(SynschedError):
+    """matplotlib is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture, what it shows for those who cannot see it, and what it is called."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[Plot, ...]:
+    """All that there is data for. Raises NoPlotsError."""
+    colour = {policy: _COLOURS[place % len(_COLOURS)] for place, policy in enumerate(comparison.policies)}
+    top = max(comparison.loads, default=None)
+    shown: dict[str, CellResult] = {}
+    for result in results:
+        if result.cell.load == top:
+            shown.setdefault(result.cell.policy.name, result)
+    at = "" if top is None else f" at {top:g} jobs an hour"
+    drawn = [
+        _plot(
+            "Job completion times",
+            f"Part of the jobs that ended within a time{at}; further left is better.",
+            lambda axes: _draw_completion(axes, shown, colour),
+        ),
+        _plot(
+            "GPUs in use", f"GPUs that jobs hold, over time{at}.", lambda axes: _draw_usage(axes, shown, colour, "gpus")
+        ),
+        _plot(
+            "CPUs in use", f"CPUs that jobs hold, over time{at}.", lambda axes: _draw_usage(axes, shown, colour, "cpus")
+        ),
+        _plot(
+            "Finish-time fairness",
+            f"Part of the jobs within a slowdown against an even part of the cluster{at}; further left is better.",
+            lambda axes: _draw_fairness(axes, shown, colour),
+        ),
+    ]
+    if len(comparison.loads) > 1:
+        drawn.insert(
+            1,
+            _plot(
+                "Load",
+                "Mean job completion time by jobs per hour; lower is better.",
+                lambda axes: _draw_load(axes, comparison, colour),
+            ),
+        )
+    shares = even_share_ratios(list(shown.values()))
+    if any(len(users) > 1 for users in shares.values()):
+        drawn.append(
+            _plot(
+                "Shares of users",
+                f"GPU time of each user against an even share{at}; 1 is even.",
+                lambda axes: _draw_user_shares(axes, shares, colour),
+            )
+        )
+    return tuple(drawn)
+
+
+def _plot(title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
+    with _figure() as (figure, axes):
+        draw(axes)
+        axes.grid(visible=True, alpha=0.3)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=9)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # Ids are made unique per picture, and black becomes the page's own colour, so that it is read in the dark as well.
+    prefix = re.sub(r"\W", "", title)
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg).replace("#000000", "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return Plot(title, f"{caption} Simulated.", svg)
+
+
+@contextmanager
+def _figure() -> Iterator[tuple[Any, Axes]]:
+    try:
+        from matplotlib import rc_context  # noqa: PLC0415  # an extra that most commands do without
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError as error:
+        raise PlotsUnavailableError("the report needs matplotlib: pip install 'slurmsched[plots]'") from error
+    with rc_context({"svg.hashsalt": "synsched", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        figure = Figure(figsize=(7, 3.6), layout="constrained")
+        yield figure, figure.subplots()
+
+
+def _draw_completion(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str]) -> None:
+    for policy, result in shown.items():
+        times, parts = jct_cdf(result.run)
+        axes.step(times / HOUR, parts, where="post", label=policy, color=colour[policy])
+    axes.set(xscale="log", xlabel="hours", ylabel="part of the jobs", ylim=(0, 1))
+
+
+def _draw_fairness(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str]) -> None:
+    for policy, result in shown.items():
+        rho = np.sort(finish_time_fairness(result.run))
+        axes.step(rho, np.arange(1, len(rho) + 1) / max(len(rho), 1), where="post", label=policy, color=colour[policy])
+    axes.axvline(1, color="gray", linewidth=1)
+    axes.set(xlabel="slowdown against an even part", ylabel="part of the jobs", ylim=(0, 1))
+
+
+def _draw_usage(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str], resource: str) -> None:
+    for policy, result in shown.items():
+        times = [sample.time / HOUR for sample in result.run.samples]
+        axes.step(
+            times,
+            [getattr(sample, resource) for sample in result.run.samples],
+            where="post",
+            label=policy,
+            color=colour[policy],
+            linewidth=1,
+        )
+    total = max((getattr(result.run, f"total_{resource}") for result in shown.values()), default=0.0)
+    axes.axhline(total, color="gray", linewidth=1)
+    axes.set(xlabel="hours", ylabel=resource.upper()[:-1] + "s", ylim=(0, None))
+
+
+def _draw_load(axes: Axes, comparison: Comparison, colour: dict[str, str]) -> None:
+    for policy in comparison.policies:
+        points = sorted(
+            (row.load, row.avg_jct_s / HOUR) for row in comparison.rows if row.policy == policy and row.load
+        )
+        axes.plot(
+            [load for load, _ in points], [jct for _, jct in points], marker="o", label=policy, color=colour[policy]
+        )
+    axes.set(xlabel="jobs per hour", ylabel="mean JCT, hours", ylim=(0, None))
+
+
+def _draw_user_shares(axes: Axes, by_policy: Mapping[str, Mapping[str, float]], colour: dict[str, str]) -> None:
+    users = sorted({user for got in by_policy.values() for user in got})[:MAX_USERS]
+    width = 0.8 / max(len(by_policy), 1)
+    for index, (policy, got) in enumerate(by_policy.items()):
+        left = np.arange(len(users)) + width * (index - (len(by_policy) - 1) / 2)
+        axes.bar(left, [got.get(user, 0.0) for user in users], width, label=policy, color=colour[policy])
+    axes.axhline(1, color="gray", linewidth=1)
+    axes.set_xticks(range(len(users)), [user[:12] for user in users], rotation=30, ha="right")
+    axes.set(ylabel="of an even share")
+
+
+_HEADINGS = ("POLICY", "LOAD", "MEAN", "MEDIAN", "P99", "MAKESPAN", "USEFUL", "FTF", "MOVES", "RATIO")
+
+
+def comparison_view(comparison: Comparison) -> RenderableType:
+    """A line for each policy and load, the sentence that sums it up, and what is missing."""
+    shown_columns = [place for place, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
+    columns = [Column(_HEADINGS[place], right=bool(place)) for place in shown_columns]
+    rows = [[_cells(row)[place] for place in shown_columns] for row in comparison.rows]
+    lost = [Text(f"missing: {line}") for line in comparison.lost]
+    return Group(Listing(columns, rows), Text(f"\n{comparison.headline} (simulated)"), *lost)
+
+
+def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], comparison: Comparison) -> str:
+    """One HTML file that needs nothing else. Raises NoPlotsError."""
+    best = {load: min(_mean_times(comparison, load)) for load in {row.load for row in comparison.rows}}
+    ended = [result for result in results if isinstance(result, CellResult)]
+    options = sweep.cells[0].options if sweep.cells else None
+    return render(
+        "comparison.html",
+        title=comparison.headline,
+        headline=comparison.headline,
+        headings=_HEADINGS,
+        rows=[{"cells": _cells(row), "best": row.avg_jct_s == best[row.load]} for row in comparison.rows],
+        lost=comparison.lost,
+        plots=draw_plots(ended, comparison) if ended else (),
+        cluster=sweep.cluster,
+        works=list(dict.fromkeys(f"{trace.name}, {len(trace.jobs)} jobs ({trace.source})" for trace in sweep.traces)),
+        terms=(
+            f"Rounds every {options.period:g} s; a restart costs {options.overhead:g} s. JCT is from arrival to end;"
+            " USEFUL is the part of all GPU time whose work was kept; FTF the worst slowdown against an even part of"
+            " the cluster; RATIO the mean JCT against the first policy's."
+            if options
+            else ""
+        ),
+        command=sweep.command,
+    )
+
+
+def _mean_times(comparison: Comparison, load: float | None) -> list[float]:
+    return [row.avg_jct_s for row in comparison.rows if row.load == load]
+
+
+def _cells(row: ComparisonRow) -> list[str]:
+    return [
+        row.policy,
+        "-" if row.load is None else f"{row.load:g}/h",
+        duration_or_dash(row.avg_jct_s),
+        duration_or_dash(row.median_jct_s),
+        duration_or_dash(row.p99_jct_s),
+        duration_or_dash(row.makespan_s),
+        percent(row.gpu_utilization),
+        "-" if isnan(row.ftf_max) else f"{row.ftf_max:.2f}",
+        f"{row.migrations:.0f}",
+        "-" if isnan(row.ratio) else f"{row.ratio:.2f}",
+    ]

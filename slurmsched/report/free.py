@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import Fragments, NodeState, NodeUse
-from slurmsched.report.quantities import count, memory
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-__all__ = ["Free", "Largest", "Need", "NodeFree", "free"]
+from slurmsched.model import ClusterFragmentation, NodeState, NodeUsage
+from slurmsched.model.reasons import pluralise
+from slurmsched.report.quantities import duration, memory
+from slurmsched.report.tables import Column, Listing, safe_line
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class DemandPerGpu:
     """What a job would ask for: a GPU type (None is any), and CPUs and memory (MiB) for each GPU."""
 
     gpu_type: str | None = None
@@ -21,11 +24,11 @@ class Need:
     memory: int = 0
 
 
-ANY: Final = Need()
+ANY_DEMAND: Final = DemandPerGpu()
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFree:
+class NodeFreeGpus:
     """One node's idle GPUs of one type. `usable` of them have the CPUs and the memory needed;
     `at_share` could start with their full GPU-proportional share. `why` says what strands the others."""
 
@@ -40,7 +43,7 @@ class NodeFree:
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestJob:
     """The largest jobs of one GPU type that would start now: on one node, and over `nodes` nodes with equal GPUs."""
 
     gpu_type: str
@@ -53,69 +56,141 @@ class Largest:
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeCapacity:
     """As of `at` (unix seconds); `waiting` managed jobs come before anything submitted now."""
 
     at: float
-    types: tuple[Largest, ...]
-    nodes: tuple[NodeFree, ...]
+    types: tuple[LargestJob, ...]
+    nodes: tuple[NodeFreeGpus, ...]
     waiting: int
-    fragments: Fragments | None
+    fragments: ClusterFragmentation | None
 
 
-def free(
-    nodes: Sequence[NodeUse],
+def free_capacity(
+    nodes: Sequence[NodeUsage],
     at: float,
     waiting: int,
-    need: Need = ANY,
-    fragments: Fragments | None = None,
-) -> Free:
+    demand: DemandPerGpu = ANY_DEMAND,
+    fragments: ClusterFragmentation | None = None,
+) -> FreeCapacity:
     """What could start now. `waiting` managed jobs come first; `fragments` are those of the last round."""
-    types = sorted({gpu.type for node in nodes for gpu in node.gpus if need.gpu_type in (None, gpu.type)})
+    types = sorted({gpu.type for node in nodes for gpu in node.gpus if demand.gpu_type in (None, gpu.type)})
     rows = tuple(
-        _node(node, kind, need) for kind in types for node in nodes if any(gpu.type == kind for gpu in node.gpus)
+        _node_free_gpus(node, kind, demand)
+        for kind in types
+        for node in nodes
+        if any(gpu.type == kind for gpu in node.gpus)
     )
-    sums = tuple(_largest(kind, nodes, [row for row in rows if row.gpu_type == kind]) for kind in types)
-    return Free(at, sums, rows, waiting, fragments)
+    sums = tuple(_largest_job(kind, nodes, [row for row in rows if row.gpu_type == kind]) for kind in types)
+    return FreeCapacity(at, sums, rows, waiting, fragments)
 
 
-def _node(node: NodeUse, kind: str, need: Need) -> NodeFree:
-    idle, left, up = node.idle(kind), node.free, node.state is NodeState.UP
-    usable = min(idle, _enough_for(left.cpus, need.cpus), _enough_for(left.memory, need.memory)) if up else 0
+def _node_free_gpus(node: NodeUsage, gpu_type: str, demand: DemandPerGpu) -> NodeFreeGpus:
+    idle, left, up = node.idle_gpus(gpu_type), node.free, node.state is NodeState.UP
+    usable = min(idle, _gpus_served(left.cpus, demand.cpus), _gpus_served(left.memory, demand.memory)) if up else 0
     devices = len(node.gpus)
     share = min(left.cpus * devices // node.total.cpus, left.memory * devices // node.total.memory)
     at_share = min(idle, max(share, 0)) if up else 0
-    return NodeFree(
-        node.name, kind, idle, usable, at_share, left.cpus, left.memory, _why(node, need, idle, usable, at_share)
+    return NodeFreeGpus(
+        node.name,
+        gpu_type,
+        idle,
+        usable,
+        at_share,
+        left.cpus,
+        left.memory,
+        _stranded_reason(node, demand, idle, usable, at_share),
     )
 
 
-def _enough_for(left: int, each: int) -> int:
+def _gpus_served(left: int, each: int) -> int:
     """How many GPUs `left` serves with `each`; without a need, any number as long as something is left."""
     if left <= 0:
         return 0
     return left // each if each else left
 
 
-def _why(node: NodeUse, need: Need, idle: int, usable: int, at_share: int) -> str:
-    left, stranded = node.free, count(idle - usable, "idle GPU")
+def _stranded_reason(node: NodeUsage, demand: DemandPerGpu, idle: int, usable: int, at_share: int) -> str:
+    left, stranded = node.free, pluralise(idle - usable, "idle GPU")
     if not idle:
         return ""
     if node.state is not NodeState.UP:
         return (node.state_text.lower() or node.state.value) + (f": {node.reason}" if node.reason else "")
-    if usable < idle and _enough_for(left.cpus, need.cpus) == usable:
-        return f"{stranded} stranded: {count(left.cpus, 'CPU')} left, {need.cpus} needed for each GPU"
+    if usable < idle and _gpus_served(left.cpus, demand.cpus) == usable:
+        return f"{stranded} stranded: {pluralise(left.cpus, 'CPU')} left, {demand.cpus} needed for each GPU"
     if usable < idle:
-        needed = f", {memory(need.memory)} needed for each GPU" if need.memory else ""
+        needed = f", {memory(demand.memory)} needed for each GPU" if demand.memory else ""
         return f"{stranded} stranded: {memory(left.memory)} of memory left{needed}"
     if at_share < idle:
-        return f"{count(idle - at_share, 'GPU')} only below the GPU-proportional share"
+        return f"{pluralise(idle - at_share, 'GPU')} only below the GPU-proportional share"
     return ""
 
 
-def _largest(kind: str, nodes: Iterable[NodeUse], rows: Sequence[NodeFree]) -> Largest:
-    gpus = sum(gpu.type == kind for node in nodes for gpu in node.gpus)
+def _largest_job(gpu_type: str, nodes: Iterable[NodeUsage], rows: Sequence[NodeFreeGpus]) -> LargestJob:
+    gpus = sum(gpu.type == gpu_type for node in nodes for gpu in node.gpus)
     idle, usable = sum(row.idle for row in rows), [row.usable for row in rows]
     splits = ((each * sum(have >= each for have in usable), each) for each in range(1, max(usable, default=0) + 1))
     total, each = max(splits, default=(0, 1))
-    return Largest(kind, gpus, idle, idle - sum(usable), max(usable, default=0), total, total // each)
+    return LargestJob(gpu_type, gpus, idle, idle - sum(usable), max(usable, default=0), total, total // each)
+
+
+def free_view(free: FreeCapacity, now: float) -> RenderableType:
+    """A line for each GPU type, then the nodes that have idle GPUs."""
+    sums = Listing(
+        (
+            Column("TYPE"),
+            Column("IDLE", right=True),
+            Column("STRANDED", right=True),
+            Column("LARGEST JOB THAT COULD START NOW"),
+        ),
+        [(kind.gpu_type, f"{kind.idle}/{kind.gpus}", str(kind.stranded), _largest_text(kind)) for kind in free.types],
+    )
+    nodes = Listing(
+        (
+            Column("NODE"),
+            Column("TYPE"),
+            Column("IDLE", right=True),
+            Column("USABLE", right=True),
+            Column("CPUS", right=True),
+            Column("MEM", right=True),
+            Column("WHY"),
+        ),
+        [
+            (row.node, row.gpu_type, str(row.idle), str(row.usable), str(row.cpus), memory(row.memory), row.why)
+            for row in free.nodes
+            if row.idle
+        ],
+    )
+    parts: list[RenderableType] = [sums]
+    if any(row.idle for row in free.nodes):
+        parts += ["", nodes]
+    if free.fragments and free.fragments.sentence:
+        parts += ["", safe_line(free.fragments.sentence), "", _fragments_listing(free.fragments)]
+    parts += (Text(note, style="dim") for note in _notes(free, now))
+    return Group(*parts)
+
+
+def _fragments_listing(fragments: ClusterFragmentation) -> Listing:
+    """By node, what of its idle GPUs the usual jobs could not use, in the mean: GPUs, by what is missing."""
+    columns = (
+        Column("NODE"),
+        *(Column(heading, right=True) for heading in ("IDLE", "LOST", "NO GPU", "NO CPU", "NEITHER", "OTHER TYPE")),
+    )
+    rows = [("all nodes", fragments.all), *((own.node, own) for own in fragments.nodes if own.lost)]
+    return Listing(columns, [(name, *(f"{part:.1f}" for part in own.columns)) for name, own in rows])
+
+
+def _notes(free: FreeCapacity, now: float) -> Iterator[str]:
+    yield ""
+    yield f"as of {duration(now - free.at)} ago"
+    if free.waiting:
+        yield f"{pluralise(free.waiting, 'managed job')} waiting already: those come first"
+
+
+def _largest_text(largest: LargestJob) -> str:
+    if not largest.on_one_node:
+        return "none"
+    one = f"{largest.on_one_node} on one node"
+    if largest.over_nodes == largest.on_one_node:
+        return one
+    return f"{one}, {largest.over_nodes} over {largest.nodes} nodes"

@@ -6,11 +6,6 @@ from datetime import datetime
 from math import isnan
 from typing import Final
 
-from slurmsched.model.wording import counted as count
-from slurmsched.model.wording import gpu_time as gpu_hours
-
-__all__ = ["clock", "count", "duration", "gpu_hours", "memory", "per_gpu", "percent"]
-
 _MEBIBYTES: Final = (("T", 1024 * 1024), ("G", 1024))
 
 
@@ -38,7 +33,7 @@ def per_gpu(amount: int, gpus: int) -> str:
     return f"{amount / gpus:.1f}".removesuffix(".0") if gpus else "-"
 
 
-def clock(time: float | None) -> str:
+def local_time(time: float | None) -> str:
     """Local time to the second, as Slurm prints it; `-` where there is none."""
     return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")
 

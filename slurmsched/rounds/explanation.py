@@ -1,13 +1,12 @@
-"""What `synsched explain` says of one job, as it is stored and printed."""
+"""What `synsched explain` says of one job, as it is stored and printed, and the times of day in such sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from slurmsched.model import JobId
-
-__all__ = ["Explanation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +22,10 @@ class Explanation:
     ordered_behind: tuple[str, ...] = ()
     what_would_change: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def time_of_day(at: float, now: float) -> str:
+    """Local time of day; with the date where that is not the day of `now`. Both in unix seconds."""
+    then = datetime.fromtimestamp(at)
+    today = then.date() == datetime.fromtimestamp(now).date()
+    return f"{then:%H:%M}" if today else f"{then:%Y-%m-%d %H:%M}"

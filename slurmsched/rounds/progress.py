@@ -2,24 +2,42 @@
 
 Operations are named by their place in `Plan.operations`. An operation depends on the earlier ones of its subject: a
 RELEASE on its RESHAPE, a REQUEUE on its NOTIFY. A preemption is done only while it still helps somebody.
+
+What to take back when a start has not happened: the newcomer waits again, whoever gave way for it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from slurmsched.model import Code, Job, JobId, JobState, NodeState, Operation, Plan, Result, Shape, Snapshot, Verb
-
-__all__ = ["Done", "Progress", "ready", "settled"]
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    NodeAllocation,
+    NodeState,
+    Operation,
+    Plan,
+    Reason,
+    ReasonCode,
+    Resources,
+    Result,
+    Snapshot,
+    Verb,
+)
+from slurmsched.rounds.feasibility import PlannedResources
+from slurmsched.rounds.specs import equivalent, spec_of
 
 _HAS_RESOURCES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
 _PREEMPTING = frozenset({Verb.NOTIFY, Verb.REQUEUE})
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedOperation:
     """How an operation ended, and when (unix seconds)."""
 
     result: Result
@@ -27,11 +45,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Progress:
+class PlanProgress:
     """A plan, what of it is done, and the cluster now."""
 
     plan: Plan
-    done: Mapping[int, Done]
+    done: Mapping[int, FinishedOperation]
     snapshot: Snapshot
     now: float
     saved: frozenset[JobId] = frozenset()
@@ -40,23 +58,23 @@ class Progress:
     def ready(self) -> tuple[int, ...]:
         """What may be executed now, as one batch, in order."""
         return tuple(
-            index for index in range(len(self.plan.operations)) if index not in self.done and self._may_go(index)
+            index for index in range(len(self.plan.operations)) if index not in self.done and self._is_ready(index)
         )
 
     def settled(self) -> bool:
         """Nothing is left to do, and every job that was started runs or is gone."""
-        open_ones = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.hopeless(i))
+        open_ones = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))
         return next(open_ones, None) is None and not any(self.has_not_started(i) for i in self.starts.values())
 
-    def hopeless(self, index: int) -> bool:
+    def is_hopeless(self, index: int) -> bool:
         """Whether it can never be done: not permitted, what it depends on went wrong, or nobody needs it any more."""
         operation = self.plan.operations[index]
-        if not operation.permitted or any(self._breaks(i) for i in self._before[index]):
+        if not operation.permitted or any(self._blocks_dependents(i) for i in self._dependencies[index]):
             return True
         if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
             return not self._runs(operation.subject)  # it is requeued in a later round
         if operation.verb in _PREEMPTING:
-            serves = any(self._still_wanted(i) for i in self._served.get(operation.subject, ()))
+            serves = any(self._still_wanted(i) for i in self._beneficiaries.get(operation.subject, ()))
             return not serves or not self._runs(operation.subject)
         if operation.verb is Verb.RELEASE:
             return not self._still_wanted(index)
@@ -83,18 +101,18 @@ class Progress:
     def has_left(self, job_id: JobId) -> bool:
         """Whether the job has given back what it had when the plan was made."""
         job = self._job(job_id)
-        if self._is_unread(job_id):
+        if self._is_set_aside(job_id):
             return False
         if job is None or job.state not in _HAS_RESOURCES:
             return True
         # A moved job that runs again was away in between: it is released only once it had left.
         return job_id in self.starts and self.succeeded(self.starts[job_id])
 
-    def _may_go(self, index: int) -> bool:
+    def _is_ready(self, index: int) -> bool:
         operation = self.plan.operations[index]
         return (
-            not self.hopeless(index)
-            and all(self.succeeded(i) for i in self._before[index])
+            not self.is_hopeless(index)
+            and all(self.succeeded(i) for i in self._dependencies[index])
             and all(self.has_left(job) for job in operation.gone)
             and self._lead_is_over(index)
         )
@@ -102,55 +120,57 @@ class Progress:
     def _lead_is_over(self, index: int) -> bool:
         if self.plan.operations[index].subject in self.saved:
             return True
-        notified = (i for i in self._before[index] if self.plan.operations[i].verb is Verb.NOTIFY)
+        notified = (i for i in self._dependencies[index] if self.plan.operations[i].verb is Verb.NOTIFY)
         return all(self.done[i].at + self.plan.operations[index].lead <= self.now for i in notified)
 
     def _went_wrong(self, index: int) -> bool:
         return not self.plan.operations[index].permitted or (index in self.done and not self.succeeded(index))
 
-    def _breaks(self, index: int) -> bool:
+    def _blocks_dependents(self, index: int) -> bool:
         """Whether what depends on this can never be done."""
-        return self._went_wrong(index) or (index not in self.done and self.hopeless(index))
+        return self._went_wrong(index) or (index not in self.done and self.is_hopeless(index))
 
-    def _stays(self, job_id: JobId) -> bool:
+    def _could_not_be_requeued(self, job_id: JobId) -> bool:
         """Whether the job keeps its resources because it could not be requeued.
 
         So does one that cannot be read any more and was not requeued before: it is no victim until it can be.
         """
         index = self.requeues.get(job_id)
-        if self._is_unread(job_id):
+        if self._is_set_aside(job_id):
             return index is None or not self.succeeded(index)
         if index is None or not self._runs(job_id) or self.has_left(job_id):
             return False
-        return self._went_wrong(index) or any(self._went_wrong(i) for i in self._before[index])
+        return self._went_wrong(index) or any(self._went_wrong(i) for i in self._dependencies[index])
 
     def _still_wanted(self, index: int) -> bool:
         """Whether this start can still happen: its job waits or is about to move, its nodes are up, nobody refused."""
         operation = self.plan.operations[index]
         job = self._job(operation.subject)
-        if job is None and operation.reason.code is Code.GIVE_BACK:
-            return self._is_unread(operation.subject)  # it is let go by its number alone
+        if job is None and operation.reason.code is ReasonCode.GIVE_BACK:
+            return self._is_set_aside(operation.subject)  # it is let go by its number alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
-        if any(self._went_wrong(i) for i in self._before[index]) or any(self._stays(other) for other in operation.gone):
+        if any(self._went_wrong(i) for i in self._dependencies[index]) or any(
+            self._could_not_be_requeued(other) for other in operation.gone
+        ):
             return False
-        nodes = (self.snapshot.node.get(name) for name in self._nodes_of[job.id])
+        nodes = (self.snapshot.nodes_by_name.get(name) for name in self._nodes_of[job.id])
         return all(node is not None and node.state is NodeState.UP for node in nodes)
 
-    def _is_unread(self, job_id: JobId) -> bool:
+    def _is_set_aside(self, job_id: JobId) -> bool:
         """Whether the job is there and set aside, so that nothing is known of where it stands."""
-        return job_id not in self.snapshot.job and not self.snapshot.is_gone(job_id)
+        return job_id not in self.snapshot.jobs_by_id and not self.snapshot.is_gone(job_id)
 
     def _runs(self, job_id: JobId) -> bool:
         job = self._job(job_id)
         return job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED)
 
     def _job(self, job_id: JobId) -> Job | None:
-        job = self.snapshot.job.get(job_id)
+        job = self.snapshot.jobs_by_id.get(job_id)
         return None if job is None or job.state is JobState.FINISHED else job
 
     @cached_property
-    def _before(self) -> tuple[tuple[int, ...], ...]:
+    def _dependencies(self) -> tuple[tuple[int, ...], ...]:
         """For each operation the earlier ones of its subject."""
         by_subject: dict[str, list[int]] = {}
         before = []
@@ -161,7 +181,7 @@ class Progress:
         return tuple(before)
 
     @cached_property
-    def _served(self) -> dict[JobId, tuple[int, ...]]:
+    def _beneficiaries(self) -> dict[JobId, tuple[int, ...]]:
         """For each preempted job the starts that need it gone."""
         served: dict[JobId, tuple[int, ...]] = dict.fromkeys(self.requeues, ())
         for index in self.starts.values():
@@ -173,19 +193,125 @@ class Progress:
     def _nodes_of(self) -> dict[JobId, tuple[str, ...]]:
         """Where each started job is to run, as far as this plan pins it."""
         nodes: dict[JobId, tuple[str, ...]] = dict.fromkeys(self.starts, ())
-        nodes.update((op.subject, _pin(op)) for op in self.plan.operations if op.verb is Verb.RESHAPE)
+        nodes.update((op.subject, _pin(op)) for op in self.plan.operations if op.verb is Verb.UPDATE)
         return nodes
 
 
-def ready(plan: Plan, done: Mapping[int, Done], snapshot: Snapshot, now: float) -> tuple[int, ...]:
+def ready_operations(
+    plan: Plan, done: Mapping[int, FinishedOperation], snapshot: Snapshot, now: float
+) -> tuple[int, ...]:
     """The places of the operations that may be executed now, in order. Ask again after each batch."""
-    return Progress(plan, done, snapshot, now).ready()
+    return PlanProgress(plan, done, snapshot, now).ready()
 
 
-def settled(plan: Plan, done: Mapping[int, Done], snapshot: Snapshot, now: float) -> bool:
+def is_settled(plan: Plan, done: Mapping[int, FinishedOperation], snapshot: Snapshot, now: float) -> bool:
     """Whether the plan is through: everything done or hopeless, and all that was started runs."""
-    return Progress(plan, done, snapshot, now).settled()
+    return PlanProgress(plan, done, snapshot, now).settled()
 
 
 def _pin(operation: Operation) -> tuple[str, ...]:
-    return operation.after.nodes if isinstance(operation.after, Shape) else ()
+    return operation.after.nodes if isinstance(operation.after, JobSpec) else ()
+
+
+def undo_overdue_starts(progress: PlanProgress, timeout: float) -> Plan:
+    """The operations that undo every start which can no longer happen, or has not within `timeout` seconds.
+
+    Such a job waits under our hold with the shape that stood before. A job that was requeued for it, and for nobody
+    who can still start, is started again where it ran, if that place is still free. Empty while all goes well.
+    """
+    overdue = [index for index in progress.starts.values() if _is_overdue(progress, index, timeout)]
+    returns = tuple(_restart_victims(progress, overdue))
+    returning = {operation.subject for operation in returns}
+    held = [operation for index in overdue for operation in _hold_again(progress, index, returning)]
+    return Plan((*held, *returns))
+
+
+def _is_overdue(progress: PlanProgress, index: int, timeout: float) -> bool:
+    if progress.succeeded(index):
+        return progress.has_not_started(index) and progress.now - progress.done[index].at >= timeout
+    if index in progress.done or progress.is_hopeless(index):
+        return True
+    waited_for = [progress.requeues[job] for job in progress.plan.operations[index].gone if job in progress.requeues]
+    if not waited_for or any(i not in progress.done and not progress.is_hopeless(i) for i in waited_for):
+        return False
+    last = max((progress.done[i].at for i in waited_for if i in progress.done), default=progress.now)
+    return progress.now - last >= timeout
+
+
+def _hold_again(progress: PlanProgress, index: int, returning: Collection[JobId]) -> Iterator[Operation]:
+    """The job under our hold, with the shape that stood before unless it returns to where it ran."""
+    job = _pending_job(progress, progress.plan.operations[index].subject)
+    if job is None:
+        return
+    why = Reason(ReasonCode.NOT_STARTED)
+    if job.hold is Hold.NONE:
+        yield Operation(Verb.HOLD, job.id, why, job.hold.value, Hold.ADMIN.value)
+    stood = next((op.before for op in _operations_of(progress, job.id, Verb.UPDATE)), None)
+    if job.id not in returning and isinstance(stood, JobSpec) and not equivalent(stood, spec_of(job.current_request)):
+        yield Operation(Verb.UPDATE, job.id, why, spec_of(job.current_request), stood)
+
+
+def _restart_victims(progress: PlanProgress, overdue: Sequence[int]) -> Iterator[Operation]:
+    """Restarts of those who gave way for nothing, as far as their former places are free and promised to nobody."""
+    resources, released = PlannedResources(progress.snapshot), set(overdue)
+    for index in progress.starts.values():
+        if index not in released and not _has_ended(progress, index):
+            resources.allocate(_allocations_of(_pinned_spec(progress, index)), lambda _: None)
+    displaced = dict.fromkeys(job for index in overdue for job in progress.plan.operations[index].gone)
+    for job_id in displaced:
+        job, former = _pending_job(progress, job_id), _former_spec(progress, job_id)
+        if job is None or former is None or _may_still_start(progress, job_id, released):
+            continue
+        if resources.allocate(_allocations_of(former), lambda _: None) is None:
+            continue
+        why = Reason(ReasonCode.RETURNS, {"nodes": ",".join(former.nodes)})
+        if not equivalent(former, spec_of(job.current_request)):
+            yield Operation(Verb.UPDATE, job.id, why, spec_of(job.current_request), former)
+        yield Operation(Verb.RELEASE, job.id, why, Hold.REQUEUED.value, Hold.NONE.value)
+
+
+def _pending_job(progress: PlanProgress, job_id: JobId) -> Job | None:
+    job = progress.snapshot.jobs_by_id.get(job_id)
+    return job if job is not None and job.state is JobState.PENDING else None
+
+
+def _has_ended(progress: PlanProgress, index: int) -> bool:
+    """Whether this start needs no room any more: it runs, or its job is gone."""
+    return progress.succeeded(index) and not progress.has_not_started(index)
+
+
+def _may_still_start(progress: PlanProgress, job_id: JobId, late: set[int]) -> bool:
+    """Whether a displaced job has a start of its own in the plan that may still come."""
+    return job_id in progress.starts and progress.starts[job_id] not in late
+
+
+def _former_spec(progress: PlanProgress, job_id: JobId) -> JobSpec | None:
+    """What a job that we requeued ran on; None where that cannot be said node by node."""
+    index = progress.requeues.get(job_id)
+    if index is None or not progress.succeeded(index):
+        return None
+    before = progress.plan.operations[index].before
+    return before if isinstance(before, JobSpec) and before.gpus_per_node is not None else None
+
+
+def _pinned_spec(progress: PlanProgress, index: int) -> JobSpec | None:
+    """What a started job is pinned to: by its RESHAPE, or as it stands."""
+    subject = progress.plan.operations[index].subject
+    shape = next((op.after for op in _operations_of(progress, subject, Verb.UPDATE)), None)
+    if isinstance(shape, JobSpec):
+        return shape
+    job = progress.snapshot.jobs_by_id.get(subject)
+    return None if job is None else spec_of(job.current_request)
+
+
+def _operations_of(progress: PlanProgress, subject: str, verb: Verb) -> Iterator[Operation]:
+    return (op for op in progress.plan.operations if op.subject == subject and op.verb is verb)
+
+
+def _allocations_of(spec: JobSpec | None) -> tuple[NodeAllocation, ...]:
+    """A pinned shape node by node; an uneven split counts in full on each node."""
+    if spec is None:
+        return ()
+    gpus = spec.gpus if spec.gpus_per_node is None else spec.gpus_per_node
+    size = Resources(gpus, spec.cpus, spec.memory)
+    return tuple(NodeAllocation(node, size, spec.gpu_type or "") for node in spec.nodes)

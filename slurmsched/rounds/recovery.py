@@ -7,22 +7,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurmsched.model import (
-    Code,
     Hold,
     Job,
+    JobSpec,
     JobState,
-    Memory,
     Operation,
     Plan,
     Reason,
+    ReasonCode,
     Result,
-    Shape,
+    SchedulerState,
     Snapshot,
     Verb,
 )
-from slurmsched.rounds.shapes import same, shape_of
-
-__all__ = ["Recovery", "became", "recover"]
+from slurmsched.rounds.specs import equivalent, spec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Recovery:
     repairs: Plan
 
 
-def recover(intended: Sequence[Operation], snapshot: Snapshot, memory: Memory) -> Recovery:
+def resolve_intents(intended: Sequence[Operation], snapshot: Snapshot, state: SchedulerState) -> Recovery:
     """Tell for each operation without an outcome whether it was DONE, FAILED (did not happen) or OVERTAKEN.
 
     Of a job that exists and is set aside nothing can be told: what was intended for it stays INTENDED.
@@ -41,86 +39,88 @@ def recover(intended: Sequence[Operation], snapshot: Snapshot, memory: Memory) -
     whose shape is neither the old nor the new one back to its original; everything else the next round, or
     `release_plan`, takes from where it stands.
     """
-    results = tuple((operation, became(operation, snapshot)) for operation in intended)
-    return Recovery(results, Plan(tuple(_repairs(intended, snapshot, memory))))
+    results = tuple((operation, observed_result(operation, snapshot)) for operation in intended)
+    return Recovery(results, Plan(tuple(_repairs(intended, snapshot, state))))
 
 
-def became(operation: Operation, snapshot: Snapshot) -> Result:
+def observed_result(operation: Operation, snapshot: Snapshot) -> Result:
     """What the snapshot shows of one operation: DONE where it shows, FAILED while it could still be done, INTENDED of a
     job that is there and cannot be read."""
     if operation.verb is Verb.CONFIGURE:
         return Result.FAILED
     if operation.verb is Verb.WEIGH:
-        node = snapshot.node.get(operation.subject)
+        node = snapshot.nodes_by_name.get(operation.subject)
         if node is None:
             return Result.OVERTAKEN
         return Result.DONE if node.weight == operation.after else Result.FAILED
-    job = snapshot.job.get(operation.subject)
+    job = snapshot.jobs_by_id.get(operation.subject)
     if job is None:
         return Result.OVERTAKEN if snapshot.is_gone(operation.subject) else Result.INTENDED
-    return _of_job(operation, job)
+    return _job_result(operation, job)
 
 
-def _of_job(operation: Operation, job: Job) -> Result:
+def _job_result(operation: Operation, job: Job) -> Result:
     if job.state is JobState.FINISHED:
         return Result.OVERTAKEN
-    if _SHOWS[operation.verb](operation, job):
+    if _IS_APPLIED[operation.verb](operation, job):
         return Result.DONE
-    return Result.FAILED if _POSSIBLE[operation.verb](job) else Result.OVERTAKEN
+    return Result.FAILED if _CAN_APPLY[operation.verb](job) else Result.OVERTAKEN
 
 
-def _waits(job: Job) -> bool:
+def _is_pending(job: Job) -> bool:
     return job.state is JobState.PENDING
 
 
-def _runs(job: Job) -> bool:
+def _is_running(job: Job) -> bool:
     return job.state in (JobState.RUNNING, JobState.SUSPENDED)
 
 
-def _held(job: Job) -> bool:
+def _is_held(job: Job) -> bool:
     """As an operator holds it; a hold by its owner is not ours."""
-    return _waits(job) and job.hold in (Hold.ADMIN, Hold.REQUEUED)
+    return _is_pending(job) and job.hold in (Hold.ADMIN, Hold.REQUEUED)
 
 
-def _has_shape(job: Job, shape: object) -> bool:
-    return isinstance(shape, Shape) and same(shape_of(job.standing), shape)
+def _has_spec(job: Job, spec: object) -> bool:
+    return isinstance(spec, JobSpec) and equivalent(spec_of(job.current_request), spec)
 
 
-_SHOWS: Final[Mapping[Verb, Callable[[Operation, Job], bool]]] = {
-    Verb.HOLD: lambda _, job: _held(job),
-    Verb.RESHAPE: lambda operation, job: _has_shape(job, operation.after),
-    Verb.RELEASE: lambda _, job: not _waits(job) or job.hold is Hold.NONE,
+_IS_APPLIED: Final[Mapping[Verb, Callable[[Operation, Job], bool]]] = {
+    Verb.HOLD: lambda _, job: _is_held(job),
+    Verb.UPDATE: lambda operation, job: _has_spec(job, operation.after),
+    Verb.RELEASE: lambda _, job: not _is_pending(job) or job.hold is Hold.NONE,
     Verb.NOTIFY: lambda _, _job: False,
-    Verb.REQUEUE: lambda _, job: job.state is JobState.COMPLETING or _held(job),
+    Verb.REQUEUE: lambda _, job: job.state is JobState.COMPLETING or _is_held(job),
     Verb.PRIORITIZE: lambda operation, job: job.nice == operation.after,
     Verb.NOTE: lambda operation, job: job.admin_comment == operation.after,
 }
 """Whether a live job looks as the operation makes it."""
 
-_POSSIBLE: Final[Mapping[Verb, Callable[[Job], bool]]] = {
-    Verb.HOLD: lambda job: _waits(job) and job.hold is Hold.NONE,
-    Verb.RESHAPE: _waits,
-    Verb.RELEASE: _waits,
-    Verb.NOTIFY: _runs,
-    Verb.REQUEUE: _runs,
-    Verb.PRIORITIZE: _waits,
+_CAN_APPLY: Final[Mapping[Verb, Callable[[Job], bool]]] = {
+    Verb.HOLD: lambda job: _is_pending(job) and job.hold is Hold.NONE,
+    Verb.UPDATE: _is_pending,
+    Verb.RELEASE: _is_pending,
+    Verb.NOTIFY: _is_running,
+    Verb.REQUEUE: _is_running,
+    Verb.PRIORITIZE: _is_pending,
     Verb.NOTE: lambda _: True,
 }
 """Whether a live job that does not look so could still be changed."""
 
 
-def _repairs(intended: Sequence[Operation], snapshot: Snapshot, memory: Memory) -> Sequence[Operation]:
+def _repairs(intended: Sequence[Operation], snapshot: Snapshot, state: SchedulerState) -> Sequence[Operation]:
     """Back to its original for each job whose last intended shape was applied in part."""
-    last = {op.subject: op for op in intended if op.verb is Verb.RESHAPE}
+    last = {op.subject: op for op in intended if op.verb is Verb.UPDATE}
     repairs = []
     for operation in last.values():
-        job = snapshot.job.get(operation.subject)
+        job = snapshot.jobs_by_id.get(operation.subject)
         if job is None or job.state is not JobState.PENDING:
             continue
-        if _has_shape(job, operation.after) or _has_shape(job, operation.before):
+        if _has_spec(job, operation.after) or _has_spec(job, operation.before):
             continue
-        original = memory.originals.get(job.id)
-        stood = shape_of(original) if original is not None else operation.before
-        if isinstance(stood, Shape):
-            repairs.append(Operation(Verb.RESHAPE, job.id, Reason(Code.MENDED), shape_of(job.standing), stood))
+        original = state.original_requests.get(job.id)
+        restored = spec_of(original) if original is not None else operation.before
+        if isinstance(restored, JobSpec):
+            repairs.append(
+                Operation(Verb.UPDATE, job.id, Reason(ReasonCode.MENDED), spec_of(job.current_request), restored)
+            )
     return repairs

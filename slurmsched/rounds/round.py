@@ -7,21 +7,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.refining import latest_rates, own_profiles
-from slurmsched.model import Decision, JobId, Memory, Operation, Plan, Reason, Snapshot, Verb
-from slurmsched.policies.protocol import Situation, System
-from slurmsched.policies.systems import system
-from slurmsched.rounds.guards import fixed
-from slurmsched.rounds.notified import awaited
-from slurmsched.rounds.outlook import Outlook
-from slurmsched.rounds.planning import Fragment, Rights, plan
-from slurmsched.rounds.scope import unmanaged
-from slurmsched.rounds.standing import recalled
-from slurmsched.rounds.startable import stopped
-from slurmsched.rounds.usable import avoiding_reservations, usable_nodes
+from slurmsched.knowledge.refinement import latest_rates, self_measured_profiles
+from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
+from slurmsched.policies.policies import policy
+from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds.checkpoints import awaited_checkpoints
+from slurmsched.rounds.forecast import WaitForecast
+from slurmsched.rounds.guards import guarded_jobs
+from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
+from slurmsched.rounds.release import with_original_requests
+from slurmsched.rounds.scope import exclude_reserved_nodes, ineligible_jobs, unmanaged_reason, usable_nodes
 from slurmsched.settings.definition import Settings
-
-__all__ = ["RoundResult", "run_round"]
 
 
 @dataclass(frozen=True)
@@ -36,84 +32,90 @@ class RoundResult:
     decision: Decision
     plan: Plan
     unmanaged: Mapping[JobId, Reason]
-    stopped: Mapping[JobId, Reason] = field(default_factory=dict)
+    ineligible: Mapping[JobId, Reason] = field(default_factory=dict)
 
     @cached_property
-    def rank(self) -> dict[JobId, int]:
+    def ranks(self) -> dict[JobId, int]:
         """Each ranked job's place in the order, 1 first."""
-        return {ranked.job: place for place, ranked in enumerate(self.decision.order, 1)}
+        return {ranked.job: rank for rank, ranked in enumerate(self.decision.order, 1)}
 
     @cached_property
-    def start(self) -> dict[JobId, Operation]:
+    def starts(self) -> dict[JobId, Operation]:
         """The RELEASE of each job that the plan starts."""
         return {op.subject: op for op in self.plan.operations if op.verb is Verb.RELEASE}
 
     @cached_property
-    def outlook(self) -> Outlook:
+    def forecast(self) -> WaitForecast:
         """The cluster once those jobs have started."""
-        starting = (target for job, target in self.decision.targets.items() if job in self.start)
-        promised = tuple(share for target in starting for share in target.shares)
-        return Outlook(self.snapshot, self.situation.usable, promised)
+        starting = (target for job, target in self.decision.targets.items() if job in self.starts)
+        allocations = tuple(share for target in starting for share in target.allocations)
+        return WaitForecast(self.snapshot, self.situation.open_nodes, allocations)
 
     @cached_property
-    def displacement(self) -> dict[JobId, Operation]:
+    def requeues(self) -> dict[JobId, Operation]:
         """The REQUEUE of each job that the plan displaces."""
         return {op.subject: op for op in self.plan.operations if op.verb is Verb.REQUEUE}
 
 
 def run_round(
     snapshot: Snapshot,
-    memory: Memory,
+    state: SchedulerState,
     settings: Settings,
     knowledge: Knowledge,
-    identity: Rights,
+    identity: Permissions,
     *,
-    deciding: System | None = None,
-    fragments: Sequence[Fragment] = (),
+    policy_override: Policy | None = None,
+    config_fragments: Sequence[ConfigFragment] = (),
 ) -> RoundResult:
     """Decide and plan, changing nothing. `deciding` replaces the system that the settings name."""
-    seen = recalled(snapshot, memory)
-    foreign = {job.id: why for job in seen.jobs if (why := unmanaged(job, settings)) is not None}
-    managed = [job for job in seen.jobs if job.id not in foreign]
-    waiting = stopped(managed, memory, seen)
-    saving = awaited(seen, memory, settings)
-    newcomers = {job: own.waits(seen.time) for own in saving for job in own.newcomers if job != own.job}
-    waiting |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in waiting}
-    jobs = [avoiding_reservations(job, seen) for job in managed if job.id not in waiting]
+    observed = with_original_requests(snapshot, state)
+    unmanaged = {job.id: why for job in observed.jobs if (why := unmanaged_reason(job, settings)) is not None}
+    managed = [job for job in observed.jobs if job.id not in unmanaged]
+    ineligible = ineligible_jobs(managed, state, observed)
+    checkpoints = awaited_checkpoints(observed, state, settings)
+    newcomers = {
+        job: checkpoint.wait_reason(observed.time)
+        for checkpoint in checkpoints
+        for job in checkpoint.newcomers
+        if job != checkpoint.job
+    }
+    ineligible |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
+    jobs = [exclude_reserved_nodes(job, observed) for job in managed if job.id not in ineligible]
     situation = Situation(
-        snapshot=seen,
+        snapshot=observed,
         jobs=tuple(jobs),
         knowledge=replace(
             knowledge,
-            service=memory.service,
-            own=own_profiles(knowledge, jobs, memory.measured),
-            measured=latest_rates(memory.measured),
-            steps=memory.steps,
+            service=state.service,
+            own=self_measured_profiles(knowledge, jobs, state.measured),
+            measured=latest_rates(state.measured),
+            steps=state.steps,
         ),
-        fixed={own.job: own.stays(seen.time) for own in saving} | fixed(seen, jobs, memory, settings),
-        usable=usable_nodes(seen),
-        moves=settings.guards.moves_per_round,
+        non_preemptible={own.job: own.keep_reason(observed.time) for own in checkpoints}
+        | guarded_jobs(observed, jobs, state, settings),
+        open_nodes=usable_nodes(observed),
+        max_moves=settings.guards.moves_per_round,
         restart_cost=settings.guards.restart_cost,
         period=settings.rounds.period,
-        state=memory.policy_state,
-        usual=memory.usual,
+        state=state.policy_state,
+        recent_requests=state.usual,
         tickets=settings.tickets,
     )
-    policy = deciding or system(
+    decider = policy_override or policy(
         settings.policy.system,
         settings.policy.order,
         settings.policy.las_queues,
         defragment=settings.policy.defragment,
     )
-    decision = policy.decide(situation)
-    wanted = plan(
+    decision = decider.decide(situation)
+    plan = make_plan(
         situation,
         decision,
-        memory,
+        state,
         settings,
         identity,
         mode=settings.rounds.mode,
-        stopped=waiting,
-        fragments=fragments,
+        ineligible=ineligible,
+        config_fragments=config_fragments,
     )
-    return RoundResult(seen, situation, decision, wanted, foreign, waiting)
+    return RoundResult(observed, situation, decision, plan, unmanaged, ineligible)

@@ -2,29 +2,43 @@
 
 Slurm would start such a job ahead of all that wait held. It is held too, by its number alone, until no managed job
 waits for resources, for a day at most.
+
+Deciding around the jobs that make it fail: one job must not keep everybody else from being scheduled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from hashlib import blake2b
+from typing import Final, TypeVar
 
-from slurmsched.model import Code, Hold, JobId, JobState, Memory, Operation, Reason, SetAside, Snapshot, Verb
-from slurmsched.settings.definition import Manage
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    Operation,
+    Reason,
+    ReasonCode,
+    Request,
+    SchedulerState,
+    SetAsideJob,
+    Snapshot,
+    Verb,
+)
+from slurmsched.settings.definition import ManageSettings
 
-__all__ = ["LONGEST", "held_back", "released", "without"]
-
-LONGEST: Final = 86400.0
+MAX_HOLD: Final = 86400.0
 """Seconds for which a job is kept waiting because nothing can be decided about it."""
 
 
-def without(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot:
+def set_aside_jobs(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot:
     """The snapshot with these jobs set aside, each for its reason. What they have stays taken on their nodes."""
     if not reasons:
         return snapshot
     aside = tuple(
-        SetAside(
+        SetAsideJob(
             job.id,
             reasons[job.id],
             job.user,
@@ -34,32 +48,118 @@ def without(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot:
         for job in snapshot.jobs
         if job.id in reasons
     )
-    rest = tuple(job for job in snapshot.jobs if job.id not in reasons)
-    return replace(snapshot, jobs=rest, set_aside=(*snapshot.set_aside, *aside))
+    remaining = tuple(job for job in snapshot.jobs if job.id not in reasons)
+    return replace(snapshot, jobs=remaining, set_aside=(*snapshot.set_aside, *aside))
 
 
-def held_back(snapshot: Snapshot, memory: Memory, manage: Manage, *, somebody_waits: bool) -> Iterator[Operation]:
+def set_aside_operations(
+    snapshot: Snapshot, state: SchedulerState, manage: ManageSettings, *, managed_jobs_wait: bool
+) -> Iterator[Operation]:
     """Holds of set-aside jobs in managed partitions, and the release of those whose time has come.
 
     `somebody_waits` is whether a managed job waits for resources.
     """
     now = snapshot.time
-    if somebody_waits:
-        overdue = frozenset(job for job, since in memory.set_aside.items() if now - since >= LONGEST)
+    if managed_jobs_wait:
+        overdue = frozenset(job for job, since in state.set_aside.items() if now - since >= MAX_HOLD)
         for aside in snapshot.set_aside:
             if aside.pending and aside.job not in overdue and _in_scope(aside, manage):
-                why = Reason(Code.SET_ASIDE, {"why": aside.reason})
-                yield Operation(Verb.HOLD, aside.job, why, Hold.NONE.value, Hold.ADMIN.value)
-        yield from (released(job) for job, since in memory.held_aside.items() if now - since >= LONGEST)
+                reason = Reason(ReasonCode.SET_ASIDE, {"why": aside.reason})
+                yield Operation(Verb.HOLD, aside.job, reason, Hold.NONE.value, Hold.ADMIN.value)
+        yield from (release_by_id(job) for job, since in state.held_aside.items() if now - since >= MAX_HOLD)
     else:
-        yield from map(released, memory.held_aside)
+        yield from map(release_by_id, state.held_aside)
 
 
-def released(job: JobId) -> Operation:
+def release_by_id(job: JobId) -> Operation:
     """Gives a hold of ours back by the job's number alone: what else stands of the job cannot be read."""
-    return Operation(Verb.RELEASE, job, Reason(Code.GIVE_BACK), Hold.ADMIN.value, Hold.NONE.value)
+    return Operation(Verb.RELEASE, job, Reason(ReasonCode.GIVE_BACK), Hold.ADMIN.value, Hold.NONE.value)
 
 
-def _in_scope(aside: SetAside, manage: Manage) -> bool:
+def _in_scope(aside: SetAsideJob, manage: ManageSettings) -> bool:
     partitions = set(aside.partition.split(","))
     return bool(partitions & set(manage.partitions)) and not partitions <= set(manage.never_partitions)
+
+
+T = TypeVar("T")
+
+
+def job_fingerprint(job: Job) -> str:
+    """A short text that is another one once anything about the job changes that a decision looks at, time aside."""
+    key = (
+        job.user,
+        job.account,
+        job.partitions,
+        job.qos,
+        job.state.value,
+        job.hold.value,
+        _request_key(job.current_request),
+        [
+            (s.node, s.resources.gpus, s.resources.cpus, s.resources.memory, s.indices, s.shards)
+            for s in job.allocations
+        ],
+        job.comment,
+        job.time_limit,
+        job.nice,
+        job.restarts,
+        job.dependency,
+        job.reservation,
+        job.throttle,
+        job.unmanageable,
+    )
+    return blake2b(repr(key).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def changed_jobs(fingerprints: Mapping[JobId, str], before: Mapping[JobId, str]) -> tuple[JobId, ...]:
+    """The jobs that are new or other than before, those last that are new."""
+    other = (job for job, mark in fingerprints.items() if before.get(job) != mark)
+    return tuple(sorted(other, key=lambda job: job not in before))
+
+
+def decide_without_culprits(
+    decide: Callable[[Collection[JobId]], T], suspects: Sequence[JobId], may_continue: Callable[[], bool]
+) -> tuple[T, frozenset[JobId]]:
+    """What is decided without as few of the suspects as can be told in the time, and which these are.
+
+    `decide` is called with the jobs to leave out. First all suspects are left out: what it raises then is raised here.
+    Then more and more of them are let in again, by halves, so that one culprit among n costs log n decisions. Once
+    `may_go_on` says no, all that are not known to be harmless stay out.
+    """
+    remaining, culprits, harmless = list(suspects), set[JobId](), 0
+    best = decide(frozenset(remaining))
+    while harmless < len(remaining):
+        first_failing = len(remaining)  # it fails with all before this place let in
+        while first_failing - harmless > 1 and may_continue():
+            middle = (harmless + first_failing) // 2
+            try:
+                best, harmless = decide(culprits.union(remaining[middle:])), middle
+            except Exception:  # whatever it is, somebody before `middle` makes deciding fail
+                first_failing = middle
+        if first_failing - harmless > 1:
+            break
+        culprits.add(remaining.pop(harmless))
+        if not may_continue():
+            break
+        try:
+            return decide(frozenset(culprits)), frozenset(culprits)
+        except Exception:  # noqa: S112 there is another one among those that are left
+            continue
+    return best, frozenset(culprits.union(remaining[harmless:]))
+
+
+def _request_key(request: Request) -> tuple[object, ...]:
+    return (
+        request.gpus,
+        request.gpu_type,
+        request.gpus_per_node,
+        request.nodes,
+        request.max_nodes,
+        request.tasks,
+        request.cpus,
+        request.memory,
+        request.shards,
+        request.features,
+        sorted(request.pinned),
+        sorted(request.excluded),
+        request.exclusive,
+    )

@@ -2,29 +2,17 @@
 
 Validation, the shipped configuration file, `synsched config show` and the reference page all derive from these classes.
 Times are seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in the file.
+
+The settings that name files and folders, and which folders of them the daemon writes to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-__all__ = [
-    "Checkpoint",
-    "Cluster",
-    "Daemon",
-    "Guards",
-    "Hook",
-    "Manage",
-    "Mode",
-    "Nodes",
-    "Policy",
-    "Reports",
-    "Rounds",
-    "Settings",
-    "Storage",
-    "Tickets",
-]
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 
 class Mode(StrEnum):
@@ -41,7 +29,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterSettings:
     """Which Slurm, and how it is reached."""
 
     backend: str = field(
@@ -62,7 +50,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Manage:
+class ManageSettings:
     """Which jobs are managed; all others are never touched."""
 
     partitions: tuple[str, ...] = field(default=(), metadata={"doc": "partitions whose GPU batch jobs are managed"})
@@ -74,7 +62,7 @@ class Manage:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundSettings:
     """The loop in time."""
 
     mode: Mode = field(default=Mode.OBSERVE, metadata={"doc": "how much a round may change"})
@@ -91,7 +79,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicySettings:
     """How a round decides."""
 
     system: str = field(default="synergy", metadata={"doc": "a row of the table of systems"})
@@ -115,7 +103,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Tickets:
+class TicketSettings:
     """Who is entitled to what part of the GPUs, for system gandiva-fair."""
 
     users: tuple[str, ...] = field(
@@ -141,7 +129,7 @@ class Tickets:
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
+class GuardSettings:
     """What no round may do."""
 
     min_run_time: float = field(
@@ -162,7 +150,7 @@ class Guards:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointSettings:
     """What a job that said less than all is taken to mean."""
 
     lead: float = field(
@@ -175,7 +163,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class ReportSettings:
     """What jobs tell of themselves through `slurmsched.jobside`."""
 
     spool: str = field(
@@ -188,7 +176,7 @@ class Reports:
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class HookSettings:
     """The dead-man's switch that job_submit.lua and the watchdog read."""
 
     heartbeat: str = field(
@@ -205,7 +193,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeSettings:
     """What is done to Slurm's own configuration, where we are SlurmUser or root."""
 
     weights: bool = field(default=False, metadata={"doc": "weight nodes so that Slurm packs in the same direction"})
@@ -220,7 +208,7 @@ class Nodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class StorageSettings:
     """The database, which is for our user alone, and what is published of it."""
 
     path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "the SQLite database"})
@@ -242,7 +230,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class DaemonSettings:
     """The daemon's process."""
 
     memory_max: int = field(
@@ -258,15 +246,55 @@ class Daemon:
 class Settings:
     """All of them. A default-constructed one is what an empty file means."""
 
-    cluster: Cluster = field(default_factory=Cluster)
-    manage: Manage = field(default_factory=Manage)
-    rounds: Rounds = field(default_factory=Rounds)
-    policy: Policy = field(default_factory=Policy)
-    tickets: Tickets = field(default_factory=Tickets)
-    guards: Guards = field(default_factory=Guards)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    reports: Reports = field(default_factory=Reports)
-    hook: Hook = field(default_factory=Hook)
-    nodes: Nodes = field(default_factory=Nodes)
-    storage: Storage = field(default_factory=Storage)
-    daemon: Daemon = field(default_factory=Daemon)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    manage: ManageSettings = field(default_factory=ManageSettings)
+    rounds: RoundSettings = field(default_factory=RoundSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    tickets: TicketSettings = field(default_factory=TicketSettings)
+    guards: GuardSettings = field(default_factory=GuardSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    reports: ReportSettings = field(default_factory=ReportSettings)
+    hook: HookSettings = field(default_factory=HookSettings)
+    nodes: NodeSettings = field(default_factory=NodeSettings)
+    storage: StorageSettings = field(default_factory=StorageSettings)
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+
+
+def _folder(value: str) -> Iterator[str]:
+    if value:
+        yield value
+
+
+def _folder_of(value: str) -> Iterator[str]:
+    """The folder of a file that is replaced as a whole: the new one is written beside it first."""
+    if value:
+        yield str(PurePosixPath(value).parent)
+
+
+def _folders_of_rendered_files(fragments: tuple[str, ...]) -> Iterator[str]:
+    for fragment in fragments:
+        yield from _folder_of(fragment.partition("=")[2])
+
+
+WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's type is that of its setting
+    "hook.heartbeat": _folder_of,
+    "nodes.fragments": _folders_of_rendered_files,
+    "reports.spool": _folder,
+    "storage.export": _folder,
+    "storage.path": _folder_of,
+}
+"""Settings that name what the daemon writes, with the folders it writes to; one that is not defined is passed over."""
+
+READ_PATHS: Final = frozenset({"cluster.slurm_conf", "hook.disable_file", "policy.profiles"})
+"""Settings that name what the daemon only reads."""
+
+
+def written_folders(settings: Settings) -> tuple[str, ...]:
+    """Every folder that the daemon writes to with these settings, in order and each once."""
+    result: set[str] = set()
+    for name, folders in WRITTEN_PATHS.items():
+        section, _, key = name.partition(".")
+        value = getattr(getattr(settings, section), key, None)
+        if value is not None:
+            result.update(folders(value))
+    return tuple(sorted(result))

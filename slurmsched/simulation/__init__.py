@@ -1,18 +1,18 @@
 """Traces run through policies under a virtual clock. Everything here is simulated."""
 
-from slurmsched.simulation.figures import Figures, figures
-from slurmsched.simulation.run import Ran, Run, Sample
-from slurmsched.simulation.world import Options, Policy, SimulationError, World, policy_of
+from slurmsched.simulation.inputs import PolicyChoice, Scenario, SimulationError, SimulationOptions, parse_policy
+from slurmsched.simulation.metrics import RunMetrics, run_metrics
+from slurmsched.simulation.results import ClusterSample, JobResult, SimulationResult
 
 __all__ = [
-    "Figures",
-    "Options",
-    "Policy",
-    "Ran",
-    "Run",
-    "Sample",
+    "ClusterSample",
+    "JobResult",
+    "PolicyChoice",
+    "RunMetrics",
+    "Scenario",
     "SimulationError",
-    "World",
-    "figures",
-    "policy_of",
+    "SimulationOptions",
+    "SimulationResult",
+    "parse_policy",
+    "run_metrics",
 ]

@@ -1,4 +1,6 @@
-"""A trace run through a policy: the rounds of the daemon over a virtual cluster, under a virtual clock.
+"""Nodes that fail and are repaired. (Failing is a random stream of its own, one for each node.)
+
+A trace run through a policy: the rounds of the daemon over a virtual cluster, under a virtual clock.
 
 Observing, deciding, planning and applying are the live code; only the cluster, the clock and the store's memory are
 not. The same inputs give the same bytes.
@@ -7,188 +9,246 @@ not. The same inputs give the same bytes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import heapify, heapreplace
 from math import inf
 from typing import Final
+from zlib import crc32
+
+import numpy as np
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.simulated import (
-    Cluster,
     Delays,
-    JobSubmit,
+    JobSubmitHook,
     SimulatedBackend,
+    SimulatedEventKind,
     Submission,
     VirtualClock,
+    VirtualCluster,
     profiled_speed,
 )
-from slurmsched.daemon.applying import Applier
-from slurmsched.model import Hold, JobId, JobState, Operation
-from slurmsched.policies.systems import OWN_ORDER, PARTS, system
+from slurmsched.backends.simulated.events import Event, EventQueue
+from slurmsched.daemon.execution import Applier
+from slurmsched.model import Hold, JobId, JobState, Node, Operation
+from slurmsched.policies.policies import FIXED_ORDER_POLICIES, SHARD_POLICIES, policy
 from slurmsched.rounds.round import run_round
-from slurmsched.settings.definition import Checkpoint, Guards, Manage, Mode, Rounds, Settings
-from slurmsched.settings.definition import Policy as PolicySettings
-from slurmsched.simulation.bookkeeping import Bookkeeping
-from slurmsched.simulation.breaking import Breaking
-from slurmsched.simulation.outcome import Course, outcome, sampled
-from slurmsched.simulation.run import Run, Sample
-from slurmsched.simulation.submitting import cut, impossible, submission
-from slurmsched.simulation.world import ALONE, START, Options, Policy, SimulationError, World
+from slurmsched.settings.definition import (
+    CheckpointSettings,
+    GuardSettings,
+    ManageSettings,
+    Mode,
+    PolicySettings,
+    RoundSettings,
+    Settings,
+)
+from slurmsched.simulation.inputs import (
+    CLOCK_START,
+    PLAIN_SLURM,
+    PolicyChoice,
+    Scenario,
+    SimulationError,
+    SimulationOptions,
+)
+from slurmsched.simulation.results import (
+    ClusterSample,
+    FinishedSimulation,
+    SimulationResult,
+    collect_result,
+    take_sample,
+)
+from slurmsched.simulation.state_store import InMemoryStateStore
+from slurmsched.simulation.submissions import build_submission, impossible_reason, with_shards
 from slurmsched.traces import TraceJob
-from slurmsched.traces.clusters import PARTITION
+from slurmsched.traces.clusters import SPEC_PARTITION
 
-__all__ = ["Engine", "simulate"]
 
-_IN_VAIN: Final = 2000
+class NodeFailures:
+    """Failures come `options.failures` times per hour that a node is up, and it stays down for `options.repair`
+    seconds."""
+
+    def __init__(self, nodes: Sequence[Node], options: SimulationOptions, start: float) -> None:
+        self._options = options
+        self._streams = {
+            node.name: np.random.default_rng((options.seed, crc32(f"fails {node.name}".encode()))) for node in nodes
+        }
+        self._upcoming: list[tuple[float, str]] = []
+        if options.failures:
+            self._upcoming = [(self._next_failure(node.name, start), node.name) for node in nodes]
+            heapify(self._upcoming)
+
+    def schedule(self, events: EventQueue, until: float) -> None:
+        """Put what fails by then on the agenda, with the repair."""
+        while self._upcoming and self._upcoming[0][0] <= until:
+            at, node = self._upcoming[0]
+            repaired = at + self._options.repair
+            events.push(Event(at, SimulatedEventKind.NODE_DOWN, node))
+            events.push(Event(repaired, SimulatedEventKind.NODE_UP, node))
+            heapreplace(self._upcoming, (self._next_failure(node, repaired), node))
+
+    def _next_failure(self, node: str, since: float) -> float:
+        return since + float(self._streams[node].exponential(3600.0 / self._options.failures))
+
+
+_MAX_IDLE_ROUNDS: Final = 2000
 """Rounds in a row in which nothing runs and nothing happens, though jobs wait: then none of them ever will."""
 
 
 def simulate(
-    world: World,
-    policy: Policy,
-    options: Options | None = None,
+    scenario: Scenario,
+    choice: PolicyChoice,
+    options: SimulationOptions | None = None,
     settings: Settings | None = None,
     *,
     on_round: Callable[[float], None] = lambda _done: None,
-) -> Run:
+) -> SimulationResult:
     """Run the trace to its end, or to the end of the measured window. `settings` gives guards and settling where they
     are not the defaults; `on_round` is told the part of the measured jobs that have ended.
 
     Raises SimulationError, PolicyError.
     """
-    return Engine(world, policy, options or Options(), settings).run(on_round)
+    return SimulationEngine(scenario, choice, options or SimulationOptions(), settings).run(on_round)
 
 
-def _as_submitted(submitted: Submission, _now: float) -> Submission:
+def _unchanged(submitted: Submission, _now: float) -> Submission:
     return submitted
 
 
-class _Open:
+class _AlwaysOpen:
     """Nobody pauses a simulation, and all is permitted."""
 
-    def closed(self) -> str | None:
+    def closed_reason(self) -> str | None:
         return None
 
-    def bars(self, _operation: Operation) -> str | None:
+    def block_reason(self, _operation: Operation) -> str | None:
         return None
 
 
-def settings_for(policy: Policy, options: Options, base: Settings | None = None) -> Settings:
+def settings_for(choice: PolicyChoice, options: SimulationOptions, base: Settings | None = None) -> Settings:
     """The settings of a daemon that would do this: it manages everything, and acts."""
-    own = base or Settings(guards=Guards(restart_cost=options.overhead), checkpoint=Checkpoint(lead=options.lead))
+    settings = base or Settings(
+        guards=GuardSettings(restart_cost=options.overhead), checkpoint=CheckpointSettings(lead=options.lead)
+    )
     return replace(
-        own,
-        rounds=replace(own.rounds if base else Rounds(), mode=Mode.ENFORCE, period=options.period),
-        manage=Manage(partitions=(PARTITION,)),
-        policy=PolicySettings(policy.system, policy.order, policy.las_queues),
+        settings,
+        rounds=replace(settings.rounds if base else RoundSettings(), mode=Mode.ENFORCE, period=options.period),
+        manage=ManageSettings(partitions=(SPEC_PARTITION,)),
+        policy=PolicySettings(choice.system, choice.order, choice.las_queues),
     )
 
 
-class Engine:
+class SimulationEngine:
     """One simulation; `run` may be called once."""
 
-    def __init__(self, world: World, policy: Policy, options: Options, settings: Settings | None = None) -> None:
-        if any(job.milli_gpu for job in world.trace.jobs):
-            world = replace(world, nodes=cut(world.nodes))
-        self.world, self.policy, self.options = world, policy, options
-        self.settings = settings_for(policy, options, settings)
-        self.jobs = self._possible()
-        self.alone = policy.system == ALONE
+    def __init__(
+        self, scenario: Scenario, choice: PolicyChoice, options: SimulationOptions, settings: Settings | None = None
+    ) -> None:
+        if any(job.milli_gpu for job in scenario.trace.jobs):
+            scenario = replace(scenario, nodes=with_shards(scenario.nodes))
+        self.scenario, self.choice, self.options = scenario, choice, options
+        self.settings = settings_for(choice, options, settings)
+        self.jobs = self._runnable_jobs()
+        self.slurm_only = choice.system == PLAIN_SLURM
         delays = Delays(
             restart=options.overhead,
             completing=options.completing,
-            remember=0.0,
+            min_job_age=0.0,
             quantum=options.period if options.quantised else 0.0,
-            origin=START,
+            origin=CLOCK_START,
         )
-        hook = JobSubmit(self.settings.manage, fresh=lambda _now: True, parts=policy.system in PARTS)
-        speed = profiled_speed(world.knowledge, world.nodes)
-        self.cluster = Cluster(
-            world.nodes, start=START, speed=speed, delays=delays, hook=_as_submitted if self.alone else hook
+        hook = JobSubmitHook(
+            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=choice.system in SHARD_POLICIES
         )
-        self.ids: dict[JobId, int] = {}
-        for place, job in enumerate(self.jobs):
-            number = self.cluster.submit(submission(job, world.nodes, options), START + job.arrival)
-            self.ids[number] = place
-        self.clock = VirtualClock(START)
+        speed = profiled_speed(scenario.knowledge, scenario.nodes)
+        self.cluster = VirtualCluster(
+            scenario.nodes, start=CLOCK_START, speed=speed, delays=delays, hook=_unchanged if self.slurm_only else hook
+        )
+        self.index_of: dict[JobId, int] = {}
+        for index, job in enumerate(self.jobs):
+            number = self.cluster.submit(build_submission(job, scenario.nodes, options), CLOCK_START + job.arrival)
+            self.index_of[number] = index
+        self.clock = VirtualClock(CLOCK_START)
         self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
-        self.books = Bookkeeping()
-        self.applier = Applier(self.backend, self.books, _Open(), self.clock, self.settings.rounds)
-        self.system = system(policy.system, policy.order, policy.las_queues)
-        self.breaking = Breaking(world.nodes, options, START)
+        self.store = InMemoryStateStore()
+        self.applier = Applier(self.backend, self.store, _AlwaysOpen(), self.clock, self.settings.rounds)
+        self.policy = policy(choice.system, choice.order, choice.las_queues)
+        self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
         self.rounds = 0
         self.decisions: list[float] = []
-        self.samples: list[Sample] = []
-        self._rest: int | None = None
+        self.samples: list[ClusterSample] = []
+        self._quiet_at: int | None = None
 
-    def run(self, on_round: Callable[[float], None]) -> Run:
+    def run(self, on_round: Callable[[float], None]) -> SimulationResult:
         """Raises SimulationError where jobs wait for what never comes."""
         began, cpu = time.perf_counter(), time.process_time()
         first, beyond = self.options.window or (0, len(self.jobs))
-        awaited = {number for number, place in self.ids.items() if first <= place < beyond}
-        in_vain, seen = 0, -1
-        last = inf if self.options.until is None else START + self.options.until
-        while awaited - self.cluster.life.ended.keys() and self.clock.now() < last:
+        awaited = {number for number, index in self.index_of.items() if first <= index < beyond}
+        idle_rounds, seen = 0, -1
+        last = inf if self.options.until is None else CLOCK_START + self.options.until
+        while awaited - self.cluster.lifecycle.ended.keys() and self.clock.now() < last:
             due = min(self.clock.now() + self.options.period, last)
-            self.breaking.enter(self.cluster.agenda, due)
-            if self.alone:
+            self.failures.schedule(self.cluster.events, due)
+            if self.slurm_only:
                 self.cluster.advance(self.clock.now())
-            elif self._worth_a_round():
-                self._round()
-            self.samples.append(sampled(self.cluster, self.clock.now() - START))
-            in_vain = 0 if self.cluster.changes != seen or self.samples[-1].running else in_vain + 1
+            elif self._needs_round():
+                self._run_round()
+            self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
+            idle_rounds = 0 if self.cluster.changes != seen or self.samples[-1].running else idle_rounds + 1
             seen = self.cluster.changes
-            if in_vain > _IN_VAIN or (self.cluster.agenda.next_time is None and not self._anything_moves()):
-                raise SimulationError(self._stuck())
+            if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
+                raise SimulationError(self._stuck_message())
             self.clock.advance_to(max(self.clock.now(), due))
             self.cluster.advance(self.clock.now())
-            on_round(sum(job in self.cluster.life.ended for job in awaited) / len(awaited))
-        jobs = {number: self.jobs[place] for number, place in self.ids.items()}
-        course = Course(self.world, self.policy, self.options, self.cluster, jobs, self.samples, self.decisions)
-        return outcome(course, time.perf_counter() - began, time.process_time() - cpu)
+            on_round(sum(job in self.cluster.lifecycle.ended for job in awaited) / len(awaited))
+        jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
+        course = FinishedSimulation(
+            self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
+        )
+        return collect_result(course, time.perf_counter() - began, time.process_time() - cpu)
 
-    def _worth_a_round(self) -> bool:
+    def _needs_round(self) -> bool:
         """Whether a round could change anything.
 
         Not, when nothing has happened since one that changed nothing, and either nobody waits, or no GPU is idle and
         the order is one in which nobody is displaced for a newcomer, however long it waits.
         """
         self.cluster.advance(self.clock.now())
-        if not self.options.skipping or self._rest != self.cluster.changes:
+        if not self.options.skipping or self._quiet_at != self.cluster.changes:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
-        full = all(not machine.idle for machine in self.cluster.machines.values())
-        first_come = self.policy.order == "fifo" and self.policy.system not in OWN_ORDER
+        full = all(not node.idle_gpus for node in self.cluster.nodes.values())
+        first_come = self.choice.order == "fifo" and self.choice.system not in FIXED_ORDER_POLICIES
         return waiting and not (full and first_come)
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         snapshot = self.backend.observe()
-        self.books.sight(snapshot)
-        memory = self.books.memory(snapshot)
+        self.store.record_poll(snapshot)
+        memory = self.store.load_state(snapshot)
         start = time.perf_counter()
         result = run_round(
             snapshot,
             memory,
             self.settings,
-            self.world.knowledge,
+            self.scenario.knowledge,
             self.backend.identity(),
-            deciding=self.system,
+            policy_override=self.policy,
         )
         self.decisions.append(time.perf_counter() - start)
-        self.books.policy_state = result.decision.state
+        self.store.policy_state = result.decision.state
         self.rounds += 1
         if not result.plan.operations:
-            self._rest = self.cluster.changes
+            self._quiet_at = self.cluster.changes
             return
         applied = self.applier.apply(self.rounds, result.plan, snapshot)
-        self.books.sight(applied.snapshot)
-        self._rest = None
+        self.store.record_poll(applied.snapshot)
+        self._quiet_at = None
 
-    def _possible(self) -> tuple[TraceJob, ...]:
+    def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run here, in order of arrival. Raises SimulationError."""
         possible: list[TraceJob] = []
-        for job in sorted(self.world.trace.jobs, key=lambda job: job.arrival):
-            why = impossible(job, self.world.nodes)
+        for job in sorted(self.scenario.trace.jobs, key=lambda job: job.arrival):
+            why = impossible_reason(job, self.scenario.nodes)
             if not why:
                 possible.append(job)
             elif not self.options.skip_impossible:
@@ -200,12 +260,12 @@ class Engine:
             raise SimulationError(f"window {first}:{beyond}: expected a part of the {len(possible)} jobs there are")
         return tuple(possible)
 
-    def _anything_moves(self) -> bool:
-        return self._rest is None or any(job.state is not JobState.PENDING for job in self.cluster.jobs.values())
+    def _is_active(self) -> bool:
+        return self._quiet_at is None or any(job.state is not JobState.PENDING for job in self.cluster.jobs.values())
 
-    def _stuck(self) -> str:
+    def _stuck_message(self) -> str:
         waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
-        named = self.jobs[self.ids[waiting[0].id]].id if waiting else "none"
+        named = self.jobs[self.index_of[waiting[0].id]].id if waiting else "none"
         held = " (held)" if waiting and waiting[0].hold is not Hold.NONE else ""
         return (
             f"{len(waiting)} jobs wait for what never comes, the first is {named}{held}: try another cluster or policy"

@@ -7,44 +7,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import JobId, Measured
-from slurmsched.store.columns import Row, number, text, whole
+from slurmsched.model import JobId, MeasuredRate
 from slurmsched.store.database import Database
-from slurmsched.store.rows import measured_point
+from slurmsched.store.rows import DatabaseRow, integer, number, parse_rate, text
 
-__all__ = ["Complaint", "Gain", "Measurements", "Word"]
-
-_HALF: Final = 3600.0
+_HALF_LIFE: Final = 3600.0
 """Seconds of work after which what was measured before counts half: data and neighbours change."""
 
-_REMEMBERED: Final = 86400.0
+_REJECTED_KEPT: Final = 86400.0
 """Seconds for which a complaint that nobody repeats is kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class LastReport:
     """A job's last word: `done` of its steps in this run were timed and took `busy` seconds."""
 
     job: JobId
     run: int
     at: float
     steps: int
-    done: int
-    busy: float
+    timed_steps: int
+    timed_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class RateSample:
     """So many steps in so many seconds, measured with one allocation; of `measured` the rate is not used."""
 
     job: JobId
-    measured: Measured
+    measured: MeasuredRate
     steps: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class RejectedReport:
     """What was not believed, and of whom: `job 12 of mallory`."""
 
     subject: str
@@ -57,66 +54,76 @@ class Measurements:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def words(self, jobs: Iterable[JobId]) -> Mapping[JobId, Word]:
+    def last_reports(self, jobs: Iterable[JobId]) -> Mapping[JobId, LastReport]:
         """The last word of each of these jobs that has said one."""
-        rows = self._database.rows_of(
+        rows = self._database.rows_of_jobs(
             "SELECT job, run, at, steps, done, busy FROM reported WHERE job IN ({jobs})", jobs
         )
-        return {word.job: word for word in self._database.unreadable.each("reported", "job", _word, rows)}
+        return {
+            word.job: word for word in self._database.unreadable_rows.parse_each("reported", "job", _last_report, rows)
+        }
 
-    def measured(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[Measured, ...]]:
+    def rates(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[MeasuredRate, ...]]:
         """How fast each of these jobs was, with each allocation it was measured with; latest first."""
-        found: defaultdict[JobId, list[Measured]] = defaultdict(list)
-        rows = self._database.rows_of(_MEASURED, jobs)
-        for job, measured in self._database.unreadable.each("rates", "job", _measured, rows):
-            found[job].append(measured)
-        return {job: tuple(points) for job, points in found.items()}
+        rates: defaultdict[JobId, list[MeasuredRate]] = defaultdict(list)
+        rows = self._database.rows_of_jobs(_SELECT_RATES, jobs)
+        for job, measured in self._database.unreadable_rows.parse_each("rates", "job", _job_rate, rows):
+            rates[job].append(measured)
+        return {job: tuple(points) for job, points in rates.items()}
 
-    def record(self, words: Iterable[Word], gains: Iterable[Gain], complaints: Iterable[Complaint], at: float) -> None:
+    def record(
+        self,
+        reports: Iterable[LastReport],
+        samples: Iterable[RateSample],
+        rejected: Iterable[RejectedReport],
+        at: float,
+    ) -> None:
         """What a round has read. A complaint stays for a day after it was last made."""
         with self._database.transaction():
-            self._database.write_many(_WORD, [(w.job, w.run, w.at, w.steps, w.done, w.busy) for w in words])
-            self._database.write_many(_GAIN, [_gain(gain) for gain in gains])
+            self._database.write_many(
+                _INSERT_REPORT, [(w.job, w.run, w.at, w.steps, w.timed_steps, w.timed_seconds) for w in reports]
+            )
+            self._database.write_many(_ADD_SAMPLE, [_sample_columns(gain) for gain in samples])
             self._database.write_many(
                 "INSERT OR REPLACE INTO complaints (subject, sentence, at) VALUES (?, ?, ?)",
-                [(complaint.subject, complaint.sentence, at) for complaint in complaints],
+                [(complaint.subject, complaint.sentence, at) for complaint in rejected],
             )
-            self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REMEMBERED,))
+            self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REJECTED_KEPT,))
 
 
-_WORD: Final = "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy) VALUES (?, ?, ?, ?, ?, ?)"
-_GAIN: Final = (
+_INSERT_REPORT: Final = "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy) VALUES (?, ?, ?, ?, ?, ?)"
+_ADD_SAMPLE: Final = (
     "INSERT INTO rates"
     " (job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps, seconds, at)"
     " VALUES (:job, :gpu_type, :gpus, :nodes, :cpus, :memory, :fair_cpus, :fair_memory, :steps, :seconds, :at)"
     " ON CONFLICT (job, gpu_type, gpus, nodes, cpus, memory) DO UPDATE SET"
     " steps = steps * :kept + excluded.steps, seconds = seconds * :kept + excluded.seconds, at = excluded.at"
 )
-_MEASURED: Final = (
+_SELECT_RATES: Final = (
     "SELECT job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
     " FROM rates WHERE job IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
 )
 
 
-def _word(row: Row) -> Word:
-    return Word(
+def _last_report(row: DatabaseRow) -> LastReport:
+    return LastReport(
         job=text(row, "job"),
-        run=whole(row, "run"),
+        run=integer(row, "run"),
         at=number(row, "at"),
-        steps=whole(row, "steps"),
-        done=whole(row, "done"),
-        busy=number(row, "busy"),
+        steps=integer(row, "steps"),
+        timed_steps=integer(row, "done"),
+        timed_seconds=number(row, "busy"),
     )
 
 
-def _measured(row: Row) -> tuple[JobId, Measured]:
-    return text(row, "job"), measured_point(row)
+def _job_rate(row: DatabaseRow) -> tuple[JobId, MeasuredRate]:
+    return text(row, "job"), parse_rate(row)
 
 
-def _gain(gain: Gain) -> dict[str, object]:
-    point = gain.measured
+def _sample_columns(sample: RateSample) -> dict[str, object]:
+    point = sample.measured
     return {
-        "job": gain.job,
+        "job": sample.job,
         "gpu_type": point.gpu_type,
         "gpus": point.gpus,
         "nodes": point.nodes,
@@ -124,8 +131,8 @@ def _gain(gain: Gain) -> dict[str, object]:
         "memory": point.memory,
         "fair_cpus": point.fair_cpus,
         "fair_memory": point.fair_memory,
-        "steps": gain.steps,
-        "seconds": gain.seconds,
+        "steps": sample.steps,
+        "seconds": sample.seconds,
         "at": point.at,
-        "kept": 0.5 ** (gain.seconds / _HALF),
+        "kept": 0.5 ** (sample.seconds / _HALF_LIFE),
     }

@@ -15,21 +15,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from slurmsched.store.export import Contents, Document, Part, Row
-
-__all__ = ["HIDEABLE", "Visibility"]
+from slurmsched.store.publication import Document, DocumentKind, DocumentRow, PublishedContents
 
 HIDEABLE: Final = frozenset({"jobs", "usage", "users", "accounts", "nodes"})
 """The words of PrivateData that the documents follow; others (`cloud`, `reservations`) are about nothing in them."""
 
-_ANOTHER: Final = "another job"
-_SOMEBODY: Final = "another user"
+_ANOTHER_JOB: Final = "another job"
+_ANOTHER_USER: Final = "another user"
 _JOBS: Final = re.compile(r"\b[Jj]obs? ([0-9][0-9_]*(?:, ?[0-9][0-9_]*)*)(?: of ([^\s,:;()]+))?")
 _NUMBERS: Final = re.compile(r"(?<![\w.:/-])[0-9]+(?:_[0-9]+)?(?![\w.:/-]|\s*(?:GPU|CPU))")
 _NAMES: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]*")
 _CODES: Final = frozenset({"code", "verb", "subject", "job"})
 """What in stored values is no text: codes, and the job that the row is about."""
-_FAILED: Final = "it failed; the log of the daemon says why"
+_HIDDEN_ERROR: Final = "it failed; the log of the daemon says why"
 _OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
 
 
@@ -37,13 +35,13 @@ _OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
 class Visibility:
     """What `viewer` may see where `hidden` are PrivateData's words; None is everybody, who has no jobs."""
 
-    contents: Contents
+    contents: PublishedContents
     hidden: frozenset[str]
     viewer: str | None = None
 
-    def document(self, part: Part) -> Document:
+    def document(self, kind: DocumentKind) -> Document:
         """The part of the documents that is left."""
-        tables = self.contents.tables[part]
+        tables = self.contents.tables[kind]
         if self.hidden:
             tables = {
                 table: [kept for row in rows if (kept := self._row(table, row)) is not None]
@@ -63,12 +61,12 @@ class Visibility:
     def _other_people(self) -> frozenset[str]:
         return frozenset(self.contents.owners.values()) - {self.viewer}
 
-    def _row(self, table: str, row: Row) -> Row | None:
-        rules: Mapping[str, Callable[[Row], Row | None]] = {
+    def _row(self, table: str, row: DocumentRow) -> DocumentRow | None:
+        rules: Mapping[str, Callable[[DocumentRow], DocumentRow | None]] = {
             "rounds": self._round,
             "jobs": self._job,
-            "set_aside": self._aside,
-            "policy_state": self._shares,
+            "set_aside": self._set_aside,
+            "policy_state": self._ticket_state,
             "events": self._event,
             "operations": self._operation,
             "service": self._service,
@@ -84,55 +82,55 @@ class Visibility:
     def _is_own(self, job: object) -> bool:
         return self.viewer is not None and self.contents.owners.get(str(job)) == self.viewer
 
-    def _job(self, row: Row) -> Row | None:
+    def _job(self, row: DocumentRow) -> DocumentRow | None:
         own = self.viewer is not None and row["owner"] == self.viewer
         if not own and self._jobs_hidden:
             return None
         kept = dict(row)
         if not own:
             if "accounts" in self.hidden:
-                kept["summary"] = _without(kept["summary"], "account")
+                kept["summary"] = _without_key(kept["summary"], "account")
             if "usage" in self.hidden:  # reasons tell what somebody had, as orders go by it
                 kept |= {"rank_key": "", "sentence": "", "reason": None}
         if not self._jobs_hidden:
             return kept
-        if "reason" in kept and _loaded(kept["reason"]) is None:
+        if "reason" in kept and _parse_json(kept["reason"]) is None:
             kept["reason"] = None
-        return self._worded(kept, "rank_key", "sentence", told=("reason",))
+        return self._redact(kept, "rank_key", "sentence", json_columns=("reason",))
 
-    def _aside(self, row: Row) -> Row | None:
+    def _set_aside(self, row: DocumentRow) -> DocumentRow | None:
         own = self.viewer is not None and row["owner"] == self.viewer
         return row if own or not self._jobs_hidden else None
 
-    def _event(self, row: Row) -> Row | None:
+    def _event(self, row: DocumentRow) -> DocumentRow | None:
         if not self._jobs_hidden:
             told = "usage" not in self.hidden or self._is_own(row["job"])
             return row if told else {**row, "sentence": row["kind"]}
-        return self._worded(dict(row), "sentence") if self._is_own(row["job"]) else None
+        return self._redact(dict(row), "sentence") if self._is_own(row["job"]) else None
 
-    def _operation(self, row: Row) -> Row | None:
+    def _operation(self, row: DocumentRow) -> DocumentRow | None:
         if not self._is_own(row["subject"]):
             return None if self.hidden & {"jobs", "usage"} else row
         if not self._jobs_hidden:
             return row
-        return self._worded(dict(row), "sentence", "detail", told=("reason", "commands", "undo"))
+        return self._redact(dict(row), "sentence", "detail", json_columns=("reason", "commands", "undo"))
 
-    def _service(self, row: Row) -> Row | None:
+    def _service(self, row: DocumentRow) -> DocumentRow | None:
         return row if self._is_own(row["job"]) or not self.hidden & {"jobs", "usage"} else None
 
-    def _rate(self, row: Row) -> Row | None:
+    def _rate(self, row: DocumentRow) -> DocumentRow | None:
         return row if self._is_own(row["job"]) or not self._jobs_hidden else None
 
-    def _round(self, row: Row) -> Row:
+    def _round(self, row: DocumentRow) -> DocumentRow:
         kept = dict(row)
         if self._jobs_hidden and kept["error"]:
-            kept["error"] = _FAILED
+            kept["error"] = _HIDDEN_ERROR
         if kept["overview"] is not None and self.hidden & {"jobs", "nodes"}:
             kept["overview"] = self._overview(kept["overview"])
         return kept
 
     def _overview(self, text: str) -> str | None:
-        told = _loaded(text)
+        told = _parse_json(text)
         if not isinstance(told, dict):
             return None
         nodes = told.get("nodes")
@@ -145,11 +143,11 @@ class Visibility:
                     gpu["jobs"] = [job for job in gpu["jobs"] if self._is_own(job)]
         return json.dumps(told)
 
-    def _shares(self, row: Row) -> Row | None:
+    def _ticket_state(self, row: DocumentRow) -> DocumentRow | None:
         """`status --shares`: of others neither what they had nor what they traded."""
         if not self.hidden & _OF_PEOPLE:
             return row
-        told = _loaded(row["state"])
+        told = _parse_json(row["state"])
         if not isinstance(told, dict):
             return None
         users, trades = told.get("users"), told.get("trades")
@@ -161,49 +159,49 @@ class Visibility:
         return self.viewer is not None and self.viewer in (trade.get("seller"), trade.get("buyer"))
 
     def _trade(self, trade: Mapping[str, object]) -> Mapping[str, object]:
-        sides = {side: trade[side] if trade[side] == self.viewer else _SOMEBODY for side in ("seller", "buyer")}
+        sides = {side: trade[side] if trade[side] == self.viewer else _ANOTHER_USER for side in ("seller", "buyer")}
         return {**trade, **sides}
 
-    def _worded(self, row: dict[str, Any], *texts: str, told: tuple[str, ...] = ()) -> Row:
+    def _redact(self, row: dict[str, Any], *texts: str, json_columns: tuple[str, ...] = ()) -> DocumentRow:
         """The row with other people's jobs replaced in its texts, and in its JSON ones (`told`)."""
         for column in texts:
-            row[column] = self._text(row[column] or "")
-        for column in filter(row.__contains__, told):
-            said = _loaded(row[column])
+            row[column] = self._redacted_text(row[column] or "")
+        for column in filter(row.__contains__, json_columns):
+            said = _parse_json(row[column])
             if said is None and row[column] is not None:
                 raise ValueError(column)
             if isinstance(said, dict) and isinstance(behind := said.get("ordered_behind"), list):
-                said["ordered_behind"] = [one for one in behind if self._text(str(one)) == one]
-            row[column] = None if said is None else json.dumps(self._value(said))
+                said["ordered_behind"] = [one for one in behind if self._redacted_text(str(one)) == one]
+            row[column] = None if said is None else json.dumps(self._redacted_value(said))
         return row
 
-    def _value(self, value: Any) -> Any:
+    def _redacted_value(self, value: Any) -> Any:
         match value:
             case str():
-                return self._text(value)
+                return self._redacted_text(value)
             case list():
-                return [self._value(one) for one in value]
+                return [self._redacted_value(one) for one in value]
             case dict():
-                return {key: one if key in _CODES else self._value(one) for key, one in value.items()}
+                return {key: one if key in _CODES else self._redacted_value(one) for key, one in value.items()}
             case _:
                 return value
 
-    def _text(self, text: str) -> str:
-        text = _JOBS.sub(self._jobs, text)
-        text = _NUMBERS.sub(lambda match: _ANOTHER if match[0] in self._others else match[0], text)
-        return _NAMES.sub(lambda match: _SOMEBODY if match[0].rstrip(".") in self._other_people else match[0], text)
+    def _redacted_text(self, text: str) -> str:
+        text = _JOBS.sub(self._redacted_jobs, text)
+        text = _NUMBERS.sub(lambda match: _ANOTHER_JOB if match[0] in self._others else match[0], text)
+        return _NAMES.sub(lambda match: _ANOTHER_USER if match[0].rstrip(".") in self._other_people else match[0], text)
 
-    def _jobs(self, match: re.Match[str]) -> str:
+    def _redacted_jobs(self, match: re.Match[str]) -> str:
         own = all(self._is_own(job) for job in re.split(", ?", match[1]))
-        return match[0] if own else _ANOTHER
+        return match[0] if own else _ANOTHER_JOB
 
 
-def _without(text: str, key: str) -> str:
-    told = _loaded(text)
+def _without_key(text: str, key: str) -> str:
+    told = _parse_json(text)
     return json.dumps({name: value for name, value in told.items() if name != key} if isinstance(told, dict) else {})
 
 
-def _loaded(text: object) -> Any:
+def _parse_json(text: object) -> Any:
     try:
         return json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):

@@ -25,20 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from slurmsched.model import MILLI, Gpu, Node, Resources
-from slurmsched.traces.errors import TraceError
-from slurmsched.traces.lines import lines, read_text
+from slurmsched.model import MILLI_PER_GPU, Gpu, Node, Resources
+from slurmsched.traces.tables import csv_rows, read_text
+from slurmsched.traces.trace import TraceError
 
-__all__ = ["PARTITION", "ClusterSpec", "load_cluster"]
-
-PARTITION: Final = "gpu"
+SPEC_PARTITION: Final = "gpu"
 """The partition that all nodes of a described cluster are in."""
 
-MOST_NODES: Final = 100_000
-MOST_GPUS: Final = 64
+MAX_NODES: Final = 100_000
+MAX_GPUS_PER_NODE: Final = 64
 _CPUS_PER_GPU: Final = 3
 _MIB_PER_GPU: Final = 64_000
-_PART: Final = re.compile(
+_GROUP_TEXT: Final = re.compile(
     r"(?P<type>[A-Za-z0-9_.-]+):(?P<count>\d{1,6})x(?P<gpus>\d{1,3})(?::(?P<cpus>\d{1,5})(?::(?P<memory>\d{1,9}[KMGT]?B?))?)?\Z"
 )
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([KMGT]?)B?\Z", re.IGNORECASE)
@@ -55,8 +53,8 @@ class ClusterSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    place: str
+class _NodeGroup:
+    location: str
     gpu_type: str
     count: int
     gpus: int
@@ -65,39 +63,39 @@ class _Kind:
     features: tuple[str, ...] = ()
 
 
-def load_cluster(said: str) -> ClusterSpec:
+def load_cluster(spec: str) -> ClusterSpec:
     """The cluster that a text describes, or a file it names. Raises TraceError."""
-    path = Path(said)
-    if not _looks_like_a_file(said):
-        return _cluster(said, [_kind(part.strip(), said) for part in said.split(",")])
+    path = Path(spec)
+    if not _looks_like_a_file(spec):
+        return _cluster_from_groups(spec, [_group_from_text(part.strip(), spec) for part in spec.split(",")])
     if path.suffix == ".toml":
-        return _cluster(path.stem, list(_kinds(read_text(path), path.name)))
+        return _cluster_from_groups(path.stem, list(_groups_from_toml(read_text(path), path.name)))
     if path.suffix == ".csv":
-        return _openb(read_text(path), path.name)
-    raise TraceError(f"{said}: expected a .toml or .csv file, or a text such as v100:4x8:24:500G")
+        return _cluster_from_openb(read_text(path), path.name)
+    raise TraceError(f"{spec}: expected a .toml or .csv file, or a text such as v100:4x8:24:500G")
 
 
-def _looks_like_a_file(said: str) -> bool:
-    return said.endswith((".toml", ".csv")) or "/" in said
+def _looks_like_a_file(spec: str) -> bool:
+    return spec.endswith((".toml", ".csv")) or "/" in spec
 
 
-def _kind(part: str, whole: str) -> _Kind:
-    match = _PART.match(part)
+def _group_from_text(part: str, whole: str) -> _NodeGroup:
+    match = _GROUP_TEXT.match(part)
     if match is None:
         raise TraceError(f"cluster '{whole}': {part!r}: write TYPE:NODESxGPUS[:CPUS[:MEMORY]], as in v100:4x8:24:500G")
     gpus = int(match["gpus"])
     cpus = int(match["cpus"]) if match["cpus"] else _CPUS_PER_GPU * max(gpus, 1)
-    memory = _size(match["memory"]) if match["memory"] else _MIB_PER_GPU * max(gpus, 1)
-    return _Kind(f"cluster '{whole}'", match["type"].lower(), int(match["count"]), gpus, cpus, memory or 0)
+    memory = _parse_mib(match["memory"]) if match["memory"] else _MIB_PER_GPU * max(gpus, 1)
+    return _NodeGroup(f"cluster '{whole}'", match["type"].lower(), int(match["count"]), gpus, cpus, memory or 0)
 
 
-def _size(text: str) -> int | None:
+def _parse_mib(text: str) -> int | None:
     """MiB."""
     match = _SIZE.match(text)
     return int(int(match[1]) * _MIB[match[2].upper()]) if match else None
 
 
-def _kinds(text: str, name: str) -> Iterator[_Kind]:
+def _groups_from_toml(text: str, name: str) -> Iterator[_NodeGroup]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -106,74 +104,76 @@ def _kinds(text: str, name: str) -> Iterator[_Kind]:
     if not isinstance(tables, list) or not tables:
         raise TraceError(f"{name}: nodes: expected [[nodes]] tables with count, gpus, gpu_type, cpus and memory")
     for number, table in enumerate(tables, start=1):
-        place = f"{name}: nodes {number}"
+        location = f"{name}: nodes {number}"
         if not isinstance(table, dict):
-            raise TraceError(f"{place}: expected a table")
+            raise TraceError(f"{location}: expected a table")
         known = {"count", "gpus", "gpu_type", "cpus", "memory", "features"}
         if unknown := sorted(set(table) - known):
-            raise TraceError(f"{place}: {unknown[0]}: expected one of {', '.join(sorted(known))} in its place")
-        yield _table(table, place)
+            raise TraceError(f"{location}: {unknown[0]}: expected one of {', '.join(sorted(known))} in its place")
+        yield _group_from_table(table, location)
 
 
-def _table(table: Mapping[str, object], place: str) -> _Kind:
+def _group_from_table(table: Mapping[str, object], location: str) -> _NodeGroup:
     def whole(key: str, default: int | None, most: int) -> int:
         value = table.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise TraceError(f"{place}: {key}: expected a whole number up to {most}")
+            raise TraceError(f"{location}: {key}: expected a whole number up to {most}")
         return value
 
-    gpus, gpu_type, memory = whole("gpus", 0, MOST_GPUS), table.get("gpu_type", ""), table.get("memory")
+    gpus, gpu_type, memory = whole("gpus", 0, MAX_GPUS_PER_NODE), table.get("gpu_type", ""), table.get("memory")
     if not isinstance(gpu_type, str) or (gpus and not re.fullmatch(r"[A-Za-z0-9_.-]+", gpu_type)):
-        raise TraceError(f"{place}: gpu_type: expected a name such as v100")
-    size = memory if isinstance(memory, int) and not isinstance(memory, bool) else _size(str(memory or ""))
+        raise TraceError(f"{location}: gpu_type: expected a name such as v100")
+    size = memory if isinstance(memory, int) and not isinstance(memory, bool) else _parse_mib(str(memory or ""))
     if size is None:
-        raise TraceError(f"{place}: memory: expected a size such as 500G")
+        raise TraceError(f"{location}: memory: expected a size such as 500G")
     features = table.get("features", [])
     if not isinstance(features, list) or not all(isinstance(feature, str) for feature in features):
-        raise TraceError(f"{place}: features: expected a list of names")
+        raise TraceError(f"{location}: features: expected a list of names")
     cpus = whole("cpus", None, 100_000)
-    return _Kind(place, gpu_type.lower(), whole("count", 1, MOST_NODES), gpus, cpus, size, tuple(features))
+    return _NodeGroup(location, gpu_type.lower(), whole("count", 1, MAX_NODES), gpus, cpus, size, tuple(features))
 
 
-def _openb(text: str, name: str) -> ClusterSpec:
+def _cluster_from_openb(text: str, name: str) -> ClusterSpec:
     nodes = [
         _node(
             line.text("sn"),
-            _Kind(
-                line.place,
+            _NodeGroup(
+                line.location,
                 line.text("model").lower(),
                 1,
-                line.whole("gpu"),
-                line.whole("cpu_milli", MILLI) // MILLI,
-                line.whole("memory_mib"),
+                line.integer("gpu"),
+                line.integer("cpu_milli", MILLI_PER_GPU) // MILLI_PER_GPU,
+                line.integer("memory_mib"),
             ),
         )
-        for line in lines(text, name, _OPENB)
+        for line in csv_rows(text, name, _OPENB)
     ]
     if not nodes:
         raise TraceError(f"{name}: there are no nodes in it")
     return ClusterSpec(name, tuple(nodes))
 
 
-def _cluster(name: str, kinds: list[_Kind]) -> ClusterSpec:
+def _cluster_from_groups(name: str, groups: list[_NodeGroup]) -> ClusterSpec:
     nodes: list[Node] = []
     made: dict[str, int] = {}
-    for kind in kinds:
-        if not kind.count or kind.gpus > MOST_GPUS or not kind.cpus or len(nodes) + kind.count > MOST_NODES:
-            raise TraceError(f"{kind.place}: expected 1 to {MOST_NODES} nodes, each with CPUs, up to {MOST_GPUS} GPUs")
-        stem = kind.gpu_type or "cpu"
-        for _ in range(kind.count):
+    for group in groups:
+        if not group.count or group.gpus > MAX_GPUS_PER_NODE or not group.cpus or len(nodes) + group.count > MAX_NODES:
+            raise TraceError(
+                f"{group.location}: expected 1 to {MAX_NODES} nodes, each with CPUs, up to {MAX_GPUS_PER_NODE} GPUs"
+            )
+        stem = group.gpu_type or "cpu"
+        for _ in range(group.count):
             made[stem] = made.get(stem, 0) + 1
-            nodes.append(_node(f"{stem}-{made[stem]}", kind))
+            nodes.append(_node(f"{stem}-{made[stem]}", group))
     return ClusterSpec(name, tuple(nodes))
 
 
-def _node(name: str, kind: _Kind) -> Node:
+def _node(name: str, group: _NodeGroup) -> Node:
     return Node(
         name=name,
-        gpus=tuple(Gpu(index, kind.gpu_type) for index in range(kind.gpus)),
-        total=Resources(kind.gpus, kind.cpus, kind.memory),
+        gpus=tuple(Gpu(index, group.gpu_type) for index in range(group.gpus)),
+        total=Resources(group.gpus, group.cpus, group.memory),
         used=Resources(),
-        features=frozenset({kind.gpu_type, *kind.features} - {""}),
-        partitions=frozenset({PARTITION}),
+        features=frozenset({group.gpu_type, *group.features} - {""}),
+        partitions=frozenset({SPEC_PARTITION}),
     )

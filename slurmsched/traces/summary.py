@@ -10,13 +10,11 @@ import numpy as np
 
 from slurmsched.traces.trace import Trace
 
-__all__ = ["Summary", "summary"]
-
 HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TraceSummary:
     """Times in hours. `busy_gpus` is the work that arrives, in GPU-hours per hour from first arrival to last."""
 
     name: str
@@ -32,14 +30,14 @@ class Summary:
     types: Mapping[str, int]
 
 
-def summary(trace: Trace, most: int = 10) -> Summary:
+def summarise_trace(trace: Trace, limit: int = 10) -> TraceSummary:
     """The `most` frequent models, users and types are named."""
     gpus = np.array([job.gpus + job.milli_gpu / 1000 for job in trace.jobs])
     durations = np.array([job.duration for job in trace.jobs]) / HOUR
     arrivals = np.array([job.arrival for job in trace.jobs]) / HOUR
     span, work = float(np.ptp(arrivals)), float(np.sum(gpus * durations))
     points = {"min": 0, "median": 50, "p90": 90, "p99": 99, "max": 100}
-    return Summary(
+    return TraceSummary(
         name=trace.name,
         source=trace.source,
         jobs=len(trace.jobs),
@@ -48,11 +46,11 @@ def summary(trace: Trace, most: int = 10) -> Summary:
         busy_gpus=work / span if span else float("inf"),
         duration_h={name: float(np.percentile(durations, point)) for name, point in points.items()},
         widths={str(width): count for width, count in sorted(Counter(job.gpus for job in trace.jobs).items())},
-        models=_counted((job.model for job in trace.jobs), most),
-        users=_counted((job.user for job in trace.jobs), most),
-        types=_counted((job.gpu_type for job in trace.jobs), most),
+        models=_most_frequent((job.model for job in trace.jobs), limit),
+        users=_most_frequent((job.user for job in trace.jobs), limit),
+        types=_most_frequent((job.gpu_type for job in trace.jobs), limit),
     )
 
 
-def _counted(names: Iterable[str], most: int) -> Mapping[str, int]:
+def _most_frequent(names: Iterable[str], most: int) -> Mapping[str, int]:
     return dict(Counter(filter(None, names)).most_common(most))

@@ -1,10 +1,11 @@
-"""A trace: the jobs of a stretch of time, without a word about who ran where."""
+"""A trace: the jobs of a stretch of time, without a word about who ran where; and what an importer gives back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-__all__ = ["Trace", "TraceJob"]
+from slurmsched.model import SynschedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,44 @@ class Trace:
     name: str
     jobs: tuple[TraceJob, ...]
     source: str = ""
+
+
+class TraceError(SynschedError):
+    """A trace or cluster that cannot be used; the message names file, line, field and what was expected."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """The trace, and what was left out of it: why, and how many jobs."""
+
+    trace: Trace
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportContext:
+    """What a trace refers to without holding it. `seconds` are what an iteration of each model takes at the
+    GPU-proportional share."""
+
+    iteration_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def build_trace(name: str, jobs: Iterable[TraceJob], source: str, *, from_first: bool = False) -> Trace:
+    """The jobs as a trace: by arrival, which with `from_first` counts from the first of them.
+
+    Raises TraceError for an id that occurs twice, and for no jobs at all.
+    """
+    ordered = sorted(jobs, key=lambda job: job.arrival)
+    if not ordered:
+        raise TraceError(f"{name}: there are no jobs in it that could be run again")
+    seen = set[str]()
+    for job in ordered:
+        if job.id in seen:
+            raise TraceError(f"{name}: job_id: expected each once, '{job.id}' is there twice")
+        seen.add(job.id)
+    if from_first:
+        start = ordered[0].arrival
+        ordered = [replace(job, arrival=job.arrival - start) for job in ordered]
+    return Trace(name, tuple(ordered), source)

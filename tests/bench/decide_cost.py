@@ -10,8 +10,8 @@ import sys
 import time
 
 from slurmsched.knowledge import Knowledge, shipped_profiles
-from slurmsched.model import Job, JobState, Request, Resources, Share, parse_hints
-from slurmsched.policies import Situation, system
+from slurmsched.model import Job, JobState, NodeAllocation, Request, Resources, parse_hints
+from slurmsched.policies import Situation, policy
 from tests.builders import MEMORY, node, snapshot
 
 MODELS = ("resnet18", "resnet50", "alexnet", "gnmt", "bert", "deepspeech", "mobilenet", "")
@@ -40,11 +40,11 @@ def situation(nodes: int, running: int, waiting: int, seed: int = 1) -> Situatio
             Job(
                 id=str(number),
                 user="alice",
-                request=request,
-                standing=request,
+                original_request=request,
+                current_request=request,
                 state=JobState.RUNNING if shares else JobState.PENDING,
                 partitions=("gpu",),
-                shares=shares,
+                allocations=shares,
                 submit_time=dice.uniform(0, 1_000_000),
                 comment=comment,
                 hints=parse_hints(comment),
@@ -64,18 +64,18 @@ def situation(nodes: int, running: int, waiting: int, seed: int = 1) -> Situatio
         snapshot=seen,
         jobs=tuple(jobs),
         knowledge=Knowledge(known.models, known.tasks, service),
-        usable={"gpu": frozenset(free)},
+        open_nodes={"gpu": frozenset(free)},
     )
 
 
-def _shares(free: dict[str, list[int]], gpus: int, dice: random.Random) -> tuple[Share, ...]:
+def _shares(free: dict[str, list[int]], gpus: int, dice: random.Random) -> tuple[NodeAllocation, ...]:
     """First fit on a random start, at the GPU share; nothing where it does not fit."""
-    each, shares = min(gpus, 8), list[Share]()
+    each, shares = min(gpus, 8), list[NodeAllocation]()
     names = list(free)
     start = dice.randrange(len(names))
     for name in names[start:] + names[:start]:
         if free[name][0] >= each and len(shares) < max(1, gpus // 8):
-            shares.append(Share(name, Resources(each, 3 * each, each * MEMORY // 8), "v100"))
+            shares.append(NodeAllocation(name, Resources(each, 3 * each, each * MEMORY // 8), "v100"))
     if len(shares) < max(1, gpus // 8):
         return ()
     for share in shares:
@@ -92,7 +92,7 @@ if __name__ == "__main__":
     print(f"{len(question.jobs)} jobs, {runs} running, {idle} GPUs idle")
     for name in ("synergy", "proportional", "slurm"):
         for order in ("fifo", "srtf", "las", "ftf") if name != "slurm" else ("priority",):
-            chosen = system(name, order) if name != "slurm" else system(name)
+            chosen = policy(name, order) if name != "slurm" else policy(name)
             costs = []
             for _ in range(3):
                 before = time.process_time()

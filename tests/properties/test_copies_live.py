@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Profile, Scaling
-from slurmsched.model import Code, Job
-from slurmsched.policies import Situation, system
+from slurmsched.model import Job, ReasonCode
+from slurmsched.policies import Situation, policy
 from tests.builders import job, node, share, situation
 
 unhurried = settings(max_examples=100, deadline=None)
@@ -44,9 +44,9 @@ def clusters(draw: st.DrawFn) -> Situation:
             )
             jobs.append(job(f"{array + 1}_{task}", cpus=1, hint=hint, array_job=str(array + 1), on=on))
     jobs += [job(100 + other, gpus=1, cpus=1) for other in range(draw(st.integers(0, 2)))]
-    asked = situation(nodes, jobs, restart_cost=draw(st.sampled_from((0.0, 60.0))), moves=draw(st.integers(0, 3)))
-    running = [one for one in jobs if one.shares and one.copy_of]
-    measured = {one.id: {one.shares[0].gpu_type: draw(rates)} for one in running if draw(st.booleans())}
+    asked = situation(nodes, jobs, restart_cost=draw(st.sampled_from((0.0, 60.0))), max_moves=draw(st.integers(0, 3)))
+    running = [one for one in jobs if one.allocations and one.copy_of]
+    measured = {one.id: {one.allocations[0].gpu_type: draw(rates)} for one in running if draw(st.booleans())}
     steps = {one.id: draw(st.integers(0, 600)) for one in running}
     known = replace(asked.knowledge, models={"known": KNOWN}, reference="v100", measured=measured, steps=steps)
     return replace(asked, knowledge=known)
@@ -55,8 +55,8 @@ def clusters(draw: st.DrawFn) -> Situation:
 @unhurried
 @given(clusters())
 def test_copies_live_are_apart_on_every_idle_node_and_their_steps_are_all_there_are(asked: Situation) -> None:
-    decision = system("hadare").decide(asked)
-    jobs = asked.snapshot.job
+    decision = policy("hadare").decide(asked)
+    jobs = asked.snapshot.jobs_by_id
     assert decision.targets.keys() | decision.waiting.keys() == jobs.keys()
     assert not decision.targets.keys() & decision.waiting.keys()
     assert {ranked.job for ranked in decision.order} == jobs.keys()
@@ -83,5 +83,5 @@ def test_copies_live_are_apart_on_every_idle_node_and_their_steps_are_all_there_
     taken = Counter(name for target in decision.targets.values() for name in target.nodes)
     idle = [one.name for one in asked.snapshot.nodes if taken[one.name] < len(one.gpus)]
     for name, why in decision.waiting.items():
-        if why.code is not Code.COPIES_SUFFICE and jobs[name].copy_of:
+        if why.code is not ReasonCode.COPIES_SUFFICE and jobs[name].copy_of:
             assert all(homes[jobs[name].copy_of, where] for where in idle), "theorem 3"

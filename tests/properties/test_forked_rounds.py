@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.jobside import Checkpoints
-from slurmsched.jobside.forking import Copy, JobTracker
+from slurmsched.jobside.forking import CopyState, ForkedJobTracker
 
 COPIES = 3
 unhurried = settings(max_examples=60, deadline=None)
 
 
-def union(copies: Sequence[Copy], target: Path) -> None:
+def union(copies: Sequence[CopyState], target: Path) -> None:
     """Parameters are the names of the steps in them."""
     target.write_text(" ".join(sorted({name for copy in copies for name in copy.path.read_text().split()})))
 
@@ -28,7 +28,7 @@ def union(copies: Sequence[Copy], target: Path) -> None:
 class Machine:
     """Copies that train, save and are killed in one process; what a kill takes away is what was not saved."""
 
-    tracker: JobTracker
+    tracker: ForkedJobTracker
     round: list[int] = field(default_factory=lambda: [0] * COPIES)
     """The round that each copy is in, which may be over."""
     names: list[set[str]] = field(default_factory=lambda: [set() for _ in range(COPIES)])
@@ -39,7 +39,7 @@ class Machine:
         if fork.number != self.round[copy]:
             self.round[copy], self.names[copy] = fork.number, self.resumed(copy)
         done = len(self.names[copy]) - len(self.begun())
-        for step in range(done, min(done + steps, fork.given[copy])):
+        for step in range(done, min(done + steps, fork.assigned[copy])):
             self.names[copy].add(f"{fork.number}.{copy}.{step}")
 
     def begun(self) -> set[str]:
@@ -83,7 +83,7 @@ def test_what_is_counted_is_what_the_parameters_hold(
     target: int, happened: list[tuple[str, int, int]], speeds: list[list[float]]
 ) -> None:
     with TemporaryDirectory() as folder, patch.object(os, "fsync", lambda _: None):
-        machine = Machine(JobTracker(Path(folder), target, union))
+        machine = Machine(ForkedJobTracker(Path(folder), target, union))
         machine.tracker.advance(speeds[0])
         for at, (what, copy, steps) in enumerate(happened):
             fork = machine.tracker.current()
@@ -96,16 +96,16 @@ def test_what_is_counted_is_what_the_parameters_hold(
                 case "kill":
                     machine.kill(copy)
                 case "end":
-                    machine.tracker.advance(speeds[at % len(speeds)], ending=fork.number)
+                    machine.tracker.advance(speeds[at % len(speeds)], expected_round=fork.number)
                 case _:  # by a copy that thinks the round before is under way
-                    assert machine.tracker.advance(speeds[0], ending=fork.number - 1) == fork
+                    assert machine.tracker.advance(speeds[0], expected_round=fork.number - 1) == fork
             fork = machine.tracker.current()
             assert fork is not None
             assert fork.done == len(machine.begun())
-            assert fork.done + sum(fork.given) == target
+            assert fork.done + sum(fork.assigned) == target
         while not (fork := machine.tracker.current() or fork).over:
             for copy in range(COPIES):
                 machine.train(copy, target)
                 machine.save(copy)
-            machine.tracker.advance(speeds[0], ending=fork.number)
+            machine.tracker.advance(speeds[0], expected_round=fork.number)
         assert len(machine.begun()) == fork.done == target

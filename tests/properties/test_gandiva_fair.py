@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.model import Job, Request
-from slurmsched.policies.gandiva_fair.filling import filled
+from slurmsched.policies.gandiva_fair.tickets import water_filling
 from tests.builders import job, node
 from tests.turning import QUANTUM, Cluster, tickets
 
@@ -49,7 +49,7 @@ def _due(jobs: Sequence[Job], held: Sequence[int], gpus: float) -> dict[str, flo
     caps = np.array([float(sum(one.gpus for one in mine)) for mine in own.values()])
     return {
         one.id: part / len(mine)
-        for mine, part in zip(own.values(), filled(gpus, weights, caps), strict=True)
+        for mine, part in zip(own.values(), water_filling(gpus, weights, caps), strict=True)
         for one in mine
     }
 
@@ -67,7 +67,7 @@ def test_everybody_has_turns_whatever_the_widths(owners: list[tuple[int, int]], 
     due = sum(size for _, size in owners) * QUANTUM
     for one in jobs:
         least = min(one.gpus, 8 * servers / len(jobs)) * cluster.time / 4
-        assert cluster.service[one.id] >= min(least, cluster.time) - due - one.request.gpus * QUANTUM
+        assert cluster.service[one.id] >= min(least, cluster.time) - due - one.original_request.gpus * QUANTUM
 
 
 def _request(gpus: int) -> Request:

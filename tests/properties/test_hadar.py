@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.policies.hadar import (
-    Allocation,
-    Ask,
-    Hadar,
-    Servers,
-    Speeds,
+    GangThroughput,
+    HadarJob,
+    HadarScheduler,
+    ServerPools,
+    TaskAllocation,
     Utility,
-    admit,
+    compute_prices,
+    dp_allocation,
     effective_throughput,
-    prices,
 )
 
 unhurried = settings(max_examples=60, deadline=None)
@@ -27,7 +27,7 @@ rates = st.floats(0.5, 20.0) | st.just(0.0)
 
 
 @st.composite
-def asks(draw: st.DrawFn, types: int, most: int) -> list[Ask]:
+def asks(draw: st.DrawFn, types: int, most: int) -> list[HadarJob]:
     count = draw(st.integers(1, most))
     found = []
     for number in range(count):
@@ -35,24 +35,24 @@ def asks(draw: st.DrawFn, types: int, most: int) -> list[Ask]:
         apart = tuple(rate * draw(st.floats(0.5, 1.0)) for rate in together)
         total = draw(st.floats(100.0, 1e5))
         left = total * draw(st.floats(0.01, 1.0))
-        found.append(Ask(f"j{number}", Speeds(draw(st.integers(1, 4)), together, apart), left, total))
+        found.append(HadarJob(f"j{number}", GangThroughput(draw(st.integers(1, 4)), together, apart), left, total))
     return found
 
 
 @st.composite
-def instances(draw: st.DrawFn, most_servers: int = 3, most_jobs: int = 4) -> tuple[list[Ask], Servers]:
+def instances(draw: st.DrawFn, most_servers: int = 3, most_jobs: int = 4) -> tuple[list[HadarJob], ServerPools]:
     kinds = draw(st.lists(st.sampled_from(("v100", "p100", "k80")), min_size=1, max_size=most_servers))
-    servers = Servers.alike([(kind, draw(st.integers(1, 3))) for kind in kinds])
+    servers = ServerPools.of_single_type([(kind, draw(st.integers(1, 3))) for kind in kinds])
     return draw(asks(len(servers.types), most_jobs)), servers
 
 
-def all_places(ask: Ask, servers: Servers, free: tuple[int, ...]) -> Iterator[Allocation]:
+def all_places(ask: HadarJob, servers: ServerPools, free: tuple[int, ...]) -> Iterator[TaskAllocation]:
     for counts in product(*(range(count + 1) for count in free)):
         if sum(counts) == ask.workers:
             yield tuple((pool, count) for pool, count in enumerate(counts) if count)
 
 
-def optimum(queue: list[Ask], servers: Servers, free: tuple[int, ...], utility: Utility) -> float:
+def optimum(queue: list[HadarJob], servers: ServerPools, free: tuple[int, ...], utility: Utility) -> float:
     """The largest sum of utilities of any set of jobs in any places."""
     if not queue:
         return 0.0
@@ -62,7 +62,7 @@ def optimum(queue: list[Ask], servers: Servers, free: tuple[int, ...], utility: 
         left = list(free)
         for pool, gpus in place:
             left[pool] -= gpus
-        gained = utility(ask, ask.completion(servers.rate(ask, place)))
+        gained = utility(ask, ask.completion_time(servers.rate(ask, place)))
         if gained > 0:
             best = max(best, gained + optimum(rest, servers, tuple(left), utility))
     return best
@@ -70,17 +70,19 @@ def optimum(queue: list[Ask], servers: Servers, free: tuple[int, ...], utility: 
 
 @unhurried
 @given(instances())
-def test_the_total_utility_is_within_two_alpha_of_the_best_there_is(instance: tuple[list[Ask], Servers]) -> None:
+def test_the_total_utility_is_within_two_alpha_of_the_best_there_is(
+    instance: tuple[list[HadarJob], ServerPools],
+) -> None:
     """Theorem 2, of the jobs and the room of one round."""
     queue, servers = instance
     utility = effective_throughput(queue, servers)
-    known = prices(queue, servers, utility, 360.0)
+    known = compute_prices(queue, servers, utility, 360.0)
 
-    found = admit(queue, servers, servers.capacity, known, utility)
+    found = dp_allocation(queue, servers, servers.capacity, known, utility)
 
     by_name = {ask.job: ask for ask in queue}
     ours = sum(
-        utility(by_name[job], by_name[job].completion(servers.rate(by_name[job], place)))
+        utility(by_name[job], by_name[job].completion_time(servers.rate(by_name[job], place)))
         for job, place in found.items()
     )
     best = optimum(queue, servers, tuple(servers.capacity.tolist()), utility)
@@ -89,13 +91,13 @@ def test_the_total_utility_is_within_two_alpha_of_the_best_there_is(instance: tu
 
 @unhurried
 @given(instances(most_servers=5, most_jobs=8))
-def test_nothing_is_given_twice_and_gangs_are_whole(instance: tuple[list[Ask], Servers]) -> None:
+def test_nothing_is_given_twice_and_gangs_are_whole(instance: tuple[list[HadarJob], ServerPools]) -> None:
     queue, servers = instance
 
-    found = Hadar().decide(queue, servers)
+    found = HadarScheduler().decide(queue, servers)
 
     by_name = {ask.job: ask for ask in queue}
-    assert np.all(servers.without(found.values()) >= 0)
+    assert np.all(servers.free_after(found.values()) >= 0)
     for job, place in found.items():
         assert sum(gpus for _, gpus in place) == by_name[job].workers
         assert servers.rate(by_name[job], place) > 0
@@ -103,25 +105,25 @@ def test_nothing_is_given_twice_and_gangs_are_whole(instance: tuple[list[Ask], S
 
 @unhurried
 @given(instances(most_servers=5, most_jobs=8))
-def test_who_does_not_run_finds_no_room(instance: tuple[list[Ask], Servers]) -> None:
+def test_who_does_not_run_finds_no_room(instance: tuple[list[HadarJob], ServerPools]) -> None:
     """Work-conserving: a gang that waits is wider than what it could use of the rest."""
     queue, servers = instance
 
-    found = Hadar().decide(queue, servers)
+    found = HadarScheduler().decide(queue, servers)
 
-    free = servers.without(found.values())
+    free = servers.free_after(found.values())
     for ask in queue:
         if ask.job not in found:
-            usable = np.array(ask.speeds.together)[servers.type_of] > 0
-            apart = np.array(ask.speeds.apart)[servers.type_of] > 0
+            usable = np.array(ask.throughput.consolidated)[servers.type_of] > 0
+            apart = np.array(ask.throughput.spread)[servers.type_of] > 0
             assert free[usable & apart].sum() < ask.workers
 
 
 @unhurried
 @given(instances(most_servers=4, most_jobs=6))
-def test_a_round_after_which_nothing_changed_changes_nothing(instance: tuple[list[Ask], Servers]) -> None:
+def test_a_round_after_which_nothing_changed_changes_nothing(instance: tuple[list[HadarJob], ServerPools]) -> None:
     queue, servers = instance
-    hadar = Hadar()
+    hadar = HadarScheduler()
     first = hadar.decide(queue, servers)
     for _ in range(4):
         second = hadar.decide(queue, servers, first)

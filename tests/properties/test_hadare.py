@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.hadare import Forked, JobTracker, dispatched, shared
+from slurmsched.policies.hadare import ForkedJob, JobTracker, assign_nodes, divide_steps
 
 unhurried = settings(max_examples=100, deadline=None)
 rates = st.floats(0.05, 50.0)
@@ -16,7 +16,7 @@ rates = st.floats(0.05, 50.0)
 def test_all_steps_are_dispatched_and_the_last_copy_is_through_as_soon_as_can_be(
     steps: int, speeds: list[float]
 ) -> None:
-    portions = dispatched(steps, speeds)
+    portions = divide_steps(steps, speeds)
 
     assert sum(portions) == steps
     through = max(count / rate for count, rate in zip(portions, speeds, strict=True))
@@ -46,11 +46,11 @@ def test_every_step_counts_exactly_once(
     def begin() -> None:
         nonlocal job, number
         left = sorted(set(range(total)) - done)
-        portions = dispatched(len(left), speeds)
+        portions = divide_steps(len(left), speeds)
         leased.clear(), best.clear(), dead.clear()
         for copy, count in enumerate(portions, start=1):
             leased[copy], left = left[:count], left[count:]
-        job, number = job.begin(dict(enumerate(portions, start=1))), number + 1
+        job, number = job.begin_round(dict(enumerate(portions, start=1))), number + 1
 
     begin()
     for what, copy, of_round, count in events:
@@ -59,14 +59,14 @@ def test_every_step_counts_exactly_once(
             if of_round == number and copy not in dead:
                 best[copy] = max(best.get(copy, 0), min(count, len(leased[copy])))
         elif what == "end":
-            job = job.end(copy, number)
+            job = job.end_copy(copy, number)
             dead.add(copy)
         else:
             for one, steps in leased.items():
                 fresh = set(steps[: best.get(one, 0)])
                 assert not fresh & done
                 done |= fresh
-            job = job.close()
+            job = job.close_round()
             assert job.aggregated == len(done)
             if job.finished:
                 return
@@ -74,21 +74,21 @@ def test_every_step_counts_exactly_once(
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> list[Forked]:
+def batches(draw: st.DrawFn) -> list[ForkedJob]:
     nodes = draw(st.integers(1, 6))
     speeds = st.tuples(*[st.floats(0.1, 3.0)] * nodes)
-    return [Forked(f"j{at}", draw(st.integers(1, 4000)), draw(speeds)) for at in range(draw(st.integers(1, 6)))]
+    return [ForkedJob(f"j{at}", draw(st.integers(1, 4000)), draw(speeds)) for at in range(draw(st.integers(1, 6)))]
 
 
 @unhurried
 @given(batches(), st.floats(20.0, 400.0))
-def test_no_node_is_idle_but_in_the_last_round(jobs: list[Forked], slot: float) -> None:
+def test_no_node_is_idle_but_in_the_last_round(jobs: list[ForkedJob], slot: float) -> None:
     """Theorem 3. Every step is shorter than a round, on every node."""
     nodes = len(jobs[0].rates)
-    left = {job.job: job.left for job in jobs}
+    left = {job.job: job.remaining for job in jobs}
     for _ in range(100_000):
-        now = [Forked(job.job, left[job.job], job.rates) for job in jobs]
-        plan = shared(now, slot)
+        now = [ForkedJob(job.job, left[job.job], job.rates) for job in jobs]
+        plan = assign_nodes(now, slot)
         by_name = {job.job: job for job in now}
         busy = [node for portions in plan.values() for node in portions]
         assert len(busy) == len(set(busy))

@@ -10,16 +10,15 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.sources import CommandSource
-from slurmsched.bench.hostile_batches import NODES, NOW
-from slurmsched.bench.hostile_jobs import MadeUpJob, Release
-from slurmsched.bench.hostile_rounds import feed_hostile
-from slurmsched.bench.hostile_slurm import MadeUpSlurm
+from slurmsched.bench.hostile_rounds import run_hostile
+from slurmsched.bench.hostile_slurm import FakeJob, FakeSlurm, SlurmRelease
+from slurmsched.bench.hostile_text import NODES, NOW
 
 RECORDS = 20_000
-HONEST = MadeUpJob(1000, "alice", 2001, 2, NOW - 500, text={"comment": b"synsched:task=image"})
-HOSTILE = MadeUpJob(1001, "mallory", 2004, 1, NOW - 400, node="n1", indices=(0,), started=NOW - 300)
+HONEST = FakeJob(1000, "alice", 2001, 2, NOW - 500, text={"comment": b"synsched:task=image"})
+HOSTILE = FakeJob(1001, "mallory", 2004, 1, NOW - 400, node="n1", indices=(0,), start_time=NOW - 300)
 FILLED = {
     "blanks behind a comment": b"a WorkDir=x Comment=z%b y",
     "brackets of node lists": b" Nodes=%b CPU_IDs=0 Mem=1 GRES=gpu:v100:1(IDX:0)",
@@ -34,51 +33,54 @@ PIECES = {
 }
 
 
-def backend(release: Release) -> tuple[SlurmBackend, MadeUpSlurm]:
+def backend(release: SlurmRelease) -> tuple[SlurmBackend, FakeSlurm]:
     """A reader that has seen the cluster with an honest job, so that only jobs are new to it."""
-    slurm = MadeUpSlurm(release, NODES[:1], (HONEST,))
-    reader = SlurmBackend(Commands(30.0, run=slurm), CommandSource(), lambda: float(NOW), user=lambda: "synsched")
+    slurm = FakeSlurm(release, NODES[:1], (HONEST,))
+    reader = SlurmBackend(Commands(30.0, runner=slurm), CommandSource(), lambda: float(NOW), user=lambda: "synsched")
     reader.observe()
     return reader, slurm
 
 
-def long_job(kind: str, size: int) -> MadeUpJob:
+def long_job(kind: str, size: int) -> FakeJob:
     """Arguments of about `size` bytes, as 22.05 shows them, and the submit line of 26.05."""
     text = FILLED[kind] % (PIECES[kind] * (size // len(PIECES[kind])))
     return replace(
-        HOSTILE, record=b"", cells={}, text={"arguments": text, "comment": text[:1024], "network": text[:1024]}
+        HOSTILE,
+        scontrol_line=b"",
+        squeue_cells={},
+        text={"arguments": text, "comment": text[:1024], "network": text[:1024]},
     )
 
 
-def cpu_seconds(release: Release, job: MadeUpJob) -> float:
+def cpu_seconds(release: SlurmRelease, job: FakeJob) -> float:
     """The least of three polls that see the job for the first time beside an honest one, without rendering it."""
     spent = []
     for _ in range(3):
         reader, slurm = backend(release)
         slurm.jobs.append(job)
         gc.collect()
-        slurm.spent, began = 0.0, time.thread_time()
+        slurm.own_cpu_seconds, began = 0.0, time.thread_time()
         reader.observe()
-        spent.append(time.thread_time() - began - slurm.spent)
+        spent.append(time.thread_time() - began - slurm.own_cpu_seconds)
     return min(spent)
 
 
 @pytest.mark.timeout(600)
 def test_twenty_thousand_hostile_jobs_change_nothing_for_anybody_else() -> None:
-    found = feed_hostile(RECORDS, seed=1, workers=1)
+    found = run_hostile(RECORDS, seed=1, workers=1)
     assert found.records >= RECORDS
     assert (found.crashes, found.changed_jobs, found.misread_jobs, found.lost_jobs) == (0, 0, 0, 0), found.examples
 
 
 def test_twice_the_hostile_jobs_take_no_more_memory() -> None:
-    few, many = feed_hostile(1_500, seed=2), feed_hostile(6_000, seed=2)
+    few, many = run_hostile(1_500, seed=2), run_hostile(6_000, seed=2)
     assert many.peak_rss_mb < 1.5 * few.peak_rss_mb
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("release", Release, ids=str)
+@pytest.mark.parametrize("release", SlurmRelease, ids=str)
 @pytest.mark.parametrize("kind", FILLED)
-def test_reading_a_record_takes_time_in_proportion_to_its_length(release: Release, kind: str) -> None:
+def test_reading_a_record_takes_time_in_proportion_to_its_length(release: SlurmRelease, kind: str) -> None:
     cpu_seconds(release, long_job(kind, 500))
     # Short ones first: where time grows with the square of the length, the long ones would take hours.
     for size, times in ((2_000, 4), (64_000, 8)):
@@ -89,9 +91,9 @@ def test_reading_a_record_takes_time_in_proportion_to_its_length(release: Releas
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("release", Release, ids=str)
+@pytest.mark.parametrize("release", SlurmRelease, ids=str)
 @pytest.mark.parametrize("kind", FILLED)
-def test_reading_a_record_takes_memory_in_proportion_to_its_length(release: Release, kind: str) -> None:
+def test_reading_a_record_takes_memory_in_proportion_to_its_length(release: SlurmRelease, kind: str) -> None:
     size = 100_000
     reader, slurm = backend(release)
     slurm.jobs.append(long_job(kind, size))

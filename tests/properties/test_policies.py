@@ -10,8 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
-from slurmsched.model import Code, Decision, Job, JobState, Node, Reason, Request, Resources, Share, Snapshot, Target
-from slurmsched.policies import Situation, System, system
+from slurmsched.model import (
+    Decision,
+    Job,
+    JobState,
+    Node,
+    NodeAllocation,
+    Reason,
+    ReasonCode,
+    Request,
+    Resources,
+    Snapshot,
+    Target,
+)
+from slurmsched.policies import Policy, Situation, policy
 from tests.builders import GIB, job, node, snapshot
 
 PROFILES = shipped_profiles()
@@ -25,22 +37,22 @@ CACHED = Profile(
     },
     "by hand",
 )
-SYSTEMS = [system(name, order) for name in ("synergy", "proportional") for order in ("fifo", "srtf", "las", "ftf")]
+SYSTEMS = [policy(name, order) for name in ("synergy", "proportional") for order in ("fifo", "srtf", "las", "ftf")]
 SYSTEMS += [
-    system("synergy", "las", ()),
-    system("slurm"),
-    system("synergy-greedy", "srtf"),
-    system("drf"),
-    system("tetris"),
-    system("tesserae"),
-    system("tesserae-ftf"),
-    system("tesserae-packed"),
-    system("tiresias"),
-    system("yarn-cs"),
-    system("gavel"),
-    system("hadar"),
-    system("hadare"),
-    system("gandiva-fair"),
+    policy("synergy", "las", ()),
+    policy("slurm"),
+    policy("synergy-greedy", "srtf"),
+    policy("drf"),
+    policy("tetris"),
+    policy("tesserae"),
+    policy("tesserae-ftf"),
+    policy("tesserae-packed"),
+    policy("tiresias"),
+    policy("yarn-cs"),
+    policy("gavel"),
+    policy("hadar"),
+    policy("hadare"),
+    policy("gandiva-fair"),
 ]
 
 MIXING = ("hadar", "hadare")
@@ -117,12 +129,12 @@ def situations(draw: st.DrawFn) -> Situation:
     service = {j.id: draw(st.sampled_from((0.0, 5e3, 2e4, 1e5))) for j in early}
     late = [replace(j, id=f"{100 + int(j.id)}") for j in draw(waiting_jobs(6))]
     after = _after(cluster, early, begun, late)
-    return replace(_situation(after, service), moves=draw(st.sampled_from((0, 1, 8))))
+    return replace(_situation(after, service), max_moves=draw(st.sampled_from((0, 1, 8))))
 
 
 @unhurried
 @given(situations(), systems)
-def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situation, chosen: System) -> None:
+def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situation, chosen: Policy) -> None:
     decision = chosen.decide(situation)
     every = {j.id for j in situation.jobs}
     assert set(decision.targets) | set(decision.waiting) == every
@@ -134,11 +146,11 @@ def test_every_job_is_either_a_target_or_waiting_and_ranked_once(situation: Situ
 
 @unhurried
 @given(situations(), systems)
-def test_nothing_is_given_twice(situation: Situation, chosen: System) -> None:
+def test_nothing_is_given_twice(situation: Situation, chosen: Policy) -> None:
     decision = chosen.decide(situation)
     taken, gpus = defaultdict[str, Resources](Resources), defaultdict[tuple[str, str], int](int)
     for target in decision.targets.values():
-        for share in target.shares:
+        for share in target.allocations:
             taken[share.node] += share.resources
             gpus[share.node, share.gpu_type] += share.resources.gpus
     for one in situation.snapshot.nodes:
@@ -150,9 +162,9 @@ def test_nothing_is_given_twice(situation: Situation, chosen: System) -> None:
 
 @unhurried
 @given(situations(), systems)
-def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situation, chosen: System) -> None:
+def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situation, chosen: Policy) -> None:
     for target in chosen.decide(situation).targets.values():
-        request, shares = situation.snapshot.job[target.job].request, target.shares
+        request, shares = situation.snapshot.jobs_by_id[target.job].original_request, target.allocations
         assert target.resources.gpus == request.gpus
         assert request.nodes <= len(set(target.nodes)) == len(shares) <= (request.max_nodes or request.nodes)
         assert len({share.gpu_type for share in shares}) == 1 or (chosen.name in MIXING and not request.gpu_type)
@@ -163,10 +175,10 @@ def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situat
 
 @unhurried
 @given(situations(), sizing)
-def test_cpus_are_whole_tasks_and_alike_for_each_gpu(situation: Situation, chosen: System) -> None:
+def test_cpus_are_whole_tasks_and_alike_for_each_gpu(situation: Situation, chosen: Policy) -> None:
     for target in chosen.decide(situation).targets.values():
-        request = situation.snapshot.job[target.job].request
-        for share in () if request.exclusive else target.shares:
+        request = situation.snapshot.jobs_by_id[target.job].original_request
+        for share in () if request.exclusive else target.allocations:
             tasks, rest = divmod(request.tasks * share.resources.gpus, request.gpus)
             assert share.resources.cpus % (tasks + (rest > 0)) == 0
             assert share.resources.cpus * request.gpus == target.resources.cpus * share.resources.gpus
@@ -174,48 +186,50 @@ def test_cpus_are_whole_tasks_and_alike_for_each_gpu(situation: Situation, chose
 
 @unhurried
 @given(situations(), tuned)
-def test_no_profiled_job_is_slower_than_at_its_share_in_whole_tasks(situation: Situation, chosen: System) -> None:
+def test_no_profiled_job_is_slower_than_at_its_share_in_whole_tasks(situation: Situation, chosen: Policy) -> None:
     for target in chosen.decide(situation).targets.values():
-        one = situation.snapshot.job[target.job]
-        if one.shares == target.shares:
+        one = situation.snapshot.jobs_by_id[target.job]
+        if one.allocations == target.allocations:
             continue
         at_share = _in_whole_tasks(one, target, situation.snapshot)
-        slowest = situation.knowledge.relative_speed(one, at_share, situation.snapshot.node)
+        slowest = situation.knowledge.relative_speed(one, at_share, situation.snapshot.nodes_by_name)
         assert target.speed >= slowest - 1e-9
-        if not one.request.exclusive and situation.knowledge.profile(one) is None:
-            assert 0 <= target.resources.cpus - one.request.cpus < one.request.gpus
-        assert all(share.resources.memory >= one.request.memory for share in target.shares)
+        if not one.original_request.exclusive and situation.knowledge.profile(one) is None:
+            assert 0 <= target.resources.cpus - one.original_request.cpus < one.original_request.gpus
+        assert all(share.resources.memory >= one.original_request.memory for share in target.allocations)
 
 
 @unhurried
 @given(situations(), systems)
-def test_only_what_gives_way_to_somebody_leaves_and_no_more_than_may(situation: Situation, chosen: System) -> None:
+def test_only_what_gives_way_to_somebody_leaves_and_no_more_than_may(situation: Situation, chosen: Policy) -> None:
     decision = chosen.decide(situation)
     changed = {
         j.id
         for j in situation.jobs
-        if j.shares and (j.id not in decision.targets or decision.targets[j.id].shares != j.shares)
+        if j.allocations and (j.id not in decision.targets or decision.targets[j.id].allocations != j.allocations)
     }
     assert changed == set(decision.victims)
-    assert len(decision.victims) <= situation.moves
+    assert len(decision.victims) <= situation.max_moves
     for victim, newcomer in decision.victims.items():
-        assert situation.snapshot.job[victim].shares
+        assert situation.snapshot.jobs_by_id[victim].allocations
         assert newcomer in decision.targets
-        assert newcomer in changed or not situation.snapshot.job[newcomer].shares
+        assert newcomer in changed or not situation.snapshot.jobs_by_id[newcomer].allocations
 
 
 @unhurried
 @given(situations(), systems)
-def test_what_is_fixed_is_left_alone(situation: Situation, chosen: System) -> None:
-    running = {j.id: j for j in situation.jobs if j.shares}
-    decision = chosen.decide(replace(situation, fixed=dict.fromkeys(running, Reason(Code.ASKED_TO_STAY))))
+def test_what_is_fixed_is_left_alone(situation: Situation, chosen: Policy) -> None:
+    running = {j.id: j for j in situation.jobs if j.allocations}
+    decision = chosen.decide(
+        replace(situation, non_preemptible=dict.fromkeys(running, Reason(ReasonCode.ASKED_TO_STAY)))
+    )
     assert not decision.victims
-    assert all(decision.targets[j.id].shares == j.shares for j in running.values())
+    assert all(decision.targets[j.id].allocations == j.allocations for j in running.values())
 
 
 @unhurried
 @given(situations(), systems)
-def test_the_same_question_has_the_same_answer(situation: Situation, chosen: System) -> None:
+def test_the_same_question_has_the_same_answer(situation: Situation, chosen: Policy) -> None:
     turned = replace(situation, jobs=situation.jobs[::-1])
     assert chosen.decide(situation) == chosen.decide(situation)
     assert chosen.decide(turned).targets == chosen.decide(situation).targets
@@ -223,7 +237,7 @@ def test_the_same_question_has_the_same_answer(situation: Situation, chosen: Sys
 
 @unhurried
 @given(situations(), systems)
-def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situation: Situation, chosen: System) -> None:
+def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situation: Situation, chosen: Policy) -> None:
     first = chosen.decide(situation)
     second = chosen.decide(_next_round(situation, first))
     assert not set(first.victims.values()) & set(second.victims)
@@ -231,9 +245,9 @@ def test_a_newcomer_that_displaced_somebody_is_not_displaced_next_round(situatio
 
 @unhurried
 @given(situations(), systems)
-def test_deciding_again_and_again_comes_to_rest_and_then_changes_nothing(situation: Situation, chosen: System) -> None:
+def test_deciding_again_and_again_comes_to_rest_and_then_changes_nothing(situation: Situation, chosen: Policy) -> None:
     """What leaves for one newcomer may make room for another the round after; that ends, and goes in no circle."""
-    generous = replace(situation, moves=100)
+    generous = replace(situation, max_moves=100)
     first = chosen.decide(generous)
     for _ in generous.jobs:
         generous = _next_round(generous, first)
@@ -244,17 +258,17 @@ def test_deciding_again_and_again_comes_to_rest_and_then_changes_nothing(situati
     assert not again.victims
     assert {j: t.resources for j, t in again.targets.items()} == {j: t.resources for j, t in first.targets.items()}
     assert {j: t.nodes for j, t in again.targets.items()} == {j: t.nodes for j, t in first.targets.items()}
-    assert all(target.reasons[0].code is Code.KEEPS_LEASE for target in again.targets.values())
+    assert all(target.reasons[0].code is ReasonCode.KEEPS_LEASE for target in again.targets.values())
 
 
 @unhurried
 @given(situations(), tuned)
-def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: Situation, chosen: System) -> None:
+def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: Situation, chosen: Policy) -> None:
     cluster = _bare(situation.snapshot)
     singles = [_profiled(j) for j in situation.jobs]
     early, late = singles[::2], singles[1::2]
     begun = chosen.decide(_situation(snapshot(cluster, early)))
-    decision = chosen.decide(replace(_situation(_after(cluster, early, begun, late)), moves=100))
+    decision = chosen.decide(replace(_situation(_after(cluster, early, begun, late)), max_moves=100))
     idle = sum(gpu.idle for one in cluster for gpu in one.gpus)
     assert len(decision.targets) == min(idle, len(singles))
 
@@ -262,7 +276,7 @@ def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: S
 def _profiled(one: Job) -> Job:
     """The job with one GPU of any type and a model whose speed is known."""
     hints = replace(one.hints, model=one.hints.model or "resnet18", task=None)
-    return replace(one, request=Request(gpus=1), hints=hints, shares=(), state=JobState.PENDING)
+    return replace(one, original_request=Request(gpus=1), hints=hints, allocations=(), state=JobState.PENDING)
 
 
 def _situation(seen: Snapshot, service: dict[str, float] | None = None) -> Situation:
@@ -270,7 +284,7 @@ def _situation(seen: Snapshot, service: dict[str, float] | None = None) -> Situa
         snapshot=seen,
         jobs=seen.jobs,
         knowledge=Knowledge({**PROFILES.models, "cached": CACHED}, PROFILES.tasks, service or {}),
-        usable={"gpu": frozenset(one.name for one in seen.nodes)},
+        open_nodes={"gpu": frozenset(one.name for one in seen.nodes)},
     )
 
 
@@ -285,13 +299,13 @@ def _after(cluster: list[Node], jobs: Iterable[Job], decision: Decision, late: I
     idle = {(n.name, t): [g.index for g in n.gpus if g.idle and g.type == t] for n in cluster for t in n.gpu_types}
     held = list[Job]()
     for one in jobs:
-        shares = list[Share]()
-        for share in decision.targets[one.id].shares if one.id in decision.targets else ():
+        shares = list[NodeAllocation]()
+        for share in decision.targets[one.id].allocations if one.id in decision.targets else ():
             free = idle[share.node, share.gpu_type]
             indices = tuple(free.pop(0) for _ in range(share.resources.gpus))
             shares.append(replace(share, indices=indices))
         state = JobState.RUNNING if shares else JobState.PENDING
-        held.append(replace(one, shares=tuple(shares), state=state))
+        held.append(replace(one, allocations=tuple(shares), state=state))
     return snapshot(cluster, [*held, *late])
 
 
@@ -299,21 +313,25 @@ def _bare(seen: Snapshot) -> list[Node]:
     """The nodes with nothing of these jobs on them."""
     found = []
     for one in seen.nodes:
-        held = {index for j in seen.jobs for s in j.shares if s.node == one.name for index in s.indices}
+        held = {index for j in seen.jobs for s in j.allocations if s.node == one.name for index in s.indices}
         devices = tuple(replace(gpu, used=0) if gpu.index in held else gpu for gpu in one.gpus)
         found.append(replace(one, gpus=devices, used=one.used - _held_on(one.name, seen.jobs)))
     return found
 
 
 def _held_on(name: str, jobs: Iterable[Job]) -> Resources:
-    return sum((share.resources for j in jobs for share in j.shares if share.node == name), Resources())
+    return sum((share.resources for j in jobs for share in j.allocations if share.node == name), Resources())
 
 
-def _in_whole_tasks(one: Job, target: Target, seen: Snapshot) -> list[Share]:
+def _in_whole_tasks(one: Job, target: Target, seen: Snapshot) -> list[NodeAllocation]:
     """The same GPUs with their proportional share, rounded down to whole CPUs for each task."""
     found = []
-    for share in target.shares:
-        fair = seen.node[share.node].proportional(share.resources.gpus)
-        tasks = -(-max(one.request.tasks, one.request.nodes) * share.resources.gpus // one.request.gpus)
+    for share in target.allocations:
+        fair = seen.nodes_by_name[share.node].proportional_share(share.resources.gpus)
+        tasks = -(
+            -max(one.original_request.tasks, one.original_request.nodes)
+            * share.resources.gpus
+            // one.original_request.gpus
+        )
         found.append(replace(share, resources=replace(fair, cpus=max(fair.cpus // tasks, 1) * tasks)))
     return found

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.daemon.ingesting import ingest
-from slurmsched.doctor.reports import about_reports
+from slurmsched.daemon.job_reports import ingest
+from slurmsched.doctor.installation import check_reports
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.report import Report, Stage, decode, encode
-from slurmsched.store.rows import ComplaintRow
+from slurmsched.jobside.report import Report, Stage, decode_report, encode_report
+from slurmsched.store.rows import RejectedReportRow
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
@@ -25,19 +25,19 @@ NOW = 1_000.0
 OWNER = job(1).user
 GOOD = Report("1", 0, Stage.RUNNING, NOW, 500, 400, 800.0, 0.5, -1, "n1", (0,), 3, 100)
 NUMBERS = some.integers() | some.floats() | some.just(10**400) | some.booleans() | some.text(max_size=5) | some.none()
-FIELDS = some.sampled_from([*json.loads(encode(GOOD)), "more"])
+FIELDS = some.sampled_from([*json.loads(encode_report(GOOD)), "more"])
 CHANGED = some.dictionaries(FIELDS, NUMBERS | some.lists(NUMBERS), max_size=4)
-ALMOST = CHANGED.map(lambda changed: json.dumps({**json.loads(encode(GOOD)), **changed}).encode())
-CUT = some.integers(0, len(encode(GOOD))).map(lambda end: encode(GOOD)[:end])
+ALMOST = CHANGED.map(lambda changed: json.dumps({**json.loads(encode_report(GOOD)), **changed}).encode())
+CUT = some.integers(0, len(encode_report(GOOD))).map(lambda end: encode_report(GOOD)[:end])
 
 
 @given(some.binary(max_size=5000) | ALMOST | CUT)
 def test_any_bytes_are_a_report_or_are_refused(data: bytes) -> None:
     try:
-        report = decode(data)
+        report = decode_report(data)
     except ReportError:
         return
-    assert decode(encode(report)) == report
+    assert decode_report(encode_report(report)) == report
 
 
 LYING = some.fixed_dictionaries(
@@ -53,7 +53,7 @@ LYING = some.fixed_dictionaries(
         "node": some.sampled_from(["", "n1", "n2"]),
         "gpus": some.lists(some.integers(0, 9), max_size=3),
     },
-).map(lambda changed: encode(replace(GOOD, **{"job": "2", "gpus": (1,), **changed})))  # type: ignore[arg-type]  # any
+).map(lambda changed: encode_report(replace(GOOD, **{"job": "2", "gpus": (1,), **changed})))  # type: ignore[arg-type]  # any
 
 
 @given(some.binary(max_size=5000) | ALMOST | CUT | LYING)
@@ -61,7 +61,7 @@ def test_a_hostile_file_changes_nothing_but_its_own_jobs_record_and_is_named(dat
     with TemporaryDirectory() as folder:
         own = Path(folder) / str(os.getuid())
         own.mkdir()
-        (own / "1.json").write_bytes(encode(GOOD))
+        (own / "1.json").write_bytes(encode_report(GOOD))
         honest, _, _ = taken_in(folder)
         (own / "2.json").write_bytes(data)
         both, believed, said = taken_in(folder)
@@ -81,5 +81,5 @@ def taken_in(folder: str) -> tuple[Sequence[Mapping[str, object]], bool, Sequenc
         ingest(Path(folder), seen, ["1", "2"], store.measurements, lambda _user: os.getuid())
         kept = [*store.database.rows("SELECT * FROM reported"), *store.database.rows("SELECT * FROM rates")]
         rows = store.database.rows("SELECT * FROM complaints")
-        found = about_reports([ComplaintRow(**row) for row in rows])
-        return kept, "2" in store.measurements.words(("2",)), [finding.sentence for finding in found]
+        found = check_reports([RejectedReportRow(**row) for row in rows])
+        return kept, "2" in store.measurements.last_reports(("2",)), [finding.sentence for finding in found]

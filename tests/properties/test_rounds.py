@@ -9,30 +9,29 @@ from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
-    Code,
     Decision,
     Hold,
     Job,
     JobState,
-    Memory,
+    NodeAllocation,
     Operation,
     Plan,
     Reason,
+    ReasonCode,
     Request,
     Result,
-    Share,
+    SchedulerState,
     Snapshot,
     Verb,
 )
-from slurmsched.policies.protocol import Situation
-from slurmsched.rounds.giving_back import release_plan
-from slurmsched.rounds.planning import plan
-from slurmsched.rounds.progress import Done, ready
-from slurmsched.rounds.recovery import recover
+from slurmsched.policies.stages import Situation
+from slurmsched.rounds.planner import make_plan
+from slurmsched.rounds.progress import FinishedOperation, ready_operations
+from slurmsched.rounds.recovery import resolve_intents
+from slurmsched.rounds.release import release_plan, with_original_requests
 from slurmsched.rounds.round import run_round
-from slurmsched.rounds.shapes import same, shape_of
-from slurmsched.rounds.standing import recalled
-from slurmsched.settings.definition import Guards, Manage, Mode, Policy, Rounds, Settings
+from slurmsched.rounds.specs import equivalent, spec_of
+from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from tests.builders import job, node, share, snapshot
 from tests.ideal_cluster import IdealCluster
 from tests.prescribing import Anyone, InOrder, decision, situation
@@ -52,20 +51,20 @@ class World:
 
     @property
     def situation(self) -> Situation:
-        at_hand = situation(self.seen, dict.fromkeys(self.fixed, Reason(Code.ASKED_TO_STAY)))
+        at_hand = situation(self.seen, dict.fromkeys(self.fixed, Reason(ReasonCode.ASKED_TO_STAY)))
         return replace(at_hand, jobs=tuple(entry for entry in at_hand.jobs if entry.id != self.foreign.id))
 
     def cluster(self) -> IdealCluster:
         bare = [node(n.name, GPUS, cpus=CPUS, memory=MEMORY) for n in self.seen.nodes]
         return IdealCluster(bare, self.seen.jobs)
 
-    def planned(self, decided: Decision, seen: Snapshot | None = None, memory: Memory | None = None) -> Plan:
+    def planned(self, decided: Decision, seen: Snapshot | None = None, memory: SchedulerState | None = None) -> Plan:
         at_hand = self.situation
         if seen is not None:
-            known = recalled(seen, memory or Memory())
-            live = (known.job[entry.id] for entry in at_hand.jobs)
+            known = with_original_requests(seen, memory or SchedulerState())
+            live = (known.jobs_by_id[entry.id] for entry in at_hand.jobs)
             at_hand = replace(at_hand, snapshot=known, jobs=tuple(live))
-        return plan(at_hand, decided, memory or Memory(), SETTINGS, Anyone(), mode=Mode.ENFORCE)
+        return make_plan(at_hand, decided, memory or SchedulerState(), SETTINGS, Anyone(), mode=Mode.ENFORCE)
 
 
 @st.composite
@@ -93,7 +92,7 @@ def worlds(draw: st.DrawFn) -> World:
         )
         hold = draw(st.sampled_from([Hold.NONE, Hold.ADMIN, Hold.REQUEUED]))
         jobs.append(job(len(jobs) + 1, request=asked, hold=hold))
-    foreign = job("foreign", 0, on=[Share(names[0], share(names[0], 0, cpus=0, memory=0).resources)])
+    foreign = job("foreign", 0, on=[NodeAllocation(names[0], share(names[0], 0, cpus=0, memory=0).resources)])
     running = [entry.id for entry in jobs if entry.state is JobState.RUNNING]
     fixed = frozenset(draw(st.sets(st.sampled_from(running)))) if running else frozenset[str]()
     order = tuple(draw(st.permutations([entry.id for entry in jobs])))
@@ -157,8 +156,8 @@ def test_a_sound_decision_is_reached_and_the_next_plan_is_empty(world: World) ->
     cluster = world.cluster()
     after = cluster.follow(first)
     for target in decided.targets.values():
-        assert after.job[target.job].state is JobState.RUNNING
-        assert sorted(after.job[target.job].nodes) == sorted(target.nodes)
+        assert after.jobs_by_id[target.job].state is JobState.RUNNING
+        assert sorted(after.jobs_by_id[target.job].nodes) == sorted(target.nodes)
     assert world.planned(decided, after, cluster.remembered(world.seen)).operations == ()
 
 
@@ -166,22 +165,22 @@ def test_a_sound_decision_is_reached_and_the_next_plan_is_empty(world: World) ->
 @settings(deadline=None)
 def test_after_any_part_of_a_plan_giving_back_leaves_nothing_held_or_pinned(world: World, stop: int) -> None:
     cluster, whole = world.cluster(), world.planned(InOrder(world.order).decide(world.situation))
-    done: dict[int, Done] = {}
-    while batch := ready(whole, done, cluster.observe(), cluster.time + 60)[: stop - len(done)]:
+    done: dict[int, FinishedOperation] = {}
+    while batch := ready_operations(whole, done, cluster.observe(), cluster.time + 60)[: stop - len(done)]:
         for index in batch:
-            done[index] = Done(cluster.execute(whole.operations[index]), cluster.time)
+            done[index] = FinishedOperation(cluster.execute(whole.operations[index]), cluster.time)
     for operation in release_plan(cluster.observe(), cluster.remembered(world.seen)).operations:
         cluster.execute(operation)
-    for after in cluster.observe().in_state(JobState.PENDING):
-        before = world.seen.job[after.id]
-        assert same(shape_of(after.standing), shape_of(before.standing))
+    for after in cluster.observe().jobs_in_state(JobState.PENDING):
+        before = world.seen.jobs_by_id[after.id]
+        assert equivalent(spec_of(after.current_request), spec_of(before.current_request))
         assert after.hold in (Hold.NONE, before.hold)
 
 
 @given(worlds(), st.integers(0, 20))
 @settings(deadline=None)
 def test_undoing_what_was_done_in_reverse_order_restores_every_waiting_job(world: World, stop: int) -> None:
-    undoable = (Verb.HOLD, Verb.RESHAPE)
+    undoable = (Verb.HOLD, Verb.UPDATE)
     operations = world.planned(InOrder(world.order).decide(world.situation)).operations
     part = [op for op in operations if op.verb in undoable and not op.gone][:stop]
     cluster = world.cluster()
@@ -192,8 +191,8 @@ def test_undoing_what_was_done_in_reverse_order_restores_every_waiting_job(world
         assert back is not None
         cluster.execute(back)
     for after in cluster.jobs.values():
-        before = world.seen.job[after.id]
-        assert same(shape_of(after.standing), shape_of(before.standing))
+        before = world.seen.jobs_by_id[after.id]
+        assert equivalent(spec_of(after.current_request), spec_of(before.current_request))
         assert (after.hold, after.state) == (before.hold, before.state)
 
 
@@ -208,7 +207,7 @@ def test_a_kill_around_any_operation_is_told_from_the_cluster(world: World, stop
     for operation in atoms[stop : stop + 1]:
         if happened:
             cluster.execute(operation)
-        ((_, result),) = recover([operation], cluster.observe(), Memory()).results
+        ((_, result),) = resolve_intents([operation], cluster.observe(), SchedulerState()).results
         # a RELEASE of a job that nothing held cannot be told from none: either way it may start
         nothing_to_see = operation.verb is Verb.RELEASE and operation.before == Hold.NONE.value
         assert result is (Result.DONE if happened or nothing_to_see else Result.FAILED)
@@ -220,21 +219,25 @@ def test_a_round_of_a_named_system_is_reached_and_the_next_one_has_nothing_to_do
     world: World, system: str, order: str
 ) -> None:
     chosen = Settings(
-        manage=Manage(partitions=("gpu",)),
-        rounds=Rounds(mode=Mode.ENFORCE),
-        policy=Policy(system=system, order=order),
-        guards=Guards(min_run_time=0),
+        manage=ManageSettings(partitions=("gpu",)),
+        rounds=RoundSettings(mode=Mode.ENFORCE),
+        policy=PolicySettings(system=system, order=order),
+        guards=GuardSettings(min_run_time=0),
     )
     held = frozenset(entry.id for entry in world.seen.jobs if entry.hold is not Hold.NONE)
-    memory = Memory(held=held, service={name: 100.0 * place for place, name in enumerate(world.order)})
+    memory = SchedulerState(held=held, service={name: 100.0 * place for place, name in enumerate(world.order)})
     first = run_round(world.seen, memory, chosen, Knowledge(), Anyone())
     assert first.plan.deferred == {}
     cluster = world.cluster()
     after = cluster.follow(first.plan)
-    assert {after.job[name].state for name in first.decision.targets} <= {JobState.RUNNING}
+    assert {after.jobs_by_id[name].state for name in first.decision.targets} <= {JobState.RUNNING}
     remembered = cluster.remembered(world.seen)
     still = held | remembered.held
     second = run_round(
-        after, replace(memory, originals=remembered.originals, held=still), chosen, Knowledge(), Anyone()
+        after,
+        replace(memory, original_requests=remembered.original_requests, held=still),
+        chosen,
+        Knowledge(),
+        Anyone(),
     )
     assert second.plan.operations == ()

@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.backends.simulated import Cluster, SimulatedBackend, Submission, VirtualClock
-from slurmsched.backends.simulated.machine import Machine
-from slurmsched.backends.simulated.queueing import Candidate, Ending, _promise, starts
+from slurmsched.backends.simulated import SimulatedBackend, Submission, VirtualClock, VirtualCluster
+from slurmsched.backends.simulated.nodes import SimulatedNode
+from slurmsched.backends.simulated.scheduler import BackfillCandidate, FutureRelease, _reserve, schedule_queue
 from slurmsched.model import (
-    Code,
     Hold,
     Job,
+    JobSpec,
     JobState,
+    NodeAllocation,
     NodeState,
     Operation,
+    OperationValue,
     Reason,
+    ReasonCode,
     Request,
     Result,
-    Shape,
-    Share,
     Snapshot,
-    Value,
     Verb,
     encode,
 )
@@ -53,7 +53,7 @@ submissions = st.builds(
     checkpoint_every=st.one_of(st.none(), st.floats(10, 1000)),
 )
 shapes = st.builds(
-    Shape,
+    JobSpec,
     nodes=st.sampled_from([(), ("a",), ("b",), ("c",)]),
     node_count=st.just(1),
     gpus=st.integers(1, 4),
@@ -64,9 +64,9 @@ shapes = st.builds(
     tasks=st.just(1),
 )
 jobs = st.integers(1, 12).map(str)
-operations: st.SearchStrategy[tuple[Verb, str, Value]] = st.one_of(
+operations: st.SearchStrategy[tuple[Verb, str, OperationValue]] = st.one_of(
     st.tuples(st.sampled_from([Verb.HOLD, Verb.RELEASE, Verb.NOTIFY, Verb.REQUEUE]), jobs, st.none()),
-    st.tuples(st.just(Verb.RESHAPE), jobs, shapes),
+    st.tuples(st.just(Verb.UPDATE), jobs, shapes),
     st.tuples(st.just(Verb.PRIORITIZE), jobs, st.integers(-100, 100)),
 )
 mishaps = st.tuples(st.sampled_from(["down", "drain", "up", "cancel", "suspend", "resume"]), st.integers(0, 11))
@@ -83,7 +83,7 @@ class Metered(SimulatedBackend):
         until = self.clock.now() + seconds
         while self.clock.now() < until:
             busy = sum(machine.used.gpus for machine in self.observe().nodes)
-            following = self.cluster.agenda.next_time
+            following = self.cluster.events.next_time
             step = min(until, until if following is None else following) - self.clock.now()
             self.gpu_seconds += busy * step
             self.clock.advance(step)
@@ -97,14 +97,14 @@ def nothing(_world: SimulatedBackend, _seen: Snapshot) -> None:
 def live(steps: list[tuple[float, object]], check: Callable[[SimulatedBackend, Snapshot], None] = nothing) -> Metered:
     """Let all this happen; `check` looks at every state in between."""
     speed = {"a": 2.0, "b": 1.0, "c": 0.5}
-    world = Metered(Cluster(NODES, speed=lambda _job, shares, _partners: speed[shares[0].node]), VirtualClock())
+    world = Metered(VirtualCluster(NODES, speed=lambda _job, shares, _partners: speed[shares[0].node]), VirtualClock())
     for wait, what in steps:
         world.pass_time(wait)
         match what:
             case Submission():
                 world.submit(what)
-            case (Verb() as verb, str() as subject, None | int() | Shape() as after):
-                world.execute([Operation(verb, subject, Reason(Code.START), None, after)])
+            case (Verb() as verb, str() as subject, None | int() | JobSpec() as after):
+                world.execute([Operation(verb, subject, Reason(ReasonCode.START), None, after)])
             case (str() as mishap, int() as which):
                 happen(world, mishap, which)
         check(world, world.observe())
@@ -118,13 +118,13 @@ def happen(world: SimulatedBackend, mishap: str, which: int) -> None:
     if mishap in states:
         cluster.set_node("abc"[which % 3], states[mishap])
     elif job is not None and mishap == "cancel":
-        cluster.life.cancel(job, cluster.now)
+        cluster.lifecycle.cancel(job, cluster.now)
     elif job is not None and mishap == "suspend" and job.state is JobState.RUNNING:
-        cluster.life.suspend(job, cluster.now)
+        cluster.lifecycle.suspend(job, cluster.now)
     elif job is not None and job.state is JobState.SUSPENDED:
-        free = all(cluster.machines[share.node].cpus >= share.resources.cpus for share in job.shares)
+        free = all(cluster.nodes[share.node].free_cpus >= share.resources.cpus for share in job.allocations)
         if free:
-            cluster.life.resume(job, cluster.now)
+            cluster.lifecycle.resume(job, cluster.now)
 
 
 @given(lives)
@@ -134,14 +134,14 @@ def test_no_device_is_booked_twice_and_the_books_of_a_node_are_the_sum_of_its_jo
 ) -> None:
     def check(world: SimulatedBackend, seen: Snapshot) -> None:
         for machine in seen.nodes:
-            having = [(job, share) for job in seen.jobs for share in job.shares if share.node == machine.name]
+            having = [(job, share) for job in seen.jobs for share in job.allocations if share.node == machine.name]
             devices = [index for _, share in having for index in share.indices]
             assert len(devices) == len(set(devices))
             assert {gpu.index for gpu in machine.gpus if not gpu.idle} == set(devices)
             assert machine.used.gpus == sum(share.resources.gpus for _, share in having)
             assert machine.used.memory == sum(share.resources.memory for _, share in having)
             assert machine.used.cpus == sum(
-                share.resources.cpus for job, share in having if not world.cluster.jobs[job.id].cpus_left
+                share.resources.cpus for job, share in having if not world.cluster.jobs[job.id].cpus_released
             )
             assert machine.used.fits_in(machine.total)
 
@@ -154,11 +154,11 @@ def test_a_job_that_runs_has_what_it_asks_for_and_one_that_waits_has_nothing(ste
     def check(_world: SimulatedBackend, seen: Snapshot) -> None:
         for job in seen.jobs:
             if job.state is JobState.RUNNING:
-                assert job.allocated.gpus == job.standing.gpus
-                assert job.allocated.cpus >= job.standing.cpus
-                assert job.standing.pinned <= set(job.nodes)
+                assert job.allocated.gpus == job.current_request.gpus
+                assert job.allocated.cpus >= job.current_request.cpus
+                assert job.current_request.pinned <= set(job.nodes)
             elif job.state in (JobState.PENDING, JobState.FINISHED):
-                assert not job.shares
+                assert not job.allocations
 
     live(steps, check)
 
@@ -184,13 +184,13 @@ def test_a_held_job_never_starts(steps: list[tuple[float, object]]) -> None:
 def test_gpu_seconds_in_the_accounts_are_what_was_taken(steps: list[tuple[float, object]]) -> None:
     world = live(steps)
     for job in world.cluster.jobs.values():
-        world.cluster.life.cancel(job, world.cluster.now)
+        world.cluster.lifecycle.cancel(job, world.cluster.now)
     world.pass_time(10)
-    intervals = world.cluster.life.intervals
+    intervals = world.cluster.lifecycle.usage_intervals
     assert sum(interval.gpu_seconds for interval in intervals) == pytest.approx(world.gpu_seconds)
     ends: dict[str, float] = {}
     for interval in sorted(intervals, key=lambda interval: interval.start):
-        assert 0 <= interval.kept <= interval.end - interval.start
+        assert 0 <= interval.useful_seconds <= interval.end - interval.start
         assert interval.start >= ends.get(interval.job, 0.0)
         ends[interval.job] = interval.end
 
@@ -198,24 +198,24 @@ def test_gpu_seconds_in_the_accounts_are_what_was_taken(steps: list[tuple[float,
 @given(lives)
 @settings(max_examples=50)
 def test_work_is_done_once(steps: list[tuple[float, object]]) -> None:
-    world = SimulatedBackend(Cluster(NODES), VirtualClock())
+    world = SimulatedBackend(VirtualCluster(NODES), VirtualClock())
     for wait, what in steps:
         world.clock.advance(wait)
         world.observe()
         if isinstance(what, Submission):
             world.submit(replace(what, time_limit=None, requeue=True, held=False))
         elif isinstance(what, tuple) and what[0] in (Verb.REQUEUE, Verb.NOTIFY, Verb.RELEASE):
-            world.execute([Operation(what[0], what[1], Reason(Code.START))])
-    world.execute([Operation(Verb.RELEASE, str(job), Reason(Code.START)) for job in range(41)])
+            world.execute([Operation(what[0], what[1], Reason(ReasonCode.START))])
+    world.execute([Operation(Verb.RELEASE, str(job), Reason(ReasonCode.START)) for job in range(41)])
     world.clock.advance(1e7)
     world.observe()
-    world.execute([Operation(Verb.RELEASE, str(job), Reason(Code.START)) for job in range(41)])
+    world.execute([Operation(Verb.RELEASE, str(job), Reason(ReasonCode.START)) for job in range(41)])
     world.clock.advance(1e7)
     world.observe()
     kept: dict[str, float] = {}
-    for interval in world.cluster.life.intervals:
-        kept[interval.job] = kept.get(interval.job, 0.0) + interval.kept
-    for job in world.cluster.life.ended.values():
+    for interval in world.cluster.lifecycle.usage_intervals:
+        kept[interval.job] = kept.get(interval.job, 0.0) + interval.useful_seconds
+    for job in world.cluster.lifecycle.ended.values():
         assert kept[job.id] == pytest.approx(job.submission.work)
 
 
@@ -232,7 +232,7 @@ def test_the_same_calls_give_the_same_bytes(steps: list[tuple[float, object]]) -
 
 @given(st.lists(submissions, min_size=1, max_size=6), st.data())
 def test_undo_after_an_operation_is_as_if_nothing_had_happened(given_: list[Submission], data: st.DataObject) -> None:
-    world = SimulatedBackend(Cluster(NODES), VirtualClock())
+    world = SimulatedBackend(VirtualCluster(NODES), VirtualClock())
     for machine in NODES:
         world.submit(Submission("root", Request(pinned=frozenset({machine.name}), exclusive=True), 1e9))
     for submission in given_:
@@ -249,26 +249,26 @@ def test_undo_after_an_operation_is_as_if_nothing_had_happened(given_: list[Subm
     assert [o.result for o in world.execute([asked, undo])] == [Result.DONE, Result.DONE]
     after = world.observe()
     if asked.verb is Verb.RELEASE:  # now the hold is an administrator's
-        assert after.job[job.id].hold is Hold.ADMIN
+        assert after.jobs_by_id[job.id].hold is Hold.ADMIN
     else:
         assert after == before
 
 
 def hold(job: Job) -> Operation:
-    return Operation(Verb.HOLD, job.id, Reason(Code.TAKE_OVER))
+    return Operation(Verb.HOLD, job.id, Reason(ReasonCode.TAKE_OVER))
 
 
 def release(job: Job) -> Operation:
-    return Operation(Verb.RELEASE, job.id, Reason(Code.START))
+    return Operation(Verb.RELEASE, job.id, Reason(ReasonCode.START))
 
 
 def nice(job: Job) -> Operation:
-    return Operation(Verb.PRIORITIZE, job.id, Reason(Code.RANK), job.nice, 77)
+    return Operation(Verb.PRIORITIZE, job.id, Reason(ReasonCode.RANK), job.nice, 77)
 
 
-def reshape(job: Job, shape: Shape) -> Operation:
-    standing = job.standing
-    stood = Shape(
+def reshape(job: Job, shape: JobSpec) -> Operation:
+    standing = job.current_request
+    stood = JobSpec(
         tuple(sorted(standing.pinned)),
         standing.nodes,
         standing.gpus,
@@ -279,11 +279,11 @@ def reshape(job: Job, shape: Shape) -> Operation:
         standing.tasks,
         standing.max_nodes,
     )
-    return Operation(Verb.RESHAPE, job.id, Reason(Code.START), stood, shape)
+    return Operation(Verb.UPDATE, job.id, Reason(ReasonCode.START), stood, shape)
 
 
 waiting = st.builds(
-    Candidate,
+    BackfillCandidate,
     job=st.just("job"),
     request=requests.map(lambda request: replace(request, gpu_type=None)),
     places=st.just((("a", "b", "c"),)),
@@ -292,8 +292,10 @@ waiting = st.builds(
 
 
 @given(st.lists(waiting, max_size=6), st.lists(waiting, min_size=1, max_size=8))
-def test_backfill_never_delays_the_first_blocked_job(earlier: list[Candidate], queue: list[Candidate]) -> None:
-    floor = {machine.name: Machine(machine) for machine in NODES}
+def test_backfill_never_delays_the_first_blocked_job(
+    earlier: list[BackfillCandidate], queue: list[BackfillCandidate]
+) -> None:
+    floor = {machine.name: SimulatedNode(machine) for machine in NODES}
     running = [started(floor, shares, candidate) for candidate, shares in begun(earlier, [], floor)]
     reached = begun(queue, running, floor)
     blocked = next((c for c in queue if c.job not in {candidate.job for candidate, _ in reached}), None)
@@ -301,26 +303,28 @@ def test_backfill_never_delays_the_first_blocked_job(earlier: list[Candidate], q
     for candidate, shares in reached:
         if place is not None and queue.index(candidate) < place:
             running.append(started(floor, shares, candidate))
-    promised = None if blocked is None else _promise(blocked, running, floor)
+    promised = None if blocked is None else _reserve(blocked, running, floor)
     for candidate, shares in reached:
         if place is not None and queue.index(candidate) > place:
             running.append(started(floor, shares, candidate))
     if blocked is not None and promised is not None:
-        later = _promise(blocked, running, floor)
+        later = _reserve(blocked, running, floor)
         assert later is not None
-        assert later.at <= promised.at
+        assert later.start <= promised.start
 
 
 def begun(
-    queue: list[Candidate], running: list[Ending], floor: dict[str, Machine]
-) -> list[tuple[Candidate, tuple[Share, ...]]]:
+    queue: list[BackfillCandidate], running: list[FutureRelease], floor: dict[str, SimulatedNode]
+) -> list[tuple[BackfillCandidate, tuple[NodeAllocation, ...]]]:
     """Who of the queue starts; the queue's jobs are numbered in place so that they can be told apart."""
     queue[:] = [replace(candidate, job=f"{place}") for place, candidate in enumerate(queue)]
     by_id = {candidate.job: candidate for candidate in queue}
-    return [(by_id[job], shares) for job, shares in starts(queue, running, floor, 0.0, {})]
+    return [(by_id[job], shares) for job, shares in schedule_queue(queue, running, floor, 0.0, {})]
 
 
-def started(floor: dict[str, Machine], shares: tuple[Share, ...], candidate: Candidate) -> Ending:
+def started(
+    floor: dict[str, SimulatedNode], shares: tuple[NodeAllocation, ...], candidate: BackfillCandidate
+) -> FutureRelease:
     for share in shares:
-        floor[share.node].claim(share)
-    return Ending(shares, inf if candidate.limit is None else candidate.limit)
+        floor[share.node].allocate(share)
+    return FutureRelease(shares, inf if candidate.time_limit is None else candidate.time_limit)

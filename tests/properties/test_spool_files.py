@@ -17,10 +17,10 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.daemon.ingesting import ingest
+from slurmsched.daemon.job_reports import ingest
 from slurmsched.jobside import dispatch
-from slurmsched.jobside.dispatch import FOLDER, Dispatch, read_dispatch
-from slurmsched.jobside.report import LONGEST, Report, Stage, encode
+from slurmsched.jobside.dispatch import DISPATCH_FOLDER, Dispatch, read_dispatch
+from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, encode_report
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
@@ -47,7 +47,7 @@ def hole(size: int) -> Put:
     """A sparse file, with a report at its beginning."""
 
     def put(path: Path) -> None:
-        path.write_bytes(encode(replace(GOOD, job="2")))
+        path.write_bytes(encode_report(replace(GOOD, job="2")))
         os.truncate(path, size)
 
     return put
@@ -60,7 +60,7 @@ def link(target: str) -> Put:
 
 def instead(field: str, value: str) -> bytes:
     """A report with another value of one field, as it would stand in the file."""
-    fields = {**json.loads(encode(replace(GOOD, job="2"))), field: "HERE"}
+    fields = {**json.loads(encode_report(replace(GOOD, job="2"))), field: "HERE"}
     return json.dumps(fields).replace('"HERE"', value).encode()
 
 
@@ -70,8 +70,10 @@ VALUES = some.sampled_from(
 )  # fmt: skip
 NESTED = some.tuples(some.sampled_from(["[", '{"":', '[{"":', " ", "-", '"', "\\", "\x00"]), some.integers(1, 70_000))
 TEXTS = (
-    some.binary(max_size=LONGEST + 10)
-    | some.tuples(some.sampled_from([*json.loads(encode(GOOD)), "version"]), VALUES).map(lambda pair: instead(*pair))
+    some.binary(max_size=MAX_REPORT_BYTES + 10)
+    | some.tuples(some.sampled_from([*json.loads(encode_report(GOOD)), "version"]), VALUES).map(
+        lambda pair: instead(*pair)
+    )
     | NESTED.map(lambda pair: (pair[0] * pair[1]).encode()[:70_000])
     | some.text(max_size=200).map(lambda said: json.dumps(said).encode("utf-16"))
     | some.text(max_size=200).map(lambda said: json.dumps({said: said}).encode("utf-32"))
@@ -84,7 +86,7 @@ SPECIAL: Final[list[Put]] = [
 ]
 KINDS = (
     TEXTS.map(text)
-    | some.sampled_from([LONGEST, LONGEST + 1, 2**32, 2**42]).map(hole)
+    | some.sampled_from([MAX_REPORT_BYTES, MAX_REPORT_BYTES + 1, 2**32, 2**42]).map(hole)
     | some.sampled_from(["/dev/zero", "/dev/stdin", "/proc/self/mem", "2.json", "1.json", "..", "/", "\n"]).map(link)
     | some.sampled_from(SPECIAL)
 )
@@ -113,9 +115,9 @@ def test_thousands_of_files_cost_no_round_more_than_its_bound() -> None:
 @given(KINDS)
 def test_no_kind_of_file_is_taken_for_a_word_of_the_scheduler_or_costs_a_copy_more_than_its_bound(put: Put) -> None:
     with TemporaryDirectory() as folder:
-        there = Path(folder) / FOLDER
+        there = Path(folder) / DISPATCH_FOLDER
         there.mkdir()
-        (there / "1.json").write_bytes(dispatch.encode(WORD))
+        (there / "1.json").write_bytes(dispatch.encode_dispatch(WORD))
         put(there / "12.json")
         began = time.process_time()
         said = read_dispatch(Path(folder), "12", now=1500.0)
@@ -127,7 +129,7 @@ def own_folder(spool: Path) -> Path:
     """The folder of whoever runs the test, with a good report of job 1."""
     own = spool / str(os.getuid())
     own.mkdir()
-    (own / "1.json").write_bytes(encode(GOOD))
+    (own / "1.json").write_bytes(encode_report(GOOD))
     return own
 
 

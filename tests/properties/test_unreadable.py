@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.daemon.releasing import release_all
+from slurmsched.daemon.cleanup import release_all
 from slurmsched.model import JobState, Request, Snapshot, decode
-from slurmsched.rounds.shapes import same, shape_of
+from slurmsched.rounds.specs import equivalent, spec_of
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
 from tests.unit.daemon.world import World
@@ -43,12 +43,12 @@ def nothing_is_lost(world: World, backend: Hiding) -> None:
     world.round()
     seen = world.simulated.observe()
     rows = {row["id"]: row for row in world.store.database.rows("SELECT id, held_by_us, reshaped, original FROM jobs")}
-    held = {job.id for job in seen.in_state(JobState.PENDING) if job.hold.value != "none"}
+    held = {job.id for job in seen.jobs_in_state(JobState.PENDING) if job.hold.value != "none"}
     assert {job for job in held if not rows[job]["held_by_us"]} == set()
-    for job in seen.in_state(JobState.PENDING):
+    for job in seen.jobs_in_state(JobState.PENDING):
         asked = world.cluster.jobs[job.id].submission.request
-        assert same(shape_of(decode(Request, rows[job.id]["original"])), shape_of(asked))
-        assert rows[job.id]["reshaped"] or same(shape_of(job.standing), shape_of(asked))
+        assert equivalent(spec_of(decode(Request, rows[job.id]["original"])), spec_of(asked))
+        assert rows[job.id]["reshaped"] or equivalent(spec_of(job.current_request), spec_of(asked))
     assert world.store.journal.open_intents() == ()
     release_all(world.backend, world.store, world.clock, 120.0)
     assert (world.held(), world.pinned()) == (set(), set())

@@ -17,9 +17,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
-from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.model import Job, Snapshot
 
 KINDS: Final = ("jobs", "nodes", "partitions", "reservations", "set_aside")
@@ -28,7 +28,7 @@ KINDS: Final = ("jobs", "nodes", "partitions", "reservations", "set_aside")
 def main() -> int:
     """The exit code."""
     by_commands = SlurmBackend(Commands(60), CommandSource(), time.time)
-    by_pyslurm = SlurmBackend(Commands(60), PyslurmSource(time.time, 4096, demanded=True), time.time)
+    by_pyslurm = SlurmBackend(Commands(60), PyslurmSource(time.time, 4096, required=True), time.time)
     peaks: dict[str, int] = {}
     before, seconds = timed(by_commands)
     peaks["commands"] = peak_of_children()
@@ -214,10 +214,10 @@ def of_job(job: Job) -> dict[str, Any]:
         "dependency",
     )  # fmt: skip
     return {key: getattr(job, key) for key in plain} | {
-        "features": job.request.features,
-        "tasks": job.request.tasks,
-        "nodes": {share.node: (share.resources.cpus, share.resources.memory) for share in job.shares},
-        "gpus": sum(share.resources.gpus for share in job.shares),
+        "features": job.original_request.features,
+        "tasks": job.original_request.tasks,
+        "nodes": {share.node: (share.resources.cpus, share.resources.memory) for share in job.allocations},
+        "gpus": sum(share.resources.gpus for share in job.allocations),
     }
 
 

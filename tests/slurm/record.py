@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurmsched.backends.slurm.table import columns_query, excluded_query
+from slurmsched.backends.slurm.squeue_table import columns_query, excluded_query
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "docker-slurm" / "cluster"

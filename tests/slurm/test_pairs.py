@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from slurmsched.policies.tesserae import Layout
-from slurmsched.policies.tesserae.deciding import Question, Reading, decide
-from slurmsched.policies.tesserae.seating import in_order
+from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
+from slurmsched.policies.tesserae import PlacementPlan
 from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
@@ -128,7 +127,7 @@ def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing
     once(site)
     status = Status(site)
     assert status.on(1) == {refusing}
-    assert status.why(another).endswith(f"on GPU 1, beside job {refusing}, and these are not to share")
+    assert status.why(another).endswith(f"on GPU 1, beside job {refusing}, and these may not share")
     assert not status.surprises()
 
 
@@ -180,11 +179,11 @@ def test_a_round_in_which_naming_alone_would_move_three_jobs_moves_none(site: Mi
     runs(site, *jobs)
     shown = site.jobs()
     before = [shown[job]["NodeList"] for job in jobs]
-    layout = Layout.of((NODES.index(node), 2, (job,)) for job, node in enumerate(before))
+    layout = PlacementPlan.from_rows((NODES.index(node), 2, (job,)) for job, node in enumerate(before))
     two = np.array([2, 2, 2])
-    question = Question([0, 1, 2], two, np.zeros(3, dtype=int), np.zeros(3, dtype=bool), two, layout)
-    anew = Reading(in_order, widest=0, renaming=False)
-    assert decide(question, np.zeros((1, 1)), anew).moved == {0, 1, 2}, "placed anew in order, all three move"
+    question = TesseraeProblem([0, 1, 2], two, np.zeros(3, dtype=int), np.zeros(3, dtype=bool), two, layout)
+    anew = TesseraeVariant(allocate_in_order, max_packed_width=0, rename_nodes=False)
+    assert plan_round(question, np.zeros((1, 1)), anew).migrated == {0, 1, 2}, "placed anew in order, all three move"
 
     once(site)
     after = site.jobs()

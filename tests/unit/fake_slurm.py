@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurmsched.backends.slurm.commands import Answer
+from slurmsched.backends.slurm.commands import CommandResult
 from tests.unit.fake_jobs import FakeJob, excluded, table
 
 __all__ = ["FakeJob", "FakeNode", "FakeSlurm"]
@@ -73,10 +73,10 @@ class FakeSlurm:
         self.environment: Mapping[str, str] = {}
         self.unknown_columns: frozenset[str] = frozenset({"Exclusive"})
 
-    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         self.environment = env
         if self.down:
-            return Answer(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+            return CommandResult(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
         tool, *words = argv
         answered = {
             "scontrol": self._scontrol,
@@ -86,7 +86,7 @@ class FakeSlurm:
         }.get(tool)
         return answered(words, given) if answered else self._scancel(tool, words)
 
-    def _scontrol(self, words: Sequence[str], given: str) -> Answer:
+    def _scontrol(self, words: Sequence[str], given: str) -> CommandResult:
         match words:
             case []:
                 return self._batch(given.splitlines())
@@ -94,66 +94,68 @@ class FakeSlurm:
                 return self._batch([" ".join(["update", *fields])])
             case ["reconfigure"]:
                 self.ran.append("reconfigure")
-                return Answer(int(bool(self.configuration_error)), "", self.configuration_error)
+                return CommandResult(int(bool(self.configuration_error)), "", self.configuration_error)
             case ["-a", "-d", "-o"]:
                 return self._shown(given.splitlines())
         return self._listed(words)
 
-    def _squeue(self, words: Sequence[str], _given: str) -> Answer:
+    def _squeue(self, words: Sequence[str], _given: str) -> CommandResult:
         self.asked.append("squeue")
         match words:
             case ["-h", "-a", "-t", "all", "-r", "-O", form, "-j", chosen]:
                 found = [job for job in self.jobs.values() if job.answers_to(chosen.split(","))]
                 raw, error = table(found, form, self.unknown_columns)
-                return Answer(0, raw.decode(errors="replace"), error, raw)
+                return CommandResult(0, raw.decode(errors="replace"), error, raw)
             case ["-h", "-a", "-t", "all", ("-O" | "-o") as kind, form, *chosen]:
                 found = [job for job in self.jobs.values() if not chosen or job.answers_to(chosen[1].split(","))]
                 if len(chosen) > 1 and "," not in chosen[1] and not found:
-                    return Answer(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+                    return CommandResult(1, "", "slurm_load_jobs error: Invalid job id specified\n")
                 raw, error = table(found, form, self.unknown_columns) if kind == "-O" else (excluded(found, form), "")
-                return Answer(0, raw.decode(errors="replace"), error, raw)
+                return CommandResult(0, raw.decode(errors="replace"), error, raw)
         raise AssertionError(f"the fake Slurm knows no command squeue {' '.join(words)}")
 
-    def _sacctmgr(self, words: Sequence[str], _given: str) -> Answer:
+    def _sacctmgr(self, words: Sequence[str], _given: str) -> CommandResult:
         match words:
             case ["-nP", "show", "user", name, "format=User,AdminLevel"]:
                 user = name.removeprefix("name=")
-                return Answer(0, f"{user}|{self.levels[user]}\n" if user in self.levels else "", "")
+                return CommandResult(0, f"{user}|{self.levels[user]}\n" if user in self.levels else "", "")
             case ["-nP", "show", "user", "format=User,AdminLevel"]:
-                return Answer(0, "alice|None\n" + "".join(f"{user}|{own}\n" for user, own in self.levels.items()), "")
+                return CommandResult(
+                    0, "alice|None\n" + "".join(f"{user}|{own}\n" for user, own in self.levels.items()), ""
+                )
         raise AssertionError(f"the fake Slurm knows no command sacctmgr {' '.join(words)}")
 
-    def _sshare(self, words: Sequence[str], _given: str) -> Answer:
+    def _sshare(self, words: Sequence[str], _given: str) -> CommandResult:
         if [*words] != ["-a", "-P"]:
             raise AssertionError(f"the fake Slurm knows no command sshare {' '.join(words)}")
         error = "" if self.shares else "slurm_persist_conn_open: failed to send persistent connection init message\n"
-        return Answer(int(not self.shares), self.shares, error)
+        return CommandResult(int(not self.shares), self.shares, error)
 
-    def _scancel(self, tool: str, words: Sequence[str]) -> Answer:
+    def _scancel(self, tool: str, words: Sequence[str]) -> CommandResult:
         match [tool, *words]:
             case ["scancel", signal, "--full", number]:
                 return self._signalled(signal, number)
         raise AssertionError(f"the fake Slurm knows no command {tool} {' '.join(words)}")
 
-    def _listed(self, words: Sequence[str]) -> Answer:
+    def _listed(self, words: Sequence[str]) -> CommandResult:
         what = [word for word in words if not word.startswith("-")]
         self.asked.append(" ".join(what))
         match what:
             case ["show", "job"]:
                 lines = [job.text() for job in self.jobs.values()] or ["No jobs in the system"]
-                return Answer(0, "".join(f"{line}\n" for line in lines), "")
+                return CommandResult(0, "".join(f"{line}\n" for line in lines), "")
             case ["show", "node"]:
-                return Answer(0, "".join(f"{node.text()}\n" for node in self.nodes.values()), "")
+                return CommandResult(0, "".join(f"{node.text()}\n" for node in self.nodes.values()), "")
             case ["show", "partition"]:
-                return Answer(0, PARTITION, "")
+                return CommandResult(0, PARTITION, "")
             case ["show", "reservation"]:
-                return Answer(0, RESERVATION, "")
+                return CommandResult(0, RESERVATION, "")
             case ["show", "config"]:
                 own = f"PrivateData             = {self.private}\nAccountingStorageTRES   = {self.tracked}\n"
-                return Answer(0, CONFIG.replace("24.11.5", self.release) + own, "")
+                return CommandResult(0, CONFIG.replace("24.11.5", self.release) + own, "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
 
-    def _shown(self, lines: Sequence[str]) -> Answer:
+    def _shown(self, lines: Sequence[str]) -> CommandResult:
         """What scontrol prints for `show` lines on its standard input: an echo of each, and the answer behind it."""
         said, errors, code = "", "", 0
         for line in lines:
@@ -169,18 +171,18 @@ class FakeSlurm:
                     code = int(not found)
                 case _:
                     raise AssertionError(f"the fake Slurm is not shown {line}")
-        return Answer(code, f"{said}scontrol: ", errors)
+        return CommandResult(code, f"{said}scontrol: ", errors)
 
     def _found(self, number: str) -> list[FakeJob]:
         return [job for job in self.jobs.values() if job.answers_to([number])]
 
-    def _batch(self, lines: Sequence[str]) -> Answer:
+    def _batch(self, lines: Sequence[str]) -> CommandResult:
         errors = []
         for line in lines:
             words = self._change(line)
             if words:
                 errors.append(words)
-        return Answer(int(bool(errors)), "", "".join(f"{error}\n" for error in errors))
+        return CommandResult(int(bool(errors)), "", "".join(f"{error}\n" for error in errors))
 
     def _change(self, line: str) -> str:
         """Do it; what is written to standard error where it goes wrong."""
@@ -247,11 +249,11 @@ class FakeSlurm:
         self.nodes[name].weight = int(weight)
         return ""
 
-    def _signalled(self, signal: str, number: str) -> Answer:
+    def _signalled(self, signal: str, number: str) -> CommandResult:
         self._before()
         self.ran.append(f"scancel {signal} --full {number}")
         found = self._found(number)
         if found and found[0].state == "RUNNING" and number not in self.refusals:
-            return Answer(0, "", "")
+            return CommandResult(0, "", "")
         words = self.refusals.get(number, "Invalid job id specified" if not found else "Job can not be altered now")
-        return Answer(1, "", f"scancel: error: Kill job error on job id {number}: {words}\n")
+        return CommandResult(1, "", f"scancel: error: Kill job error on job id {number}: {words}\n")

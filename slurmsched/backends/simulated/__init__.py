@@ -1,29 +1,33 @@
 """A virtual cluster behind the Backend protocol, for the demo, tests and experiments. No time passes, nothing runs."""
 
-from slurmsched.backends.simulated.agenda import Happening
 from slurmsched.backends.simulated.backend import SimulatedBackend
-from slurmsched.backends.simulated.clock import VirtualClock
-from slurmsched.backends.simulated.cluster import Cluster
-from slurmsched.backends.simulated.disturbances import CALM, Disturbance, Disturbances
-from slurmsched.backends.simulated.hook import JobSubmit
-from slurmsched.backends.simulated.job import SimulatedJob, Submission
+from slurmsched.backends.simulated.cluster import VirtualCluster
+from slurmsched.backends.simulated.events import NO_FAULTS, Fault, FaultPlan, SimulatedEventKind, VirtualClock
+from slurmsched.backends.simulated.job import (
+    SimulatedJob,
+    Speed,
+    Submission,
+    UsageInterval,
+    profiled_speed,
+    proportional_speed,
+)
+from slurmsched.backends.simulated.job_submit import JobSubmitHook
 from slurmsched.backends.simulated.lifecycle import Delays
-from slurmsched.backends.simulated.work import Interval, Speed, profiled_speed, proportional_speed
 
 __all__ = [
-    "CALM",
-    "Cluster",
+    "NO_FAULTS",
     "Delays",
-    "Disturbance",
-    "Disturbances",
-    "Happening",
-    "Interval",
-    "JobSubmit",
+    "Fault",
+    "FaultPlan",
+    "JobSubmitHook",
     "SimulatedBackend",
+    "SimulatedEventKind",
     "SimulatedJob",
     "Speed",
     "Submission",
+    "UsageInterval",
     "VirtualClock",
+    "VirtualCluster",
     "profiled_speed",
     "proportional_speed",
 ]

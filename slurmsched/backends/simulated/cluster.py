@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from slurmsched.backends.simulated.agenda import Agenda, Event, Happening
-from slurmsched.backends.simulated.eligibility import Places, default_partitions, dependency_left, obstacle
-from slurmsched.backends.simulated.job import SimulatedJob, Submission
+from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
+from slurmsched.backends.simulated.job import JobWork, SimulatedJob, Speed, Submission, proportional_speed
 from slurmsched.backends.simulated.lifecycle import Delays, Lifecycle
-from slurmsched.backends.simulated.machine import Machine
-from slurmsched.backends.simulated.occupancy import endings, free_slots
-from slurmsched.backends.simulated.queueing import Candidate, starts
-from slurmsched.backends.simulated.work import Speed, Work, proportional_speed
+from slurmsched.backends.simulated.nodes import SimulatedNode
+from slurmsched.backends.simulated.scheduler import (
+    BackfillCandidate,
+    EligibleNodes,
+    default_partitions,
+    free_array_slots,
+    future_releases,
+    pending_reason,
+    schedule_queue,
+    unmet_dependencies,
+)
 from slurmsched.model import Hold, JobId, JobState, Node, NodeState, Partition, Reservation, Snapshot
 
-__all__ = ["Cluster"]
-
 _NODE_STATES: Final = {
-    Happening.NODE_DOWN: NodeState.DOWN,
-    Happening.NODE_DRAINED: NodeState.DRAINED,
-    Happening.NODE_UP: NodeState.UP,
+    SimulatedEventKind.NODE_DOWN: NodeState.DOWN,
+    SimulatedEventKind.NODE_DRAINED: NodeState.DRAINED,
+    SimulatedEventKind.NODE_UP: NodeState.UP,
 }
 
 
-def _as_submitted(submission: Submission, _now: float) -> Submission:
+def _unchanged(submission: Submission, _now: float) -> Submission:
     return submission
 
 
-class Cluster:
+class VirtualCluster:
     """Nodes and jobs at `now`. Everything that will happen is on the agenda; `advance` makes it happen.
 
     `hook` sees each submission as job_submit does. The same calls in the same order give the same bytes.
@@ -43,50 +47,50 @@ class Cluster:
         start: float = 0.0,
         speed: Speed = proportional_speed,
         delays: Delays | None = None,
-        hook: Callable[[Submission, float], Submission] = _as_submitted,
+        hook: Callable[[Submission, float], Submission] = _unchanged,
         name: str = "simulated",
     ) -> None:
         self.now = start
         self.name = name
-        self.machines = {node.name: Machine(node) for node in nodes}
-        self.partitions = tuple(partitions) or default_partitions(m.facts for m in self.machines.values())
+        self.nodes = {node.name: SimulatedNode(node) for node in nodes}
+        self.partitions = tuple(partitions) or default_partitions(m.configured for m in self.nodes.values())
         self.reservations = tuple(reservations)
         self.jobs: dict[JobId, SimulatedJob] = {}
-        self.agenda = Agenda()
-        self.life = Lifecycle(self.agenda, self.machines, speed, delays or Delays())
+        self.events = EventQueue()
+        self.lifecycle = Lifecycle(self.events, self.nodes, speed, delays or Delays())
         self._hook = hook
-        self._coming: dict[JobId, tuple[Submission, str, int | None]] = {}
-        self._numbers = 0
+        self._submitted: dict[JobId, tuple[Submission, str, int | None]] = {}
+        self._last_number = 0
         self.changes = 0
         """Grows with everything that a poll would show, the passing of time aside."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
-            self.agenda.enter(Event(edge, Happening.BEGINS))
+            self.events.push(Event(edge, SimulatedEventKind.ELIGIBLE))
 
     def submit(
         self, submission: Submission, at: float | None = None, *, tasks: int = 0, throttle: int | None = None
     ) -> JobId:
         """Like sbatch, now or at a later time; returns the job's number. With `tasks` it is an array `ID_1`, `ID_2` ...
         of which `throttle` may run at once."""
-        self._numbers += 1
-        number = str(self._numbers)
+        self._last_number += 1
+        number = str(self._last_number)
         for job_id in [f"{number}_{task}" for task in range(1, tasks + 1)] or [number]:
-            self._coming[job_id] = (submission, number if tasks else "", throttle)
+            self._submitted[job_id] = (submission, number if tasks else "", throttle)
             if at is not None and at > self.now:
-                self.agenda.enter(Event(at, Happening.SUBMITTED, job_id))
+                self.events.push(Event(at, SimulatedEventKind.SUBMITTED, job_id))
             else:
-                self._enter(job_id)
+                self._add_job(job_id)
         return number
 
-    def _enter(self, job_id: JobId) -> None:
-        submission, array, throttle = self._coming.pop(job_id)
+    def _add_job(self, job_id: JobId) -> None:
+        submission, array, throttle = self._submitted.pop(job_id)
         submission = self._hook(submission, self.now)
         self.jobs[job_id] = SimulatedJob(
             id=job_id,
             number=int(array or job_id),
             submission=submission,
             submit_time=self.now,
-            work=Work(submission.work, submission.checkpoint_every),
-            standing=submission.request,
+            work=JobWork(submission.work, submission.checkpoint_every),
+            current_request=submission.request,
             hold=Hold.USER if submission.held else Hold.NONE,
             nice=submission.nice,
             begin=submission.begin,
@@ -95,99 +99,106 @@ class Cluster:
             dependency=submission.dependency,
         )
         if submission.begin is not None:
-            self.agenda.enter(Event(submission.begin, Happening.BEGINS, job_id))
-        self.life.changed = True
+            self.events.push(Event(submission.begin, SimulatedEventKind.ELIGIBLE, job_id))
+        self.lifecycle.changed = True
 
     @property
     def unfinished(self) -> bool:
         """Whether jobs are still to come, waiting or running."""
-        return bool(self._coming) or any(job.state is not JobState.FINISHED for job in self.jobs.values())
+        return bool(self._submitted) or any(job.state is not JobState.FINISHED for job in self.jobs.values())
 
     def advance(self, until: float) -> None:
         """Let everything happen that is due by `until`, and be there. Slurm's scheduler runs after each change."""
         self.schedule()
-        while (event := self.agenda.take(until)) is not None:
-            self.now = max(self.now, event.at)
-            self._happen(event)
-            following = self.agenda.next_time
+        while (event := self.events.pop_due(until)) is not None:
+            self.now = max(self.now, event.time)
+            self._handle(event)
+            following = self.events.next_time
             if following is None or following > self.now:
                 self.schedule()
         self.now = max(self.now, until)
 
-    def _happen(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         job = self.jobs.get(event.subject)
         self.changes += 1
         match event.kind:
-            case Happening.NODE_DOWN | Happening.NODE_DRAINED | Happening.NODE_UP:
+            case SimulatedEventKind.NODE_DOWN | SimulatedEventKind.NODE_DRAINED | SimulatedEventKind.NODE_UP:
                 self.set_node(event.subject, _NODE_STATES[event.kind])
-            case Happening.SUBMITTED:
-                self._enter(event.subject)
-            case Happening.BEGINS:
-                self.life.changed = True
-            case _ if job is not None and event.run in (None, job.run):
-                self._happen_to(job, event.kind)
+            case SimulatedEventKind.SUBMITTED:
+                self._add_job(event.subject)
+            case SimulatedEventKind.ELIGIBLE:
+                self.lifecycle.changed = True
+            case _ if job is not None and event.run_number in (None, job.run_number):
+                self._handle_job_event(job, event.kind)
 
-    def _happen_to(self, job: SimulatedJob, kind: Happening) -> None:
+    def _handle_job_event(self, job: SimulatedJob, kind: SimulatedEventKind) -> None:
         match kind:
-            case Happening.FINISHES:
-                self.life.finish(job, self.now)
-            case Happening.TIME_LIMIT:
-                self.life.leave(job, "TIMEOUT", self.now)
-            case Happening.CHECKPOINTED:
+            case SimulatedEventKind.WORK_DONE:
+                self.lifecycle.finish(job, self.now)
+            case SimulatedEventKind.TIME_LIMIT:
+                self.lifecycle.begin_completing(job, "TIMEOUT", self.now)
+            case SimulatedEventKind.CHECKPOINTED:
                 job.work.checkpoint(self.now)
-            case Happening.VACATES:
-                self.life.vacate(job, self.now)
-            case Happening.CANCELLED:
-                self.life.cancel(job, self.now)
-            case Happening.FORGOTTEN:
+            case SimulatedEventKind.RESOURCES_FREED:
+                self.lifecycle.free_resources(job, self.now)
+            case SimulatedEventKind.CANCELLED:
+                self.lifecycle.cancel(job, self.now)
+            case SimulatedEventKind.PURGED:
                 del self.jobs[job.id]
 
     def set_node(self, name: str, state: NodeState, reason: str = "") -> None:
         """Up, drained or down. Jobs on a node that goes down are requeued where they may be, else they end."""
-        self.machines[name].change(state=state, reason=reason)
-        self.life.changed = True
+        self.nodes[name].update(state=state, reason=reason)
+        self.lifecycle.changed = True
         if state is not NodeState.DOWN:
             return
         for job in list(self.jobs.values()):
-            if job.state in (JobState.RUNNING, JobState.SUSPENDED) and any(s.node == name for s in job.shares):
+            if job.state in (JobState.RUNNING, JobState.SUSPENDED) and any(s.node == name for s in job.allocations):
                 if job.submission.requeue and job.submission.batch:
-                    self.life.requeue(job, held=False, now=self.now)
+                    self.lifecycle.requeue(job, held=False, now=self.now)
                 else:
-                    self.life.leave(job, "NODE_FAIL", self.now)
+                    self.lifecycle.begin_completing(job, "NODE_FAIL", self.now)
 
     def schedule(self) -> None:
         """Slurm's own scheduler starts what may and fits, if anything has changed since it last looked."""
-        if not self.life.changed:
+        if not self.lifecycle.changed:
             return
-        self.life.changed = False
+        self.lifecycle.changed = False
         jobs = self.jobs.values()
-        queue, running = self._queue(), endings(jobs, self.life.delays.completing, self.now)
-        started = dict(starts(queue, running, self.machines, self.now, free_slots(jobs)))
-        for job_id, shares in started.items():
-            self.life.start(self.jobs[job_id], shares, self.now)
+        queue, running = self._queue(), future_releases(jobs, self.lifecycle.delays.completing, self.now)
+        started = dict(schedule_queue(queue, running, self.nodes, self.now, free_array_slots(jobs)))
+        for job_id, allocations in started.items():
+            self.lifecycle.start(self.jobs[job_id], allocations, self.now)
         reason = "Resources"
         for waiting in queue:
             if waiting.job not in started:
-                _because(self.jobs[waiting.job], reason)
+                _set_reason(self.jobs[waiting.job], reason)
                 reason = "Priority"
 
-    def _queue(self) -> list[Candidate]:
+    def _queue(self) -> list[BackfillCandidate]:
         """Pending jobs that only room keeps waiting, highest priority first; the others learn their reason."""
         queue = []
-        where = Places(self.machines, self.partitions, self.reservations, self.now)
+        where = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
         for job in self.jobs.values():
             if job.state is not JobState.PENDING:
                 continue
             if job.dependency:
-                job.dependency, job.view = dependency_left(job.dependency, self.jobs, self.life.ended), None
-            if reason := obstacle(job, self.now):
-                _because(job, reason)
+                job.dependency, job.last_view = (
+                    unmet_dependencies(job.dependency, self.jobs, self.lifecycle.ended),
+                    None,
+                )
+            if reason := pending_reason(job, self.now):
+                _set_reason(job, reason)
             else:
                 queue.append(job)
         queue.sort(key=lambda job: (-job.priority, job.number))
         return [
-            Candidate(
-                job.id, job.standing, where.of(job), job.submission.time_limit, job.array_job if job.throttle else ""
+            BackfillCandidate(
+                job.id,
+                job.current_request,
+                where.for_job(job),
+                job.submission.time_limit,
+                job.array_job if job.throttle else "",
             )
             for job in queue
         ]
@@ -196,8 +207,8 @@ class Cluster:
         """One poll."""
         return Snapshot(
             time=self.now,
-            nodes=tuple(machine.view() for machine in self.machines.values()),
-            jobs=tuple(job.seen(self.now) for job in self.jobs.values()),
+            nodes=tuple(node.view() for node in self.nodes.values()),
+            jobs=tuple(job.view_at(self.now) for job in self.jobs.values()),
             partitions=self.partitions,
             reservations=self.reservations,
             cluster=self.name,
@@ -205,6 +216,6 @@ class Cluster:
         )
 
 
-def _because(job: SimulatedJob, reason: str) -> None:
+def _set_reason(job: SimulatedJob, reason: str) -> None:
     if job.reason != reason:
-        job.reason, job.view = reason, None
+        job.reason, job.last_view = reason, None

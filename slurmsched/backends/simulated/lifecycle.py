@@ -1,23 +1,61 @@
-"""The life of a job on the virtual cluster: it starts, is signalled, suspended, requeued, and ends."""
+"""Who uses a GPU together with whom.
+
+The life of a job on the virtual cluster: it starts, is signalled, suspended, requeued, and ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from slurmsched.backends.simulated.agenda import Agenda, Event, Happening
-from slurmsched.backends.simulated.job import SimulatedJob
-from slurmsched.backends.simulated.machine import Machine
-from slurmsched.backends.simulated.sharing import Sharing
-from slurmsched.backends.simulated.work import Interval, Speed
-from slurmsched.model import Hold, JobId, JobState, Resources, Share
+from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
+from slurmsched.backends.simulated.job import SimulatedJob, Speed, UsageInterval
+from slurmsched.backends.simulated.nodes import SimulatedNode
+from slurmsched.model import Hold, JobId, JobState, NodeAllocation, Resources
 
-__all__ = ["Delays", "Lifecycle"]
+
+@dataclass(slots=True)
+class SharedDevices:
+    """The jobs on each device that is cut into shards; nobody else has company."""
+
+    _jobs_by_device: defaultdict[tuple[str, int], dict[JobId, SimulatedJob]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+
+    def add(self, job: SimulatedJob, allocations: Sequence[NodeAllocation]) -> Sequence[SimulatedJob]:
+        """The job starts on these; whom it joins."""
+        sharers = self.sharers(job, allocations)
+        for device in _shared_devices(allocations):
+            self._jobs_by_device[device][job.id] = job
+        return sharers
+
+    def remove(self, job: SimulatedJob) -> Sequence[SimulatedJob]:
+        """The job gives its shares back; whom it leaves."""
+        sharers = self.sharers(job, job.allocations)
+        for device in _shared_devices(job.allocations):
+            del self._jobs_by_device[device][job.id]
+        return sharers
+
+    def sharers(self, job: SimulatedJob, allocations: Sequence[NodeAllocation]) -> Sequence[SimulatedJob]:
+        """The other jobs on these devices, each once."""
+        others = {
+            other.id: other
+            for device in _shared_devices(allocations)
+            for other in self._jobs_by_device[device].values()
+            if other is not job
+        }
+        return tuple(others.values())
+
+
+def _shared_devices(allocations: Sequence[NodeAllocation]) -> Iterable[tuple[str, int]]:
+    return ((allocation.node, index) for allocation in allocations if allocation.shards for index in allocation.indices)
+
 
 _ROUNDING: Final = 1e-9
-_SAME_MOMENT: Final = 1e-5
+_TIME_RESOLUTION: Final = 1e-5
 """Seconds: what unix time as a double can tell apart, and a little more."""
 
 
@@ -33,11 +71,11 @@ class Delays:
     restart: float = 60.0
     completing: float = 5.0
     requeue: float = 120.0
-    remember: float = 300.0
+    min_job_age: float = 300.0
     quantum: float = 0.0
     origin: float = 0.0
 
-    def end(self, finish: float) -> float:
+    def end_time(self, finish: float) -> float:
         """When a job ends that has done its work by `finish`."""
         if not self.quantum:
             return finish
@@ -52,142 +90,144 @@ class Lifecycle:
     look at its queue again.
     """
 
-    agenda: Agenda
-    machines: Mapping[str, Machine]
+    events: EventQueue
+    nodes: Mapping[str, SimulatedNode]
     speed: Speed
     delays: Delays
-    intervals: list[Interval] = field(default_factory=list)
+    usage_intervals: list[UsageInterval] = field(default_factory=list)
     ended: dict[JobId, SimulatedJob] = field(default_factory=dict)
-    sharing: Sharing = field(default_factory=Sharing)
+    sharers: SharedDevices = field(default_factory=SharedDevices)
     changed: bool = False
 
-    def start(self, job: SimulatedJob, shares: tuple[Share, ...], now: float) -> None:
+    def start(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> None:
         """The pending job runs on these shares, which must be free."""
-        for share in shares:
-            self.machines[share.node].claim(share)
-        company = self.sharing.enter(job, shares)
-        run = job.work.begin(now, self._rate(job, shares, now), self.delays.restart if job.restarts else 0.0)
-        job.run += 1
+        for allocation in allocations:
+            self.nodes[allocation.node].allocate(allocation)
+        sharers = self.sharers.add(job, allocations)
+        run = job.work.begin_run(now, self._rate(job, allocations, now), self.delays.restart if job.restarts else 0.0)
+        job.run_number += 1
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
-        job.shares, job.start_time, job.end_time = shares, now, None
-        job.begin, job.begin_from_requeue, job.paused, job.view = None, False, 0.0, None
-        self._expect_end(job, self.delays.end(run.finish(job.work.total)))
-        self._reconsider(company, now)
+        job.allocations, job.start_time, job.end_time = allocations, now, None
+        job.begin, job.begin_from_requeue, job.suspended_seconds, job.last_view = None, False, 0.0, None
+        self._schedule_end(job, self.delays.end_time(run.finish_time(job.work.total)))
+        self._update_rates(sharers, now)
 
-    def _rate(self, job: SimulatedJob, shares: tuple[Share, ...], now: float) -> float:
-        partners = [other.seen(now) for other in self.sharing.company(job, shares)]
-        rate = self.speed(job.seen(now), shares, partners)
+    def _rate(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> float:
+        partners = [other.view_at(now) for other in self.sharers.sharers(job, allocations)]
+        rate = self.speed(job.view_at(now), allocations, partners)
         if rate <= 0:
             raise ValueError(f"job {job.id} has speed {rate:g}: a job's speed is above 0")
         return rate
 
-    def _reconsider(self, company: Iterable[SimulatedJob], now: float) -> None:
+    def _update_rates(self, sharers: Iterable[SimulatedJob], now: float) -> None:
         """Somebody has come to their GPUs, or left them."""
-        for job in company:
+        for job in sharers:
             run = job.work.run
-            rate = self._rate(job, job.shares, now)
+            rate = self._rate(job, job.allocations, now)
             if run is not None and rate != run.rate:
-                run.change(now, rate)
+                run.set_rate(now, rate)
                 if job.state is JobState.RUNNING:
-                    self._expect_end(job, self.delays.end(run.finish(job.work.total)))
+                    self._schedule_end(job, self.delays.end_time(run.finish_time(job.work.total)))
 
-    def _expect_end(self, job: SimulatedJob, finish: float) -> None:
+    def _schedule_end(self, job: SimulatedJob, finish: float) -> None:
         if job.latest_end < finish:
-            self.agenda.enter(Event(job.latest_end, Happening.TIME_LIMIT, job.id, job.run))
+            self.events.push(Event(job.latest_end, SimulatedEventKind.TIME_LIMIT, job.id, job.run_number))
         else:
-            self.agenda.enter(Event(finish, Happening.FINISHES, job.id, job.run))
+            self.events.push(Event(finish, SimulatedEventKind.WORK_DONE, job.id, job.run_number))
 
     def finish(self, job: SimulatedJob, now: float) -> None:
         """All its work is done, or all that it will ever do; not yet where it has become slower meanwhile."""
-        if job.work.run is not None and job.work.run.finish(job.work.total) > now + _SAME_MOMENT:
+        if job.work.run is not None and job.work.run.finish_time(job.work.total) > now + _TIME_RESOLUTION:
             return
         job.work.complete()
-        self.leave(job, "FAILED" if job.submission.fails else "COMPLETED", now)
+        self.begin_completing(job, "FAILED" if job.submission.fails else "COMPLETED", now)
 
-    def leave(self, job: SimulatedJob, then: str, now: float) -> None:
+    def begin_completing(self, job: SimulatedJob, next_state: str, now: float) -> None:
         """The run ends; the resources are held until the job is done completing and `then` is its state."""
-        self.intervals.append(self.interval(job, now))
-        job.work.stop(now)
-        job.run += 1
-        job.state, job.state_text, job.leaving, job.end_time = JobState.COMPLETING, "COMPLETING", then, now
-        if job.paused_since is not None:
-            job.paused += now - job.paused_since
-            job.paused_since = None
+        self.usage_intervals.append(self.usage(job, now))
+        job.work.end_run(now)
+        job.run_number += 1
+        job.state, job.state_text, job.next_state, job.end_time = JobState.COMPLETING, "COMPLETING", next_state, now
+        if job.suspended_since is not None:
+            job.suspended_seconds += now - job.suspended_since
+            job.suspended_since = None
         free = now + self.delays.completing
-        self.agenda.enter(Event(free, Happening.VACATES, job.id, job.run))
-        job.view = None
+        self.events.push(Event(free, SimulatedEventKind.RESOURCES_FREED, job.id, job.run_number))
+        job.last_view = None
 
-    def interval(self, job: SimulatedJob, now: float) -> Interval:
+    def usage(self, job: SimulatedJob, now: float) -> UsageInterval:
         """The current run in the accounts, if it ended now."""
         start = now if job.start_time is None else job.start_time
-        held = sum((share.resources for share in job.shares), Resources())
-        return Interval(
+        held = sum((allocation.resources for allocation in job.allocations), Resources())
+        return UsageInterval(
             job=job.id,
             start=start,
             end=now + self.delays.completing,
             gpus=self.gpus_of(job),
-            kept=job.work.kept(now),
+            useful_seconds=job.work.useful_seconds(now),
             cpus=held.cpus,
             memory=held.memory,
-            nodes=tuple(share.node for share in job.shares),
-            rate=1.0 if job.work.run is None else job.work.run.average(now),
+            nodes=tuple(allocation.node for allocation in job.allocations),
+            rate=1.0 if job.work.run is None else job.work.run.average_rate(now),
         )
 
     def gpus_of(self, job: SimulatedJob) -> float:
         """GPUs that it has, parts of one counted as such."""
-        return sum(share.resources.gpus + self._part(share) for share in job.shares)
+        return sum(allocation.resources.gpus + self._gpu_fraction(allocation) for allocation in job.allocations)
 
-    def _part(self, share: Share) -> float:
+    def _gpu_fraction(self, allocation: NodeAllocation) -> float:
         """The part of a GPU that its shards are."""
-        devices = self.machines[share.node].facts.gpus
-        return sum(share.shards / devices[index].shards for index in share.indices) if share.shards else 0.0
+        devices = self.nodes[allocation.node].configured.gpus
+        return (
+            sum(allocation.shards / devices[index].shards for index in allocation.indices) if allocation.shards else 0.0
+        )
 
-    def vacate(self, job: SimulatedJob, now: float) -> None:
+    def free_resources(self, job: SimulatedJob, now: float) -> None:
         """The completing job gives its resources back, and waits again or is finished."""
-        if job.cpus_left:
-            self._take_cpus(job, 1)
-            job.cpus_left = False
-        for share in job.shares:
-            self.machines[share.node].refund(share)
-        company = self.sharing.leave(job)
-        job.shares = ()
-        self.touch(job)
-        self._reconsider(company, now)
-        if job.leaving == "PENDING":
-            self._wait_again(job, now)
+        if job.cpus_released:
+            self._change_cpus(job, 1)
+            job.cpus_released = False
+        for allocation in job.allocations:
+            self.nodes[allocation.node].release(allocation)
+        sharers = self.sharers.remove(job)
+        job.allocations = ()
+        self.mark_changed(job)
+        self._update_rates(sharers, now)
+        if job.next_state == "PENDING":
+            self._return_to_queue(job, now)
         else:
-            self._end(job, job.leaving, now)
+            self._finish(job, job.next_state, now)
 
-    def _wait_again(self, job: SimulatedJob, now: float) -> None:
-        job.state, job.state_text, job.leaving = JobState.PENDING, "PENDING", ""
-        job.hold = Hold.REQUEUED if job.held_after else Hold.NONE
+    def _return_to_queue(self, job: SimulatedJob, now: float) -> None:
+        job.state, job.state_text, job.next_state = JobState.PENDING, "PENDING", ""
+        job.hold = Hold.REQUEUED if job.requeue_held else Hold.NONE
         job.begin, job.begin_from_requeue = now + self.delays.requeue, True
         job.start_time = job.end_time = None
         job.restarts += 1
-        self.agenda.enter(Event(job.begin, Happening.BEGINS, job.id))
+        self.events.push(Event(job.begin, SimulatedEventKind.ELIGIBLE, job.id))
 
-    def _end(self, job: SimulatedJob, state_text: str, now: float) -> None:
-        job.state, job.state_text, job.leaving = JobState.FINISHED, state_text, ""
+    def _finish(self, job: SimulatedJob, state_text: str, now: float) -> None:
+        job.state, job.state_text, job.next_state = JobState.FINISHED, state_text, ""
         job.hold, job.reason = Hold.NONE, "None"
-        self.touch(job)
+        self.mark_changed(job)
         self.ended[job.id] = job
-        self.agenda.enter(Event(now + self.delays.remember, Happening.FORGOTTEN, job.id))
+        self.events.push(Event(now + self.delays.min_job_age, SimulatedEventKind.PURGED, job.id))
 
     def requeue(self, job: SimulatedJob, held: bool, now: float) -> None:
         """End the run and put the job back into the queue; what no checkpoint holds is lost."""
-        job.held_after = held
-        self.leave(job, "PENDING", now)
+        job.requeue_held = held
+        self.begin_completing(job, "PENDING", now)
 
     def cancel(self, job: SimulatedJob, now: float) -> None:
         """Like scancel, in whatever state the job is."""
         match job.state:
             case JobState.RUNNING | JobState.SUSPENDED:
-                self.leave(job, "CANCELLED", now)
-            case JobState.COMPLETING if job.leaving == "PENDING":
-                job.leaving = "CANCELLED"
+                self.begin_completing(job, "CANCELLED", now)
+            case JobState.COMPLETING if job.next_state == "PENDING":
+                job.next_state = "CANCELLED"
             case JobState.PENDING:
                 job.end_time = now
-                self._end(job, "CANCELLED", now)
+                self._finish(job, "CANCELLED", now)
 
     def signal(self, job: SimulatedJob, now: float) -> None:
         """The checkpoint signal: the job writes one, which takes its own time, and works on."""
@@ -195,35 +235,35 @@ class Lifecycle:
         if written <= now:
             job.work.checkpoint(now)
             return
-        self.agenda.enter(Event(written, Happening.CHECKPOINTED, job.id, job.run))
+        self.events.push(Event(written, SimulatedEventKind.CHECKPOINTED, job.id, job.run_number))
 
     def suspend(self, job: SimulatedJob, now: float) -> None:
         """CPUs are freed, GPUs and memory kept (measured on 24.11). Raises ValueError unless it runs."""
         if job.state is not JobState.RUNNING or job.work.run is None:
             raise ValueError(f"job {job.id} does not run")
         job.work.run.pause(now)
-        job.run += 1
-        job.state, job.state_text, job.paused_since, job.cpus_left = JobState.SUSPENDED, "SUSPENDED", now, True
-        self._take_cpus(job, -1)
-        self.touch(job)
+        job.run_number += 1
+        job.state, job.state_text, job.suspended_since, job.cpus_released = JobState.SUSPENDED, "SUSPENDED", now, True
+        self._change_cpus(job, -1)
+        self.mark_changed(job)
 
     def resume(self, job: SimulatedJob, now: float) -> None:
         """Raises ValueError unless suspended, and while its CPUs are somebody else's (Slurm would share them)."""
-        if job.paused_since is None or job.work.run is None:
+        if job.suspended_since is None or job.work.run is None:
             raise ValueError(f"job {job.id} is not suspended")
-        if any(self.machines[share.node].cpus < share.resources.cpus for share in job.shares):
+        if any(self.nodes[allocation.node].free_cpus < allocation.resources.cpus for allocation in job.allocations):
             raise ValueError(f"job {job.id} cannot resume: its CPUs are taken")
-        self._take_cpus(job, 1)
+        self._change_cpus(job, 1)
         job.work.run.resume(now)
-        job.paused += now - job.paused_since
-        job.state, job.state_text, job.paused_since, job.cpus_left = JobState.RUNNING, "RUNNING", None, False
-        job.view = None
-        self._expect_end(job, self.delays.end(job.work.run.finish(job.work.total)))
+        job.suspended_seconds += now - job.suspended_since
+        job.state, job.state_text, job.suspended_since, job.cpus_released = JobState.RUNNING, "RUNNING", None, False
+        job.last_view = None
+        self._schedule_end(job, self.delays.end_time(job.work.run.finish_time(job.work.total)))
 
-    def _take_cpus(self, job: SimulatedJob, times: int) -> None:
-        for share in job.shares:
-            self.machines[share.node].cpus_taken(times * share.resources.cpus)
+    def _change_cpus(self, job: SimulatedJob, sign: int) -> None:
+        for allocation in job.allocations:
+            self.nodes[allocation.node].take_cpus(sign * allocation.resources.cpus)
 
-    def touch(self, job: SimulatedJob) -> None:
+    def mark_changed(self, job: SimulatedJob) -> None:
         """Something about the job is new: it is seen anew, and the queue is looked at."""
-        job.view, self.changed = None, True
+        job.last_view, self.changed = None, True

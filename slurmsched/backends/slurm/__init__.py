@@ -8,35 +8,35 @@ from importlib.util import find_spec
 
 from slurmsched.backends.protocol import Backend, BackendError
 from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.command_source import CommandSource, PollSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import (
     NoConfigurationError,
     NoSlurmError,
-    NotUnderstoodError,
-    PyslurmEndedError,
-    PyslurmError,
-    UnsafeError,
+    PyslurmFailedError,
+    PyslurmUnavailableError,
+    SlurmParseError,
+    UnsafeCommandError,
 )
-from slurmsched.backends.slurm.hostlist import expand, fold
+from slurmsched.backends.slurm.hostlist import expand_hostlist, fold_hostlist
 from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
-from slurmsched.backends.slurm.sources import CommandSource, Source
-from slurmsched.settings.definition import Cluster
+from slurmsched.settings.definition import ClusterSettings
 
 __all__ = [
     "NoConfigurationError",
     "NoSlurmError",
-    "NotUnderstoodError",
-    "PyslurmEndedError",
-    "PyslurmError",
+    "PyslurmFailedError",
+    "PyslurmUnavailableError",
     "SlurmBackend",
-    "UnsafeError",
+    "SlurmParseError",
+    "UnsafeCommandError",
     "connect",
-    "expand",
-    "fold",
+    "expand_hostlist",
+    "fold_hostlist",
 ]
 
 
-def connect(cluster: Cluster, clock: Callable[[], float] = time.time) -> Backend:
+def connect(cluster: ClusterSettings, clock: Callable[[], float] = time.time) -> Backend:
     """The cluster that the settings name; it is asked for nothing yet.
 
     `auto` takes pyslurm where it is installed, and commands where it turns out at the first poll that it does not fit.
@@ -47,8 +47,10 @@ def connect(cluster: Cluster, clock: Callable[[], float] = time.time) -> Backend
         raise BackendError(f"no backend {cluster.backend!r}: set auto, commands or pyslurm in [cluster]")
     demanded, installed = cluster.backend == "pyslurm", find_spec("pyslurm") is not None
     if demanded and not installed:
-        raise PyslurmError("pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm")
-    source: Source = CommandSource()
+        raise PyslurmUnavailableError(
+            "pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm"
+        )
+    source: PollSource = CommandSource()
     if installed and cluster.backend != "commands":
         source = PyslurmSource(clock, cluster.pyslurm_memory_max, demanded)
     return SlurmBackend(commands, source, clock, associations=cluster.associations)

@@ -1,21 +1,125 @@
-"""A Slurm cluster behind the Backend protocol."""
+"""A Slurm cluster behind the Backend protocol. Each poll reads nodes and jobs; what seldom changes is cached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from slurmsched.backends.protocol import Calls, Identity
-from slurmsched.backends.slurm.applying import Applying
+from slurmsched.backends.protocol import BackendError, CallCounts, Identity, UnreachableError
+from slurmsched.backends.slurm.accounting import effective_user, parse_associations, read_identity, read_operators
+from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, count_shards_by_job, parse_configuration
+from slurmsched.backends.slurm.command_source import PartitionInfo, PollSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.errors import UnsafeError
-from slurmsched.backends.slurm.privileges import identity_of, process_user
-from slurmsched.backends.slurm.reading import Reader
-from slurmsched.backends.slurm.requests import PLAIN, Form
-from slurmsched.backends.slurm.sources import Source
-from slurmsched.backends.slurm.wording import worded
-from slurmsched.model import JobId, Operation, Outcome, Snapshot, Verb
+from slurmsched.backends.slurm.errors import UnsafeCommandError
+from slurmsched.backends.slurm.executor import BatchExecutor
+from slurmsched.backends.slurm.operation_commands import commands_for
+from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
+from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 
-__all__ = ["SlurmBackend"]
+_PARTITION_MAX_AGE: Final = 60.0
+"""Seconds for which partitions and reservations are not asked for again."""
+_CONFIGURATION_MAX_AGE: Final = 3600.0
+"""Seconds for which slurmctld's settings are not asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollResult:
+    """What one poll saw: the snapshot, and in which form each job's request stands."""
+
+    snapshot: Snapshot
+    forms: Mapping[JobId, RequestForm]
+    remarks: tuple[str, ...] = ()
+    """How it was read, for who asks, one sentence each."""
+
+
+class ClusterReader:
+    """Reads a cluster. `clock` gives unix seconds; `associations` says whether to read the shares of users too."""
+
+    def __init__(
+        self, commands: Commands, source: PollSource, clock: Callable[[], float], associations: bool = False
+    ) -> None:
+        self._commands = commands
+        self._source = source
+        self._clock = clock
+        self._associations = associations
+        self._configuration: tuple[float, SlurmctldConfiguration] | None = None
+        self._partition_info: tuple[float, PartitionInfo] | None = None
+        self._association_cache: tuple[float, tuple[Association, ...], tuple[str, ...]] | None = None
+        self._operator_cache: tuple[float, frozenset[str]] | None = None
+
+    def poll(self) -> PollResult:
+        """The whole cluster, now. Raises BackendError."""
+        self._commands.calls.polls += 1
+        time, configuration = self._clock(), self.configuration()
+        known = self._partition_info
+        view = self._source.read(
+            self._commands,
+            configuration,
+            with_partitions=known is None or not 0 <= time - known[0] < _PARTITION_MAX_AGE,
+        )
+        if view.partition_info is not None:
+            known = self._partition_info = time, view.partition_info
+        around = known[1] if known else PartitionInfo((), ())
+        associations, unread = self._read_associations(time)
+        jobs = tuple({one.job.id: one.job for one in view.jobs}.values())
+        counted = count_shards_by_job(view.nodes, jobs)
+        snapshot = Snapshot(
+            time=time,
+            nodes=tuple(_with_reservations(counted, Reservation.active(around.reservations, time))),
+            jobs=jobs,
+            partitions=around.partitions,
+            reservations=around.reservations,
+            cluster=configuration.cluster,
+            release=configuration.release,
+            oddities=(*around.oddities, *unread, *view.oddities),
+            associations=associations,
+            set_aside=tuple(view.set_aside),
+            private_data=configuration.private_data,
+            operators=self._read_operators(configuration),
+        )
+        return PollResult(snapshot, {one.job.id: one.request_form for one in view.jobs}, view.remarks)
+
+    def configuration(self) -> SlurmctldConfiguration:
+        """slurmctld's settings, at most an hour old. Raises BackendError."""
+        now = self._clock()
+        if self._configuration is None or not 0 <= now - self._configuration[0] < _CONFIGURATION_MAX_AGE:
+            self._configuration = now, parse_configuration(self._commands.read("scontrol", "show", "config"))
+        return self._configuration[1]
+
+    def invalidate(self) -> None:
+        """Ask for everything again: the configuration has been changed."""
+        self._configuration = self._partition_info = self._association_cache = self._operator_cache = None
+
+    def _read_operators(self, configuration: SlurmctldConfiguration) -> frozenset[str]:
+        """Who sees what PrivateData hides, at most an hour old; nobody is asked for where it hides nothing."""
+        if not configuration.private_data:
+            return frozenset()
+        now = self._clock()
+        if self._operator_cache is None or not 0 <= now - self._operator_cache[0] < _CONFIGURATION_MAX_AGE:
+            self._operator_cache = now, read_operators(self._commands, configuration.slurm_user)
+        return self._operator_cache[1]
+
+    def _read_associations(self, now: float) -> tuple[tuple[Association, ...], tuple[str, ...]]:
+        """The shares, a minute old at most. Without accounting nobody has any, and rounds go on: all are equal then."""
+        if not self._associations:
+            return (), ()
+        if self._association_cache is None or not 0 <= now - self._association_cache[0] < _PARTITION_MAX_AGE:
+            try:
+                self._association_cache = now, parse_associations(self._commands.read("sshare", "-a", "-P")), ()
+            except UnreachableError:
+                raise
+            except BackendError as error:
+                self._association_cache = now, (), (f"the shares of users are left out: {error}",)
+        return self._association_cache[1:]
+
+
+def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> Iterable[Node]:
+    """Slurm 22.05 does not say at the node which reservation holds it, and others behind a text that people write."""
+    names = {node: reservation.name for reservation in active for node in reservation.nodes}
+    for node in nodes:
+        missing = not node.reservation and node.name in names
+        yield replace(node, reservation=names[node.name]) if missing else node
 
 
 class SlurmBackend:
@@ -27,16 +131,16 @@ class SlurmBackend:
     def __init__(
         self,
         commands: Commands,
-        source: Source,
+        source: PollSource,
         clock: Callable[[], float],
-        user: Callable[[], str] = process_user,
+        user: Callable[[], str] = effective_user,
         associations: bool = False,
     ) -> None:
         self._commands = commands
         self._source = source
-        self._reader = Reader(commands, source, clock, associations)
+        self._reader = ClusterReader(commands, source, clock, associations)
         self._user = user
-        self._forms: Mapping[JobId, Form] = {}
+        self._forms: Mapping[JobId, RequestForm] = {}
         self._identity: Identity | None = None
         self._remarks: tuple[str, ...] = ()
 
@@ -46,7 +150,7 @@ class SlurmBackend:
         return f"slurm ({self._source.name})"
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallCounts:
         """Counted since construction: a read is one request, a write one line or command that changes something."""
         return self._commands.calls
 
@@ -68,21 +172,21 @@ class SlurmBackend:
         """Who acts. Raises UnreachableError, BackendError."""
         if self._identity is None:
             configuration = self._reader.configuration()
-            self._identity = identity_of(self._commands, self._user(), configuration.slurm_user)
+            self._identity = read_identity(self._commands, self._user(), configuration.slurm_user)
         return self._identity
 
     def commands(self, operation: Operation) -> tuple[str, ...]:
         """The exact commands; none where they would not be safe to run."""
         try:
-            return worded(operation, self._forms.get(operation.subject, PLAIN)).shown
-        except UnsafeError:
+            return commands_for(operation, self._forms.get(operation.subject, DEFAULT_FORM)).shown
+        except UnsafeCommandError:
             return ()
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
         """Do these and read back; see the protocol. Raises UnreachableError, BackendError."""
         if not operations:
             return ()
-        outcomes = Applying(self._commands, self._forms).execute(operations)
+        outcomes = BatchExecutor(self._commands, self._forms).execute(operations)
         if any(operation.verb is Verb.CONFIGURE for operation in operations):
-            self._reader.forget()
+            self._reader.invalidate()
         return outcomes

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.hostlist import numbers
-from slurmsched.backends.slurm.values import said
+from slurmsched.backends.slurm.errors import SlurmParseError
+from slurmsched.backends.slurm.hostlist import expand_numbers
+from slurmsched.backends.slurm.records import or_empty
 
-__all__ = ["Gres", "gpus_in", "parse", "shards_in"]
-
-_PART = re.compile(
+_ENTRY = re.compile(
     r"(?:gres[/:])?([a-z_]+)"
     r"(?:[:/](?!\d*(?:[:=(]|\Z))([^:=(),]+))?"  # a type is whatever is not all digits
     r"(?:[:=](\d{1,9}))?(?:\(([^()]*)\))?\Z"
 )
 _SOCKETS: Final = "S:"
 _INDICES: Final = "IDX:"
-_COUNTED: Final = "CNT:"
+_COUNT: Final = "CNT:"
 """Instead of indices, where the devices have no files."""
-_LONGEST: Final = 65_536
+_MAX_CHARACTERS: Final = 65_536
 """No node or job has a list this long: 1,000 devices take 10 kB."""
 _NO_TYPE: Final = ":(null)"  # shards of a node whose slurmd has not registered yet
 
@@ -36,70 +34,70 @@ class Gres:
     type: str
     count: int
     indices: tuple[int, ...] = ()
-    parts: tuple[tuple[int, int], ...] = ()
+    shards_by_device: tuple[tuple[int, int], ...] = ()
 
 
 @lru_cache(maxsize=4096)  # a cluster has few different ones, and thousands of jobs
-def parse(text: str | None) -> tuple[Gres, ...]:
+def parse_gres(text: str | None) -> tuple[Gres, ...]:
     """Every entry of a list such as `gpu:v100:3(IDX:0,2-3),shard:v100:5(3/10,2/10)`.
 
     The releases' spellings are `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of another
     TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
     """
-    typed = said(text).replace(_NO_TYPE, "")
-    if len(typed) > _LONGEST:
-        raise NotUnderstoodError(f"a list of GRES of {len(typed)} letters")
-    return tuple(_entry(part) for part in _parts(typed) if not _is_other(part))
+    typed = or_empty(text).replace(_NO_TYPE, "")
+    if len(typed) > _MAX_CHARACTERS:
+        raise SlurmParseError(f"a list of GRES of {len(typed)} letters")
+    return tuple(_parse_entry(part) for part in _split_entries(typed) if not _is_other_tres(part))
 
 
-def gpus_in(text: str | None) -> tuple[Gres, ...]:
+def parse_gpus(text: str | None) -> tuple[Gres, ...]:
     """The GPUs of the list, one entry per type."""
-    return tuple(entry for entry in parse(text) if entry.name == "gpu" and entry.count)
+    return tuple(entry for entry in parse_gres(text) if entry.name == "gpu" and entry.count)
 
 
-def shards_in(text: str | None) -> int:
+def count_shards(text: str | None) -> int:
     """How many shards the list holds."""
-    return sum(entry.count for entry in parse(text) if entry.name == "shard")
+    return sum(entry.count for entry in parse_gres(text) if entry.name == "shard")
 
 
-def _is_other(part: str) -> bool:
+def _is_other_tres(part: str) -> bool:
     return not part or part.split("=", 1)[0] in ("cpu", "mem", "node", "billing") or part.startswith("license/")
 
 
-def _parts(text: str) -> Iterator[str]:
+def _split_entries(text: str) -> Iterator[str]:
     depth = start = 0
-    for place, sign in enumerate(text):
+    for index, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
         if sign == "," and depth == 0:
-            yield text[start:place]
-            start = place + 1
+            yield text[start:index]
+            start = index + 1
     yield text[start:]
 
 
-def _entry(part: str) -> Gres:
-    match = _PART.match(part)
+def _parse_entry(part: str) -> Gres:
+    match = _ENTRY.match(part)
     if match is None:
-        raise NotUnderstoodError(f"not a GRES: {part[:60]!r}")
+        raise SlurmParseError(f"not a GRES: {part[:60]!r}")
     name, kind, count, detail = match.groups()
-    if detail and detail.startswith(_COUNTED):
-        count, detail = _digits(detail.removeprefix(_COUNTED)), ""
+    if detail and detail.startswith(_COUNT):
+        count, detail = _digits(detail.removeprefix(_COUNT)), ""
     number = 1 if count is None else int(count)
     if not detail or detail.startswith(_SOCKETS):
         return Gres(name, kind or "", number)
     if detail.startswith(_INDICES):
-        return Gres(name, kind or "", number, indices=numbers(detail.removeprefix(_INDICES)))
-    return Gres(name, kind or "", number, parts=tuple(_share(piece) for piece in detail.split(",")))
+        return Gres(name, kind or "", number, indices=expand_numbers(detail.removeprefix(_INDICES)))
+    return Gres(name, kind or "", number, shards_by_device=tuple(_parse_shards(piece) for piece in detail.split(",")))
 
 
 def _digits(text: str) -> str:
     if not re.fullmatch(r"\d{1,9}", text):
-        raise NotUnderstoodError(f"not a count of a GRES: {text[:40]!r}")
+        raise SlurmParseError(f"not a count of a GRES: {text[:40]!r}")
     return text
 
 
-def _share(piece: str) -> tuple[int, int]:
+def _parse_shards(piece: str) -> tuple[int, int]:
     taken, _, there = piece.partition("/")
     taken = "0" if taken == "-" else taken  # 26.05, where the GPU is taken as a whole
     if not (taken.isdecimal() and there.isdecimal()):
-        raise NotUnderstoodError(f"not a part of a GRES: {piece[:40]!r}")
+        raise SlurmParseError(f"not a part of a GRES: {piece[:40]!r}")
     return int(taken), int(there)

@@ -7,50 +7,48 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import Final
 
-from slurmsched.backends.slurm.errors import NotUnderstoodError
+from slurmsched.backends.slurm.errors import SlurmParseError
 
-__all__ = ["MOST", "expand", "fold", "numbers", "ranges"]
-
-MOST: Final = 100_000
+MAX_NAMES: Final = 100_000
 """No list stands for more than this: one that does is a mistake or an attack."""
-_LONGEST: Final = 1_048_576
+_MAX_CHARACTERS: Final = 1_048_576
 """No list is longer text than this: 100,000 names of ten letters."""
 
-_MOST_BRACKETS: Final = 8
+_MAX_BRACKETS: Final = 8
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\Z")
 _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})(\D*)\Z", re.DOTALL)
 
 
-def expand(text: str, most: int = MOST) -> tuple[str, ...]:
+def expand_hostlist(text: str, max_names: int = MAX_NAMES) -> tuple[str, ...]:
     """The names in order; none for an empty list, `(null)` or `None`. Raises NotUnderstoodError, also for more than
     `most` of them."""
     if text in ("", "(null)", "None"):
         return ()
-    if len(text) > _LONGEST:
-        raise NotUnderstoodError(f"a hostlist of {len(text)} letters")
+    if len(text) > _MAX_CHARACTERS:
+        raise SlurmParseError(f"a hostlist of {len(text)} letters")
     names: list[str] = []
-    for part in _outside_brackets(text):
-        names += _names(part, most - len(names))
+    for part in _split_outside_brackets(text):
+        names += _expand_part(part, max_names - len(names))
     return tuple(names)
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def expand_numbers(text: str) -> tuple[int, ...]:
     """`0-3,12,20-30:5` as numbers; none for `N/A`. Raises NotUnderstoodError, also for more than `MOST`."""
-    found = tuple(islice(chain.from_iterable(ranges(text)), MOST + 1))
-    if len(found) > MOST:
-        raise NotUnderstoodError(f"more than {MOST} numbers: {text[:60]!r}")
-    return found
+    expanded = tuple(islice(chain.from_iterable(parse_ranges(text)), MAX_NAMES + 1))
+    if len(expanded) > MAX_NAMES:
+        raise SlurmParseError(f"more than {MAX_NAMES} numbers: {text[:60]!r}")
+    return expanded
 
 
-def ranges(text: str) -> Iterator[range]:
+def parse_ranges(text: str) -> Iterator[range]:
     """`0-3,12` as ranges, however long they are. Raises NotUnderstoodError."""
     if text not in ("", "N/A", "(null)"):
         for piece in text.split(","):
-            yield _range(piece)[0]
+            yield _parse_range(piece)[0]
 
 
-def fold(names: Iterable[str]) -> str:
+def fold_hostlist(names: Iterable[str]) -> str:
     """The shortest usual hostlist for these names: sorted, each once, numbers at the end of a name folded."""
     groups: dict[tuple[str, int, str], set[int]] = {}
     plain: set[str] = set()
@@ -63,7 +61,7 @@ def fold(names: Iterable[str]) -> str:
         prefix, digits, suffix = match.groups()
         width = len(digits) if (prefix, len(digits), suffix) in padded else 0
         groups.setdefault((prefix, width, suffix), set()).add(int(digits))
-    folded = [_folded(*key, sorted(found)) for key, found in groups.items()]
+    folded = [_fold_numbers(*key, sorted(found)) for key, found in groups.items()]
     return ",".join(sorted(folded + list(plain)))
 
 
@@ -71,64 +69,64 @@ def _is_padded(digits: str) -> bool:
     return len(digits) > 1 and digits.startswith("0")
 
 
-def _folded(prefix: str, width: int, suffix: str, found: list[int]) -> str:
+def _fold_numbers(prefix: str, width: int, suffix: str, values: list[int]) -> str:
     runs = []
-    for _, run in groupby(enumerate(found), lambda place: place[1] - place[0]):
+    for _, run in groupby(enumerate(values), lambda place: place[1] - place[0]):
         members = [number for _, number in run]
         ends = [members[0]] if len(members) == 1 else [members[0], members[-1]]
         runs.append("-".join(f"{end:0{width}d}" for end in ends))
     inner = ",".join(runs)
-    return f"{prefix}{inner}{suffix}" if len(found) == 1 else f"{prefix}[{inner}]{suffix}"
+    return f"{prefix}{inner}{suffix}" if len(values) == 1 else f"{prefix}[{inner}]{suffix}"
 
 
-def _outside_brackets(text: str) -> Iterator[str]:
+def _split_outside_brackets(text: str) -> Iterator[str]:
     depth = start = 0
-    for place, sign in enumerate(text):
+    for index, sign in enumerate(text):
         depth += (sign == "[") - (sign == "]")
         if depth not in (0, 1):
-            raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
+            raise SlurmParseError(f"brackets do not match in the hostlist {text[:60]!r}")
         if sign == "," and depth == 0:
-            yield _few_brackets(text[start:place])
-            start = place + 1
+            yield _check_brackets(text[start:index])
+            start = index + 1
     if depth:
-        raise NotUnderstoodError(f"brackets do not match in the hostlist {text[:60]!r}")
-    yield _few_brackets(text[start:])
+        raise SlurmParseError(f"brackets do not match in the hostlist {text[:60]!r}")
+    yield _check_brackets(text[start:])
 
 
-def _few_brackets(part: str) -> str:
-    if part.count("[") > _MOST_BRACKETS:
-        raise NotUnderstoodError(f"more than {_MOST_BRACKETS} brackets in the hostlist {part[:60]!r}")
+def _check_brackets(part: str) -> str:
+    if part.count("[") > _MAX_BRACKETS:
+        raise SlurmParseError(f"more than {_MAX_BRACKETS} brackets in the hostlist {part[:60]!r}")
     return part
 
 
-def _names(part: str, room: int) -> list[str]:
+def _expand_part(part: str, max_names: int) -> list[str]:
     match = _BRACKETS.search(part)
     if match is None:
-        if not part or room < 1:
-            raise NotUnderstoodError(f"an empty name, or too many, in a hostlist near {part[:60]!r}")
+        if not part or max_names < 1:
+            raise SlurmParseError(f"an empty name, or too many, in a hostlist near {part[:60]!r}")
         return [part]
     middles: list[str] = []
     for piece in match[1].split(","):
-        middles += _span(piece, room - len(middles))
-    ends = _names(part[match.end() :], room) if match.end() < len(part) else [""]
-    if len(middles) * len(ends) > room:
-        raise NotUnderstoodError(f"the hostlist {part[:60]!r} stands for more than {MOST} names")
+        middles += _expand_range(piece, max_names - len(middles))
+    ends = _expand_part(part[match.end() :], max_names) if match.end() < len(part) else [""]
+    if len(middles) * len(ends) > max_names:
+        raise SlurmParseError(f"the hostlist {part[:60]!r} stands for more than {MAX_NAMES} names")
     return [part[: match.start()] + middle + end for middle in middles for end in ends]
 
 
-def _span(piece: str, room: int) -> list[str]:
-    found, width = _range(piece)
-    if len(found) > room:
-        raise NotUnderstoodError(f"a hostlist with {piece[:60]!r} stands for more than {MOST} names")
-    return [f"{number:0{width}d}" for number in found]
+def _expand_range(piece: str, max_names: int) -> list[str]:
+    values, width = _parse_range(piece)
+    if len(values) > max_names:
+        raise SlurmParseError(f"a hostlist with {piece[:60]!r} stands for more than {MAX_NAMES} names")
+    return [f"{number:0{width}d}" for number in values]
 
 
-def _range(piece: str) -> tuple[range, int]:
+def _parse_range(piece: str) -> tuple[range, int]:
     """The numbers, and how many digits they are padded to."""
     match = _RANGE.match(piece)
     if match is None:
-        raise NotUnderstoodError(f"not a number or a range: {piece[:60]!r}")
+        raise SlurmParseError(f"not a number or a range: {piece[:60]!r}")
     first, last, step = match[1], match[2] or match[1], int(match[3] or 1)
     if int(last) < int(first) or step < 1:
-        raise NotUnderstoodError(f"a range that holds nothing: {piece[:60]!r}")
+        raise SlurmParseError(f"a range that holds nothing: {piece[:60]!r}")
     return range(int(first), int(last) + 1, step), len(first) if _is_padded(first) else 0

@@ -1,24 +1,119 @@
-"""Jobs as Slurm shows them, as the model has them."""
+"""Jobs as Slurm shows them, as the model has them; each request is held against the cluster first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
 
-from slurmsched.backends.slurm.errors import why_unread
-from slurmsched.backends.slurm.hostlist import ranges
-from slurmsched.backends.slurm.limits import Limits
-from slurmsched.backends.slurm.records import JobRecord
-from slurmsched.backends.slurm.requests import Form, form_of, request_of, unmanageable
-from slurmsched.backends.slurm.shares import shares_of
-from slurmsched.backends.slurm.values import moment, said, seconds, whole
-from slurmsched.model import Hold, Job, JobId, JobState, SetAside, parse_hints
+from slurmsched.backends.slurm.errors import SlurmParseError, unread_reason
+from slurmsched.backends.slurm.gres import parse_gpus, parse_gres
+from slurmsched.backends.slurm.hostlist import MAX_NAMES, expand_hostlist, expand_numbers, parse_ranges
+from slurmsched.backends.slurm.records import (
+    JobRecord,
+    RawAllocation,
+    or_empty,
+    parse_count,
+    parse_mebibytes,
+    parse_seconds,
+    parse_time,
+)
+from slurmsched.backends.slurm.requests import RequestForm, parse_form, parse_request, unmanageable_reason
+from slurmsched.model import Hold, Job, JobId, JobState, NodeAllocation, Request, Resources, SetAsideJob, parse_hints
 
-__all__ = ["MOST_TASKS", "SeenJob", "jobs_of", "seen", "state_of"]
+_MAX_COUNT: Final = 2**31
+"""No count of a real cluster reaches this, nor its memory in MiB (2 EiB)."""
+_FORMER_NODES: Final = 1_000
 
-MOST_TASKS: Final = 2_000
+
+@dataclass(frozen=True, slots=True)
+class ClusterLimits:
+    """The cluster's totals: nodes, GPUs, CPUs and memory in MiB."""
+
+    nodes: int = _MAX_COUNT
+    gpus: int = _MAX_COUNT
+    cpus: int = _MAX_COUNT
+    memory: int = _MAX_COUNT
+
+    @property
+    def max_node_names(self) -> int:
+        """How many nodes a list may name: those there are, and some that were there when it was written."""
+        return min(self.nodes + _FORMER_NODES, MAX_NAMES)
+
+    def check(self, request: Request) -> None:
+        """Raises NotUnderstoodError where all nodes together have less than the request, or it is below zero."""
+        asked = {
+            "nodes": (request.nodes, self.nodes),
+            "GPUs": (max(request.gpus, request.gpus_per_node or 0), self.gpus),
+            "CPUs": (request.cpus, self.cpus),
+            "MiB of memory on each node": (request.memory, self.memory),
+            "tasks": (request.tasks, _MAX_COUNT),
+            "shards": (request.shards, _MAX_COUNT),
+        }
+        for what, (amount, most) in asked.items():
+            if amount < 0 or amount > most:
+                raise SlurmParseError(f"it asks for {amount} {what}, and the cluster has {most}")
+
+
+NO_LIMITS: Final = ClusterLimits()
+"""Where the cluster's nodes are not known."""
+
+
+def limits_from_totals(totals: Iterable[Resources]) -> ClusterLimits:
+    """What nodes with these totals have together; no limits where there are none, as nothing is known then."""
+    known = tuple(totals)
+    if not known:
+        return NO_LIMITS
+    return ClusterLimits(
+        nodes=len(known),
+        gpus=sum(total.gpus for total in known),
+        cpus=sum(total.cpus for total in known),
+        memory=sum(total.memory for total in known),
+    )
+
+
+def node_allocations(
+    placements: Sequence[RawAllocation], fields: Mapping[str, str], most_nodes: int = MAX_NAMES
+) -> tuple[NodeAllocation, ...]:
+    """One share per node, in Slurm's order. Raises NotUnderstoodError, also for more than `most_nodes` nodes.
+
+    A completing job no longer says which GPUs it has, though it still has them: then its total, if it divides evenly.
+    """
+    allocations: list[NodeAllocation] = []
+    for placement in placements:
+        allocations += _expand_allocation(placement, most_nodes - len(allocations))
+    had = parse_gpus(fields.get("JOB_GRES"))
+    total = sum(entry.count for entry in had)
+    if not had or any(allocation.resources.gpus for allocation in allocations) or total % max(len(allocations), 1):
+        return tuple(allocations)
+    each, kind = total // len(allocations), had[0].type if len(had) == 1 else ""
+    return tuple(
+        NodeAllocation(allocation.node, Resources(each, allocation.resources.cpus, allocation.resources.memory), kind)
+        for allocation in allocations
+    )
+
+
+def _expand_allocation(allocation: RawAllocation, most_nodes: int) -> list[NodeAllocation]:
+    entries = parse_gres(allocation.gres)
+    gpus = [entry for entry in entries if entry.name == "gpu" and entry.count]
+    resources = Resources(
+        gpus=sum(entry.count for entry in gpus),
+        cpus=len(expand_numbers(allocation.cpus)),
+        memory=parse_mebibytes(allocation.memory),
+    )
+    types = {entry.type for entry in gpus}
+    cut = [entry for entry in entries if entry.name == "shard" and entry.count]
+    devices = {index for entry in (*gpus, *cut) for index in entry.indices}
+    devices |= {index for entry in cut for index, (taken, _) in enumerate(entry.shards_by_device) if taken}
+    indices, shards = tuple(sorted(devices)), sum(entry.count for entry in cut)
+    kind = types.pop() if len(types) == 1 else ""
+    return [
+        NodeAllocation(node, resources, kind, indices, shards) for node in expand_hostlist(allocation.nodes, most_nodes)
+    ]
+
+
+MAX_ARRAY_TASKS: Final = 2_000
 """So many waiting tasks of one array are told apart; the others come up as these go."""
 
 _STATES: Final = {
@@ -38,54 +133,56 @@ _STATES: Final = {
     "STAGE_OUT": JobState.COMPLETING,
     "SUSPENDED": JobState.SUSPENDED,
 }
-_HELD_BY: Final = {"JobHeldUser": Hold.USER, "JobHeldAdmin": Hold.ADMIN}
+_HOLD_REASONS: Final = {"JobHeldUser": Hold.USER, "JobHeldAdmin": Hold.ADMIN}
 _NO_TASK: Final = "4294967294"
 
 
 @dataclass(frozen=True, slots=True)
-class SeenJob:
+class ParsedJob:
     """A job, and in which form its request stands."""
 
     job: Job
-    form: Form
+    request_form: RequestForm
 
 
-def jobs_of(records: Iterable[JobRecord], limits: Limits) -> tuple[list[SeenJob], list[SetAside], list[str]]:
+def parse_jobs(
+    records: Iterable[JobRecord], limits: ClusterLimits
+) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
     """The jobs, those that make no sense, and a sentence on each array of which more tasks wait than are told apart."""
-    jobs: list[SeenJob] = []
-    left: list[SetAside] = []
+    jobs: list[ParsedJob] = []
+    left: list[SetAsideJob] = []
     longer: list[str] = []
     for record in records:
         try:
-            jobs += seen(record, limits)
-            if record.tasks.endswith("...") or len(_tasks(record.tasks)) > MOST_TASKS:
+            jobs += parse_record(record, limits)
+            if record.array_tasks.endswith("...") or len(_parse_tasks(record.array_tasks)) > MAX_ARRAY_TASKS:
                 longer.append(
                     f"job {record.number} has more waiting tasks than are told apart: the others follow later"
                 )
         except Exception as error:
-            left.append(_left_out(record, error))
+            left.append(_unreadable(record, error))
     return jobs, left, longer
 
 
-def seen(record: JobRecord, limits: Limits) -> list[SeenJob]:
+def parse_record(record: JobRecord, limits: ClusterLimits) -> list[ParsedJob]:
     """One job, or each waiting task of an array, the first `MOST_TASKS` of them. Raises NotUnderstoodError."""
-    job, form = _job(record, limits), form_of(record.fields)
-    tasks = _tasks(record.tasks)[:MOST_TASKS]
-    return [SeenJob(replace(job, id=f"{record.array}_{task}"), form) for task in tasks] or [SeenJob(job, form)]
+    job, form = _parse_job(record, limits), parse_form(record.fields)
+    tasks = _parse_tasks(record.array_tasks)[:MAX_ARRAY_TASKS]
+    return [ParsedJob(replace(job, id=f"{record.array_id}_{task}"), form) for task in tasks] or [ParsedJob(job, form)]
 
 
-def state_of(text: str) -> JobState:
+def parse_state(text: str) -> JobState:
     """What Slurm's word for a state comes to; one that is not known counts as finished, and is not touched."""
     return _STATES.get(text, JobState.FINISHED)
 
 
-def _left_out(record: JobRecord, error: Exception) -> SetAside:
-    pending = state_of(record.state) is JobState.PENDING and record.priority != 0
-    job = f"{record.array}_{record.tasks}" if record.tasks.isdecimal() else _id(record)
-    return SetAside(job, why_unread(error), record.user, record.fields.get("Partition", ""), pending)
+def _unreadable(record: JobRecord, error: Exception) -> SetAsideJob:
+    pending = parse_state(record.state) is JobState.PENDING and record.priority != 0
+    job = f"{record.array_id}_{record.array_tasks}" if record.array_tasks.isdecimal() else _job_id(record)
+    return SetAsideJob(job, unread_reason(error), record.user, record.fields.get("Partition", ""), pending)
 
 
-def _tasks(expression: str) -> list[int]:
+def _parse_tasks(expression: str) -> list[int]:
     """Task numbers of `0-9:3,12%2`, one more than is told apart at most; none where there is no array.
 
     Of a list that Slurm cut off with `...` the last entry is not whole.
@@ -95,54 +192,54 @@ def _tasks(expression: str) -> list[int]:
         return []
     if listed.endswith("..."):
         listed = listed.rpartition(",")[0]
-    return list(islice(chain.from_iterable(ranges(listed)), MOST_TASKS + 1))
+    return list(islice(chain.from_iterable(parse_ranges(listed)), MAX_ARRAY_TASKS + 1))
 
 
-def _job(record: JobRecord, limits: Limits) -> Job:
+def _parse_job(record: JobRecord, limits: ClusterLimits) -> Job:
     fields = record.fields
-    state = state_of(record.state)
+    state = parse_state(record.state)
     has_resources = state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
-    request = request_of(fields, waiting=state is JobState.PENDING, most_nodes=limits.names)
+    request = parse_request(fields, waiting=state is JobState.PENDING, max_nodes_named=limits.max_node_names)
     if state is not JobState.FINISHED:
         limits.check(request)
     return Job(
-        id=_id(record),
+        id=_job_id(record),
         user=record.user,
-        request=request,
-        standing=request,
+        original_request=request,
+        current_request=request,
         state=state,
         state_text=record.state,
         name=record.name,
-        account=said(record.account),
-        partitions=tuple(filter(None, said(fields.get("Partition")).split(","))),
-        qos=said(record.qos),
-        reason=said(record.reason),
+        account=or_empty(record.account),
+        partitions=tuple(filter(None, or_empty(fields.get("Partition")).split(","))),
+        qos=or_empty(record.qos),
+        reason=or_empty(record.reason),
         hold=_hold(record, state),
-        shares=shares_of(record.placements, fields, limits.names) if has_resources else (),
-        submit_time=moment(fields.get("SubmitTime")) or 0.0,
-        eligible_time=moment(fields.get("EligibleTime")),
-        start_time=moment(fields.get("StartTime")),
-        end_time=moment(fields.get("EndTime")),
-        run_time=float(seconds(fields.get("RunTime")) or 0),
-        time_limit=seconds(fields.get("TimeLimit")),
+        allocations=node_allocations(record.allocations, fields, limits.max_node_names) if has_resources else (),
+        submit_time=parse_time(fields.get("SubmitTime")) or 0.0,
+        eligible_time=parse_time(fields.get("EligibleTime")),
+        start_time=parse_time(fields.get("StartTime")),
+        end_time=parse_time(fields.get("EndTime")),
+        run_time=float(parse_seconds(fields.get("RunTime")) or 0),
+        time_limit=parse_seconds(fields.get("TimeLimit")),
         priority=record.priority,
         nice=record.nice,
         batch=fields.get("BatchFlag") == "1",
         requeue=fields.get("Requeue") == "1",
-        restarts=whole(fields.get("Restarts")),
-        dependency=said(fields.get("Dependency")),
-        reservation=said(fields.get("Reservation")),
-        array_job=record.array,
+        restarts=parse_count(fields.get("Restarts")),
+        dependency=or_empty(fields.get("Dependency")),
+        reservation=or_empty(fields.get("Reservation")),
+        array_job=record.array_id,
         throttle=record.throttle,
         comment=record.comment,
         admin_comment=record.admin_comment,
         hints=parse_hints(record.comment),
-        unmanageable=unmanageable(fields),
+        unmanageable=unmanageable_reason(fields),
     )
 
 
-def _id(record: JobRecord) -> JobId:
-    return f"{record.het}+{record.offset}" if record.het else record.number
+def _job_id(record: JobRecord) -> JobId:
+    return f"{record.het_id}+{record.het_offset}" if record.het_id else record.number
 
 
 def _hold(record: JobRecord, state: JobState) -> Hold:
@@ -152,6 +249,6 @@ def _hold(record: JobRecord, state: JobState) -> Hold:
     reason = record.reason.lower()
     if "requeued" in reason and "held" in reason:
         return Hold.REQUEUED
-    if record.reason in _HELD_BY:
-        return _HELD_BY[record.reason]
+    if record.reason in _HOLD_REASONS:
+        return _HOLD_REASONS[record.reason]
     return Hold.ADMIN if record.priority == 0 else Hold.NONE

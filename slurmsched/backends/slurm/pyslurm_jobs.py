@@ -12,24 +12,21 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.gres import gpus_in
-from slurmsched.backends.slurm.hostlist import numbers, ranges
-from slurmsched.backends.slurm.jobs import MOST_TASKS, state_of
-from slurmsched.backends.slurm.pyslurm_poll import Values
-from slurmsched.backends.slurm.records import JobRecord, Placement
-from slurmsched.backends.slurm.table import Row
-from slurmsched.backends.slurm.values import said, tres, whole
+from slurmsched.backends.slurm.errors import SlurmParseError
+from slurmsched.backends.slurm.gres import parse_gpus
+from slurmsched.backends.slurm.hostlist import expand_numbers, parse_ranges
+from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, parse_state
+from slurmsched.backends.slurm.pyslurm_poll import PyslurmValues
+from slurmsched.backends.slurm.records import JobRecord, RawAllocation, or_empty, parse_count, parse_tres
+from slurmsched.backends.slurm.squeue_table import SqueueRow
 from slurmsched.model import JobState
-
-__all__ = ["own_tasks", "record_of", "request_key", "task_of", "why_by_commands"]
 
 _LONGEST_LIST: Final = 127
 """Bytes that pyslurm has for the CPU numbers of a job on a node: a longer list comes cut."""
-_OF_ARRAYS: Final = frozenset({"array_id", "array_task_id", "array_tasks_waiting"})
-_WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+_ARRAY_FIELDS: Final = frozenset({"array_id", "array_task_id", "array_tasks_waiting"})
+_STATES_WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 _DEVICES: Final = "gpu"
-_OF_REQUEST: Final = (
+_REQUEST_FIELDS: Final = (
     "submit_time", "requeue_count", "requested_tres", "gres_per_node", "num_nodes", "max_nodes", "cpus",
     "cpus_per_task", "ntasks", "ntasks_per_node", "sockets_per_node", "memory_per_cpu", "memory_per_node",
     "required_nodes", "excluded_nodes", "constraints", "time_limit",
@@ -39,74 +36,74 @@ _LONGEST_RUN: Final = 2**31
 """No job runs for so many seconds: a time below zero comes unsigned, as where slurmctld's clock is ahead of ours."""
 
 
-def why_by_commands(job: Values) -> str:
+def incomplete_reason(job: PyslurmValues) -> str:
     """Why this job has to be read by commands; empty where pyslurm tells all of it."""
     if job["unread"]:
         return f"pyslurm cannot read {', '.join(sorted(job['unread']))}"
     if job["dependencies"] is not None:
         return "pyslurm does not show every dependency"
-    state = state_of(job["state"])
-    if state is JobState.FINISHED and task_of(job) == 0 and job["id"] == job["array_id"]:
+    state = parse_state(job["state"])
+    if state is JobState.FINISHED and array_task(job) == 0 and job["id"] == job["array_id"]:
         return "pyslurm shows task 0 like an array without tasks"
-    return _why_not_its_layout(job) if state in _WITH_NODES else ""
+    return _incomplete_layout_reason(job) if state in _STATES_WITH_NODES else ""
 
 
-def task_of(job: Values) -> int | None:
+def array_task(job: PyslurmValues) -> int | None:
     """Its number where it is one task of an array. pyslurm shows a 0 as None."""
     if not job["array_id"] or job["array_tasks_waiting"]:
         return None
     return int(job["array_task_id"] or 0)
 
 
-def request_key(job: Values) -> tuple[object, ...]:
+def request_key(job: PyslurmValues) -> tuple[object, ...]:
     """What changes with the way in which a job asks for GPUs, but where `may_change_unseen`."""
-    return tuple(str(job[key]) for key in _OF_REQUEST)
+    return tuple(str(job[key]) for key in _REQUEST_FIELDS)
 
 
-def may_change_unseen(job: Values, asked: Mapping[str, str]) -> bool:
+def may_change_gpu_type_unseen(job: PyslurmValues, asked: Mapping[str, str]) -> bool:
     """Whether its owner can ask for another type of GPU without a sign of it in `request_key`."""
     elsewhere = ("TresPerJob", "TresPerTask", "TresPerSocket")
-    return state_of(job["state"]) is JobState.PENDING and any(said(asked[name]) for name in elsewhere)
+    return parse_state(job["state"]) is JobState.PENDING and any(or_empty(asked[name]) for name in elsewhere)
 
 
-def why_not_of_row(job: Values, row: Row) -> str:
+def row_mismatch(job: PyslurmValues, row: SqueueRow) -> str:
     """Why squeue's row is not of the same request as pyslurm's values; empty where it is. Raises NotUnderstoodError."""
     if row.too_long:
         return "squeue cuts what it asks for"
-    state = state_of(job["state"])
+    state = parse_state(job["state"])
     if state is JobState.FINISHED:
         return ""
-    amounts = tres(row.text("tres-alloc"))
-    shown: Mapping[str, int] = job["allocated_tres" if state in _WITH_NODES else "requested_tres"]
+    amounts = parse_tres(row.text("tres-alloc"))
+    shown: Mapping[str, int] = job["allocated_tres" if state in _STATES_WITH_NODES else "requested_tres"]
     counted = {name for name in (*amounts, *shown) if name in ("cpu", "node") or name.startswith("gres/")}
-    alike = not amounts or all(whole(amounts.get(name)) == shown.get(name, 0) for name in counted)
+    alike = not amounts or all(parse_count(amounts.get(name)) == shown.get(name, 0) for name in counted)
     if job["gres_per_node"]:
         listed = ",".join(f"{name}:{count}" for name, count in job["gres_per_node"].items())
-        alike = alike and set(gpus_in(listed)) == set(gpus_in(row.text("tres-per-node")))
+        alike = alike and set(parse_gpus(listed)) == set(parse_gpus(row.text("tres-per-node")))
     return "" if alike else "it changed between two looks"
 
 
-def own_tasks(jobs: Iterable[Values]) -> dict[int, set[int]]:
+def tasks_with_records(jobs: Iterable[PyslurmValues]) -> dict[int, set[int]]:
     """By array the tasks that have a record of their own: Slurm may count them among those that wait as well."""
-    found: dict[int, set[int]] = {}
+    by_array: dict[int, set[int]] = {}
     for job in jobs:
-        task = None if job["unread"].keys() & _OF_ARRAYS else task_of(job)
+        task = None if job["unread"].keys() & _ARRAY_FIELDS else array_task(job)
         if task is not None:
-            found.setdefault(job["array_id"], set()).add(task)
-    return found
+            by_array.setdefault(job["array_id"], set()).add(task)
+    return by_array
 
 
-def record_of(
-    job: Values,
-    asked: Mapping[str, str],
+def build_record(
+    job: PyslurmValues,
+    request_fields: Mapping[str, str],
     users: Mapping[str, str],
-    threads: Mapping[str, int],
-    apart: Collection[int] = (),
+    threads_per_core: Mapping[str, int],
+    separate_tasks: Collection[int] = (),
 ) -> JobRecord:
     """The record. `asked` is squeue's word on its request, `threads` CPUs per core by node, `apart` tasks of its array
     that have a record of their own."""
     het = job["heterogeneous_id"] or 0
-    tasks = _tasks(job, apart)
+    tasks = _tasks(job, separate_tasks)
     nice = int(job["nice"] or 0)
     return JobRecord(
         number=str(job["id"]),
@@ -118,19 +115,19 @@ def record_of(
         account=job["account"] or "",
         qos=job["qos"] or "",
         name=job["name"] or "",
-        fields={**asked, **_fields(job)},
-        placements=_placements(job, threads),
-        array=str(job["array_id"]) if job["array_id"] and tasks else "",
-        tasks=tasks,
+        fields={**request_fields, **_fields(job)},
+        allocations=_allocations(job, threads_per_core),
+        array_id=str(job["array_id"]) if job["array_id"] and tasks else "",
+        array_tasks=tasks,
         throttle=(job["array_tasks_parallel"] or None) if tasks else None,
-        het=str(het) if het else "",
-        offset=str(job["heterogeneous_offset"] or 0) if het else "",
+        het_id=str(het) if het else "",
+        het_offset=str(job["heterogeneous_offset"] or 0) if het else "",
         comment=job["comment"] or "",
         admin_comment=job["admin_comment"] or "",
     )
 
 
-def _why_not_its_layout(job: Values) -> str:
+def _incomplete_layout_reason(job: PyslurmValues) -> str:
     layout: Mapping[str, Mapping[str, Any]] = job["layout"]
     if not layout:
         return "pyslurm does not show what it has on its nodes"
@@ -149,29 +146,29 @@ def _why_not_its_layout(job: Values) -> str:
     return ""
 
 
-def _tasks(job: Values, apart: Collection[int]) -> str:
+def _tasks(job: PyslurmValues, separate_tasks: Collection[int]) -> str:
     """The task's number, or those that wait in this record without those that have one of their own."""
     waiting: str = job["array_tasks_waiting"] or ""
     if not waiting:
-        task = task_of(job)
+        task = array_task(job)
         return "" if task is None else str(task)
-    if not apart:
+    if not separate_tasks:
         return waiting
     left: list[int] = []
-    for span in ranges(waiting.removesuffix("...").rpartition(",")[0] if waiting.endswith("...") else waiting):
+    for span in parse_ranges(waiting.removesuffix("...").rpartition(",")[0] if waiting.endswith("...") else waiting):
         for task in span:
-            if len(left) > MOST_TASKS:
+            if len(left) > MAX_ARRAY_TASKS:
                 return ",".join(map(str, left))
-            if task not in apart:
+            if task not in separate_tasks:
                 left.append(task)
     if not left:
-        raise NotUnderstoodError("all tasks that wait in its record have one of their own")
+        raise SlurmParseError("all tasks that wait in its record have one of their own")
     return ",".join(map(str, left)) + (",..." if waiting.endswith("...") else "")
 
 
-def _fields(job: Values) -> dict[str, str]:
+def _fields(job: PyslurmValues) -> dict[str, str]:
     """In scontrol's words, so that one reader makes jobs of both."""
-    pending = state_of(job["state"]) is JobState.PENDING
+    pending = parse_state(job["state"]) is JobState.PENDING
     fewest = job["num_nodes"] or 1
     memory = (
         {"MinMemoryCPU": f"{job['memory_per_cpu']}M"}
@@ -180,7 +177,7 @@ def _fields(job: Values) -> dict[str, str]:
     )
     seconds = job["run_time"] if isinstance(job["run_time"], int) and job["run_time"] < _LONGEST_RUN else 0
     limited = isinstance(job["time_limit"], int)
-    ends = limited or state_of(job["state"]) in (JobState.COMPLETING, JobState.FINISHED)
+    ends = limited or parse_state(job["state"]) in (JobState.COMPLETING, JobState.FINISHED)
     limit = {"TimeLimit": f"{job['time_limit']}:00"} if limited else {}  # None is a limit of 0, or no limit
     return (
         memory
@@ -199,26 +196,26 @@ def _fields(job: Values) -> dict[str, str]:
             "BatchFlag": "1" if job["is_batch_job"] else "0",
             "Requeue": "1" if job["is_requeueable"] else "0",
             "Restarts": str(job["requeue_count"] or 0),
-            "SubmitTime": _moment(job["submit_time"]),
-            "EligibleTime": _moment(job["eligible_time"]),
-            "StartTime": _moment(job["start_time"]),
-            "EndTime": _moment(job["end_time"] if ends else None),  # Slurm notes a year for what has no limit
+            "SubmitTime": _format_time(job["submit_time"]),
+            "EligibleTime": _format_time(job["eligible_time"]),
+            "StartTime": _format_time(job["start_time"]),
+            "EndTime": _format_time(job["end_time"] if ends else None),  # Slurm notes a year for what has no limit
             "RunTime": f"0:{seconds // 60}:{seconds % 60}",
             "ReqTRES": ",".join(f"{name}={amount}" for name, amount in job["requested_tres"].items()),
         }
     )
 
 
-def _placements(job: Values, threads: Mapping[str, int]) -> tuple[Placement, ...]:
+def _allocations(job: PyslurmValues, threads: Mapping[str, int]) -> tuple[RawAllocation, ...]:
     """What it has on each node. pyslurm counts cores and calls them CPUs: a core has as many as the node says."""
-    if state_of(job["state"]) not in _WITH_NODES:
+    if parse_state(job["state"]) not in _STATES_WITH_NODES:
         return ()
-    found = []
+    allocations = []
     for node, there in job["layout"].items():
-        cpus = len(numbers(there["cpu_ids"] or "")) * threads[node]
+        cpus = len(expand_numbers(there["cpu_ids"] or "")) * threads[node]
         gres = ",".join(_gres(name, detail) for name, detail in (there["gres"] or {}).items())
-        found.append(Placement(node, f"0-{cpus - 1}" if cpus else "", f"{there['memory'] or 0}M", gres))
-    return tuple(found)
+        allocations.append(RawAllocation(node, f"0-{cpus - 1}" if cpus else "", f"{there['memory'] or 0}M", gres))
+    return tuple(allocations)
 
 
 def _gres(name: str, detail: Any) -> str:
@@ -233,5 +230,5 @@ def _is_device(name: str, detail: Any) -> bool:
     return isinstance(detail, Mapping) if kind == _DEVICES else kind not in ("shard", "mps")
 
 
-def _moment(at: int | None) -> str:
+def _format_time(at: int | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") if at else "Unknown"

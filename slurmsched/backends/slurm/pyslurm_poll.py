@@ -9,33 +9,31 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmEndedError, PyslurmError, last_words
-from slurmsched.backends.slurm.pyslurm_program import NOT_FITTING, NOT_HERE, SILENT
+from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmFailedError, PyslurmUnavailableError, last_message
+from slurmsched.backends.slurm.pyslurm_program import NO_ANSWER, NOT_INSTALLED, WRONG_SERIES
 
-__all__ = ["PyslurmPoll", "Values", "poll"]
-
-Values = Mapping[str, Any]
+PyslurmValues = Mapping[str, Any]
 """A record's values by pyslurm's names, and under `unread` those that could not be read, with the error's name."""
 
-_KINDS: Final = {"jobs": "id", "nodes": "name", "partitions": "name", "reservations": "name"}
+_KEY_FIELDS: Final = {"jobs": "id", "nodes": "name", "partitions": "name", "reservations": "name"}
 """What is read, and by which value each of a kind is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class PyslurmPoll:
+class PyslurmRecords:
     """All records of one poll. `release` is pyslurm's; `users` are names by number; `mebibytes` is what it took."""
 
     release: str
     users: Mapping[str, str]
     mebibytes: int
-    jobs: tuple[Values, ...]
-    nodes: tuple[Values, ...]
-    partitions: tuple[Values, ...]
-    reservations: tuple[Values, ...]
+    jobs: tuple[PyslurmValues, ...]
+    nodes: tuple[PyslurmValues, ...]
+    partitions: tuple[PyslurmValues, ...]
+    reservations: tuple[PyslurmValues, ...]
 
 
-def poll(commands: Commands, series: str, mebibytes: int) -> PyslurmPoll:
+def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmRecords:
     """Read everything once, from a slurmctld of this series (`25.11`), in so much memory.
 
     Raises PyslurmError where pyslurm is missing or does not fit, PyslurmEndedError where it did not come to an end or
@@ -44,28 +42,28 @@ def poll(commands: Commands, series: str, mebibytes: int) -> PyslurmPoll:
     try:
         answer = commands.read_with_pyslurm(series, mebibytes)
     except UnreachableError as error:
-        raise PyslurmEndedError("pyslurm did not answer in time") from error
+        raise PyslurmFailedError("pyslurm did not answer in time") from error
     except NoSlurmError as error:
-        raise PyslurmEndedError("pyslurm's interpreter cannot be started") from error
-    if answer.code in (NOT_HERE, NOT_FITTING):
-        raise PyslurmError(last_words(answer.error))
-    if answer.code == SILENT:
-        raise PyslurmEndedError(f"pyslurm has no answer of slurmctld ({last_words(answer.error)[:200]})")
-    if answer.code:
-        raise PyslurmEndedError(f"pyslurm {_end_of(answer)}")
+        raise PyslurmFailedError("pyslurm's interpreter cannot be started") from error
+    if answer.exit_code in (NOT_INSTALLED, WRONG_SERIES):
+        raise PyslurmUnavailableError(last_message(answer.stderr))
+    if answer.exit_code == NO_ANSWER:
+        raise PyslurmFailedError(f"pyslurm has no answer of slurmctld ({last_message(answer.stderr)[:200]})")
+    if answer.exit_code:
+        raise PyslurmFailedError(f"pyslurm {_describe_exit(answer)}")
     try:
-        found = json.loads(answer.data)
-        return PyslurmPoll(
-            str(found["release"]),
-            found["users"],
-            int(found["mebibytes"]),
-            *(_records(found[kind], key) for kind, key in _KINDS.items()),
+        answer_data = json.loads(answer.stdout_bytes)
+        return PyslurmRecords(
+            str(answer_data["release"]),
+            answer_data["users"],
+            int(answer_data["mebibytes"]),
+            *(_records(answer_data[kind], key) for kind, key in _KEY_FIELDS.items()),
         )
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise PyslurmEndedError(f"pyslurm's answer makes no sense ({type(error).__name__})") from error
+        raise PyslurmFailedError(f"pyslurm's answer makes no sense ({type(error).__name__})") from error
 
 
-def _records(table: Mapping[str, Any], key: str) -> tuple[Values, ...]:
+def _records(table: Mapping[str, Any], key: str) -> tuple[PyslurmValues, ...]:
     fields = (*table["fields"], "unread")
     records = tuple(dict(zip(fields, row, strict=True)) for row in table["rows"])
     if any(record[key] is None for record in records):
@@ -73,15 +71,15 @@ def _records(table: Mapping[str, Any], key: str) -> tuple[Values, ...]:
     return records
 
 
-def _end_of(answer: Answer) -> str:
-    said = last_words(answer.error, "")[:200]
-    behind = f": {said}" if said else ""
-    if answer.code < 0:
-        return f"was ended by {_signal(-answer.code)}{behind}"
-    return f"ended with exit code {answer.code}{behind}"
+def _describe_exit(answer: CommandResult) -> str:
+    message = last_message(answer.stderr, "")[:200]
+    behind = f": {message}" if message else ""
+    if answer.exit_code < 0:
+        return f"was ended by {_signal_name(-answer.exit_code)}{behind}"
+    return f"ended with exit code {answer.exit_code}{behind}"
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # most real-time signals have no name

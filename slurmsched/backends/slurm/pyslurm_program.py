@@ -24,18 +24,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["NOT_FITTING", "NOT_HERE", "SILENT", "main"]
-
-NOT_HERE: Final = 3
+NOT_INSTALLED: Final = 3
 """Exit code where there is no pyslurm."""
-NOT_FITTING: Final = 4
+WRONG_SERIES: Final = 4
 """Exit code where pyslurm belongs to another series of Slurm."""
-SILENT: Final = 5
+NO_ANSWER: Final = 5
 """Exit code where slurmctld does not answer."""
 
 _MEBIBYTE: Final = 2**20
 
-_JOB: Final = (
+_JOB_FIELDS: Final = (
     "id", "user_id", "state", "state_reason", "priority", "nice", "account", "qos", "name", "comment", "admin_comment",
     "array_id", "array_task_id", "array_tasks_waiting", "array_tasks_parallel", "heterogeneous_id",
     "heterogeneous_offset", "num_nodes", "max_nodes", "cpus", "cpus_per_task", "ntasks", "ntasks_per_node",
@@ -44,13 +42,13 @@ _JOB: Final = (
     "submit_time", "eligible_time", "start_time", "end_time", "run_time", "time_limit", "requested_tres",
     "allocated_tres", "layout", "gres_per_node",
 )  # fmt: skip
-_NODE: Final = (
+_NODE_FIELDS: Final = (
     "name", "state", "configured_gres", "allocated_tres", "effective_cpus", "total_cpus", "threads_per_core",
     "allocated_cpus", "real_memory", "memory_reserved_for_system", "allocated_memory", "active_features", "partitions",
     "reason", "weight",
 )  # fmt: skip
-_PARTITION: Final = ("name", "nodes", "state", "max_time", "is_default", "priority_tier")
-_RESERVATION: Final = ("name", "nodes", "start_time", "end_time", "users", "accounts")
+_PARTITION_FIELDS: Final = ("name", "nodes", "state", "max_time", "is_default", "priority_tier")
+_RESERVATION_FIELDS: Final = ("name", "nodes", "start_time", "end_time", "users", "accounts")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,21 +64,21 @@ def main(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "pyslurm":
             raise
-        return _failed(NOT_HERE, error)
+        return _fail(NOT_INSTALLED, error)
     release = str(pyslurm.__version__)
     if _series(release) != _series(series):
-        return _failed(NOT_FITTING, f"pyslurm {release} does not fit Slurm {series}: both must be of one X.Y series")
+        return _fail(WRONG_SERIES, f"pyslurm {release} does not fit Slurm {series}: both must be of one X.Y series")
     try:
         found = {
             "release": release,
-            "jobs": _table(pyslurm.Jobs.load().values(), _JOB, _READS),
-            "nodes": _table(pyslurm.Nodes.load().values(), _NODE, {}),
-            "partitions": _table(pyslurm.Partitions.load().values(), _PARTITION, {}),
-            "reservations": _table(pyslurm.Reservations.load().values(), _RESERVATION, {}),
+            "jobs": _table(pyslurm.Jobs.load().values(), _JOB_FIELDS, _SPECIAL_READERS),
+            "nodes": _table(pyslurm.Nodes.load().values(), _NODE_FIELDS, {}),
+            "partitions": _table(pyslurm.Partitions.load().values(), _PARTITION_FIELDS, {}),
+            "reservations": _table(pyslurm.Reservations.load().values(), _RESERVATION_FIELDS, {}),
         }
     except pyslurm.PyslurmError as error:
-        return _failed(SILENT, error)
-    found["users"] = {str(user): _name(user) for user in _column(found["jobs"], "user_id")}
+        return _fail(NO_ANSWER, error)
+    found["users"] = {str(user): _user_name(user) for user in _column(found["jobs"], "user_id")}
     found["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     with os.fdopen(answer, "w", encoding="ascii") as out:
         json.dump(found, out, separators=(",", ":"))
@@ -130,7 +128,7 @@ def _gres_per_node(job: Any, field: str) -> Any:
     return getattr(job, field, None)
 
 
-_READS: Final[dict[str, Callable[[Any, str], Any]]] = {
+_SPECIAL_READERS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "layout": _layout,
     "requested_tres": _tres,
     "allocated_tres": _tres,
@@ -144,7 +142,7 @@ def _column(table: Any, field: str) -> set[int]:
 
 
 @cache
-def _name(user: int) -> str:
+def _user_name(user: int) -> str:
     """The user's name, or his number where nobody knows it, as Slurm's commands print it."""
     try:
         return pwd.getpwuid(user).pw_name
@@ -152,7 +150,7 @@ def _name(user: int) -> str:
         return str(user)
 
 
-def _failed(code: int, why: object) -> int:
+def _fail(code: int, why: object) -> int:
     sys.stderr.write(f"{' '.join(str(why).split())}\n")
     return code
 

@@ -1,15 +1,21 @@
-"""One job as Slurm shows it, whichever way it was read; and the fields of a line of `scontrol show`."""
+"""One job as Slurm shows it, whichever way it was read; and the fields of a line of `scontrol show`.
+
+Slurm's ways to write an amount, a duration or a moment, as numbers. What says nothing is None.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
-__all__ = ["JobRecord", "Placement", "fields_of"]
+from slurmsched.backends.slurm.errors import SlurmParseError
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RawAllocation:
     """What a job has on each of `nodes` (a hostlist): CPU numbers, MiB and GRES as Slurm writes them."""
 
     nodes: str
@@ -35,17 +41,17 @@ class JobRecord:
     qos: str
     name: str
     fields: Mapping[str, str]
-    placements: tuple[Placement, ...] = ()
-    array: str = ""
-    tasks: str = ""
+    allocations: tuple[RawAllocation, ...] = ()
+    array_id: str = ""
+    array_tasks: str = ""
     throttle: int | None = None
-    het: str = ""
-    offset: str = ""
+    het_id: str = ""
+    het_offset: str = ""
     comment: str = ""
     admin_comment: str = ""
 
 
-def fields_of(line: str) -> dict[str, str]:
+def parse_fields(line: str) -> dict[str, str]:
     """A node, partition or reservation by field: values end at a blank, and the first of a name counts."""
     fields: dict[str, str] = {}
     for word in line.split():
@@ -53,3 +59,77 @@ def fields_of(line: str) -> dict[str, str]:
         if separator:
             fields.setdefault(key, value)
     return fields
+
+
+_EMPTY_VALUES: Final = frozenset({"", "(null)", "N/A", "n/a", "None", "none", "Unknown", "NONE"})
+_UNLIMITED_VALUES: Final = frozenset({"UNLIMITED", "INFINITE", "Partition_Limit", "INVALID", "NOT_SET"})
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([KMGTPE]?)(?:[nc]|i?B)?\Z")
+_IN_MEBIBYTES: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3, "E": 1024**4}
+_DURATION = re.compile(r"(?:(\d{1,7})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,2})(?:\.\d+)?\Z")
+
+
+def or_empty(text: str | None) -> str:
+    """The text, empty where Slurm writes that there is nothing."""
+    return "" if text is None or text in _EMPTY_VALUES else text
+
+
+def parse_count(text: str | None, default: int = 0) -> int:
+    """A count such as `12`; of `2-4` the first. Raises NotUnderstoodError."""
+    given = or_empty(text)
+    if not given or given == "*":
+        return default
+    digits = given.split("-", 1)[0] if not given.startswith("-") else given
+    try:
+        return int(digits)
+    except ValueError:
+        raise SlurmParseError(f"not a number: {given[:40]!r}") from None
+
+
+def parse_count_range(text: str | None) -> tuple[int, int | None]:
+    """`2` as (2, None) and `2-4` as (2, 4). Raises NotUnderstoodError."""
+    first, _, last = or_empty(text).partition("-")
+    return parse_count(first, 1), parse_count(last) if last else None
+
+
+def parse_mebibytes(text: str | None) -> int:
+    """`20000M`, `400G` or `512` in MiB, 0 where nothing is said. Raises NotUnderstoodError."""
+    given = or_empty(text)
+    if not given or given in _UNLIMITED_VALUES:
+        return 0
+    match = _SIZE.match(given)
+    if match is None:
+        raise SlurmParseError(f"not an amount of memory: {given[:40]!r}")
+    return int(float(match[1]) * _IN_MEBIBYTES[match[2]])
+
+
+def parse_seconds(text: str | None) -> int | None:
+    """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None where there is no limit. Raises NotUnderstoodError."""
+    given = or_empty(text)
+    if not given or given in _UNLIMITED_VALUES:
+        return None
+    match = _DURATION.match(given)
+    if match is None:
+        raise SlurmParseError(f"not a duration: {given[:40]!r}")
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def parse_time(text: str | None) -> float | None:
+    """`2026-11-21T01:23:08` as unix seconds; the commands run in UTC. Raises NotUnderstoodError."""
+    given = or_empty(text)
+    if not given or given in _UNLIMITED_VALUES:
+        return None
+    try:
+        return datetime.fromisoformat(f"{given}+00:00").timestamp()
+    except ValueError:
+        raise SlurmParseError(f"not a time: {given[:40]!r}") from None
+
+
+def parse_tres(text: str | None) -> dict[str, str]:
+    """`cpu=6,mem=20000M,gres/gpu=2` by name; of a name that comes twice the first counts."""
+    amounts: dict[str, str] = {}
+    for part in or_empty(text).split(","):
+        name, separator, amount = part.partition("=")
+        if separator:
+            amounts.setdefault(name, amount)
+    return amounts

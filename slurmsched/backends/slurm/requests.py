@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurmsched.backends.slurm.gres import Gres, gpus_in, shards_in
-from slurmsched.backends.slurm.hostlist import MOST, expand
-from slurmsched.backends.slurm.values import mebibytes, said, span, tres, whole
+from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
+from slurmsched.backends.slurm.hostlist import MAX_NAMES, expand_hostlist
+from slurmsched.backends.slurm.records import or_empty, parse_count, parse_count_range, parse_mebibytes, parse_tres
 from slurmsched.model import Request
-
-__all__ = ["PLAIN", "Form", "form_of", "request_of", "unmanageable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RequestForm:
     """In which words a job's request stands, as a RESHAPE has to keep to them.
 
     The first three say where GPUs are asked for. CPUs and memory per GPU, where they stand, overrule plain ones.
@@ -30,43 +28,43 @@ class Form:
     requeued: bool = False
 
 
-PLAIN = Form(per_node=True)
+DEFAULT_FORM = RequestForm(per_node=True)
 """A job nobody has seen yet counts as one that was submitted with `--gres`."""
 
 
-def form_of(fields: Mapping[str, str]) -> Form:
+def parse_form(fields: Mapping[str, str]) -> RequestForm:
     """The form that stands. Raises NotUnderstoodError."""
-    return Form(
-        per_node=bool(gpus_in(fields.get("TresPerNode"))),
-        per_job=bool(gpus_in(fields.get("TresPerJob"))),
-        per_task=bool(gpus_in(fields.get("TresPerTask"))),
-        cpus_per_gpu=bool(gpus_in(fields.get("CpusPerTres"))),
-        memory_per_gpu=bool(gpus_in(fields.get("MemPerTres"))),
+    return RequestForm(
+        per_node=bool(parse_gpus(fields.get("TresPerNode"))),
+        per_job=bool(parse_gpus(fields.get("TresPerJob"))),
+        per_task=bool(parse_gpus(fields.get("TresPerTask"))),
+        cpus_per_gpu=bool(parse_gpus(fields.get("CpusPerTres"))),
+        memory_per_gpu=bool(parse_gpus(fields.get("MemPerTres"))),
         tasks_per_node=_tasks_per_node(fields) > 0,
-        requeued=whole(fields.get("Restarts")) > 0,
+        requeued=parse_count(fields.get("Restarts")) > 0,
     )
 
 
-def unmanageable(fields: Mapping[str, str]) -> str:
+def unmanageable_reason(fields: Mapping[str, str]) -> str:
     """Why no RESHAPE could say what the job asks for; empty where one can."""
-    if gpus_in(fields.get("TresPerSocket")):
+    if parse_gpus(fields.get("TresPerSocket")):
         return "it asks for GPUs per socket"
-    if any(len(gpus_in(fields.get(key))) > 1 for key in ("TresPerJob", "TresPerNode", "TresPerTask")):
+    if any(len(parse_gpus(fields.get(key))) > 1 for key in ("TresPerJob", "TresPerNode", "TresPerTask")):
         return "it asks for GPUs of several types"
     return ""
 
 
-def request_of(fields: Mapping[str, str], *, waiting: bool, most_nodes: int = MOST) -> Request:
+def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: int = MAX_NAMES) -> Request:
     """The request. What runs shows its allocation in NumCPUs and NumNodes.
 
     Raises NotUnderstoodError, also where it names more than `most_nodes` nodes.
     """
-    totals = tres(fields.get("ReqTRES") or fields.get("TRES"))
+    totals = parse_tres(fields.get("ReqTRES") or fields.get("TRES"))
     nodes, max_nodes = _nodes(fields, totals, waiting=waiting)
-    tasks = max(whole(fields.get("NumTasks"), 1), 1)
-    per_node, per_job, per_task = (gpus_in(fields.get(key)) for key in ("TresPerNode", "TresPerJob", "TresPerTask"))
+    tasks = max(parse_count(fields.get("NumTasks"), 1), 1)
+    per_node, per_job, per_task = (parse_gpus(fields.get(key)) for key in ("TresPerNode", "TresPerJob", "TresPerTask"))
     each = _count(per_node)
-    gpus = _count(per_job) or each * nodes or _count(per_task) * tasks or whole(totals.get("gres/gpu"))
+    gpus = _count(per_job) or each * nodes or _count(per_task) * tasks or parse_count(totals.get("gres/gpu"))
     cpus = _cpus(fields, totals, gpus, waiting=waiting)
     types = {entry.type for entry in (*per_node, *per_job, *per_task) if entry.type}
     return Request(
@@ -79,9 +77,9 @@ def request_of(fields: Mapping[str, str], *, waiting: bool, most_nodes: int = MO
         cpus=cpus,
         memory=_memory(fields, totals, cpus, gpus, nodes),
         shards=_shards(fields, nodes, tasks),
-        features=said(fields.get("Features")),
-        pinned=frozenset(expand(fields.get("ReqNodeList", ""), most_nodes)),
-        excluded=frozenset(expand(fields.get("ExcNodeList", ""), most_nodes)),
+        features=or_empty(fields.get("Features")),
+        pinned=frozenset(expand_hostlist(fields.get("ReqNodeList", ""), max_nodes_named)),
+        excluded=frozenset(expand_hostlist(fields.get("ExcNodeList", ""), max_nodes_named)),
         exclusive=_exclusive(fields),
     )
 
@@ -89,18 +87,18 @@ def request_of(fields: Mapping[str, str], *, waiting: bool, most_nodes: int = MO
 def _nodes(fields: Mapping[str, str], totals: Mapping[str, str], *, waiting: bool) -> tuple[int, int | None]:
     """Fewest and most. Of a waiting job NumNodes without a range is an estimate, in 22.05 often one too high; there the
     table shows the estimate as the most too."""
-    fewest, most = span(fields.get("NumNodes"))
+    fewest, most = parse_count_range(fields.get("NumNodes"))
     if waiting and most is None:
-        fewest = whole(totals.get("node"), fewest)
+        fewest = parse_count(totals.get("node"), fewest)
     return max(fewest, 1), most
 
 
 def _cpus(fields: Mapping[str, str], totals: Mapping[str, str], gpus: int, *, waiting: bool) -> int:
     """CPUs of the whole job. Slurm 22.05 counts CPUs per GPU only when the job starts."""
-    shown = whole(fields.get("NumCPUs"), 1)
+    shown = parse_count(fields.get("NumCPUs"), 1)
     if not waiting:
-        return max(whole(totals.get("cpu"), shown), 1)
-    return max(shown, _count(gpus_in(fields.get("CpusPerTres"))) * gpus, 1)
+        return max(parse_count(totals.get("cpu"), shown), 1)
+    return max(shown, _count(parse_gpus(fields.get("CpusPerTres"))) * gpus, 1)
 
 
 def _count(entries: tuple[Gres, ...]) -> int:
@@ -108,23 +106,23 @@ def _count(entries: tuple[Gres, ...]) -> int:
 
 
 def _shards(fields: Mapping[str, str], nodes: int, tasks: int) -> int:
-    per_node, per_task = shards_in(fields.get("TresPerNode")), shards_in(fields.get("TresPerTask"))
-    return shards_in(fields.get("TresPerJob")) or per_node * nodes or per_task * tasks
+    per_node, per_task = count_shards(fields.get("TresPerNode")), count_shards(fields.get("TresPerTask"))
+    return count_shards(fields.get("TresPerJob")) or per_node * nodes or per_task * tasks
 
 
 def _memory(fields: Mapping[str, str], totals: Mapping[str, str], cpus: int, gpus: int, nodes: int) -> int:
     """MiB per node, rounded up where it follows CPUs or GPUs that no node count divides."""
-    each_gpu = _count(gpus_in(fields.get("MemPerTres")))
+    each_gpu = _count(parse_gpus(fields.get("MemPerTres")))
     if each_gpu:
         return -(-each_gpu * gpus // nodes)
     if "MinMemoryCPU" in fields:
-        return mebibytes(fields["MinMemoryCPU"]) * -(-cpus // nodes)
-    return mebibytes(fields.get("MinMemoryNode")) or mebibytes(totals.get("mem")) // nodes
+        return parse_mebibytes(fields["MinMemoryCPU"]) * -(-cpus // nodes)
+    return parse_mebibytes(fields.get("MinMemoryNode")) or parse_mebibytes(totals.get("mem")) // nodes
 
 
 def _tasks_per_node(fields: Mapping[str, str]) -> int:
     first = fields.get("NtasksPerN:B:S:C", "").partition(":")[0]
-    return whole(first)
+    return parse_count(first)
 
 
 def _exclusive(fields: Mapping[str, str]) -> bool:

@@ -1,22 +1,28 @@
 """Clusters of several GPU types, replayed round by round."""
 
-from slurmsched.experiments.mixed.figures import Replayed, RoundRecord
-from slurmsched.experiments.mixed.replay import ReplayError, replay
-from slurmsched.experiments.mixed.rounds import Grant, Question, RoundPolicy, Served
-from slurmsched.experiments.mixed.work import Active, Work, rate
-from slurmsched.experiments.mixed.workers import Workers
+from slurmsched.experiments.mixed.problem import (
+    ActiveJob,
+    GpuWorkers,
+    Grant,
+    GrantOutcome,
+    ReplayJob,
+    RoundInput,
+    RoundPolicy,
+    gang_rate,
+)
+from slurmsched.experiments.mixed.replay import ReplayError, ReplayResult, RoundRecord, replay_rounds
 
 __all__ = [
-    "Active",
+    "ActiveJob",
+    "GpuWorkers",
     "Grant",
-    "Question",
+    "GrantOutcome",
     "ReplayError",
-    "Replayed",
+    "ReplayJob",
+    "ReplayResult",
+    "RoundInput",
     "RoundPolicy",
     "RoundRecord",
-    "Served",
-    "Work",
-    "Workers",
-    "rate",
-    "replay",
+    "gang_rate",
+    "replay_rounds",
 ]

@@ -1,4 +1,4 @@
-"""Gavel in the replay: a policy's shares, kept by its rounds (Narayanan et al., OSDI 2020, sections 3 to 5)."""
+"""Gavel in the replay: a policy's time fractions, kept by its rounds (Narayanan et al., OSDI 2020, sections 3 to 5)."""
 
 from __future__ import annotations
 
@@ -8,73 +8,145 @@ from itertools import combinations
 
 import numpy as np
 
-from slurmsched.experiments.mixed.asking import by_entry, problem_of, runs
-from slurmsched.experiments.mixed.rounds import Grant, Question
-from slurmsched.experiments.mixed.work import Active
-from slurmsched.policies.gavel import Books, Entry, GavelPolicy, TimeAlone, picked, seated
-from slurmsched.policies.gavel.books import RESET
+from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput, gang_rate
+from slurmsched.policies.gavel import (
+    AllocationLedger,
+    GavelPolicy,
+    GavelProblem,
+    IsolatedTime,
+    JobCombination,
+    TimeFractions,
+    assign_workers,
+    greedy_round,
+)
 from slurmsched.policies.gavel.problem import Floats, Mask
+from slurmsched.policies.gavel.rounds import RESET_INTERVAL
 
-__all__ = ["GavelRounds"]
+
+def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: bool = False) -> GavelProblem:
+    """Jobs in order of arrival, GPU types as given. Those of one model and width are of one kind."""
+    jobs = [job.spec for job in round_input.jobs.values()]
+    by_type = {(job.model, job.gpus): job for job in reversed(jobs)}
+    type_index = {kind: place for place, kind in enumerate(by_type)}
+    problem = GavelProblem(
+        gpus=np.array([round_input.workers.gpus_by_type[kind] for kind in gpu_types], dtype=np.float64),
+        rates=np.array([[job.rates.get(kind, 0.0) for kind in gpu_types] for job in jobs]),
+        widths=np.array([job.gpus for job in jobs], dtype=np.float64),
+        remaining=np.array([job.remaining_steps for job in round_input.jobs.values()], dtype=np.float64),
+        elapsed=np.array([round_input.time - job.arrival for job in jobs]),
+        isolated_time=np.zeros(len(jobs)),
+        weights=np.array([job.weight for job in jobs]),
+        job_types=np.array([type_index[job.model, job.gpus] for job in jobs], dtype=np.int64),
+    )
+    if not packed:
+        return problem
+    representatives = tuple(by_type.values())
+    return replace(
+        problem,
+        colocated_rates=np.array(
+            [[[_colocated_rate(a, b, kind) for kind in gpu_types] for b in representatives] for a in representatives]
+        ),
+    )
+
+
+def fractions_by_combination(fractions: TimeFractions, jobs: Sequence[str]) -> dict[JobCombination, Floats]:
+    """Shares by job and by pair of jobs."""
+    by_combination: dict[JobCombination, Floats] = {
+        (job,): share for job, share in zip(jobs, fractions.single, strict=True)
+    }
+    for first, second, row in zip(fractions.first, fractions.second, fractions.pair, strict=True):
+        by_combination[jobs[first], jobs[second]] = row
+    return by_combination
+
+
+def can_run(jobs: Mapping[str, ActiveJob], combination: JobCombination, gpu_type: str) -> bool:
+    """Whether the job, or both jobs of the pair beside each other, can run on this type."""
+    specs = [jobs[job].spec for job in combination]
+    if len(specs) == 1:
+        return specs[0].rates.get(gpu_type, 0.0) > 0
+    first, second = specs
+    return _colocated_rate(first, second, gpu_type) > 0 and _colocated_rate(second, first, gpu_type) > 0
+
+
+def _colocated_rate(job: ReplayJob, partner: ReplayJob, gpu_type: str) -> float:
+    return gang_rate(job, (gpu_type,), partner) if job.gpus == partner.gpus else 0.0
 
 
 @dataclass(slots=True)
-class GavelRounds:
+class GavelReplayPolicy:
     """One of Gavel's policies as `RoundPolicy`. GPU types are gone through as the cluster has them; by a blind policy
     in another order each round, drawn from `random`."""
 
     name: str
     policy: GavelPolicy
     random: np.random.Generator
-    reset: float = RESET
-    _books: Books | None = None
-    _stale: bool = True
-    _alone: TimeAlone = field(default_factory=TimeAlone)
-    _runs: Mask = field(init=False)
+    reset_interval: float = RESET_INTERVAL
+    _ledger: AllocationLedger | None = None
+    _targets_stale: bool = True
+    _isolated_time: IsolatedTime = field(default_factory=IsolatedTime)
+    _runnable: Mask = field(init=False)
     _widths: Floats = field(init=False)
 
-    def decide(self, question: Question) -> Sequence[Grant]:
-        workers, types = question.workers, tuple(question.workers.gpus)
-        books = self._books = self._books or Books(types, question.period / 2)
-        for one in question.last:
-            books.add(one.grant.jobs, workers.types[one.grant.workers[0]], one.seconds)
-        self._meet(books, question.jobs)
-        due = question.time - books.since >= self.reset or books.since == 0 or not question.last
-        if self._stale and due:
-            books.settle(question.time)
-            books.promise(self._shares(question, types))
-            self._stale = False
-        visited = list(range(len(types)))
+    def decide(self, round_input: RoundInput) -> Sequence[Grant]:
+        workers, gpu_types = round_input.workers, tuple(round_input.workers.gpus_by_type)
+        ledger = self._ledger = self._ledger or AllocationLedger(gpu_types, round_input.period / 2)
+        for outcome in round_input.previous:
+            ledger.add_received(outcome.grant.jobs, workers.gpu_types[outcome.grant.workers[0]], outcome.busy_seconds)
+        self._update_jobs(ledger, round_input.jobs)
+        due = (
+            round_input.time - ledger.reset_time >= self.reset_interval
+            or ledger.reset_time == 0
+            or not round_input.previous
+        )
+        if self._targets_stale and due:
+            ledger.reset(round_input.time)
+            ledger.set_targets(self._time_fractions(round_input, gpu_types))
+            self._targets_stale = False
+        visited = list(range(len(gpu_types)))
         if self.policy.blind:
             self.random.shuffle(visited)
-        may = self._runs & (np.nan_to_num(books.share) > 0) if self.policy.strict else self._runs
-        chosen = picked(books, may, self._widths, list(workers.gpus.values()), visited)
-        before, late = {one.grant.jobs: one.grant.workers for one in question.last}, set(books.shareless())
+        allowed = (
+            self._runnable & (np.nan_to_num(ledger.target_fractions) > 0) if self.policy.strict else self._runnable
+        )
+        selected = greedy_round(ledger, allowed, self._widths, list(workers.gpus_by_type.values()), visited)
+        assigned_before, without_target = (
+            {one.grant.jobs: one.grant.workers for one in round_input.previous},
+            set(ledger.without_target()),
+        )
         grants: list[Grant] = []
-        for kind in visited:
+        for type_index in visited:
             # Who came after shares were computed took room, but gets no worker: so it is in Gavel.
-            widths = {entry: question.jobs[entry[0]].work.width for entry in chosen[kind] if entry not in late}
+            widths = {
+                entry: round_input.jobs[entry[0]].spec.gpus
+                for entry in selected[type_index]
+                if entry not in without_target
+            }
             grants += [
-                Grant(entry, place) for entry, place in seated(widths, workers.of_type[types[kind]], before).items()
+                Grant(entry, place)
+                for entry, place in assign_workers(
+                    widths, workers.workers_by_type[gpu_types[type_index]], assigned_before
+                ).items()
             ]
         return grants
 
-    def _meet(self, books: Books, jobs: Mapping[str, Active]) -> None:
+    def _update_jobs(self, ledger: AllocationLedger, jobs: Mapping[str, ActiveJob]) -> None:
         """Enter who came and strike out who left; both call for new shares."""
         singles = tuple((job,) for job in jobs)
-        if singles == books.entries[: len(singles)] and not any(len(e) == 1 for e in books.entries[len(singles) :]):
+        if singles == ledger.combinations[: len(singles)] and not any(
+            len(e) == 1 for e in ledger.combinations[len(singles) :]
+        ):
             return
-        self._stale = True
+        self._targets_stale = True
         pairs = combinations(jobs, 2) if self.policy.packed else ()
-        alike = [pair for pair in pairs if len({jobs[job].work.width for job in pair}) == 1]
-        possible = {entry: [runs(jobs, entry, kind) for kind in books.types] for entry in (*singles, *alike)}
-        books.keep([entry for entry, where in possible.items() if len(entry) == 1 or any(where)])
-        self._runs = np.array([possible[entry] for entry in books.entries], dtype=np.bool_)
-        self._widths = np.array([jobs[entry[0]].work.width for entry in books.entries], dtype=np.float64)
+        same_width = [pair for pair in pairs if len({jobs[job].spec.gpus for job in pair}) == 1]
+        possible = {entry: [can_run(jobs, entry, kind) for kind in ledger.types] for entry in (*singles, *same_width)}
+        ledger.set_combinations([entry for entry, where in possible.items() if len(entry) == 1 or any(where)])
+        self._runnable = np.array([possible[entry] for entry in ledger.combinations], dtype=np.bool_)
+        self._widths = np.array([jobs[entry[0]].spec.gpus for entry in ledger.combinations], dtype=np.float64)
 
-    def _shares(self, question: Question, types: Sequence[str]) -> dict[Entry, Floats]:
-        jobs = tuple(question.jobs)
-        problem = self.policy.seen(problem_of(question, types, packed=self.policy.packed), types)
-        done = np.array([job.done for job in question.jobs.values()], dtype=np.float64)
-        problem = replace(problem, alone=self._alone.seconds(problem, jobs, done))
-        return by_entry(self.policy.objective(problem), jobs)
+    def _time_fractions(self, round_input: RoundInput, gpu_types: Sequence[str]) -> dict[JobCombination, Floats]:
+        jobs = tuple(round_input.jobs)
+        problem = self.policy.view(gavel_problem(round_input, gpu_types, packed=self.policy.packed), gpu_types)
+        steps_done = np.array([job.steps_done for job in round_input.jobs.values()], dtype=np.float64)
+        problem = replace(problem, isolated_time=self._isolated_time.update(problem, jobs, steps_done))
+        return fractions_by_combination(self.policy.objective(problem), jobs)

@@ -8,42 +8,41 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurmsched.experiments.mixed.rounds import Grant, Question
-from slurmsched.experiments.mixed.work import Active, Work
-from slurmsched.experiments.mixed.workers import Workers
-from slurmsched.policies.hadar import Allocation, Ask, Hadar, Servers, Speeds
-
-__all__ = ["HadarRounds", "asked", "servers_of", "speeds_of"]
+from slurmsched.experiments.mixed.problem import ActiveJob, GpuWorkers, Grant, ReplayJob, RoundInput
+from slurmsched.policies.hadar import GangThroughput, HadarJob, HadarScheduler, ServerPools, TaskAllocation
 
 
 @dataclass(slots=True)
-class HadarRounds:
+class HadarReplayPolicy:
     """Decides anew when a job came or went; between that everybody keeps what he has."""
 
-    hadar: Hadar = field(default_factory=Hadar)
+    scheduler: HadarScheduler = field(default_factory=HadarScheduler)
     name: str = "hadar"
     _jobs: frozenset[str] = frozenset()
-    _places: dict[str, Allocation] = field(default_factory=dict)
-    _servers: Servers | None = None
+    _allocations: dict[str, TaskAllocation] = field(default_factory=dict)
+    _server_pools: ServerPools | None = None
 
-    def decide(self, question: Question) -> Sequence[Grant]:
-        servers = self._servers = self._servers or servers_of(question.workers)
-        jobs, before = frozenset(question.jobs), {one.grant.jobs[0]: one.grant.workers for one in question.last}
-        self._places = {job: place for job, place in self._places.items() if job in jobs}
+    def decide(self, round_input: RoundInput) -> Sequence[Grant]:
+        pools = self._server_pools = self._server_pools or server_pools(round_input.workers)
+        jobs, workers_before = (
+            frozenset(round_input.jobs),
+            {outcome.grant.jobs[0]: outcome.grant.workers for outcome in round_input.previous},
+        )
+        self._allocations = {job: place for job, place in self._allocations.items() if job in jobs}
         if jobs != self._jobs:
-            queue = asked(question, servers)
-            self._places = self.hadar.decide(queue, servers, self._places)
+            queue = hadar_jobs(round_input, pools)
+            self._allocations = self.scheduler.decide(queue, pools, self._allocations)
             self._jobs = jobs
-        return _granted(question.workers, servers, self._places, before)
+        return _assign_workers(round_input.workers, pools, self._allocations, workers_before)
 
 
-def servers_of(workers: Workers) -> Servers:
+def server_pools(workers: GpuWorkers) -> ServerPools:
     """A pool for the GPUs of each type on each server."""
     sizes: dict[tuple[int, str], int] = defaultdict(int)
-    for server, kind in zip(workers.servers, workers.types, strict=True):
+    for server, kind in zip(workers.server_indices, workers.gpu_types, strict=True):
         sizes[server, kind] += 1
-    types = tuple(workers.gpus)
-    return Servers(
+    types = tuple(workers.gpus_by_type)
+    return ServerPools(
         types,
         np.array([types.index(kind) for _, kind in sizes], dtype=np.int64),
         np.array([server for server, _ in sizes], dtype=np.int64),
@@ -51,47 +50,54 @@ def servers_of(workers: Workers) -> Servers:
     )
 
 
-def asked(question: Question, servers: Servers) -> list[Ask]:
+def hadar_jobs(round_input: RoundInput, pools: ServerPools) -> list[HadarJob]:
     """The active jobs as Hadar sees them; those that are alike share their speeds."""
-    known: dict[Speeds, Speeds] = {}
-    return [_ask(active, question.time, servers, known) for active in question.jobs.values()]
+    throughputs: dict[GangThroughput, GangThroughput] = {}
+    return [_hadar_job(active, round_input.time, pools, throughputs) for active in round_input.jobs.values()]
 
 
-def speeds_of(work: Work, servers: Servers) -> Speeds:
+def gang_throughput(job: ReplayJob, pools: ServerPools) -> GangThroughput:
     """Of the whole gang by type. The replay has no loss between servers."""
-    rates = tuple(work.rates.get(kind, 0.0) for kind in servers.types)
-    return Speeds(work.width, rates, rates)
+    rates = tuple(job.rates.get(kind, 0.0) for kind in pools.types)
+    return GangThroughput(job.gpus, rates, rates)
 
 
-def _ask(active: Active, now: float, servers: Servers, known: dict[Speeds, Speeds]) -> Ask:
-    work, speeds = active.work, speeds_of(active.work, servers)
-    return Ask(work.id, known.setdefault(speeds, speeds), active.remaining, work.steps, now - work.arrival)
+def _hadar_job(
+    active: ActiveJob, now: float, pools: ServerPools, throughputs: dict[GangThroughput, GangThroughput]
+) -> HadarJob:
+    job, throughput = active.spec, gang_throughput(active.spec, pools)
+    return HadarJob(
+        job.id, throughputs.setdefault(throughput, throughput), active.remaining_steps, job.steps, now - job.arrival
+    )
 
 
-def _granted(
-    workers: Workers, servers: Servers, places: Mapping[str, Allocation], before: Mapping[str, tuple[int, ...]]
+def _assign_workers(
+    workers: GpuWorkers,
+    pools: ServerPools,
+    allocations: Mapping[str, TaskAllocation],
+    workers_before: Mapping[str, tuple[int, ...]],
 ) -> list[Grant]:
     """Workers for the places: a job that stays in its pools keeps the very same."""
-    types, free = servers.types, defaultdict[tuple[int, str], list[int]](list)
-    for worker, key in enumerate(zip(workers.servers, workers.types, strict=True)):
+    types, free = pools.types, defaultdict[tuple[int, str], list[int]](list)
+    for worker, key in enumerate(zip(workers.server_indices, workers.gpu_types, strict=True)):
         free[key].append(worker)
-    pool = [(int(s), types[t]) for s, t in zip(servers.server_of, servers.type_of, strict=True)]
+    pool = [(int(s), types[t]) for s, t in zip(pools.server_of, pools.type_of, strict=True)]
     grants: dict[str, Grant] = {}
-    for job, place in places.items():
-        had = before.get(job, ())
-        if had and _pools(workers, had) == {pool[at]: gpus for at, gpus in place}:
-            grants[job] = Grant((job,), had)
-            for worker in had:
-                free[workers.servers[worker], workers.types[worker]].remove(worker)
-    for job, place in places.items():
+    for job, place in allocations.items():
+        kept = workers_before.get(job, ())
+        if kept and _count_by_pool(workers, kept) == {pool[at]: gpus for at, gpus in place}:
+            grants[job] = Grant((job,), kept)
+            for worker in kept:
+                free[workers.server_indices[worker], workers.gpu_types[worker]].remove(worker)
+    for job, place in allocations.items():
         if job not in grants:
             taken = [free[pool[at]].pop(0) for at, gpus in place for _ in range(gpus)]
             grants[job] = Grant((job,), tuple(sorted(taken)))
     return [*grants.values()]
 
 
-def _pools(workers: Workers, taken: Sequence[int]) -> dict[tuple[int, str], int]:
+def _count_by_pool(workers: GpuWorkers, taken: Sequence[int]) -> dict[tuple[int, str], int]:
     found: dict[tuple[int, str], int] = defaultdict(int)
     for worker in taken:
-        found[workers.servers[worker], workers.types[worker]] += 1
+        found[workers.server_indices[worker], workers.gpu_types[worker]] += 1
     return dict(found)

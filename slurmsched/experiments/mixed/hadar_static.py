@@ -8,32 +8,25 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.experiments.experiment import Bound, Outcome, Row, Task
-from slurmsched.experiments.mixed.fastest import fastest
-from slurmsched.experiments.mixed.figures import Replayed
-from slurmsched.experiments.mixed.gavel import GavelRounds
-from slurmsched.experiments.mixed.hadar import HadarRounds
-from slurmsched.experiments.mixed.reading import SIXTY, TYPES
-from slurmsched.experiments.mixed.replay import replay
-from slurmsched.experiments.mixed.rounds import RoundPolicy
-from slurmsched.experiments.mixed.sized import READINGS, sized_work
-from slurmsched.experiments.mixed.tiresias import Tiresias
-from slurmsched.experiments.mixed.work import Work
-from slurmsched.experiments.mixed.yarn import YarnCapacity
+from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity, makespan_lower_bound
+from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
+from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
+from slurmsched.experiments.mixed.problem import ReplayJob, RoundPolicy
+from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, sized_jobs
 from slurmsched.knowledge import load_gavel_rates
-from slurmsched.policies.gavel import POLICIES
-from slurmsched.policies.hadar import Hadar, timely
+from slurmsched.policies.gavel import GAVEL_POLICIES
+from slurmsched.policies.hadar import HadarScheduler, slack_aware
 
-__all__ = ["static"]
-
-JOBS: Final = 480
-QUICK: Final = 120
-RESTART: Final = 10.0
+JOB_COUNT: Final = 480
+QUICK_JOB_COUNT: Final = 120
+RESTART_SECONDS: Final = 10.0
 HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Rival:
+class _Baseline:
     """A scheduler; `total` and `median` are how much longer it takes than Hadar as published. `bound`: how the total is
     held against that."""
 
@@ -43,85 +36,116 @@ class _Rival:
     bound: Bound = Bound.AT_LEAST
 
 
-def _gavel(policy: str = "max_min_fairness_perf") -> RoundPolicy:
-    return GavelRounds("gavel", POLICIES[policy], np.random.default_rng(0))
+def _gavel_policy(policy: str = "max_min_fairness_perf") -> RoundPolicy:
+    return GavelReplayPolicy("gavel", GAVEL_POLICIES[policy], np.random.default_rng(0))
 
 
-_UNPUBLISHED: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
-    "hadar": lambda: HadarRounds(Hadar(restart=RESTART, valuing=timely)),
-    "hadar, effective throughput": lambda: HadarRounds(Hadar(restart=RESTART)),
-    "gavel, for total time": lambda: _gavel("min_total_duration_perf"),
+_WITHOUT_PUBLISHED: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
+    "hadar": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS, make_utility=slack_aware)),
+    "hadar, effective throughput": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS)),
+    "gavel, for total time": lambda: _gavel_policy("min_total_duration_perf"),
 }
-_RIVALS: Final[Mapping[str, _Rival]] = {
-    "gavel": _Rival(_gavel, 1.21, 1.20, Bound.STATED),
-    "tiresias": _Rival(Tiresias, 1.35, 1.40),
-    "yarn-cs": _Rival(YarnCapacity, 1.67),
+_BASELINES: Final[Mapping[str, _Baseline]] = {
+    "gavel": _Baseline(_gavel_policy, 1.21, 1.20, Bound.INFORMATIVE),
+    "tiresias": _Baseline(Tiresias, 1.35, 1.40),
+    "yarn-cs": _Baseline(YarnCapacity, 1.67),
 }
 
-_INPUTS: Final = (
+_INPUTS_NOTE: Final = (
     "Jobs are drawn: the trace's own 480 are not public. Sizes in K80 hours, widths of the Philly trace, Gavel's rates."
 )
-_ROOM: Final = (
+_LOWER_BOUND_NOTE: Final = (
     "Gavel keeps the GPUs busy, on types that fit: so little is left to gain on it, as the fastest possible shows; told"
     " to make the total time short it gains that itself. Tiresias and YARN leave jobs on the slow GPUs that they began"
-    " on. " + _INPUTS
+    " on. " + _INPUTS_NOTE
 )
-_WIDER: Final = (
+_GANGS_NOTE: Final = (
     "Of gangs of 8 a type of 20 GPUs has two, and leaves four GPUs over under Gavel: so the published gain asks for"
-    " gangs far wider than the trace's, 70 % of which are one GPU. Gangs of 4 leave nothing over. " + _INPUTS
+    " gangs far wider than the trace's, 70 % of which are one GPU. Gangs of 4 leave nothing over. " + _INPUTS_NOTE
 )
 
 
-def static(task: Task) -> Outcome:
+def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
     """Total time, median completion and utilisation by scheduler; the small version has no gangs of other widths.
 
     Raises ExperimentError, ProfileError, ReplayError.
     """
-    rates = load_gavel_rates(task.file("gavel", "throughputs.json"))
-    work = sized_work(QUICK if task.quick else JOBS, task.seeds[0], rates)
-    makers = [*_UNPUBLISHED.items(), *((name, rival.make) for name, rival in _RIVALS.items())]
+    rates = load_gavel_rates(setup.data_file("gavel", "throughputs.json"))
+    jobs = sized_jobs(QUICK_JOB_COUNT if setup.quick else JOB_COUNT, setup.seeds[0], rates)
+    makers = [*_WITHOUT_PUBLISHED.items(), *((name, rival.make) for name, rival in _BASELINES.items())]
     runs = {
-        name: replay(work, SIXTY, make(), period=360.0, overhead=RESTART)
-        for name, make in task.tracked(makers, "replaying")
+        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
+        for name, make in setup.track_progress(makers, "replaying")
     }
-    rows = [*_rows(runs, fastest(work, SIXTY.gpus))]
-    for reading, of in task.tracked([] if task.quick else [*READINGS.items()], "with other gangs"):
-        rows += _read_as(reading, sized_work(len(work), task.seeds[0], rates, of))
-    curves = {name: run.utilisations for name, run in runs.items()}
-    curves |= {f"{name} {kind}": run.utilisation_of(kind) for name, run in runs.items() for kind in TYPES}
-    return Outcome("hadar-static", tuple(rows), curves)
+    rows = [*_static_rows(runs, makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type))]
+    for width_variant, width in setup.track_progress(
+        [] if setup.quick else [*WIDTH_VARIANTS.items()], "with other gangs"
+    ):
+        rows += _width_variant_rows(width_variant, sized_jobs(len(jobs), setup.seeds[0], rates, width))
+    curves = {name: run.utilisation_curve for name, run in runs.items()}
+    curves |= {f"{name} {kind}": run.utilisation_curve_of(kind) for name, run in runs.items() for kind in GPU_TYPES}
+    return ExperimentResult("hadar-static", tuple(rows), curves)
 
 
-def _read_as(reading: str, work: Sequence[Work]) -> Iterator[Row]:
+def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterator[FigureRow]:
     """Hadar and Gavel alone."""
-    makers = {"hadar": _UNPUBLISHED["hadar"], "gavel": _RIVALS["gavel"].make}
-    runs = {name: replay(work, SIXTY, make(), period=360.0, overhead=RESTART) for name, make in makers.items()}
-    hours = {name: run.makespan / HOUR for name, run in runs.items()} | {"fastest": fastest(work, SIXTY.gpus) / HOUR}
+    makers = {"hadar": _WITHOUT_PUBLISHED["hadar"], "gavel": _BASELINES["gavel"].make}
+    runs = {
+        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
+        for name, make in makers.items()
+    }
+    hours = {name: run.makespan / HOUR for name, run in runs.items()} | {
+        "fastest": makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type) / HOUR
+    }
     for name, metric in (
-        ("gavel", f"{reading}: gavel over hadar: total time"),
-        ("fastest", f"{reading}: fastest possible over hadar: total time"),
+        ("gavel", f"{width_variant}: gavel over hadar: total time"),
+        ("fastest", f"{width_variant}: fastest possible over hadar: total time"),
     ):
         published = 1.21 if name == "gavel" else None
-        yield Row(metric, "x", hours[name] / hours["hadar"], published, bound=Bound.STATED, note=_WIDER)
+        yield FigureRow(metric, "x", hours[name] / hours["hadar"], published, bound=Bound.INFORMATIVE, note=_GANGS_NOTE)
     for name, run in runs.items():
-        yield Row(f"{reading}: {name} utilisation", "", run.utilisation, bound=Bound.STATED, note=_WIDER)
+        yield FigureRow(
+            f"{width_variant}: {name} utilisation", "", run.utilisation, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
+        )
 
 
-def _rows(runs: Mapping[str, Replayed], least: float) -> Iterator[Row]:
+def _static_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterator[FigureRow]:
     ours = runs["hadar"]
     for name, run in runs.items():
-        yield Row(f"{name} total time", "h", run.makespan / HOUR, bound=Bound.STATED, note=_INPUTS)
-        yield Row(f"{name} median completion", "h", run.median_jct / HOUR, bound=Bound.STATED, note=_INPUTS)
-        yield Row(f"{name} utilisation", "", run.utilisation, bound=Bound.STATED, note=_INPUTS)
-        yield Row(f"{name} decision, slowest", "s", max(run.decisions), bound=Bound.STATED, note=_INPUTS)
-    yield Row("fastest possible total time", "h", least / HOUR, bound=Bound.STATED, note=_ROOM)
-    over = ours.makespan / least
-    yield Row("hadar total time over the fastest possible", "x", over, None, 1.0, 0.1, Bound.AT_MOST, note=_ROOM)
-    for name, rival in _RIVALS.items():
+        yield FigureRow(f"{name} total time", "h", run.makespan / HOUR, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE)
+        yield FigureRow(
+            f"{name} median completion", "h", run.median_jct / HOUR, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
+        )
+        yield FigureRow(f"{name} utilisation", "", run.utilisation, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE)
+        yield FigureRow(
+            f"{name} decision, slowest", "s", max(run.decision_seconds), bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
+        )
+    yield FigureRow(
+        "fastest possible total time", "h", lower_bound / HOUR, bound=Bound.INFORMATIVE, note=_LOWER_BOUND_NOTE
+    )
+    over_bound = ours.makespan / lower_bound
+    yield FigureRow(
+        "hadar total time over the fastest possible",
+        "x",
+        over_bound,
+        None,
+        1.0,
+        0.1,
+        Bound.AT_MOST,
+        note=_LOWER_BOUND_NOTE,
+    )
+    for name, rival in _BASELINES.items():
         run = runs[name]
         total, median = run.makespan / ours.makespan, run.median_jct / ours.median_jct
-        yield Row(f"{name} over hadar: total time", "x", total, rival.total, bound=rival.bound, note=_ROOM)
+        yield FigureRow(
+            f"{name} over hadar: total time", "x", total, rival.total, bound=rival.bound, note=_LOWER_BOUND_NOTE
+        )
         if rival.median is not None:
-            yield Row(
-                f"{name} over hadar: median completion", "x", median, rival.median, bound=Bound.AT_LEAST, note=_INPUTS
+            yield FigureRow(
+                f"{name} over hadar: median completion",
+                "x",
+                median,
+                rival.median,
+                bound=Bound.AT_LEAST,
+                note=_INPUTS_NOTE,
             )

@@ -1,4 +1,8 @@
-"""A lean replay of jobs on mixed GPU types, round by round, as the simulators of Gavel and Hadar have it.
+"""What a replay left behind, and its figures.
+
+What becomes of a round's grants: steps done, seconds busy, jobs that end.
+
+A lean replay of jobs on mixed GPU types, round by round, as the simulators of Gavel and Hadar have it.
 
 A round ends when its slowest job has done its steps of it. A job that ends sooner ends when it ends, but its GPUs are
 free at the round's end only. Arrivals are seen at the next round. All of it is simulated; the same inputs give the same
@@ -8,20 +12,197 @@ bytes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 from time import perf_counter
 from typing import Final
 
-from slurmsched.experiments.mixed.figures import Replayed, RoundRecord
-from slurmsched.experiments.mixed.rounds import Grant, Question, RoundPolicy, Served
-from slurmsched.experiments.mixed.serving import after, serve
-from slurmsched.experiments.mixed.work import Active, Work
-from slurmsched.experiments.mixed.workers import Workers
+from slurmsched.experiments.mixed.problem import (
+    ActiveJob,
+    GpuWorkers,
+    Grant,
+    GrantOutcome,
+    ReplayJob,
+    RoundInput,
+    RoundPolicy,
+    gang_rate,
+)
 from slurmsched.model import SynschedError
 
-__all__ = ["ReplayError", "replay"]
 
-_IN_VAIN: Final = 200
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round: when it began, how long it lasted, and by GPU type the GPU-seconds that jobs kept busy.
+
+    `granted` counts GPUs by type, `running` and `waiting` jobs. `extended` are grants that went on with the workers
+    and jobs they had, `could` those of the round before whose jobs had not all ended.
+    """
+
+    time: float
+    seconds: float
+    busy_gpu_seconds: Mapping[str, float]
+    granted_gpus: Mapping[str, int]
+    running: int
+    waiting: int
+    kept_grants: int
+    keepable_grants: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A replay to its end. `ends`: when each job ended, in seconds from the start; `gpus`: the cluster's, by type."""
+
+    policy: str
+    jobs: tuple[ReplayJob, ...]
+    end_times: Mapping[str, float]
+    gpus_by_type: Mapping[str, int]
+    rounds: tuple[RoundRecord, ...]
+    decision_seconds: tuple[float, ...]
+    """Seconds each decision took."""
+
+    @property
+    def makespan(self) -> float:
+        """Seconds from the start to the last end."""
+        return max(self.end_times.values(), default=0.0)
+
+    @property
+    def jct(self) -> tuple[float, ...]:
+        """Seconds from arrival to end of each job."""
+        return tuple(self.end_times[work.id] - work.arrival for work in self.jobs)
+
+    @property
+    def mean_jct(self) -> float:
+        return fmean(self.jct)
+
+    @property
+    def median_jct(self) -> float:
+        return median(self.jct)
+
+    @property
+    def utilisation(self) -> float:
+        """Part of all GPU-seconds from the start to the last end that jobs kept busy."""
+        busy = sum(sum(record.busy_gpu_seconds.values()) for record in self.rounds)
+        total = sum(self.gpus_by_type.values()) * self.makespan
+        return busy / total if total else 0.0
+
+    @property
+    def utilisation_curve(self) -> tuple[tuple[float, float], ...]:
+        """A curve: when each round began, and the part of all GPUs that was busy in it; it ends with the last job."""
+        gpus = sum(self.gpus_by_type.values())
+        curve = tuple((r.time, sum(r.busy_gpu_seconds.values()) / (gpus * r.seconds)) for r in self.rounds if r.seconds)
+        return (*curve, (self.makespan, 0.0))
+
+    def utilisation_curve_of(self, gpu_type: str) -> tuple[tuple[float, float], ...]:
+        """The same of this type's GPUs."""
+        gpus = self.gpus_by_type[gpu_type]
+        curve = tuple(
+            (r.time, r.busy_gpu_seconds.get(gpu_type, 0.0) / (gpus * r.seconds)) for r in self.rounds if r.seconds
+        )
+        return (*curve, (self.makespan, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProgress:
+    """Steps a job did in a round, in all its copies, and when, in seconds from the round's start, it was through."""
+
+    steps: int
+    finished_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class _JobCopy:
+    """One job of one grant: it starts after `delay` seconds and does at most `most` steps this round."""
+
+    grant_index: int
+    rate: float
+    delay: float
+    max_steps: int
+
+    @property
+    def seconds(self) -> float:
+        return self.delay + (self.max_steps / self.rate if self.rate else 0.0)
+
+
+def serve_grants(
+    round_input: RoundInput, grants: Sequence[Grant]
+) -> tuple[tuple[GrantOutcome, ...], dict[str, RoundProgress]]:
+    """What became of each grant, and how far each job came that ran. Steps are whole."""
+    copies = defaultdict[str, list[_JobCopy]](list)
+    for copy, job in _job_copies(round_input, grants):
+        copies[job].append(copy)
+    busy, ended_jobs = [0.0] * len(grants), defaultdict[int, list[str]](list)
+    progress = dict[str, RoundProgress]()
+    for job, job_copies in copies.items():
+        remaining = round_input.jobs[job].remaining_steps
+        max_steps = sum(copy.max_steps for copy in job_copies)
+        ends = max_steps >= remaining
+        finished_after = _finish_time(job_copies, remaining) if ends else max(copy.seconds for copy in job_copies)
+        progress[job] = RoundProgress(min(max_steps, remaining), finished_after)
+        for copy in job_copies:
+            busy[copy.grant_index] = max(busy[copy.grant_index], min(copy.seconds, finished_after))
+            if ends:
+                ended_jobs[copy.grant_index].append(job)
+    return tuple(GrantOutcome(grant, busy[at], tuple(ended_jobs[at])) for at, grant in enumerate(grants)), progress
+
+
+def unfinished_jobs(
+    jobs: Mapping[str, ActiveJob], outcomes: Sequence[GrantOutcome], progress: Mapping[str, RoundProgress]
+) -> dict[str, ActiveJob]:
+    """The jobs that have not ended, as the next round finds them."""
+    workers, attained_service = defaultdict[str, list[int]](list), defaultdict[str, float](float)
+    for outcome in outcomes:
+        for job in outcome.grant.jobs:
+            workers[job] += outcome.grant.workers
+            attained_service[job] += outcome.busy_seconds * len(outcome.grant.workers)
+    unfinished = dict[str, ActiveJob]()
+    for name, active in jobs.items():
+        job_progress = progress.get(name)
+        if job_progress is None:
+            unfinished[name] = (
+                ActiveJob(active.spec, active.steps_done, active.run_seconds, active.attained_service)
+                if active.workers
+                else active
+            )
+        elif job_progress.steps < active.remaining_steps:
+            unfinished[name] = ActiveJob(
+                active.spec,
+                active.steps_done + job_progress.steps,
+                active.run_seconds + job_progress.finished_after,
+                active.attained_service + attained_service[name],
+                tuple(sorted(workers[name])),
+            )
+    return unfinished
+
+
+def _job_copies(round_input: RoundInput, grants: Sequence[Grant]) -> Iterator[tuple[_JobCopy, str]]:
+    previous_grants = {outcome.grant for outcome in round_input.previous}
+    for grant_index, grant in enumerate(grants):
+        gpu_types = round_input.workers.types_of(grant.workers)
+        delay = 0.0 if grant in previous_grants else min(round_input.overhead, round_input.period)
+        for job in grant.jobs:
+            partner = _partner(grant, job, round_input.jobs)
+            speed = gang_rate(round_input.jobs[job].spec, gpu_types, partner)
+            yield _JobCopy(grant_index, speed, delay, int(speed * (round_input.period - delay))), job
+
+
+def _partner(grant: Grant, job: str, jobs: Mapping[str, ActiveJob]) -> ReplayJob | None:
+    return next((jobs[other].spec for other in grant.jobs if other != job), None)
+
+
+def _finish_time(copies: Sequence[_JobCopy], steps: int) -> float:
+    """When all copies together have done the steps: the soonest that the first n to start would have, over all n."""
+    speed = head = 0.0
+    soonest = float("inf")
+    for copy in sorted(copies, key=lambda copy: copy.delay):
+        speed += copy.rate
+        head += copy.rate * copy.delay
+        if speed:
+            soonest = min(soonest, (steps + head) / speed)
+    return soonest
+
+
+_MAX_IDLE_ROUNDS: Final = 200
 """Rounds in a row in which nothing is done, though jobs wait and none will arrive: then nothing ever will be."""
 
 
@@ -29,75 +210,77 @@ class ReplayError(SynschedError):
     """A replay that cannot go on: a policy granted what there is not, or nothing for ever."""
 
 
-def replay(
-    work: Iterable[Work], workers: Workers, policy: RoundPolicy, *, period: float = 360.0, overhead: float = 0.0
-) -> Replayed:
+def replay_rounds(
+    jobs: Iterable[ReplayJob], workers: GpuWorkers, policy: RoundPolicy, *, period: float = 360.0, overhead: float = 0.0
+) -> ReplayResult:
     """Run all jobs to their end. `period` and `overhead` in seconds; see `Question`. Raises ReplayError."""
-    jobs = tuple(sorted(work, key=lambda job: job.arrival))
-    coming = list(reversed(jobs))
-    active, ends = dict[str, Active](), dict[str, float]()
-    last: tuple[Served, ...] = ()
+    by_arrival = tuple(sorted(jobs, key=lambda job: job.arrival))
+    arrivals = list(reversed(by_arrival))
+    active, end_times = dict[str, ActiveJob](), dict[str, float]()
+    previous: tuple[GrantOutcome, ...] = ()
     records: list[RoundRecord] = []
-    decisions: list[float] = []
-    now, in_vain = 0.0, 0
-    while coming or active:
+    decision_seconds: list[float] = []
+    now, idle_rounds = 0.0, 0
+    while arrivals or active:
         if not active:
-            now = max(now, coming[-1].arrival)
-        while coming and coming[-1].arrival <= now:
-            newcomer = coming.pop()
-            active[newcomer.id] = Active(newcomer)
-        question = Question(len(records), now, period, overhead, active, workers, last)
+            now = max(now, arrivals[-1].arrival)
+        while arrivals and arrivals[-1].arrival <= now:
+            newcomer = arrivals.pop()
+            active[newcomer.id] = ActiveJob(newcomer)
+        round_input = RoundInput(len(records), now, period, overhead, active, workers, previous)
         began = perf_counter()
-        grants = policy.decide(question)
-        decisions.append(perf_counter() - began)
-        _check(question, grants, policy.name)
-        last, progress = serve(question, grants)
-        in_vain = 0 if coming or any(own.steps for own in progress.values()) else in_vain + 1
-        if in_vain > _IN_VAIN:
+        grants = policy.decide(round_input)
+        decision_seconds.append(perf_counter() - began)
+        _check_grants(round_input, grants, policy.name)
+        previous, progress = serve_grants(round_input, grants)
+        idle_rounds = 0 if arrivals or any(own.steps for own in progress.values()) else idle_rounds + 1
+        if idle_rounds > _MAX_IDLE_ROUNDS:
             raise ReplayError(f"{policy.name} never runs {next(iter(active))} and {len(active) - 1} other jobs")
-        length = max((one.seconds for one in last), default=period)
-        records.append(_record(question, last, length))
-        left = after(active, last, progress)
-        ends |= {job: now + own.through for job, own in progress.items() if job not in left}
-        active, now = left, now + length
-    return Replayed(policy.name, jobs, ends, workers.gpus, tuple(records), tuple(decisions))
-
-
-def _record(question: Question, served: Sequence[Served], length: float) -> RoundRecord:
-    busy, granted, types = defaultdict[str, float](float), Counter[str](), question.workers.types
-    for one in served:
-        for worker in one.grant.workers:
-            busy[types[worker]] += one.seconds
-            granted[types[worker]] += 1
-    running = {job for one in served for job in one.grant.jobs}
-    had = {one.grant for one in question.last}
-    return RoundRecord(
-        question.time,
-        length,
-        dict(busy),
-        dict(granted),
-        len(running),
-        len(question.jobs) - len(running),
-        sum(one.grant in had for one in served),
-        sum(any(job in question.jobs for job in one.grant.jobs) for one in question.last),
+        seconds = max((outcome.busy_seconds for outcome in previous), default=period)
+        records.append(_round_record(round_input, previous, seconds))
+        remaining = unfinished_jobs(active, previous, progress)
+        end_times |= {job: now + own.finished_after for job, own in progress.items() if job not in remaining}
+        active, now = remaining, now + seconds
+    return ReplayResult(
+        policy.name, by_arrival, end_times, workers.gpus_by_type, tuple(records), tuple(decision_seconds)
     )
 
 
-def _check(question: Question, grants: Iterable[Grant], policy: str) -> None:
+def _round_record(round_input: RoundInput, outcomes: Sequence[GrantOutcome], seconds: float) -> RoundRecord:
+    busy, granted, types = defaultdict[str, float](float), Counter[str](), round_input.workers.gpu_types
+    for outcome in outcomes:
+        for worker in outcome.grant.workers:
+            busy[types[worker]] += outcome.busy_seconds
+            granted[types[worker]] += 1
+    running = {job for one in outcomes for job in one.grant.jobs}
+    previous_grants = {one.grant for one in round_input.previous}
+    return RoundRecord(
+        round_input.time,
+        seconds,
+        dict(busy),
+        dict(granted),
+        len(running),
+        len(round_input.jobs) - len(running),
+        sum(one.grant in previous_grants for one in outcomes),
+        sum(any(job in round_input.jobs for job in one.grant.jobs) for one in round_input.previous),
+    )
+
+
+def _check_grants(round_input: RoundInput, grants: Iterable[Grant], policy: str) -> None:
     """Raises ReplayError for what cannot be granted."""
     taken = set[int]()
     for grant in grants:
-        for wrong in _wrong(grant, question, taken):
+        for wrong in _violations(grant, round_input, taken):
             raise ReplayError(f"{policy} cannot grant {','.join(grant.jobs)} workers {grant.workers}: {wrong}")
         taken.update(grant.workers)
 
 
-def _wrong(grant: Grant, question: Question, taken: set[int]) -> Iterator[str]:
+def _violations(grant: Grant, round_input: RoundInput, taken: set[int]) -> Iterator[str]:
     if len({*grant.jobs}) != len(grant.jobs) or len(grant.jobs) not in (1, 2):
         yield "expected one job or two"
-    if unknown := [job for job in grant.jobs if job not in question.jobs]:
+    if unknown := [job for job in grant.jobs if job not in round_input.jobs]:
         yield f"{unknown[0]} is not there"
-    elif not grant.workers or any(not 0 <= worker < len(question.workers) for worker in grant.workers):
+    elif not grant.workers or any(not 0 <= worker < len(round_input.workers) for worker in grant.workers):
         yield "there are no such workers"
     elif len({*grant.workers}) < len(grant.workers) or not taken.isdisjoint(grant.workers):
         yield "a worker is granted twice"

@@ -1,70 +1,155 @@
-"""The jobs of a replay, and what each of them asks for."""
+"""The jobs of a replay, made of the authors' measured models, and what each of them demands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from slurmsched.experiments.synergy.models import Model
-from slurmsched.policies.synergy import Ask
+from cattrs import BaseValidationError, Converter
 
-__all__ = ["Replay", "Work", "ask", "speedup"]
+from slurmsched.experiments.synergy_allocation import SynergyJob
+from slurmsched.knowledge import ProfileError, SensitivityMatrix
+from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class MeasuredModel:
+    """One model on one GPU, as measured for servers of one CPU to GPU ratio. CPUs and memory (GB) are per GPU.
+
+    `cpus`, `memory`: the best-case demand. `speedup`: how much faster the model runs with it than with the
+    GPU-proportional share, where an iteration takes `seconds`.
+    """
+
+    name: str
+    task: str
+    best_cpus: float
+    best_memory: float
+    speedup: float
+    iteration_seconds: float
+    matrix: SensitivityMatrix
+
+
+_REQUIRED_KEYS: Final = ("model", "cpus", "mem", "speedup", "iter_time", "tput", "cpu_gpu_ratio")
+
+
+def load_models(path: Path, cpus_per_gpu: int = 3) -> Mapping[str, MeasuredModel]:
+    """The models by the authors' names and by ours, measured on one GPU for this ratio. Raises ProfileError."""
+    converter = Converter()
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"cannot read the models {path}: {error}") from error
+    try:
+        cpu_points = converter.structure(data["metadata"]["tput_rows"]["values"], tuple[float, ...])
+        memory_points = converter.structure(data["metadata"]["tput_cols"]["values_for_5_columns"], tuple[float, ...])
+        entries = list(data["profiles"])
+    except (KeyError, TypeError, ValueError, BaseValidationError) as error:
+        raise ProfileError(f"{path}: expected metadata with the axes and a list of profiles: {error!r}") from error
+    models: dict[str, MeasuredModel] = {}
+    for number, entry in enumerate(entries, start=1):
+        location = f"{path}: profile {number}"
+        if not isinstance(entry, dict) or (missing := [key for key in _REQUIRED_KEYS if key not in entry]):
+            raise ProfileError(
+                f"{location}: expected a table with {', '.join(_REQUIRED_KEYS)}, {missing[0]} is missing"
+            )
+        if entry["cpu_gpu_ratio"] == cpus_per_gpu and entry.get("read_by_simulator", True):
+            model = _parse_model(entry, location, cpu_points, memory_points, converter)
+            models[model.name] = models[SYNERGY_MODEL_NAMES.get(model.name, model.name)] = model
+    if not models:
+        raise ProfileError(f"{path}: no profile has cpu_gpu_ratio {cpus_per_gpu}")
+    return models
+
+
+def _parse_model(
+    entry: Mapping[str, object],
+    location: str,
+    cpu_points: tuple[float, ...],
+    memory_points: tuple[float, ...],
+    converter: Converter,
+) -> MeasuredModel:
+    amounts: dict[str, float] = {}
+    for key in ("cpus", "mem", "speedup", "iter_time"):
+        value = entry[key]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise ProfileError(f"{location}: {key}: expected a number above 0, not {value!r}")
+        amounts[key] = float(value)
+    try:
+        speed = converter.structure(entry["tput"], tuple[tuple[float, ...], ...])
+    except (BaseValidationError, TypeError, ValueError) as error:
+        raise ProfileError(f"{location}: tput: expected rows of numbers: {error!r}") from error
+    if len(speed) != len(cpu_points) or any(len(row) != len(memory_points) for row in speed):
+        raise ProfileError(f"{location}: tput: expected {len(cpu_points)} rows of {len(memory_points)} numbers")
+    return MeasuredModel(
+        name=str(entry["model"]),
+        task=str(entry.get("task") or ""),
+        best_cpus=amounts["cpus"],
+        best_memory=amounts["mem"],
+        speedup=amounts["speedup"],
+        iteration_seconds=amounts["iter_time"],
+        matrix=SensitivityMatrix(cpu_points, memory_points, speed),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IterationJob:
     """A job: `iterations` of `model` on so many GPUs, from `arrival` (seconds) on."""
 
     id: int
     arrival: float
     iterations: int
     gpus: int
-    model: Model
+    model: MeasuredModel
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayScenario:
     """Jobs in order of arrival, and equal servers: GPUs, CPUs and memory (GB) of each."""
 
-    jobs: Sequence[Work]
-    servers: int = 4
-    gpus: int = 8
-    cpus: float = 24
-    memory: float = 500.0
+    jobs: Sequence[IterationJob]
+    server_count: int = 4
+    gpus_per_server: int = 8
+    cpus_per_server: float = 24
+    memory_per_server: float = 500.0
 
     @property
-    def fair(self) -> tuple[float, float]:
+    def fair_share(self) -> tuple[float, float]:
         """CPUs and memory beside each GPU in the GPU-proportional share."""
-        return self.cpus / self.gpus, self.memory / self.gpus
+        return self.cpus_per_server / self.gpus_per_server, self.memory_per_server / self.gpus_per_server
 
 
-def ask(place: int, job: Work, replay: Replay) -> Ask:
+def to_synergy_job(index: int, job: IterationJob, scenario: ReplayScenario) -> SynergyJob:
     """The best-case demand, as far as one server holds it. A job wider than a server gets the proportional share of
     what it would want more of."""
-    fair, (wide, gpus) = replay.fair, (job.gpus > replay.gpus, job.gpus)
+    fair, (wider_than_server, gpus) = scenario.fair_share, (job.gpus > scenario.gpus_per_server, job.gpus)
 
-    def cut(wanted: float, whole: float, share: float) -> float:
+    def cap(wanted: float, whole: float, share: float) -> float:
         if wanted * gpus <= whole:
             return wanted
-        return share if wide else whole / gpus
+        return share if wider_than_server else whole / gpus
 
-    best = cut(job.model.cpus, replay.cpus, fair[0]), cut(job.model.memory, replay.memory, fair[1])
+    best = (
+        cap(job.model.best_cpus, scenario.cpus_per_server, fair[0]),
+        cap(job.model.best_memory, scenario.memory_per_server, fair[1]),
+    )
     matrix = job.model.matrix
-    ladder = tuple(
+    speed_points = tuple(
         (cpus, memory, speed)
         for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
         for memory, speed in zip(matrix.memory, row, strict=True)
         if cpus <= best[0] and memory <= best[1]
     )
-    return Ask(place, gpus, fair, best, ladder)
+    return SynergyJob(index, gpus, fair, best, speed_points)
 
 
-def speedup(job: Work, asked: Ask, replay: Replay) -> float:
+def capped_speedup(job: IterationJob, synergy_job: SynergyJob, scenario: ReplayScenario) -> float:
     """The one figure of a model. Where the demand was cut, so is the gain: in proportion to the CPUs above the
     proportional share. A job wider than a server gains nothing."""
-    if job.gpus > replay.gpus:
+    if job.gpus > scenario.gpus_per_server:
         return 1.0
-    fair, ideal = replay.fair[0] * job.gpus, job.model.cpus * job.gpus
-    if asked.best == (job.model.cpus, job.model.memory) or ideal == fair:
+    fair, ideal = scenario.fair_share[0] * job.gpus, job.model.best_cpus * job.gpus
+    if synergy_job.best_case == (job.model.best_cpus, job.model.best_memory) or ideal == fair:
         return job.model.speedup
-    return 1 + (job.model.speedup - 1) / (ideal - fair) * (asked.best[0] * job.gpus - fair)
+    return 1 + (job.model.speedup - 1) / (ideal - fair) * (synergy_job.best_case[0] * job.gpus - fair)

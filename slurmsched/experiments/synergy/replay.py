@@ -1,4 +1,6 @@
-"""Rounds over a list of jobs, placed anew each time: no lease is kept and no restart costs anything.
+"""Who comes first in a replay (section 2.2).
+
+Rounds over a list of jobs, placed anew each time: no lease is kept and no restart costs anything.
 
 Exact and fast: a round that has the same jobs to place in the same order as the one before has the same outcome, so it
 is not computed again; in arrival order a whole stretch of such rounds is taken at once.
@@ -7,37 +9,82 @@ is not computed again; in arrival order a whole stretch of such rounds is taken 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final
 
 from slurmsched.experiments.experiment import ExperimentError
-from slurmsched.experiments.synergy.deciding import MECHANISMS, Deciding, Pace
-from slurmsched.experiments.synergy.jobs import Replay
-from slurmsched.experiments.synergy.orders import ORDERS, Progress
-from slurmsched.policies.synergy import Reading
-from slurmsched.simulation import Ran, Run
+from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
+from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
+from slurmsched.experiments.synergy_allocation import SynergyVariant
+from slurmsched.simulation import JobResult, SimulationResult
 
-__all__ = ["run_replay"]
 
-_PATIENCE: Final = 1000 * 3600.0
+@dataclass(slots=True)
+class JobProgress:
+    """How far a job is: iterations, seconds of service on all its GPUs, the speed-up that it hopes for, when it ran
+    last. `aged`: it once waited so long that it goes before all others."""
+
+    job: IterationJob
+    iterations_done: float = 0.0
+    service: float = 0.0
+    expected_speedup: float = 1.0
+    last_run: float = -1.0
+    starved: bool = False
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds it still needs."""
+        return self.job.model.iteration_seconds * (self.job.iterations - self.iterations_done) / self.expected_speedup
+
+
+def _fifo(progress: JobProgress, _now: float) -> tuple[float, ...]:
+    return (progress.job.arrival,)
+
+
+def _srtf(progress: JobProgress, _now: float) -> tuple[float, ...]:
+    return (-progress.starved, progress.remaining_seconds, progress.job.arrival)
+
+
+def _las(progress: JobProgress, _now: float) -> tuple[float, ...]:
+    return (-progress.starved, progress.service * progress.job.gpus, progress.job.arrival)
+
+
+def _ftf(progress: JobProgress, now: float) -> tuple[float, ...]:
+    """By time in the cluster over time alone, the lowest first, as in the authors' simulator."""
+    job = progress.job
+    rho = (now - job.arrival + progress.remaining_seconds) / (job.model.iteration_seconds * job.iterations)
+    return (-progress.starved, rho, job.arrival)
+
+
+ORDERS: Final[Mapping[str, Callable[[JobProgress, float], tuple[float, ...]]]] = {
+    "fifo": _fifo,
+    "srtf": _srtf,
+    "las": _las,
+    "ftf": _ftf,
+}
+"""The key that jobs are sorted by, ascending, given the time in seconds."""
+
+
+_STARVATION_AFTER: Final = 1000 * 3600.0
 """Seconds without running after which a job goes before all others (the authors' guard against starvation)."""
 
-_STATIC: Final = 1.0
+_STATIC_ARRIVALS_WITHIN: Final = 1.0
 """Jobs that all arrive within the first second are there from the start: rounds begin at this second."""
 
 _ROUNDING: Final = 1e-9
 
 
-def run_replay(
-    replay: Replay,
+def replay_trace(
+    scenario: ReplayScenario,
     mechanism: str,
     order: str,
-    reading: Reading,
+    variant: SynergyVariant,
     *,
     period: float = 300.0,
     window: tuple[int, int] | None = None,
-) -> Run:
+) -> SimulationResult:
     """Run until every job, or every one in the `window` of places, has ended. Rounds are `period` seconds apart.
 
     Raises ExperimentError for an unknown mechanism or order, and for a job that no server can ever hold.
@@ -45,157 +92,169 @@ def run_replay(
     for kind, name, known in (("mechanism", mechanism, MECHANISMS), ("order", order, ORDERS)):
         if name not in known:
             raise ExperimentError(f"there is no {kind} '{name}': known are {', '.join(known)}")
-    wide = next((job for job in replay.jobs if job.gpus > replay.servers * replay.gpus), None)
-    if wide is not None:
-        raise ExperimentError(f"job {wide.id} asks for {wide.gpus} GPUs, and there are {replay.servers * replay.gpus}")
+    too_wide = next((job for job in scenario.jobs if job.gpus > scenario.server_count * scenario.gpus_per_server), None)
+    if too_wide is not None:
+        raise ExperimentError(
+            f"job {too_wide.id} asks for {too_wide.gpus} GPUs, and there are"
+            f" {scenario.server_count * scenario.gpus_per_server}"
+        )
     began, cpu = time.perf_counter(), time.process_time()
-    replaying = _Replaying(replay, mechanism, order, reading, period)
-    replaying.run(*(window or (0, len(replay.jobs))))
-    return Run(
+    state = _ReplayState(scenario, mechanism, order, variant, period)
+    state.run(*(window or (0, len(scenario.jobs))))
+    return SimulationResult(
         policy=mechanism,
         order=order,
         trace="replay",
         seed=0,
         jobs=tuple(
-            Ran(
+            JobResult(
                 job=str(job.id),
                 arrival=job.arrival,
-                work=job.iterations * job.model.seconds,
+                work=job.iterations * job.model.iteration_seconds,
                 gpus=job.gpus,
                 model=job.model.name,
                 end=end,
                 state="UNFINISHED" if end is None else "COMPLETED",
             )
-            for job, end in zip(replay.jobs, replaying.ends, strict=True)
+            for job, end in zip(scenario.jobs, state.end_times, strict=True)
         ),
         samples=(),
-        total_gpus=replay.servers * replay.gpus,
-        total_cpus=replay.servers * replay.cpus,
-        total_memory=replay.servers * replay.memory * 1024,
-        rounds=replaying.rounds,
-        decisions=tuple(replaying.decisions),
+        total_gpus=scenario.server_count * scenario.gpus_per_server,
+        total_cpus=scenario.server_count * scenario.cpus_per_server,
+        total_memory=scenario.server_count * scenario.memory_per_server * 1024,
+        rounds=state.rounds,
+        decisions=tuple(state.decisions),
         wall_s=time.perf_counter() - began,
         cpu_s=time.process_time() - cpu,
         window=window,
     )
 
 
-class _Replaying:
+class _ReplayState:
     """The state between two rounds. Jobs go by their place in the replay."""
 
-    def __init__(self, replay: Replay, mechanism: str, order: str, reading: Reading, period: float) -> None:
-        self.replay, self.reading, self.period = replay, reading, period
-        self.key, self.timeless = ORDERS[order], order == "fifo"
-        self.skips_the_hungry = mechanism == "greedy" and order != "las"
-        self.widest_first = mechanism == "tune" and order == "las" and not reading.sorts_by_demand
-        self.deciding: Deciding = MECHANISMS[mechanism](replay, reading)
-        self.progress = [Progress(job, hoped=self.deciding.hope(place)) for place, job in enumerate(replay.jobs)]
-        self.ends: list[float | None] = [None] * len(replay.jobs)
+    def __init__(
+        self, scenario: ReplayScenario, mechanism: str, order: str, variant: SynergyVariant, period: float
+    ) -> None:
+        self.scenario, self.variant, self.period = scenario, variant, period
+        self.sort_key, self.is_fifo = ORDERS[order], order == "fifo"
+        self.offers_all_jobs = mechanism == "greedy" and order != "las"
+        self.widest_first = mechanism == "tune" and order == "las" and not variant.sorts_by_demand
+        self.mechanism: ReplayMechanism = MECHANISMS[mechanism](scenario, variant)
+        self.progress = [
+            JobProgress(job, expected_speedup=self.mechanism.expected_speedup(index))
+            for index, job in enumerate(scenario.jobs)
+        ]
+        self.end_times: list[float | None] = [None] * len(scenario.jobs)
         self.runnable: list[int] = []
-        self.paces: Mapping[int, Pace] = {}
-        self.coming = 0
+        self.speeds: Mapping[int, RoundSpeed] = {}
+        self.next_arrival = 0
         self.rounds = 0
         self.decisions: list[float] = []
 
-    def run(self, first: int, beyond: int) -> None:
+    def run(self, first: int, end: int) -> None:
         """Until the jobs from `first` up to `beyond` have ended."""
-        asked: list[int] = []
-        now = self._first_round()
-        while any(end is None for end in self.ends[first:beyond]):
-            self._arrive(now)
+        decided_for: list[int] = []
+        now = self._first_round_time()
+        while any(end is None for end in self.end_times[first:end]):
+            self._admit_arrivals(now)
             if not self.runnable:
-                now = self._boundary(self.replay.jobs[self.coming].arrival, now)
+                now = self._next_round_after(self.scenario.jobs[self.next_arrival].arrival, now)
                 continue
-            self.runnable.sort(key=lambda place: self.key(self.progress[place], now))
-            chosen = self._chosen()
-            if chosen != asked:
-                self._decide(chosen)
-                asked = chosen
-            self._age(now)
-            count = self._alike(now)
-            self._work(now, count)
+            self.runnable.sort(key=lambda place: self.sort_key(self.progress[place], now))
+            selected = self._select_jobs()
+            if selected != decided_for:
+                self._decide(selected)
+                decided_for = selected
+            self._mark_starved(now)
+            count = self._identical_rounds(now)
+            self._advance(now, count)
             self.rounds += count
             now += count * self.period
 
-    def _first_round(self) -> float:
-        arrivals = [job.arrival for job in self.replay.jobs]
-        if not self.reading.whole_iterations:
+    def _first_round_time(self) -> float:
+        arrivals = [job.arrival for job in self.scenario.jobs]
+        if not self.variant.whole_iterations:
             return arrivals[0]
-        return _STATIC if arrivals[-1] < _STATIC else self.period * ceil(arrivals[0] / self.period)
+        return (
+            _STATIC_ARRIVALS_WITHIN
+            if arrivals[-1] < _STATIC_ARRIVALS_WITHIN
+            else self.period * ceil(arrivals[0] / self.period)
+        )
 
-    def _boundary(self, arrival: float, now: float) -> float:
+    def _next_round_after(self, arrival: float, now: float) -> float:
         """The first round that sees an arrival, when nobody is there before."""
         return now + self.period * max(1, ceil((arrival - now) / self.period))
 
-    def _arrive(self, now: float) -> None:
-        jobs = self.replay.jobs
-        while self.coming < len(jobs) and jobs[self.coming].arrival <= now:
-            self.runnable.append(self.coming)
-            self.coming += 1
+    def _admit_arrivals(self, now: float) -> None:
+        jobs = self.scenario.jobs
+        while self.next_arrival < len(jobs) and jobs[self.next_arrival].arrival <= now:
+            self.runnable.append(self.next_arrival)
+            self.next_arrival += 1
 
-    def _chosen(self) -> list[int]:
+    def _select_jobs(self) -> list[int]:
         """Who is to be placed: everybody in order whose GPUs can be had (section 4.2), CPUs and memory aside. Greedy
         goes through all, since it passes over jobs for other reasons than GPUs."""
-        if self.skips_the_hungry:
+        if self.offers_all_jobs:
             return list(self.runnable)
-        free, chosen = self.replay.servers * self.replay.gpus, list[int]()
-        for place in self.runnable:
-            gpus = self.replay.jobs[place].gpus
+        free, selected = self.scenario.server_count * self.scenario.gpus_per_server, list[int]()
+        for index in self.runnable:
+            gpus = self.scenario.jobs[index].gpus
             if gpus <= free:
-                chosen.append(place)
+                selected.append(index)
                 free -= gpus
                 if not free:
                     break
         if self.widest_first:
-            chosen.sort(key=lambda place: -self.replay.jobs[place].gpus)
-        return chosen
+            selected.sort(key=lambda place: -self.scenario.jobs[place].gpus)
+        return selected
 
-    def _decide(self, chosen: Sequence[int]) -> None:
+    def _decide(self, selected: Sequence[int]) -> None:
         began = time.perf_counter()
-        for place in self.paces:
-            self.progress[place].hoped = self.deciding.hope(place)
-        self.paces = self.deciding.decide(chosen)
-        for place, pace in self.paces.items():
-            self.progress[place].hoped = pace.hoped
+        for index in self.speeds:
+            self.progress[index].expected_speedup = self.mechanism.expected_speedup(index)
+        self.speeds = self.mechanism.round_speeds(selected)
+        for index, pace in self.speeds.items():
+            self.progress[index].expected_speedup = pace.expected
         self.decisions.append(time.perf_counter() - began)
 
-    def _age(self, now: float) -> None:
-        if self.timeless or now - self.replay.jobs[0].arrival <= _PATIENCE:
+    def _mark_starved(self, now: float) -> None:
+        if self.is_fifo or now - self.scenario.jobs[0].arrival <= _STARVATION_AFTER:
             return
-        for place in self.runnable:
-            progress = self.progress[place]
+        for index in self.runnable:
+            progress = self.progress[index]
             since = progress.job.arrival if progress.last_run < 0 else progress.last_run
-            progress.aged = progress.aged or now - since > _PATIENCE
+            progress.starved = progress.starved or now - since > _STARVATION_AFTER
 
-    def _each_round(self, place: int) -> float:
+    def _iterations_per_round(self, index: int) -> float:
         """Iterations a running job does in a round."""
-        seconds = self.replay.jobs[place].model.seconds / self.paces[place].rate
-        return floor(self.period / seconds) if self.reading.whole_iterations else self.period / seconds
+        seconds = self.scenario.jobs[index].model.iteration_seconds / self.speeds[index].rate
+        return floor(self.period / seconds) if self.variant.whole_iterations else self.period / seconds
 
-    def _alike(self, now: float) -> int:
+    def _identical_rounds(self, now: float) -> int:
         """Rounds, this one included, that are the same as this one: in arrival order all until somebody ends or
         comes."""
-        if not self.timeless:
+        if not self.is_fifo:
             return 1
-        steps = [(self.progress[place], self._each_round(place)) for place in self.paces]
-        rounds = [ceil((p.job.iterations - p.done) / each - _ROUNDING) for p, each in steps if each]
-        if self.coming < len(self.replay.jobs):
-            rounds.append(ceil((self.replay.jobs[self.coming].arrival - now) / self.period))
+        steps = [(self.progress[index], self._iterations_per_round(index)) for index in self.speeds]
+        rounds = [ceil((p.job.iterations - p.iterations_done) / each - _ROUNDING) for p, each in steps if each]
+        if self.next_arrival < len(self.scenario.jobs):
+            rounds.append(ceil((self.scenario.jobs[self.next_arrival].arrival - now) / self.period))
         if not rounds:
-            stuck = self.replay.jobs[next(iter(self.paces))]
+            stuck = self.scenario.jobs[next(iter(self.speeds))]
             raise ExperimentError(f"job {stuck.id} never ends: one of its iterations is longer than a round")
         return max(1, min(rounds))
 
-    def _work(self, now: float, count: int) -> None:
-        for place, pace in self.paces.items():
-            progress, each = self.progress[place], self._each_round(place)
-            before, total = progress.done, progress.job.iterations
-            progress.done = min(total, before + count * each)
+    def _advance(self, now: float, count: int) -> None:
+        for index, pace in self.speeds.items():
+            progress, per_round = self.progress[index], self._iterations_per_round(index)
+            before, total = progress.iterations_done, progress.job.iterations
+            progress.iterations_done = min(total, before + count * per_round)
             progress.service += count * self.period
             progress.last_run = now + count * self.period
-            if progress.done < total - _ROUNDING:
+            if progress.iterations_done < total - _ROUNDING:
                 continue
-            self.ends[place] = progress.last_run
-            if not self.reading.whole_iterations:
-                self.ends[place] = now + (total - before) * progress.job.model.seconds / pace.rate
-            self.runnable.remove(place)
+            self.end_times[index] = progress.last_run
+            if not self.variant.whole_iterations:
+                self.end_times[index] = now + (total - before) * progress.job.model.iteration_seconds / pace.rate
+            self.runnable.remove(index)

@@ -1,4 +1,4 @@
-"""Table 5's static trace: 100 one-GPU jobs that all arrive at once, on four servers."""
+"""Table 5's static trace (100 one-GPU jobs that all arrive at once, on four servers), and any trace of that form."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from slurmsched.experiments.experiment import Bound, Outcome, Row, Task
-from slurmsched.experiments.synergy.jobs import Replay, Work
-from slurmsched.experiments.synergy.models import load_models
-from slurmsched.experiments.synergy.reference import CPU_SECONDS, MAKESPAN_PAPER, MAKESPAN_THEIRS
-from slurmsched.experiments.synergy.replay import run_replay
+import numpy as np
+
+from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
+from slurmsched.experiments.synergy.mechanisms import MECHANISMS
+from slurmsched.experiments.synergy.published import AUTHORS_CPU_SECONDS, AUTHORS_MAKESPAN, PUBLISHED_MAKESPAN
+from slurmsched.experiments.synergy.replay import ORDERS, replay_trace
+from slurmsched.experiments.synergy_allocation import AUTHORS, PAPER, SynergyVariant
 from slurmsched.knowledge import load_synergy_profiles
-from slurmsched.knowledge.synergy import iteration_seconds
-from slurmsched.policies.synergy import AUTHORS, PAPER
-from slurmsched.simulation import Options, Policy, Run, World
+from slurmsched.knowledge.published import iteration_seconds
+from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions, SimulationResult
 from slurmsched.simulation.engine import simulate
 from slurmsched.traces import TraceError
 from slurmsched.traces.clusters import load_cluster
-from slurmsched.traces.imported import Sources
-from slurmsched.traces.importing import synergy_rows
-from slurmsched.traces.lines import read_text
-from slurmsched.traces.reading import read_trace
+from slurmsched.traces.formats import synergy_rows
+from slurmsched.traces.formats.registry import read_trace
+from slurmsched.traces.tables import read_text
+from slurmsched.traces.trace import ImportContext
 
-__all__ = ["ROUND", "hours", "makespan", "recorded", "static"]
-
-ROUND: Final = 300
+ROUND_SECONDS: Final = 300
 HOUR: Final = 3600.0
-TENTH: Final = -0.9
+ONE_TENTH: Final = -0.9
 """A tolerance below which at most a tenth of the reference is as asked."""
 
 _TWENTY_MINUTES: Final = 1200
-_THEIRS: Final = "Seconds of CPU depend on the machine: theirs is the least disturbed of three runs."
-_RESTART: Final = 60.0
-_LIVE: Final = (
+_CPU_NOTE: Final = "Seconds of CPU depend on the machine: theirs is the least disturbed of three runs."
+_RESTART_SECONDS: Final = 60.0
+_LIVE_NOTE: Final = (
     "The daemon's own rounds on the virtual cluster: jobs keep what they have from round to round, and one that is"
     " restarted on more loses 60 s."
 )
-_PAPER: Final = (
+_PAPER_NOTE: Final = (
     "The text's own reading: best fit on the fewest servers, packing by demand, only the excess reverted, speeds from"
     " the matrix, jobs that end when they end. Table 5's runs used none of these; its round of 20 minutes is a guess."
 )
 
 
-def recorded(trace: Path, profiles: Path) -> Replay:
+def recorded_scenario(trace: Path, profiles: Path) -> ReplayScenario:
     """A trace of that form on 4 x (8 GPU, 24 CPU, 500 GB). Raises TraceError, ProfileError."""
     models, text = load_models(profiles), read_text(trace)
-    jobs: list[Work] = []
+    jobs: list[IterationJob] = []
     for row in synergy_rows(text, trace.name):
         if row.model not in models:
-            raise TraceError(f"{row.place}: model: expected one of {', '.join(sorted(models))}, not '{row.model}'")
-        jobs.append(Work(row.id, row.arrival, row.iterations, row.gpus, models[row.model]))
+            raise TraceError(f"{row.location}: model: expected one of {', '.join(sorted(models))}, not '{row.model}'")
+        jobs.append(IterationJob(row.id, row.arrival, row.iterations, row.gpus, models[row.model]))
     if not jobs:
         raise TraceError(f"{trace.name}: there are no jobs in it")
-    return Replay(sorted(jobs, key=lambda job: job.arrival))
+    return ReplayScenario(sorted(jobs, key=lambda job: job.arrival))
 
 
-def makespan(run: Run) -> float:
+def makespan(run: SimulationResult) -> float:
     """Seconds from the clock's start to the last end."""
     return max(job.end or 0.0 for job in run.jobs)
 
@@ -65,44 +65,104 @@ def hours(seconds: float) -> float:
     return seconds / HOUR
 
 
-def static(task: Task) -> Outcome:
+def run_synergy_static(setup: ExperimentSetup) -> ExperimentResult:
     """FIFO makespans and the CPU seconds of each replay, as the authors' simulator has them and as the paper's text
     has them. Raises ExperimentError, TraceError, ProfileError."""
-    replay = recorded(task.file("synergy", "static_100.csv"), task.file("synergy", "profiles.json"))
-    return Outcome("synergy-static", tuple(_rows(replay, task)))
+    scenario = recorded_scenario(
+        setup.data_file("synergy", "static_100.csv"), setup.data_file("synergy", "profiles.json")
+    )
+    return ExperimentResult("synergy-static", tuple(_static_rows(scenario, setup)))
 
 
-def _rows(replay: Replay, task: Task) -> Iterator[Row]:
-    for mechanism, period in task.tracked(tuple(MAKESPAN_THEIRS), "replaying"):
-        run = run_replay(replay, mechanism, "fifo", AUTHORS, period=period)
-        name = f"fifo {mechanism}" + ("" if period == ROUND else f" {period} s")
-        yield Row(
+def _static_rows(scenario: ReplayScenario, setup: ExperimentSetup) -> Iterator[FigureRow]:
+    for mechanism, period in setup.track_progress(tuple(AUTHORS_MAKESPAN), "replaying"):
+        run = replay_trace(scenario, mechanism, "fifo", AUTHORS, period=period)
+        name = f"fifo {mechanism}" + ("" if period == ROUND_SECONDS else f" {period} s")
+        yield FigureRow(
             f"{name} makespan",
             "h",
             hours(makespan(run)),
-            MAKESPAN_PAPER.get(mechanism),
-            MAKESPAN_THEIRS[mechanism, period],
+            PUBLISHED_MAKESPAN.get(mechanism),
+            AUTHORS_MAKESPAN[mechanism, period],
             0.005,
         )
-        if period == ROUND:
-            theirs = CPU_SECONDS[mechanism]
-            yield Row(f"{name} cpu_s", "s", run.cpu_s, None, theirs, TENTH, Bound.AT_MOST, note=_THEIRS)
-    for mechanism in CPU_SECONDS:
-        for period in (ROUND, _TWENTY_MINUTES):
-            run = run_replay(replay, mechanism, "fifo", PAPER, period=period)
-            name = f"paper: fifo {mechanism}" + ("" if period == ROUND else f" {period} s")
-            published = MAKESPAN_PAPER.get(mechanism)
-            yield Row(f"{name} makespan", "h", hours(makespan(run)), published, bound=Bound.STATED, note=_PAPER)
-    yield from _live(task)
+        if period == ROUND_SECONDS:
+            theirs = AUTHORS_CPU_SECONDS[mechanism]
+            yield FigureRow(f"{name} cpu_s", "s", run.cpu_s, None, theirs, ONE_TENTH, Bound.AT_MOST, note=_CPU_NOTE)
+    for mechanism in AUTHORS_CPU_SECONDS:
+        for period in (ROUND_SECONDS, _TWENTY_MINUTES):
+            run = replay_trace(scenario, mechanism, "fifo", PAPER, period=period)
+            name = f"paper: fifo {mechanism}" + ("" if period == ROUND_SECONDS else f" {period} s")
+            published = PUBLISHED_MAKESPAN.get(mechanism)
+            yield FigureRow(
+                f"{name} makespan", "h", hours(makespan(run)), published, bound=Bound.INFORMATIVE, note=_PAPER_NOTE
+            )
+    yield from _live_rows(setup)
 
 
-def _live(task: Task) -> Iterator[Row]:
+def _live_rows(setup: ExperimentSetup) -> Iterator[FigureRow]:
     """The systems that run on real clusters, with leases that last and restarts that cost."""
-    profiles = task.file("synergy", "profiles.json")
-    seconds = Sources(iteration_seconds(profiles))
-    trace = read_trace(task.file("synergy", "static_100.csv"), sources=seconds).trace
-    world = World(load_cluster("v100:4x8:24:500G").nodes, trace, load_synergy_profiles(profiles))
-    for system, published in (("proportional", "proportional"), ("synergy", "tune")):
-        run = simulate(world, Policy(system, "fifo"), Options(overhead=_RESTART))
+    profiles = setup.data_file("synergy", "profiles.json")
+    sources = ImportContext(iteration_seconds(profiles))
+    trace = read_trace(setup.data_file("synergy", "static_100.csv"), context=sources).trace
+    scenario = Scenario(load_cluster("v100:4x8:24:500G").nodes, trace, load_synergy_profiles(profiles))
+    for policy, published in (("proportional", "proportional"), ("synergy", "tune")):
+        run = simulate(scenario, PolicyChoice(policy, "fifo"), SimulationOptions(overhead=_RESTART_SECONDS))
         end = hours(makespan(run))
-        yield Row(f"live: {system}/fifo makespan", "h", end, MAKESPAN_PAPER[published], bound=Bound.STATED, note=_LIVE)
+        yield FigureRow(
+            f"live: {policy}/fifo makespan",
+            "h",
+            end,
+            PUBLISHED_MAKESPAN[published],
+            bound=Bound.INFORMATIVE,
+            note=_LIVE_NOTE,
+        )
+
+
+def run_synergy_replay(setup: ExperimentSetup) -> ExperimentResult:
+    """`trace` in `order` by every mechanism, on 4 x (8 GPU, 24 CPU, 500 GB). The plain rows are what the authors'
+    simulator gives, job for job; those with `paper:` the text's own reading.
+
+    Raises ExperimentError, TraceError, ProfileError.
+    """
+    trace, order = setup.options.get("trace"), setup.options.get("order", "fifo")
+    if trace is None:
+        raise ExperimentError("synergy-replay needs --trace FILE with job_id,model,arrival_s,iterations,num_gpus")
+    if order not in ORDERS:
+        raise ExperimentError(f"there is no order '{order}': known are {', '.join(ORDERS)}")
+    profiles = setup.options.get("profiles")
+    scenario = recorded_scenario(
+        Path(trace), Path(profiles) if profiles else setup.data_file("synergy", "profiles.json")
+    )
+    period = _parse_period(setup.options.get("round", str(ROUND_SECONDS)))
+    rows: list[FigureRow] = []
+    for label, variant in (("", AUTHORS), ("paper: ", PAPER)):
+        for mechanism in setup.track_progress(tuple(MECHANISMS), "replaying"):
+            run = replay_trace(scenario, mechanism, order, variant, period=period)
+            rows += _trace_rows(f"{label}{order} {mechanism}", run, variant)
+    return ExperimentResult("synergy-replay", tuple(rows))
+
+
+def _parse_period(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 1e6:  # noqa: PLR2004  # a second to eleven days
+        raise ExperimentError(f"--round {text}: write the seconds of a round, as in 300")
+    return seconds
+
+
+def _trace_rows(name: str, run: SimulationResult, variant: SynergyVariant) -> Iterator[FigureRow]:
+    times = np.array([job.jct for job in run.jobs])
+    figures = {
+        "makespan": makespan(run),
+        "avg_jct": float(np.mean(times)),
+        "median_jct": float(np.median(times)),
+        "p99_jct": float(np.percentile(times, 99)),
+    }
+    for figure, seconds in figures.items():
+        yield FigureRow(f"{name} {figure}", "h", hours(seconds), bound=Bound.INFORMATIVE)
+    yield FigureRow(f"{name} rounds", "rounds", run.rounds, bound=Bound.INFORMATIVE)
+    if variant is AUTHORS:
+        yield FigureRow(f"{name} cpu_s", "s", run.cpu_s, bound=Bound.INFORMATIVE)

@@ -1,22 +1,231 @@
-"""Gavel's rounds with packing, as Tesserae compares itself with them (Narayanan et al., OSDI 2020, section 5): by share
-over time had, the highest first."""
+"""Gavel's shares of time on one GPU type and what jobs have had of them (Narayanan et al., OSDI 2020, section 5): an
+order for others, and its own rounds.
+
+What part of the time each job and each pair runs: Gavel's least-attained-service program with packing, on GPUs of
+one type (Narayanan et al., OSDI 2020, sections 3.1 and 4.1).
+
+Jobs of one model and width are alike, so the program is over these classes. Of all shares that give the least job the
+most, those with the most throughput are taken, since Gavel's rounds use up what is left anyway.
+
+Gavel's rounds with packing, as Tesserae compares itself with them (Narayanan et al., OSDI 2020, section 5): by share
+over time had, the highest first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from scipy.optimize import LinearConstraint, milp
+from scipy.sparse import csr_matrix, hstack
 
-from slurmsched.experiments.tesserae.policies import Leases
-from slurmsched.experiments.tesserae.replay import Standing
-from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
-from slurmsched.policies.tesserae.deciding import Decided
-from slurmsched.policies.tesserae.layout import Floats
+from slurmsched.experiments.tesserae.policies import WorkerLeases
+from slurmsched.experiments.tesserae.replay import ReplayState
+from slurmsched.experiments.tesserae.round import TesseraePlan
+from slurmsched.policies.cluster.pools import Ints, Mask
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.gavel import (
+    AllocationLedger,
+    GavelProblem,
+    IsolatedTime,
+    JobCombination,
+    Objective,
+    greedy_round,
+    rows_by_priority,
+)
+from slurmsched.policies.gavel.rounds import RESET_INTERVAL
+from slurmsched.policies.tesserae import NO_JOB
+from slurmsched.policies.tesserae.migration import Floats
 
-__all__ = ["GavelPacked"]
+_ONLY_TYPE: Final = "any"
 
-RESET: Final = 1920.0
+
+@dataclass(slots=True)
+class TimeFractionLedger:
+    """The books of one replay. With `packed` there is also an entry for any two jobs of one width that do more together
+    than one of them does alone."""
+
+    objective: Objective
+    packed: bool = False
+    _ledger: AllocationLedger | None = None
+    _known_jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _targets_set: bool = False
+    _isolated_time: IsolatedTime = field(default_factory=IsolatedTime)
+
+    def update(self, state: ReplayState) -> AllocationLedger:
+        """The books as the coming round finds them: what the last one gave is entered, and new shares where they are
+        due."""
+        ledger = self._ledger = self._ledger or AllocationLedger(
+            (_ONLY_TYPE,), state.period / 2, reset_time=-RESET_INTERVAL
+        )
+        for combination in self._combinations_run(state):
+            ledger.add_received(combination, _ONLY_TYPE, state.period)
+        if not np.array_equal(state.active, self._known_jobs):
+            self._known_jobs, self._targets_set = state.active, False
+            ledger.set_combinations([*((str(job),) for job in state.active), *self._pairs(state)])
+        if not self._targets_set and state.time - ledger.reset_time >= RESET_INTERVAL:
+            ledger.reset(state.time)
+            ledger.set_targets(self._time_fractions(state))
+            self._targets_set = True
+        return ledger
+
+    def _combinations_run(self, state: ReplayState) -> Iterable[JobCombination]:
+        for row in np.unique(state.previous.jobs, axis=0).reshape(-1, 2).tolist():
+            jobs = tuple(str(job) for job in row if job != NO_JOB)
+            yield from (jobs,) if self.packed else ((job,) for job in jobs)
+
+    def _pairs(self, state: ReplayState) -> list[JobCombination]:
+        if not self.packed:
+            return []
+        workload, active = state.workload, state.active
+        first, second = np.triu_indices(len(active), 1)
+        kind, width = workload.job_type[active], workload.gpus[active]
+        able = _useful_pairs(workload.relative_rates)[kind[first], kind[second]] & (width[first] == width[second])
+        pairs = zip(active[first[able]].tolist(), active[second[able]].tolist(), strict=True)
+        return [(str(one), str(other)) for one, other in pairs]
+
+    def _time_fractions(self, state: ReplayState) -> dict[JobCombination, Floats]:
+        workload, active = state.workload, state.active
+        names, remaining = [str(job) for job in active], state.remaining[active]
+        widths = workload.gpus[active].astype(np.float64)
+        problem = replace(
+            GavelProblem.of(np.array([float(state.node_gpus.sum())]), np.ones((len(active), 1)), widths),
+            remaining=remaining,
+            elapsed=state.time - workload.arrival[active],
+            job_types=workload.job_type[active],
+        )
+        problem = replace(
+            problem, isolated_time=self._isolated_time.update(problem, names, workload.seconds[active] - remaining)
+        )
+        if self.packed:
+            problem = replace(
+                problem,
+                colocated_rates=np.where(_useful_pairs(workload.relative_rates), workload.relative_rates, 0.0)[
+                    :, :, None
+                ],
+            )
+        fractions = self.objective(problem)
+        by_combination: dict[JobCombination, Floats] = {
+            (name,): share for name, share in zip(names, fractions.single, strict=True)
+        }
+        for first, second, share in zip(
+            fractions.first.tolist(), fractions.second.tolist(), fractions.pair, strict=True
+        ):
+            by_combination[names[first], names[second]] = share
+        return by_combination
+
+
+def _useful_pairs(relative_rates: Floats) -> Mask:
+    """Which kinds do more together than alone."""
+    return np.asarray(
+        (relative_rates > 0) & (relative_rates.T > 0) & (relative_rates + relative_rates.T > 1), dtype=np.bool_
+    )
+
+
+@dataclass(slots=True)
+class GavelPriorityOrder:
+    """The active jobs by Gavel's priorities, which know nothing of packing: an `Order`."""
+
+    ledger: TimeFractionLedger
+
+    def __call__(self, state: ReplayState) -> Ints:
+        allocations = self.ledger.update(state)
+        rows = rows_by_priority(allocations, np.ones((len(allocations.combinations), 1), dtype=np.bool_), 0)
+        return np.asarray(state.active[rows])
+
+
+@dataclass(slots=True)
+class SingleTypeGavelPolicy:
+    """Its own greedy pass over jobs and pairs, and its own rule of keeping workers."""
+
+    name: str
+    ledger: TimeFractionLedger
+    leases: WorkerLeases
+
+    def decide(self, state: ReplayState) -> TesseraePlan:
+        allocations, gpus = self.ledger.update(state), state.workload.gpus
+        combinations = [tuple(map(int, entry)) for entry in allocations.combinations]
+        widths = gpus[[entry[0] for entry in combinations]].astype(np.float64)
+        runnable = np.ones((len(combinations), 1), dtype=np.bool_)
+        selected = greedy_round(allocations, runnable, widths, [int(state.node_gpus.sum())], [0])[0]
+        running = [tuple(map(int, entry)) for entry in selected]
+        placement, migrated = self.leases.assign(running, gpus)
+        return TesseraePlan(placement, tuple((entry[0], entry[1]) for entry in running if len(entry) > 1), migrated)
+
+
+_ROUNDING: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class PackingClasses:
+    """Jobs of one kind and width: of class c there are `count[c]`. An entry is a class, or two that share GPUs: those
+    at `first` and `second`, which is the first again for one alone; `kept` is what part of its rate each then keeps."""
+
+    width: Ints
+    count: Ints
+    first: Ints
+    second: Ints
+    relative_rates: tuple[Floats, Floats]
+    packed: Mask
+
+    @classmethod
+    def build(cls, job_type: Ints, width: Ints, count: Ints, relative_rates: Floats) -> PackingClasses:
+        """All classes alone, and all pairs of equal width that do more together than one alone does."""
+        alone = np.arange(len(job_type))
+        a, b = np.triu_indices(len(job_type))
+        first_rate, second_rate = relative_rates[job_type[a], job_type[b]], relative_rates[job_type[b], job_type[a]]
+        useful = (
+            (width[a] == width[b])
+            & (first_rate > 0)
+            & (second_rate > 0)
+            & (first_rate + second_rate > 1)
+            & ((a != b) | (count[a] > 1))
+        )
+        a, b, first_rate, second_rate = a[useful], b[useful], first_rate[useful], second_rate[useful]
+        ones, packed = np.ones(len(job_type)), np.repeat((False, True), (len(job_type), len(a)))
+        parts = np.concatenate((ones, first_rate)), np.concatenate((0 * ones, second_rate))
+        return cls(width, count, np.concatenate((alone, a)), np.concatenate((alone, b)), parts, packed)
+
+    def incidence(self, first: Floats, second: Floats) -> csr_matrix:
+        """By class and entry, what a unit of the entry is to its first and to its second class."""
+        entries = np.arange(len(self.first))
+        rows = np.concatenate((self.first, self.second))
+        columns = np.concatenate((entries, entries))
+        return csr_matrix((np.concatenate((first, second)), (rows, columns)), shape=(len(self.width), len(entries)))
+
+
+def class_time_fractions(classes: PackingClasses, gpus: int) -> Floats:
+    """Of each entry, how many of its jobs or pairs run at a time. Raises PolicyError.
+
+    The least of all jobs, by its width times its speed, gets the most there is; then all together the most.
+    """
+    speed = classes.incidence(*classes.relative_rates)
+    busy = classes.incidence(np.ones(len(classes.first)), classes.packed.astype(np.float64))
+    gpus_used = csr_matrix(classes.width[classes.first].astype(np.float64))
+    least_job = csr_matrix((classes.count / classes.width)[:, None])
+    limits = [
+        LinearConstraint(hstack((busy, 0 * least_job)).tocsr(), -np.inf, classes.count),
+        LinearConstraint(hstack((gpus_used, csr_matrix((1, 1)))).tocsr(), -np.inf, gpus),
+        LinearConstraint(hstack((speed, -least_job)).tocsr(), 0, np.inf),
+    ]
+    maximise_least = np.zeros(len(classes.first) + 1)
+    maximise_least[-1] = -1.0
+    best = _solve(maximise_least, limits)[-1]
+    keep_least = LinearConstraint(csr_matrix(-maximise_least), (1 - _ROUNDING) * best, np.inf)
+    work = np.append(-np.asarray(speed.T @ classes.width, dtype=np.float64), 0.0)
+    return np.clip(_solve(work, [*limits, keep_least])[:-1], 0.0, None)
+
+
+def _solve(cost: Floats, limits: list[LinearConstraint]) -> Floats:
+    answer = milp(cost, constraints=limits)
+    if answer.x is None:
+        raise PolicyError(f"no shares of time were found: {answer.message}")
+    return np.asarray(answer.x, dtype=np.float64)
+
+
+MIN_RECOMPUTE_INTERVAL: Final = 1920.0
 """Seconds that shares hold at least, though jobs come and end."""
 
 
@@ -26,64 +235,66 @@ class GavelPacked:
     computed, and the seconds that each entry has had since."""
 
     name: str
-    leases: Leases
+    leases: WorkerLeases
     packed: bool = True
-    _classes: Classes | None = None
+    _job_classes: PackingClasses | None = None
     _class_of: dict[tuple[int, int], int] = field(default_factory=dict)
-    _shares: Floats = field(default_factory=lambda: np.zeros(0))
-    _had: Floats = field(default_factory=lambda: np.zeros(0))
-    _since: float = -np.inf
-    _seen: frozenset[int] = frozenset()
+    _fractions: Floats = field(default_factory=lambda: np.zeros(0))
+    _received: Floats = field(default_factory=lambda: np.zeros(0))
+    _computed_at: float = -np.inf
+    _computed_for: frozenset[int] = frozenset()
 
-    def decide(self, standing: Standing) -> Decided:
-        present = frozenset(standing.active.tolist())
-        if present != self._seen and standing.time - self._since >= RESET:
-            self._share_out(standing)
-            self._seen, self._since = present, standing.time
-        entries = self._picked(standing)
-        layout, changed = self.leases.seated(entries, standing.workload.gpus)
-        return Decided(layout, tuple((entry[0], entry[1]) for entry in entries if len(entry) > 1), changed)
+    def decide(self, state: ReplayState) -> TesseraePlan:
+        present = frozenset(state.active.tolist())
+        if present != self._computed_for and state.time - self._computed_at >= MIN_RECOMPUTE_INTERVAL:
+            self._compute_fractions(state)
+            self._computed_for, self._computed_at = present, state.time
+        combinations = self._select_combinations(state)
+        placement, migrated = self.leases.assign(combinations, state.workload.gpus)
+        return TesseraePlan(
+            placement, tuple((entry[0], entry[1]) for entry in combinations if len(entry) > 1), migrated
+        )
 
-    def _share_out(self, standing: Standing) -> None:
-        workload, active = standing.workload, standing.active
-        keys = np.column_stack((workload.kind[active], workload.gpus[active]))
-        found, count = np.unique(keys, axis=0, return_counts=True)
-        kept = workload.kept if self.packed else np.zeros_like(workload.kept)
-        self._classes = Classes.of(found[:, 0], found[:, 1], count, kept)
-        self._class_of = {(kind, width): place for place, (kind, width) in enumerate(found.tolist())}
-        self._shares = shares_of_time(self._classes, int(standing.sizes.sum()))
-        self._had = np.full(len(self._shares), standing.period / 2)
+    def _compute_fractions(self, state: ReplayState) -> None:
+        workload, active = state.workload, state.active
+        keys = np.column_stack((workload.job_type[active], workload.gpus[active]))
+        distinct, count = np.unique(keys, axis=0, return_counts=True)
+        relative_rates = workload.relative_rates if self.packed else np.zeros_like(workload.relative_rates)
+        self._job_classes = PackingClasses.build(distinct[:, 0], distinct[:, 1], count, relative_rates)
+        self._class_of = {(kind, width): index for index, (kind, width) in enumerate(distinct.tolist())}
+        self._fractions = class_time_fractions(self._job_classes, int(state.node_gpus.sum()))
+        self._received = np.full(len(self._fractions), state.period / 2)
 
-    def _picked(self, standing: Standing) -> list[tuple[int, ...]]:
+    def _select_combinations(self, state: ReplayState) -> list[tuple[int, ...]]:
         """Entry by entry with the highest share over time had; in a class who has had least comes first. What has no
         share comes last but is not left out."""
-        if self._classes is None:
+        if self._job_classes is None:
             return []
-        classes, left = self._classes, int(standing.sizes.sum())
-        waiting = self._waiting(standing)
-        entries, open_ = list[tuple[int, ...]](), np.ones(len(self._shares), dtype=np.bool_)
+        classes, free_gpus = self._job_classes, int(state.node_gpus.sum())
+        waiting = self._waiting_by_class(state)
+        combinations, open_ = list[tuple[int, ...]](), np.ones(len(self._fractions), dtype=np.bool_)
         width = classes.width[classes.first]
-        while left and open_.any():
-            priority = np.where(open_, self._shares / self._had, -1.0)
-            entry = int(np.argmax(priority))
-            first, second = int(classes.first[entry]), int(classes.second[entry])
-            needed = [first, second] if classes.packed[entry] else [first]
-            short = any(len(waiting[one]) < needed.count(one) for one in needed)
-            if short or width[entry] > left:
-                open_[entry] = False
+        while free_gpus and open_.any():
+            priority = np.where(open_, self._fractions / self._received, -1.0)
+            row = int(np.argmax(priority))
+            first, second = int(classes.first[row]), int(classes.second[row])
+            needed = [first, second] if classes.packed[row] else [first]
+            too_few = any(len(waiting[one]) < needed.count(one) for one in needed)
+            if too_few or width[row] > free_gpus:
+                open_[row] = False
                 continue
-            entries.append(tuple(sorted(waiting[one].pop() for one in needed)))
-            self._had[entry] += standing.period
-            left -= int(width[entry])
-        return entries
+            combinations.append(tuple(sorted(waiting[one].pop() for one in needed)))
+            self._received[row] += state.period
+            free_gpus -= int(width[row])
+        return combinations
 
-    def _waiting(self, standing: Standing) -> list[list[int]]:
+    def _waiting_by_class(self, state: ReplayState) -> list[list[int]]:
         """The jobs of each class, who has had least last. A job whose class came later waits for new shares."""
-        workload = standing.workload
-        waiting: list[list[int]] = [[] for _ in self._classes.width] if self._classes else []
-        had = standing.attained[standing.active] / workload.gpus[standing.active]
-        for job in standing.active[np.lexsort((-standing.active, -had))].tolist():
-            place = self._class_of.get((int(workload.kind[job]), int(workload.gpus[job])))
-            if place is not None:
-                waiting[place].append(job)
+        workload = state.workload
+        waiting: list[list[int]] = [[] for _ in self._job_classes.width] if self._job_classes else []
+        received = state.attained_service[state.active] / workload.gpus[state.active]
+        for job in state.active[np.lexsort((-state.active, -received))].tolist():
+            class_index = self._class_of.get((int(workload.job_type[job]), int(workload.gpus[job])))
+            if class_index is not None:
+                waiting[class_index].append(job)
         return waiting

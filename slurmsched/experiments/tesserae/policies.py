@@ -1,77 +1,106 @@
-"""What is compared: Tesserae over an order, with any of its parts, and with Gavel's own rule of keeping workers."""
+"""What is compared: Tesserae over an order of jobs, with any of its parts, and with Gavel's rule of keeping workers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from slurmsched.experiments.tesserae.orders import Order, queued
-from slurmsched.experiments.tesserae.replay import Standing
-from slurmsched.policies.gavel import seated
-from slurmsched.policies.pools import Ints
-from slurmsched.policies.tesserae import Layout
-from slurmsched.policies.tesserae.deciding import Decided, Question, Reading, decide
-from slurmsched.policies.tesserae.layout import Floats
+from slurmsched.experiments.tesserae.replay import ReplayState
+from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeProblem, TesseraeVariant, plan_round
+from slurmsched.policies.cluster.pools import Ints
+from slurmsched.policies.gavel import assign_workers
+from slurmsched.policies.tesserae import PlacementPlan
+from slurmsched.policies.tesserae.migration import Floats
 
-__all__ = ["KeepingWorkers", "Leases", "Matching"]
+JobOrder = Callable[[ReplayState], Ints]
+"""The active jobs, who comes first first."""
+
+QUEUE_BOUNDS: Final = (3600.0, 14400.0, 86400.0)
+"""GPU-seconds, the default bounds of `las`."""
+
+
+def tiresias_order(state: ReplayState) -> Ints:
+    """Tiresias' queues: by attained service in steps, in each by arrival."""
+    queue = np.searchsorted(QUEUE_BOUNDS, state.attained_service[state.active], "right")
+    return np.asarray(state.active[np.lexsort((state.active, queue))])
+
+
+def las_order(state: ReplayState) -> Ints:
+    """Without queues: the service itself."""
+    return np.asarray(state.active[np.lexsort((state.active, state.attained_service[state.active]))])
+
+
+def ftf_order(state: ReplayState) -> Ints:
+    """By rho, the highest first: from arrival to end if the job ran alone from now on, over its time on an even part of
+    the GPUs."""
+    active, workload = state.active, state.workload
+    part = state.node_gpus.sum() / len(active)
+    shared = state.time - workload.arrival[active] + state.remaining[active]
+    alone = workload.seconds[active] * np.maximum(1.0, workload.gpus[active] / part)
+    return np.asarray(active[np.lexsort((active, -shared / alone))])
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class TesseraeReplayPolicy:
     """Tesserae with some or all of its parts. `weights` are by kind, as packing is told them."""
 
     name: str
-    weights: Floats
-    order: Order = queued
-    reading: Reading = field(default_factory=Reading)
+    edge_weights: Floats
+    order: JobOrder = tiresias_order
+    variant: TesseraeVariant = field(default_factory=TesseraeVariant)
 
-    def decide(self, standing: Standing) -> Decided:
-        return decide(question(standing, self.order), self.weights, self.reading)
+    def decide(self, state: ReplayState) -> TesseraePlan:
+        return plan_round(tesserae_problem(state, self.order), self.edge_weights, self.variant)
 
 
 @dataclass(slots=True)
-class Leases:
+class WorkerLeases:
     """Gavel's rule of keeping workers, over the rounds of one replay; a pair keeps them only where it is the same."""
 
-    sizes: Ints
-    _had: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    node_gpus: Ints
+    _previous: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
-    def seated(self, entries: Sequence[tuple[int, ...]], gpus: Ints) -> tuple[Layout, frozenset[int]]:
+    def assign(self, combinations: Sequence[tuple[int, ...]], gpus: Ints) -> tuple[PlacementPlan, frozenset[int]]:
         """The layout, and the jobs that ran on other GPUs in the round before."""
-        node_of = np.repeat(np.arange(len(self.sizes)), self.sizes).tolist()
-        now = seated({entry: int(gpus[entry[0]]) for entry in entries}, range(len(node_of)), self._had)
-        before, after = ({job: workers for entry, workers in of.items() for job in entry} for of in (self._had, now))
-        self._had = now
-        rows = [(node_of[worker], 1, entry) for entry, workers in now.items() for worker in workers]
-        changed = frozenset(job for job in before.keys() & after.keys() if before[job] != after[job])
-        return Layout.of(rows), changed
+        node_of = np.repeat(np.arange(len(self.node_gpus)), self.node_gpus).tolist()
+        assigned = assign_workers(
+            {entry: int(gpus[entry[0]]) for entry in combinations}, range(len(node_of)), self._previous
+        )
+        before, after = (
+            {job: workers for entry, workers in of.items() for job in entry} for of in (self._previous, assigned)
+        )
+        self._previous = assigned
+        rows = [(node_of[worker], 1, entry) for entry, workers in assigned.items() for worker in workers]
+        migrated = frozenset(job for job in before.keys() & after.keys() if before[job] != after[job])
+        return PlacementPlan.from_rows(rows), migrated
 
 
 @dataclass(slots=True)
-class KeepingWorkers:
+class WithGavelLeases:
     """The same jobs and the same pairs as another policy, on the workers that Gavel's rule gives them."""
 
     name: str
-    deciding: Matching
-    leases: Leases
+    inner: TesseraeReplayPolicy
+    leases: WorkerLeases
 
-    def decide(self, standing: Standing) -> Decided:
-        chosen = self.deciding.decide(standing)
-        alone = set(chosen.layout.jobs[:, 0].tolist()) - {job for pair in chosen.pairs for job in pair}
-        entries = [*((min(pair), max(pair)) for pair in chosen.pairs), *((job,) for job in sorted(alone))]
-        layout, changed = self.leases.seated(entries, standing.workload.gpus)
-        return Decided(layout, chosen.pairs, changed)
+    def decide(self, state: ReplayState) -> TesseraePlan:
+        plan = self.inner.decide(state)
+        alone = set(plan.placement.jobs[:, 0].tolist()) - {job for pair in plan.pairs for job in pair}
+        combinations = [*((min(pair), max(pair)) for pair in plan.pairs), *((job,) for job in sorted(alone))]
+        placement, migrated = self.leases.assign(combinations, state.workload.gpus)
+        return TesseraePlan(placement, plan.pairs, migrated)
 
 
-def question(standing: Standing, order: Order) -> Question:
-    workload = standing.workload
-    return Question(
-        order(standing).tolist(),
+def tesserae_problem(state: ReplayState, order: JobOrder) -> TesseraeProblem:
+    workload = state.workload
+    return TesseraeProblem(
+        order(state).tolist(),
         workload.gpus,
-        workload.kind,
+        workload.job_type,
         np.ones(len(workload), dtype=np.bool_),
-        standing.sizes,
-        standing.before,
+        state.node_gpus,
+        state.previous,
     )

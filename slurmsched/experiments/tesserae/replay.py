@@ -1,4 +1,6 @@
-"""Jobs on equal nodes of one GPU type, round by round (Tesserae, section 5).
+"""What becomes of a round's layout: who shares with whom, work done, jobs that end.
+
+Jobs on equal nodes of one GPU type, round by round (Tesserae, section 5).
 
 Who arrives or ends within a round is seen at its end, but a job ends when it ends, and its partner has the GPUs to
 itself from then on. A job that starts, or moves, loses `overhead` seconds of its round; one that goes on loses nothing,
@@ -14,137 +16,169 @@ from typing import Final, Protocol
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError
-from slurmsched.experiments.tesserae.serving import DONE, partners, worked
+from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
-from slurmsched.policies.pools import Ints, Mask
-from slurmsched.policies.tesserae import Layout
-from slurmsched.policies.tesserae.deciding import Decided
-from slurmsched.policies.tesserae.layout import Floats
-from slurmsched.simulation import Ran, Run
+from slurmsched.policies.cluster.pools import Ints, Mask
+from slurmsched.policies.tesserae import NO_JOB, PlacementPlan
+from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.simulation import JobResult, SimulationResult
 
-__all__ = ["Deciding", "Standing", "replay"]
+WORK_EPSILON: Final = 1e-6
+"""Seconds of work that count as none."""
 
-_IN_VAIN: Final = 100
+
+def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
+    """Every running job and the place of its partner among them, or nobody."""
+    pairs = np.unique(placement.jobs, axis=0).reshape(-1, 2)
+    job = np.unique(pairs[pairs != NO_JOB])
+    partner: Ints = np.full(len(job), NO_JOB)
+    shared = pairs[pairs[:, 1] != NO_JOB]
+    first, second = np.searchsorted(job, shared[:, 0]), np.searchsorted(job, shared[:, 1])
+    partner[first], partner[second] = second, first
+    return job, partner
+
+
+def work_done(speed: Floats, partner: Ints, remaining: Floats, delay: Floats, period: float) -> tuple[Floats, Floats]:
+    """Seconds of work each job does, and when in the round it ends; never for one that does not. `speed` is that beside
+    the partner."""
+    has_partner = partner != NO_JOB
+    with np.errstate(divide="ignore"):
+        end = delay + np.where(speed > 0, remaining / speed, np.inf)
+    # Only the first of a pair to end does so at the packed rate; the other has the GPUs to itself from then on.
+    alone_from = np.where(has_partner, np.minimum(end[partner], period), period)
+    shared = np.clip(alone_from - delay, 0.0, None) * speed
+    end = np.where(end > alone_from, np.maximum(alone_from, delay) + remaining - shared, end)
+    most = shared + np.clip(period - np.maximum(alone_from, delay), 0.0, None)
+    return np.minimum(remaining, most), np.where(remaining <= most + WORK_EPSILON, np.minimum(end, period), np.inf)
+
+
+_MAX_IDLE_ROUNDS: Final = 100
 """Rounds in a row without any work done, though nobody will arrive any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplayState:
     """What a policy sees. By job: seconds of work left, GPU-seconds held. `active`: who is there, in order of arrival;
     `before`: the last round's layout."""
 
     time: float
     period: float
     workload: Workload
-    sizes: Ints
+    node_gpus: Ints
     active: Ints
     remaining: Floats
-    attained: Floats
-    before: Layout
+    attained_service: Floats
+    previous: PlacementPlan
 
 
-class Deciding(Protocol):
+class ReplayPolicy(Protocol):
     """A policy of a replay. It may remember: one object serves one replay."""
 
     @property
     def name(self) -> str: ...
 
-    def decide(self, standing: Standing) -> Decided: ...
+    def decide(self, state: ReplayState) -> TesseraePlan: ...
 
 
 @dataclass(slots=True)
-class _Progress:
+class _JobStates:
     """Where every job is."""
 
     remaining: Floats
-    attained: Floats
+    attained_service: Floats
     start: Floats
     end: Floats
     restarts: Ints
-    moves: Ints
+    migrations: Ints
     running: Mask = field(init=False)
 
     def __post_init__(self) -> None:
         self.running = np.zeros(len(self.remaining), dtype=np.bool_)
 
 
-def replay(workload: Workload, sizes: Ints, policy: Deciding, *, period: float = 360.0, overhead: float = 60.0) -> Run:
+def replay_workload(
+    workload: Workload, node_gpus: Ints, policy: ReplayPolicy, *, period: float = 360.0, overhead: float = 60.0
+) -> SimulationResult:
     """Run all jobs to their end. `sizes` are the GPUs of each node; times in seconds. Raises ExperimentError for a
     policy that lets jobs wait for ever."""
     jobs, began = len(workload), perf_counter()
     never = np.full(jobs, np.nan)
     count = np.zeros(jobs, dtype=np.int64)
-    at = _Progress(workload.work.copy(), np.zeros(jobs), never.copy(), never.copy(), count.copy(), count.copy())
-    before, now, rounds, in_vain, decisions = Layout.of(()), 0.0, 0, 0, list[float]()
-    while np.isnan(at.end).any():
-        active = np.flatnonzero((workload.arrival <= now) & np.isnan(at.end))
+    job_states = _JobStates(
+        workload.seconds.copy(), np.zeros(jobs), never.copy(), never.copy(), count.copy(), count.copy()
+    )
+    previous, now, rounds, idle_rounds, decision_seconds = PlacementPlan.from_rows(()), 0.0, 0, 0, list[float]()
+    while np.isnan(job_states.end).any():
+        active = np.flatnonzero((workload.arrival <= now) & np.isnan(job_states.end))
         if not len(active):
-            now += period * np.ceil((workload.arrival[np.isnan(at.end)].min() - now) / period)
+            now += period * np.ceil((workload.arrival[np.isnan(job_states.end)].min() - now) / period)
             continue
-        standing = Standing(now, period, workload, sizes, active, at.remaining, at.attained, before)
+        state = ReplayState(
+            now, period, workload, node_gpus, active, job_states.remaining, job_states.attained_service, previous
+        )
         started = perf_counter()
-        decided = policy.decide(standing)
-        decisions.append(perf_counter() - started)
-        done = _run(at, standing, decided, overhead)
-        in_vain = 0 if done > 0 else in_vain + 1
-        if in_vain > _IN_VAIN:
+        plan = policy.decide(state)
+        decision_seconds.append(perf_counter() - started)
+        work_seconds = _run_round(job_states, state, plan, overhead)
+        idle_rounds = 0 if work_seconds > 0 else idle_rounds + 1
+        if idle_rounds > _MAX_IDLE_ROUNDS:
             raise ExperimentError(f"{policy.name} never runs job {active[0]} and {len(active) - 1} others")
-        before, now, rounds = decided.layout, now + period, rounds + 1
-    total, wall = float(sizes.sum()), perf_counter() - began
-    return Run(
+        previous, now, rounds = plan.placement, now + period, rounds + 1
+    total, wall = float(node_gpus.sum()), perf_counter() - began
+    return SimulationResult(
         policy.name,
         "",
         "",
         0,
-        jobs=_ran(workload, at),
+        jobs=_job_results(workload, job_states),
         samples=(),
         total_gpus=total,
         total_cpus=0.0,
         total_memory=0.0,
         rounds=rounds,
-        decisions=tuple(decisions),
+        decisions=tuple(decision_seconds),
         wall_s=wall,
         cpu_s=wall,
     )
 
 
-def _run(at: _Progress, standing: Standing, decided: Decided, overhead: float) -> float:
+def _run_round(job_states: _JobStates, state: ReplayState, plan: TesseraePlan, overhead: float) -> float:
     """One round. The seconds of work done in it."""
-    workload, now, period = standing.workload, standing.time, standing.period
-    job, partner = partners(decided.layout)
-    moved = np.zeros(len(workload), dtype=np.bool_)
-    moved[list(decided.moved)] = True
-    starts = ~at.running[job]
-    delay = np.where(starts | moved[job], min(overhead, period), 0.0)
-    at.restarts[job] += (starts | moved[job]) & ~np.isnan(at.start[job])
-    at.moves[job] += moved[job]
-    at.start[job] = np.where(np.isnan(at.start[job]), now, at.start[job])
-    left = at.remaining[job]
-    done, end = worked(workload.speeds(job, partner), partner, left, delay, period)
-    at.remaining[job] = np.maximum(left - done, 0.0)
-    at.attained[job] += workload.gpus[job] * np.minimum(end, period)
-    at.running[:] = False
-    over = left - done < DONE
-    at.running[job[~over]] = True
-    at.end[job[over]] = now + end[over]
+    workload, now, period = state.workload, state.time, state.period
+    job, partner = running_partners(plan.placement)
+    migrated = np.zeros(len(workload), dtype=np.bool_)
+    migrated[list(plan.migrated)] = True
+    starts = ~job_states.running[job]
+    delay = np.where(starts | migrated[job], min(overhead, period), 0.0)
+    job_states.restarts[job] += (starts | migrated[job]) & ~np.isnan(job_states.start[job])
+    job_states.migrations[job] += migrated[job]
+    job_states.start[job] = np.where(np.isnan(job_states.start[job]), now, job_states.start[job])
+    remaining = job_states.remaining[job]
+    done, end = work_done(workload.speeds(job, partner), partner, remaining, delay, period)
+    job_states.remaining[job] = np.maximum(remaining - done, 0.0)
+    job_states.attained_service[job] += workload.gpus[job] * np.minimum(end, period)
+    job_states.running[:] = False
+    finished = remaining - done < WORK_EPSILON
+    job_states.running[job[~finished]] = True
+    job_states.end[job[finished]] = now + end[finished]
     return float(done.sum())
 
 
-def _ran(workload: Workload, at: _Progress) -> tuple[Ran, ...]:
+def _job_results(workload: Workload, job_states: _JobStates) -> tuple[JobResult, ...]:
     return tuple(
-        Ran(
+        JobResult(
             job=str(number),
             arrival=float(workload.arrival[number]),
-            work=float(workload.work[number]),
+            work=float(workload.seconds[number]),
             gpus=float(workload.gpus[number]),
-            model=workload.models[int(workload.kind[number])],
-            start=float(at.start[number]),
-            end=float(at.end[number]),
+            model=workload.models[int(workload.job_type[number])],
+            start=float(job_states.start[number]),
+            end=float(job_states.end[number]),
             state="COMPLETED",
-            service=float(at.attained[number]),
-            useful=float(workload.work[number] * workload.gpus[number]),
-            restarts=int(at.restarts[number]),
-            migrations=int(at.moves[number]),
+            service=float(job_states.attained_service[number]),
+            useful=float(workload.seconds[number] * workload.gpus[number]),
+            restarts=int(job_states.restarts[number]),
+            migrations=int(job_states.migrations[number]),
         )
         for number in range(len(workload))
     )

@@ -1,8 +1,8 @@
-"""Every policy of the experiment by name, and one replay of one of them."""
+"""Every policy of the evaluation by name, one replay of one of them, and which replays are made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -10,146 +10,211 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError
-from slurmsched.experiments.tesserae.gavel import GavelPacked
-from slurmsched.experiments.tesserae.orders import Order, fairness, least_attained, queued
-from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
-from slurmsched.experiments.tesserae.promises import ByPriority, GavelRounds, Promises
-from slurmsched.experiments.tesserae.replay import Deciding, replay
-from slurmsched.experiments.tesserae.workload import Workload, kept_beside, weighed_pairs, workload
-from slurmsched.knowledge.estimating import completed, noisy
-from slurmsched.knowledge.gavel import load_gavel_rates
+from slurmsched.experiments.tesserae.gavel import (
+    GavelPacked,
+    GavelPriorityOrder,
+    SingleTypeGavelPolicy,
+    TimeFractionLedger,
+)
+from slurmsched.experiments.tesserae.policies import (
+    JobOrder,
+    TesseraeReplayPolicy,
+    WithGavelLeases,
+    WorkerLeases,
+    ftf_order,
+    las_order,
+    tiresias_order,
+)
+from slurmsched.experiments.tesserae.replay import ReplayPolicy, replay_workload
+from slurmsched.experiments.tesserae.round import TesseraeVariant, allocate_in_order
+from slurmsched.experiments.tesserae.workload import Workload, colocated_fractions, pair_weights, workload_from_trace
+from slurmsched.knowledge.estimation import add_noise, complete_matrix
+from slurmsched.knowledge.published import load_gavel_rates
+from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.gavel import Objective
 from slurmsched.policies.gavel.objectives import finish_time_fairness, least_attained_service
-from slurmsched.policies.pools import Ints
-from slurmsched.policies.tesserae.deciding import Reading
-from slurmsched.policies.tesserae.layout import Floats
-from slurmsched.policies.tesserae.seating import in_order
-from slurmsched.simulation.figures import Figures, figures
-from slurmsched.traces.generating import generate
+from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.simulation.metrics import RunMetrics, run_metrics
+from slurmsched.traces.generators import generate
 
-__all__ = ["VARIANTS", "Cell", "measure"]
-
-NODES, GPUS = 20, 4
+NODE_COUNT, GPUS_PER_NODE = 20, 4
 """The paper's servers have four GPUs each (section 6.1); 80 GPUs are twenty of them."""
 
-_WORTH: Final = 1.0
+_MIN_PAIR_RATE: Final = 1.0
 """Pairs have an edge only where together they do more than one of them alone."""
 
-_OURS = Reading()
-_ALONE = replace(_OURS, seating=in_order, widest=0)
-_PAPER = Reading(in_order, lasting=False)
-_UNNAMED = replace(_PAPER, renaming=False)
+_OURS = TesseraeVariant()
+_UNPACKED = replace(_OURS, allocator=allocate_in_order, max_packed_width=0)
+_AS_PUBLISHED = TesseraeVariant(allocate_in_order, keep_pairs=False)
+_WITHOUT_RENAMING = replace(_AS_PUBLISHED, rename_nodes=False)
 
-Made = Callable[[Floats, Ints], Deciding]
-
-
-def _matching(name: str, order: Order, reading: Reading) -> Made:
-    return lambda weights, _sizes: Matching(name, weights, order, reading)
+PolicyFactory = Callable[[Floats, Ints], ReplayPolicy]
 
 
-def _workers_kept(name: str, order: Order) -> Made:
-    return lambda weights, sizes: KeepingWorkers(name, Matching(name, weights, order, _UNNAMED), Leases(sizes))
+def _tesserae(name: str, order: JobOrder, variant: TesseraeVariant) -> PolicyFactory:
+    return lambda weights, _sizes: TesseraeReplayPolicy(name, weights, order, variant)
 
 
-def _over(name: str, objective: Objective, reading: Reading) -> Made:
+def _with_leases(name: str, order: JobOrder) -> PolicyFactory:
+    return lambda weights, sizes: WithGavelLeases(
+        name, TesseraeReplayPolicy(name, weights, order, _WITHOUT_RENAMING), WorkerLeases(sizes)
+    )
+
+
+def _on_gavel_order(name: str, objective: Objective, variant: TesseraeVariant) -> PolicyFactory:
     """Over the priorities of Gavel's program, whose books are of one replay."""
 
-    def made(weights: Floats, _sizes: Ints) -> Matching:
-        return Matching(name, weights, ByPriority(Promises(objective)), reading)
+    def make(weights: Floats, _sizes: Ints) -> TesseraeReplayPolicy:
+        return TesseraeReplayPolicy(name, weights, GavelPriorityOrder(TimeFractionLedger(objective)), variant)
 
-    return made
-
-
-def _over_with_workers_kept(name: str, objective: Objective) -> Made:
-    def made(weights: Floats, sizes: Ints) -> KeepingWorkers:
-        chosen = Matching(name, weights, ByPriority(Promises(objective)), _UNNAMED)
-        return KeepingWorkers(name, chosen, Leases(sizes))
-
-    return made
+    return make
 
 
-def _gavel(name: str, objective: Objective, *, packed: bool) -> Made:
-    return lambda _weights, sizes: GavelRounds(name, Promises(objective, packed), Leases(sizes))
+def _on_gavel_order_with_leases(name: str, objective: Objective) -> PolicyFactory:
+    def make(weights: Floats, sizes: Ints) -> WithGavelLeases:
+        inner = TesseraeReplayPolicy(
+            name, weights, GavelPriorityOrder(TimeFractionLedger(objective)), _WITHOUT_RENAMING
+        )
+        return WithGavelLeases(name, inner, WorkerLeases(sizes))
+
+    return make
+
+
+def _gavel(name: str, objective: Objective, *, packed: bool) -> PolicyFactory:
+    return lambda _weights, sizes: SingleTypeGavelPolicy(
+        name, TimeFractionLedger(objective, packed), WorkerLeases(sizes)
+    )
 
 
 # fmt: off
-VARIANTS: Final[Mapping[str, Made]] = {
+VARIANTS: Final[Mapping[str, PolicyFactory]] = {
     # name                        order           parts of it
-    "tiresias":          _matching("tiresias",    queued, _ALONE),
-    "tiresias single":   _matching("single",      queued, replace(_PAPER, widest=1)),
-    "gavel packed":      lambda _weights, sizes: GavelPacked("gavel packed", Leases(sizes)),
-    "tesserae-t":        _matching("tesserae-t",  queued, _OURS),
-    "text":              _matching("text",        queued, _PAPER),
-    "text, no names":    _matching("no names",    queued, _UNNAMED),
-    "text, gavel rule":  _workers_kept("gavel rule", queued),
-    "no packing":        _matching("no packing",  queued, replace(_OURS, widest=0)),
-    "no homes":          _matching("no homes",    queued, replace(_OURS, seating=in_order)),
-    "no lasting pairs":  _matching("no pairs",    queued, replace(_OURS, lasting=False)),
-    "no names":          _matching("no names",    queued, replace(_OURS, renaming=False)),
-    "las: tesserae-t":   _matching("las",         least_attained, _OURS),
-    "las: text":         _matching("las",         least_attained, _PAPER),
-    "las: text, no names":   _matching("las",     least_attained, _UNNAMED),
-    "las: text, gavel rule": _workers_kept("las", least_attained),
-    "ftf":               _matching("ftf",         fairness, _ALONE),
-    "tesserae-ftf":      _matching("tesserae-ftf", fairness, _OURS),
+    "tiresias":          _tesserae("tiresias",    tiresias_order, _UNPACKED),
+    "tiresias single":   _tesserae("single",      tiresias_order, replace(_AS_PUBLISHED, max_packed_width=1)),
+    "gavel packed":      lambda _weights, sizes: GavelPacked("gavel packed", WorkerLeases(sizes)),
+    "tesserae-t":        _tesserae("tesserae-t",  tiresias_order, _OURS),
+    "text":              _tesserae("text",        tiresias_order, _AS_PUBLISHED),
+    "text, no names":    _tesserae("no names",    tiresias_order, _WITHOUT_RENAMING),
+    "text, gavel rule":  _with_leases("gavel rule", tiresias_order),
+    "no packing":        _tesserae("no packing",  tiresias_order, replace(_OURS, max_packed_width=0)),
+    "no homes":          _tesserae("no homes",    tiresias_order, replace(_OURS, allocator=allocate_in_order)),
+    "no lasting pairs":  _tesserae("no pairs",    tiresias_order, replace(_OURS, keep_pairs=False)),
+    "no names":          _tesserae("no names",    tiresias_order, replace(_OURS, rename_nodes=False)),
+    "las: tesserae-t":   _tesserae("las",         las_order, _OURS),
+    "las: text":         _tesserae("las",         las_order, _AS_PUBLISHED),
+    "las: text, no names":   _tesserae("las",     las_order, _WITHOUT_RENAMING),
+    "las: text, gavel rule": _with_leases("las", las_order),
+    "ftf":               _tesserae("ftf",         ftf_order, _UNPACKED),
+    "tesserae-ftf":      _tesserae("tesserae-ftf", ftf_order, _OURS),
     "gavel":             _gavel("gavel",          least_attained_service, packed=False),
-    "gavel: tesserae":   _over("gavel: tesserae", least_attained_service, _OURS),
-    "gavel: text":       _over("gavel: text",     least_attained_service, _PAPER),
-    "gavel: text, no names":   _over("gavel: no names", least_attained_service, _UNNAMED),
-    "gavel: text, gavel rule": _over_with_workers_kept("gavel: gavel rule", least_attained_service),
+    "gavel: tesserae":   _on_gavel_order("gavel: tesserae", least_attained_service, _OURS),
+    "gavel: text":       _on_gavel_order("gavel: text",     least_attained_service, _AS_PUBLISHED),
+    "gavel: text, no names":   _on_gavel_order("gavel: no names", least_attained_service, _WITHOUT_RENAMING),
+    "gavel: text, gavel rule": _on_gavel_order_with_leases("gavel: gavel rule", least_attained_service),
     "gavel-ftf":         _gavel("gavel-ftf",      finish_time_fairness, packed=False),
     "gavel-ftf packed":  _gavel("gavel-ftf packed", finish_time_fairness, packed=True),
-    "gavel-ftf: tesserae": _over("gavel-ftf: tesserae", finish_time_fairness, _OURS),
+    "gavel-ftf: tesserae": _on_gavel_order("gavel-ftf: tesserae", finish_time_fairness, _OURS),
 }
 """By name, given the weights of pairs and the GPUs of each node. `text` is the paper's reading, `tesserae-t` ours."""
 # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class EvaluationConfig:
     """One replay. `noise` and `known` spoil what packing is told of pairs, not what they do: how far each figure is
     off, and what part of them was measured. The others are completed from these or, with `guessed`, are any of these.
     `least` is what a pair must do together. `wide` is what it is not told: pairs on more than one GPU keep so many
     times as much as those on one."""
 
     variant: str
-    rates: Path
+    rates_file: Path
     jobs: int = 900
     seed: int = 42
     trace: str = "shockwave"
     gpu_type: str = "v100"
     overhead: float = 60.0
     noise: float = 0.0
-    known: float = 1.0
-    guessed: bool = False
-    least: float = _WORTH
-    wide: float = 1.0
+    measured_fraction: float = 1.0
+    guess_missing: bool = False
+    min_pair_rate: float = _MIN_PAIR_RATE
+    wide_pair_factor: float = 1.0
 
 
-def measure(cell: Cell) -> Figures:
+def run_config(config: EvaluationConfig) -> RunMetrics:
     """Raises ExperimentError, ProfileError."""
-    if cell.variant not in VARIANTS:
-        raise ExperimentError(f"there is no policy {cell.variant!r}: known are {', '.join(VARIANTS)}")
-    jobs = _workload(cell)
-    sizes: Ints = np.full(NODES, GPUS)
-    policy = VARIANTS[cell.variant](weighed_pairs(_told(cell, jobs.kept), cell.least), sizes)
-    return figures(replay(jobs, sizes, policy, overhead=cell.overhead))
+    if config.variant not in VARIANTS:
+        raise ExperimentError(f"there is no policy {config.variant!r}: known are {', '.join(VARIANTS)}")
+    generated = _generated_workload(config)
+    node_gpus: Ints = np.full(NODE_COUNT, GPUS_PER_NODE)
+    policy = VARIANTS[config.variant](
+        pair_weights(_reported_rates(config, generated.relative_rates), config.min_pair_rate), node_gpus
+    )
+    return run_metrics(replay_workload(generated, node_gpus, policy, overhead=config.overhead))
 
 
-def _workload(cell: Cell) -> Workload:
-    trace = generate(cell.trace, cell.jobs, cell.seed, 80.0)
-    known = load_gavel_rates(cell.rates)
-    jobs = workload(trace, known, "v100")
-    return replace(jobs, kept=kept_beside(known, jobs.models, cell.gpu_type), wide=cell.wide)
+def _generated_workload(config: EvaluationConfig) -> Workload:
+    trace = generate(config.trace, config.jobs, config.seed, 80.0)
+    knowledge = load_gavel_rates(config.rates_file)
+    generated = workload_from_trace(trace, knowledge, "v100")
+    return replace(
+        generated,
+        relative_rates=colocated_fractions(knowledge, generated.models, config.gpu_type),
+        wide_pair_factor=config.wide_pair_factor,
+    )
 
 
-def _told(cell: Cell, kept: Floats) -> Floats:
+def _reported_rates(config: EvaluationConfig, relative_rates: Floats) -> Floats:
     """What packing is told. Which pairs fit into memory together is known of all."""
-    random = np.random.default_rng((cell.seed, 1))
-    fits, told = kept > 0, kept
-    if cell.known < 1:
-        holes = fits & (random.random(kept.shape) >= cell.known)
-        drawn = random.choice(kept[fits & ~holes], kept.shape)
-        filled = np.where(holes, drawn, kept) if cell.guessed else completed(np.where(holes, np.nan, kept))
-        told = np.where(fits, filled, 0.0)
-    return np.clip(noisy(told, cell.noise, random), 0.0, None)
+    random = np.random.default_rng((config.seed, 1))
+    fits, reported = relative_rates > 0, relative_rates
+    if config.measured_fraction < 1:
+        holes = fits & (random.random(relative_rates.shape) >= config.measured_fraction)
+        drawn = random.choice(relative_rates[fits & ~holes], relative_rates.shape)
+        filled = (
+            np.where(holes, drawn, relative_rates)
+            if config.guess_missing
+            else complete_matrix(np.where(holes, np.nan, relative_rates))
+        )
+        reported = np.where(fits, filled, 0.0)
+    return np.clip(add_noise(reported, config.noise, random), 0.0, None)
+
+
+COSTLY_VARIANT: Final = "gavel-ftf packed"
+"""Its program has a variable for any two jobs, so it is replayed with fewer of them."""
+FULL_SIZE_VARIANTS: Final = tuple(filter(COSTLY_VARIANT.__ne__, VARIANTS))
+REDUCED_JOB_COUNT: Final = 300
+BASELINE_VARIANTS: Final = ("tiresias", "tiresias single", "gavel packed")
+NOISE_LEVELS: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+MEASURED_FRACTIONS: Final = (0.1, 0.3, 0.5)
+SAMPLE_FRACTION: Final = 0.3
+"""What part of the pairs was measured where the others are completed and both are wrong."""
+WIDE_PAIR_FACTORS: Final = (0.9, 0.8, 0.7)
+"""What pairs of wide jobs keep of what is assumed."""
+
+
+def evaluation_configs(base: EvaluationConfig) -> Iterator[EvaluationConfig]:
+    """Every replay, as `base` but for what is varied; some come more than once."""
+    for variant in (COSTLY_VARIANT, "gavel-ftf: tesserae"):
+        yield replace(with_fewer_jobs(base), variant=variant)
+    for variant in FULL_SIZE_VARIANTS:
+        yield replace(base, variant=variant)
+    for variant in ("tesserae-t", "text", "text, no names"):
+        yield replace(base, variant=variant, overhead=0.0)
+    for noise in NOISE_LEVELS:
+        yield replace(base, variant="tesserae-t", noise=noise)
+        yield replace(base, variant="tesserae-t", noise=noise, measured_fraction=SAMPLE_FRACTION)
+    for known in MEASURED_FRACTIONS:
+        yield replace(base, variant="tesserae-t", measured_fraction=known)
+        yield replace(base, variant="tesserae-t", measured_fraction=known, guess_missing=True)
+    for variant in ("tiresias single", "tesserae-t"):
+        for wide in WIDE_PAIR_FACTORS:
+            yield replace(base, variant=variant, wide_pair_factor=wide)
+    yield replace(base, variant="text", min_pair_rate=0.0)
+    for variant in (*BASELINE_VARIANTS, "tesserae-t"):
+        yield replace(base, variant=variant, trace="gavel")
+        yield replace(base, variant=variant, gpu_type="p100")
+
+
+def with_fewer_jobs(base: EvaluationConfig) -> EvaluationConfig:
+    """The same with as many jobs as are not too many for any policy."""
+    return replace(base, jobs=min(base.jobs, REDUCED_JOB_COUNT))

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.policies.pools import Ints
-from slurmsched.policies.tesserae import NOBODY, PairRates, best_edges
-from slurmsched.policies.tesserae.layout import Floats
+from slurmsched.policies.cluster.pools import Ints
+from slurmsched.policies.tesserae import NO_JOB, PairRates, best_edges
+from slurmsched.policies.tesserae.migration import Floats
 from slurmsched.traces.trace import Trace
-
-__all__ = ["Workload", "kept_beside", "weighed_pairs", "workload"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +23,12 @@ class Workload:
     """
 
     arrival: Floats
-    work: Floats
+    seconds: Floats
     gpus: Ints
-    kind: Ints
+    job_type: Ints
     models: tuple[str, ...]
-    kept: Floats
-    wide: float = 1.0
+    relative_rates: Floats
+    wide_pair_factor: float = 1.0
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -38,36 +36,38 @@ class Workload:
     def speeds(self, job: Ints, partner: Ints) -> Floats:
         """What part of its rate alone each of these jobs has; `partner` is the place of its partner among them, or
         nobody."""
-        kind = self.kind[job]
-        beside = self.kept[kind, kind[partner]] * np.where(self.gpus[job] > 1, self.wide, 1.0)
-        return np.where(partner != NOBODY, beside, 1.0)
+        job_type = self.job_type[job]
+        colocated = self.relative_rates[job_type, job_type[partner]] * np.where(
+            self.gpus[job] > 1, self.wide_pair_factor, 1.0
+        )
+        return np.where(partner != NO_JOB, colocated, 1.0)
 
 
-def workload(trace: Trace, knowledge: Knowledge, gpu_type: str) -> Workload:
+def workload_from_trace(trace: Trace, knowledge: Knowledge, gpu_type: str) -> Workload:
     """The trace's jobs on GPUs of one type, all of them of known models."""
     models = tuple(sorted({job.model for job in trace.jobs}))
     number = {model: place for place, model in enumerate(models)}
     return Workload(
         arrival=np.array([job.arrival for job in trace.jobs]),
-        work=np.array([job.duration for job in trace.jobs]),
+        seconds=np.array([job.duration for job in trace.jobs]),
         gpus=np.array([job.gpus for job in trace.jobs], dtype=np.int64),
-        kind=np.array([number[job.model] for job in trace.jobs], dtype=np.int64),
+        job_type=np.array([number[job.model] for job in trace.jobs], dtype=np.int64),
         models=models,
-        kept=kept_beside(knowledge, models, gpu_type),
+        relative_rates=colocated_fractions(knowledge, models, gpu_type),
     )
 
 
-def kept_beside(knowledge: Knowledge, models: Sequence[str], gpu_type: str) -> Floats:
+def colocated_fractions(knowledge: Knowledge, models: Sequence[str], gpu_type: str) -> Floats:
     """By model and partner. Both keep nothing where one would: then they do not run together."""
-    beside = [knowledge.models[model].scaling[gpu_type].beside for model in models]
-    kept = np.array([[known.get(other, 0.0) for other in models] for known in beside], dtype=np.float64)
-    return np.where((kept > 0) & (kept.T > 0), kept, 0.0)
+    by_model = [knowledge.models[model].scaling[gpu_type].beside for model in models]
+    fractions = np.array([[known.get(other, 0.0) for other in models] for known in by_model], dtype=np.float64)
+    return np.where((fractions > 0) & (fractions.T > 0), fractions, 0.0)
 
 
-def weighed_pairs(kept: Floats, least: float) -> Floats:
+def pair_weights(relative_rates: Floats, min_rate: float) -> Floats:
     """Weights for packing. Pairs that together do no more than `least` of one job alone have no edge."""
     rates: list[list[PairRates]] = [
         [{("", ""): (float(own), float(other))} for own, other in zip(row, column, strict=True)]
-        for row, column in zip(kept, kept.T, strict=True)
+        for row, column in zip(relative_rates, relative_rates.T, strict=True)
     ]
-    return best_edges(rates, least)[1]
+    return best_edges(rates, min_rate)[1]

@@ -1,27 +1,28 @@
 """Fragmentation gradient descent on Slurm: parts of GPUs, whole GPUs and jobs without any, together."""
 
-from slurmsched.policies.fgd.asking import Asking, asking, usual_workload
-from slurmsched.policies.fgd.clearing import Clearing, Tenant, cleared, tenants
-from slurmsched.policies.fgd.cluster import FragmentedCluster
-from slurmsched.policies.fgd.first_device import FirstDevice
-from slurmsched.policies.fgd.leases import ending, has_a_lease
-from slurmsched.policies.fgd.seating import Seats
-from slurmsched.policies.fgd.system import FragmentationDescent
-from slurmsched.policies.fgd.wanting import wanting
+from slurmsched.policies.fgd.defragment import Defragmentation, Movable, defragment, movable_jobs
+from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer, NodeDemands, node_demands, target_workload
+from slurmsched.policies.fgd.policy import (
+    FragmentationDescent,
+    completing_reason,
+    keeps_allocation,
+    unschedulable_reason,
+)
+from slurmsched.policies.place.scores import SlurmDevice
 
 __all__ = [
-    "Asking",
-    "Clearing",
-    "FirstDevice",
+    "Defragmentation",
+    "FgdCluster",
+    "FgdPlacer",
     "FragmentationDescent",
-    "FragmentedCluster",
-    "Seats",
-    "Tenant",
-    "asking",
-    "cleared",
-    "ending",
-    "has_a_lease",
-    "tenants",
-    "usual_workload",
-    "wanting",
+    "Movable",
+    "NodeDemands",
+    "SlurmDevice",
+    "completing_reason",
+    "defragment",
+    "keeps_allocation",
+    "movable_jobs",
+    "node_demands",
+    "target_workload",
+    "unschedulable_reason",
 ]

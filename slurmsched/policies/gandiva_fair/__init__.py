@@ -1,8 +1,18 @@
 """Gandiva_fair: ticket fairness by split stride scheduling, and trading where GPUs differ."""
 
-from slurmsched.policies.gandiva_fair.deciding import GandivaFair
-from slurmsched.policies.gandiva_fair.remembering import Account, Past
-from slurmsched.policies.gandiva_fair.stride import Strider, gang_aware, plain
+from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
+from slurmsched.policies.gandiva_fair.policy import GandivaFair
+from slurmsched.policies.gandiva_fair.stride import StrideJob, gang_aware_stride, plain_stride
 from slurmsched.policies.gandiva_fair.trading import Trade, Trader, trade
 
-__all__ = ["Account", "GandivaFair", "Past", "Strider", "Trade", "Trader", "gang_aware", "plain", "trade"]
+__all__ = [
+    "Account",
+    "GandivaFair",
+    "GandivaFairState",
+    "StrideJob",
+    "Trade",
+    "Trader",
+    "gang_aware_stride",
+    "plain_stride",
+    "trade",
+]

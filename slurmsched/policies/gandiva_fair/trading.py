@@ -8,17 +8,35 @@ over the types beforehand, not spent on one after the other.
 
 No rule that is truthful, leaves nobody worse and keeps GPUs what they are finds every gain (Myerson and Satterthwaite,
 1983): who sets a price does not trade at it. It is repeated for every faster type, and with each round's holdings anew.
+
+How many GPUs of the slowest type one of each type is worth to a user's jobs (Gandiva_fair, slides 11 and 12).
+
+From tickets to GPUs: what every job is entitled to, what every user holds of each type, and what they exchange.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
-__all__ = ["Trade", "Trader", "trade"]
+import numpy as np
 
-_DUST: Final = 1e-9
+from slurmsched.knowledge import Knowledge, Scaling
+from slurmsched.model import Job
+from slurmsched.policies.gandiva_fair.problem import StrideProblem
+from slurmsched.policies.gandiva_fair.tickets import (
+    Floats,
+    build_ticket_registry,
+    build_ticket_tree,
+    compose_types,
+    entitled_gpus,
+    water_filling,
+)
+
+_EPSILON: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +51,13 @@ class Trader:
     user: str
     holdings: Mapping[str, float]
     speedups: Mapping[str, float]
-    room: float = float("inf")
-    usable: Mapping[str, float] = field(default_factory=dict)
+    spare_demand: float = float("inf")
+    max_usable: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def worth(self) -> float:
+    def value(self) -> float:
         """All holdings, in GPUs of the slowest type as this user's jobs see them."""
-        return sum(gpus * self.speedups.get(kind, 1.0) for kind, gpus in self.holdings.items())
+        return sum(gpus * self.speedups.get(gpu_type, 1.0) for gpu_type, gpus in self.holdings.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +73,9 @@ class Trade:
 
 
 def trade(
-    traders: Iterable[Trader], worth: Mapping[str, float], listed: Mapping[str, float] | None = None
+    traders: Iterable[Trader],
+    currency_weights: Mapping[str, float],
+    reference_speedups: Mapping[str, float] | None = None,
 ) -> tuple[tuple[Trader, ...], tuple[Trade, ...]]:
     """The traders with what they hold afterwards, in their order, and the trades.
 
@@ -63,51 +83,287 @@ def trade(
     out is the slowest). `listed` are speed-ups that nobody of the traders has said: the price where there are two of
     them only, since the second highest would be the seller's own word.
     """
-    people = {trader.user: trader for trader in traders}
-    slowest = {kind for trader in people.values() for kind in trader.holdings} - worth.keys()
+    traders_by_user = {trader.user: trader for trader in traders}
+    slowest = {
+        gpu_type for trader in traders_by_user.values() for gpu_type in trader.holdings
+    } - currency_weights.keys()
     if len(slowest) != 1:
-        return tuple(people.values()), ()
-    slow, whole, trades = slowest.pop(), sum(worth.values()), list[Trade]()
-    at_first = dict(people)
-    for fast, value in worth.items():
-        said = [trader for trader in at_first.values() if trader.speedups.get(fast, 0.0) > 0]
+        return tuple(traders_by_user.values()), ()
+    slow, whole, trades = slowest.pop(), sum(currency_weights.values()), list[Trade]()
+    initial = dict(traders_by_user)
+    for fast, value in currency_weights.items():
+        informed = [trader for trader in initial.values() if trader.speedups.get(fast, 0.0) > 0]
         part = value / whole if whole else 0.0
-        for one in _market(said, fast, slow, part, (listed or {}).get(fast)):
-            trades.append(one)
-            people[one.seller] = _with(people[one.seller], {fast: -one.gpus, slow: one.gpus * one.price})
-            people[one.buyer] = _with(people[one.buyer], {fast: one.gpus, slow: -one.gpus * one.price})
-    return tuple(people.values()), tuple(trades)
+        for deal in _clear_type(informed, fast, slow, part, (reference_speedups or {}).get(fast)):
+            trades.append(deal)
+            traders_by_user[deal.seller] = _with_change(
+                traders_by_user[deal.seller], {fast: -deal.gpus, slow: deal.gpus * deal.price}
+            )
+            traders_by_user[deal.buyer] = _with_change(
+                traders_by_user[deal.buyer], {fast: deal.gpus, slow: -deal.gpus * deal.price}
+            )
+    return tuple(traders_by_user.values()), tuple(trades)
 
 
-def _market(said: Sequence[Trader], fast: str, slow: str, part: float, listed: float | None) -> list[Trade]:
+def _clear_type(
+    traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float | None
+) -> list[Trade]:
     """What is sold of one type. `part` is how much of the currency and of everybody's room counts here."""
-    ranked = sorted(said, key=lambda trader: (-trader.speedups[fast], trader.user))
+    ranked = sorted(traders, key=lambda trader: (-trader.speedups[fast], trader.user))
     if len(ranked) < 2:  # noqa: PLR2004  # a market has two sides
         return []
     buyer, others = ranked[0], ranked[1:]
-    price = others[0].speedups[fast] if len(others) > 1 else (listed or 0.0)
+    price = others[0].speedups[fast] if len(others) > 1 else (reference_speedup or 0.0)
     if not others[-1].speedups[fast] < price < buyer.speedups[fast]:
         return []
-    sellers = {trader.user: _for_sale(trader, fast, price, part) for trader in others if trader.speedups[fast] < price}
-    wanted = min(
+    sellers = {
+        trader.user: _offered_gpus(trader, fast, price, part) for trader in others if trader.speedups[fast] < price
+    }
+    demanded = min(
         buyer.holdings.get(slow, 0.0) * part / price,
-        max(0.0, buyer.usable.get(fast, float("inf")) - buyer.holdings.get(fast, 0.0)),
+        max(0.0, buyer.max_usable.get(fast, float("inf")) - buyer.holdings.get(fast, 0.0)),
     )
     offered = sum(sellers.values())
-    sold = min(wanted, offered)
-    if sold <= _DUST:
+    sold = min(demanded, offered)
+    if sold <= _EPSILON:
         return []
     return [
         Trade(user, buyer.user, fast, slow, sold * gpus / offered, price) for user, gpus in sellers.items() if gpus > 0
     ]
 
 
-def _for_sale(trader: Trader, fast: str, price: float, part: float) -> float:
+def _offered_gpus(trader: Trader, fast: str, price: float, part: float) -> float:
     """No more than leaves the seller jobs for all that is got in exchange."""
     held = trader.holdings.get(fast, 0.0)
-    return min(held, trader.room * part / (price - 1)) if price > 1 else held
+    return min(held, trader.spare_demand * part / (price - 1)) if price > 1 else held
 
 
-def _with(trader: Trader, change: Mapping[str, float]) -> Trader:
-    holdings = {kind: trader.holdings.get(kind, 0.0) + change.get(kind, 0.0) for kind in {**trader.holdings, **change}}
+def _with_change(trader: Trader, change: Mapping[str, float]) -> Trader:
+    holdings = {
+        gpu_type: trader.holdings.get(gpu_type, 0.0) + change.get(gpu_type, 0.0)
+        for gpu_type in {**trader.holdings, **change}
+    }
     return replace(trader, holdings=holdings)
+
+
+_SLOWDOWN_RATIO: Final = 0.8
+"""A rate below this part of what the same model has made before has fallen."""
+
+
+def types_by_speed(knowledge: Knowledge, types: Iterable[str]) -> tuple[str, ...]:
+    """The types, the fastest first, by what is known of all models; those of which nothing is known come last.
+
+    Where models disagree the median of their speed-ups over any common type decides.
+    """
+    known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
+    scores: dict[str, float] = {}
+    for gpu_type in types:
+        rates = [
+            scaling[gpu_type].rate_at(1) / best
+            for scaling in known
+            if gpu_type in scaling and (best := _best_rate(scaling))
+        ]
+        scores[gpu_type] = median(rates) if rates else 0.0
+    return tuple(sorted(scores, key=lambda gpu_type: (-scores[gpu_type], gpu_type)))
+
+
+def _best_rate(scaling: Mapping[str, Scaling]) -> float:
+    return max((known.rate_at(1) for known in scaling.values()), default=0.0)
+
+
+def user_speedups(
+    jobs: Sequence[Job], knowledge: Knowledge, types: Sequence[str], slowest: str
+) -> Mapping[str, Mapping[str, float]]:
+    """By user and type, the mean over the user's jobs of which it is known, by their GPUs.
+
+    A type that nothing is known of is missing: the user does not trade it. What jobs measured beats profiles.
+    """
+    sums = defaultdict[tuple[str, str], float](float)
+    gpus = defaultdict[tuple[str, str], int](int)
+    alike: dict[tuple[str | None, str | None, int], Mapping[str, float]] = {}
+    for job in jobs:
+        key = (job.hints.model, job.hints.task, job.original_request.gpus)
+        measured = knowledge.measured.get(job.id)
+        known = _relative_to_slowest(measured, types, slowest) if measured else alike.get(key)
+        if known is None:
+            known = alike[key] = _profiled_speedups(job, knowledge, types, slowest)
+        for gpu_type, speedup in known.items():
+            sums[job.user, gpu_type] += speedup * job.original_request.gpus
+            gpus[job.user, gpu_type] += job.original_request.gpus
+    found = defaultdict[str, dict[str, float]](dict)
+    for (user, gpu_type), total in sums.items():
+        found[user][gpu_type] = total / gpus[user, gpu_type]
+    return found
+
+
+def _profiled_speedups(job: Job, knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
+    profile = knowledge.profile(job)
+    scaling = profile.scaling if profile else {}
+    rates = {
+        gpu_type: scaling[gpu_type].rate_at(max(job.original_request.gpus, 1))
+        for gpu_type in types
+        if gpu_type in scaling
+    }
+    return _relative_to_slowest(rates, types, slowest)
+
+
+def _relative_to_slowest(rates: Mapping[str, float], types: Iterable[str], slowest: str) -> Mapping[str, float]:
+    base = rates.get(slowest, 0.0)
+    return {gpu_type: rates[gpu_type] / base for gpu_type in types if base > 0 and rates.get(gpu_type, 0.0) > 0}
+
+
+def median_speedups(knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
+    """The median over all models that profiles know: a figure that no user at the market has said."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for profile in knowledge.models.values():
+        rates = {gpu_type: known.rate_at(1) for gpu_type, known in profile.scaling.items()}
+        for gpu_type, speedup in _relative_to_slowest(rates, types, slowest).items():
+            found[gpu_type].append(speedup)
+    return {gpu_type: median(speedups) for gpu_type, speedups in found.items()}
+
+
+def suspected_users(
+    best_rates: Mapping[str, float], now: Mapping[str, Mapping[str, float]], slowest: str, jobs: Mapping[str, Job]
+) -> frozenset[str]:
+    """Users whose jobs measure clearly less on the slowest type than the same model made there before, while they lose
+    nothing on a faster one: as if to be worth more at the market (slide 12).
+
+    `best` are the best rates so far by `model type`, `now` the rates of each job by type.
+    """
+    found: set[str] = set()
+    for job_id, rates in now.items():
+        job = jobs.get(job_id)
+        if job is None or job.hints.model is None:
+            continue
+        fell = {
+            gpu_type
+            for gpu_type, rate in rates.items()
+            if rate < _SLOWDOWN_RATIO * best_rates.get(f"{job.hints.model} {gpu_type}", 0.0)
+        }
+        if slowest in fell and rates.keys() - fell:
+            found.add(job.user)
+    return frozenset(found)
+
+
+_GpusByUserAndType = Mapping[str, Mapping[str, float]]
+"""GPUs by user and type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlements:
+    """`tickets` are GPUs by job, in the order of the contenders; `holdings` GPUs by user and type.
+
+    Of jobs that may run on every type: what is `confined` to some types is not traded.
+    """
+
+    types: tuple[str, ...]
+    """All there are, the fastest first."""
+    tickets: Floats
+    runs_anywhere: Sequence[bool]
+    """Whether each job may run on every type."""
+    holdings: Mapping[str, Mapping[str, float]]
+    confined_holdings: Mapping[str, Mapping[str, float]]
+    """What is not traded, by user and type."""
+    speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    trades: tuple[Trade, ...] = ()
+    suspected_users: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _JobColumns:
+    """Columns over the contenders, and the GPUs there are of each type. `free` as in the market."""
+
+    jobs: Sequence[Job]
+    caps: Floats
+    allowed_types: Sequence[frozenset[str]]
+    runs_anywhere: Sequence[bool]
+    capacity: Mapping[str, float]
+
+    @classmethod
+    def of(cls, problem: StrideProblem) -> _JobColumns:
+        capacity = problem.gpus_by_type()
+        allowed = [problem.types_of(runnable) for runnable in problem.runnable_jobs]
+        caps = [runnable.size if kinds else 0 for runnable, kinds in zip(problem.runnable_jobs, allowed, strict=True)]
+        return cls(
+            [runnable.job for runnable in problem.runnable_jobs],
+            np.array(caps, dtype=np.float64),
+            allowed,
+            [kinds >= {gpu_type for gpu_type, gpus in capacity.items() if gpus} for kinds in allowed],
+            capacity,
+        )
+
+
+def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]) -> Entitlements:
+    """The market of one round. `best` are the highest rates measured so far, by `model type`."""
+    situation, columns = problem.situation, _JobColumns.of(problem)
+    types = types_by_speed(situation.knowledge, columns.capacity)
+    tree_ = build_ticket_tree(columns.jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
+    tickets = entitled_gpus(tree_, columns.caps, columns.allowed_types, columns.capacity)
+    traded = tuple(gpu_type for gpu_type in types if columns.capacity[gpu_type])
+    entitlements = Entitlements(types, tickets, columns.runs_anywhere, *_initial_holdings(columns, tickets, traded))
+    if not traded:
+        return entitlements
+    free = [job for job, anywhere in zip(columns.jobs, columns.runs_anywhere, strict=True) if anywhere]
+    entitlements = replace(entitlements, speedups=user_speedups(free, situation.knowledge, traded, traded[-1]))
+    if not situation.tickets.trading or len(traded) == 1:
+        return entitlements
+    jobs = {job.id: job for job in columns.jobs}
+    suspects = suspected_users(best_rates, situation.knowledge.measured, traded[-1], jobs)
+    return _after_trading(replace(entitlements, suspected_users=suspects), columns, traded, situation.knowledge)
+
+
+def _initial_holdings(
+    columns: _JobColumns, tickets: Floats, types: Sequence[str]
+) -> tuple[_GpusByUserAndType, _GpusByUserAndType]:
+    """What users hold, and what of theirs is confined. All hold the same mix of what the confined leave: all of it, or
+    the fastest where not all is needed."""
+    whole, confined = defaultdict[str, float](float), defaultdict[str, dict[str, float]](dict)
+    left, capacity = dict(columns.capacity), columns.capacity
+    for job, share, anywhere, kinds in zip(
+        columns.jobs, tickets.tolist(), columns.runs_anywhere, columns.allowed_types, strict=True
+    ):
+        if anywhere:
+            whole[job.user] += share
+            continue
+        there = sum(capacity[gpu_type] for gpu_type in kinds)
+        for gpu_type in kinds if there else ():
+            part = share * capacity[gpu_type] / there
+            left[gpu_type] -= part
+            confined[job.user][gpu_type] = confined[job.user].get(gpu_type, 0.0) + part
+    amount = sum(whole.values())
+    made_of = compose_types(amount, left, types)
+    holdings = {
+        user: {gpu_type: share * gpus / amount if amount else 0.0 for gpu_type, gpus in made_of.items()}
+        for user, share in whole.items()
+    }
+    return holdings, confined
+
+
+def _after_trading(
+    entitlements: Entitlements, columns: _JobColumns, types: Sequence[str], knowledge: Knowledge
+) -> Entitlements:
+    caps, rows_by_user = columns.caps, defaultdict[str, list[int]](list)
+    for index, (job, anywhere) in enumerate(zip(columns.jobs, entitlements.runs_anywhere, strict=True)):
+        if anywhere:
+            rows_by_user[job.user].append(index)
+    traders = [
+        Trader(
+            user,
+            held,
+            entitlements.speedups[user],
+            spare_demand=float(caps[rows_by_user[user]].sum()) - sum(held.values()),
+        )
+        for user, held in entitlements.holdings.items()
+        if user in entitlements.speedups and user not in entitlements.suspected_users
+    ]
+    reference_speedups = median_speedups(knowledge, types, types[-1])
+    currency_weights = {
+        gpu_type: columns.capacity[gpu_type] * reference_speedups.get(gpu_type, 1.0) for gpu_type in types[:-1]
+    }
+    after, trades = trade(traders, currency_weights, reference_speedups)
+    holdings, tickets = dict(entitlements.holdings), entitlements.tickets.copy()
+    for trader in after if trades else ():
+        holdings[trader.user] = trader.holdings
+        rows = rows_by_user[trader.user]
+        tickets[rows] = water_filling(sum(trader.holdings.values()), np.ones(len(rows)), caps[rows])
+    return replace(entitlements, holdings=holdings, tickets=tickets, trades=trades)

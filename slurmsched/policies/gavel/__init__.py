@@ -1,25 +1,26 @@
 """Gavel: shares of time on GPU types, and the rounds that keep them (Narayanan et al., OSDI 2020)."""
 
-from slurmsched.policies.gavel.alone import TimeAlone
-from slurmsched.policies.gavel.books import Books, Entry
-from slurmsched.policies.gavel.equal import equal_shares
-from slurmsched.policies.gavel.leasing import seated
-from slurmsched.policies.gavel.objectives import Objective
-from slurmsched.policies.gavel.picking import by_priority, picked
-from slurmsched.policies.gavel.policies import POLICIES, GavelPolicy
-from slurmsched.policies.gavel.problem import Problem, Shares
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES, GavelPolicy, Objective
+from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, TimeFractions, equal_time_fractions
+from slurmsched.policies.gavel.rounds import (
+    AllocationLedger,
+    JobCombination,
+    assign_workers,
+    greedy_round,
+    rows_by_priority,
+)
 
 __all__ = [
-    "POLICIES",
-    "Books",
-    "Entry",
+    "GAVEL_POLICIES",
+    "AllocationLedger",
     "GavelPolicy",
+    "GavelProblem",
+    "IsolatedTime",
+    "JobCombination",
     "Objective",
-    "Problem",
-    "Shares",
-    "TimeAlone",
-    "by_priority",
-    "equal_shares",
-    "picked",
-    "seated",
+    "TimeFractions",
+    "assign_workers",
+    "equal_time_fractions",
+    "greedy_round",
+    "rows_by_priority",
 ]

@@ -3,81 +3,79 @@
 Each is a pure function of the problem. `Shares.level` is the objective's value: the least multiple of a fair rate for
 fairness, the largest rho for finish-time fairness, seconds for the makespan, steps per second for the throughput.
 Those that are fair to every job raise PolicyError for a job that can run nowhere.
+
+Gavel's policies by the names its authors gave them: an objective, and how rates are seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from scipy.optimize import brentq
 
-from slurmsched.policies.gavel.equal import equal_shares, proportional_rates
-from slurmsched.policies.gavel.problem import Floats, Problem, Shares
-from slurmsched.policies.gavel.program import able, max_min, max_sum
+from slurmsched.policies.gavel.problem import (
+    Floats,
+    GavelProblem,
+    TimeFractions,
+    equal_time_fractions,
+    proportional_rates,
+)
+from slurmsched.policies.gavel.program import max_min, max_sum, require_runnable
 
-__all__ = [
-    "Objective",
-    "finish_time_fairness",
-    "first_in_first_out",
-    "least_attained_service",
-    "makespan",
-    "throughput",
-]
+Objective = Callable[[GavelProblem], TimeFractions]
 
-Objective = Callable[[Problem], Shares]
-
-_EXACT: Final = 1e-8
+_RHO_TOLERANCE: Final = 1e-8
 """Relative, of rho."""
 
 
-def least_attained_service(problem: Problem) -> Shares:
+def least_attained_service(problem: GavelProblem) -> TimeFractions:
     """Max-min fairness of GPU time: a job's rate over that of its proportional share, times its width, over its weight
     (section 4.1)."""
-    return max_min(problem, problem.widths / (problem.weights * proportional_rates(able(problem))))
+    return max_min(problem, problem.widths / (problem.weights * proportional_rates(require_runnable(problem))))
 
 
-def makespan(problem: Problem) -> Shares:
+def makespan(problem: GavelProblem) -> TimeFractions:
     """The soonest that all jobs can be through, in seconds from now (section 4.2)."""
-    shares = max_min(able(problem), 1.0 / problem.remaining)
-    return replace(shares, level=1.0 / shares.level)
+    shares = max_min(require_runnable(problem), 1.0 / problem.remaining)
+    return replace(shares, objective_value=1.0 / shares.objective_value)
 
 
-def throughput(problem: Problem) -> Shares:
+def throughput(problem: GavelProblem) -> TimeFractions:
     """The most steps per second of all jobs together. Jobs whose steps are long starve."""
     return max_sum(problem, np.ones(len(problem.widths)))
 
 
-def finish_time_fairness(problem: Problem) -> Shares:
+def finish_time_fairness(problem: GavelProblem) -> TimeFractions:
     """The least that the largest rho can be: how long a job takes from arrival to end, over how long it would have
     taken on its equal part of the cluster (section 4.2; Themis, NSDI 2020).
 
     For a given rho, each job is to make its steps in the time that rho leaves it: a max-min program, whose level is 1
     at the least rho and grows with it.
     """
-    equal = equal_shares(able(problem))
-    alone = problem.alone + problem.remaining / equal.rates(problem)
+    equal = equal_time_fractions(require_runnable(problem))
+    isolated = problem.isolated_time + problem.remaining / equal.effective_rates(problem)
 
     def worth(rho: float) -> Floats:
-        left: Floats = rho * alone - problem.elapsed
+        left: Floats = rho * isolated - problem.elapsed
         return left / problem.remaining
 
-    def spare(rho: float) -> float:
-        return max_min(problem, worth(rho), middle=False).level - 1.0
+    def slack(rho: float) -> float:
+        return max_min(problem, worth(rho), central=False).objective_value - 1.0
 
-    soonest = _largest(problem, problem.rates.max(axis=1), alone)
-    fair = _largest(problem, equal.rates(problem), alone)
+    soonest = _largest_rho(problem, problem.rates.max(axis=1), isolated)
+    fair = _largest_rho(problem, equal.effective_rates(problem), isolated)
     rho = fair
-    if spare(soonest) >= 0:
+    if slack(soonest) >= 0:
         rho = soonest
-    elif spare(fair) > 0:
-        rho = float(brentq(spare, soonest, fair, rtol=_EXACT))
-    return replace(max_min(problem, worth(rho)), level=rho)
+    elif slack(fair) > 0:
+        rho = float(brentq(slack, soonest, fair, rtol=_RHO_TOLERANCE))
+    return replace(max_min(problem, worth(rho)), objective_value=rho)
 
 
-def first_in_first_out(problem: Problem) -> Shares:
+def first_in_first_out(problem: GavelProblem) -> TimeFractions:
     """To each job in turn all of its time on the type, of those with room, where it is fastest, until one does not fit;
     `level` is how many jobs that are (Gavel's `fifo_perf`)."""
     single, left = np.zeros_like(problem.rates), problem.gpus.copy()
@@ -89,9 +87,51 @@ def first_in_first_out(problem: Problem) -> Shares:
         if rates[best] > 0:
             single[job, best] = 1.0
             left[best] -= width
-    return Shares.unshared(float(single.sum()), single)
+    return TimeFractions.without_pairs(float(single.sum()), single)
 
 
-def _largest(problem: Problem, rates: Floats, alone: Floats) -> float:
+def _largest_rho(problem: GavelProblem, rates: Floats, isolated: Floats) -> float:
     """The largest rho where jobs make so many steps per second."""
-    return float(np.max((problem.elapsed + problem.remaining / rates) / alone))
+    return float(np.max((problem.elapsed + problem.remaining / rates) / isolated))
+
+
+@dataclass(frozen=True, slots=True)
+class GavelPolicy:
+    """`blind`: it does not tell GPU types apart; then `reference` is the type whose rate it takes for all of them, or
+    every rate is 1. `packed`: two jobs may share GPUs. `strict`: who has no share does not run, though GPUs idle."""
+
+    objective: Objective
+    blind: bool = False
+    reference: str | None = None
+    packed: bool = False
+    strict: bool = False
+
+    def view(self, problem: GavelProblem, types: Sequence[str]) -> GavelProblem:
+        """The problem as this policy sees it; `types` are its GPU types. A reference that is not there is the first."""
+        if not self.blind:
+            return problem if self.packed else problem.unpacked()
+        known = self.reference if self.reference in types else types[0]
+        return problem.blind(types.index(known) if self.reference else None)
+
+    def time_fractions(self, problem: GavelProblem, types: Sequence[str]) -> TimeFractions:
+        return self.objective(self.view(problem, types))
+
+
+# fmt: off
+GAVEL_POLICIES: Final[Mapping[str, GavelPolicy]] = {
+    "max_min_fairness":            GavelPolicy(least_attained_service, blind=True),
+    "max_min_fairness_perf":       GavelPolicy(least_attained_service),
+    "max_min_fairness_packed":     GavelPolicy(least_attained_service, packed=True),
+    "finish_time_fairness":        GavelPolicy(finish_time_fairness, blind=True, reference="v100"),
+    "finish_time_fairness_perf":   GavelPolicy(finish_time_fairness),
+    "finish_time_fairness_packed": GavelPolicy(finish_time_fairness, packed=True),
+    "min_total_duration":          GavelPolicy(makespan, blind=True, reference="v100"),
+    "min_total_duration_perf":     GavelPolicy(makespan),
+    "min_total_duration_packed":   GavelPolicy(makespan, packed=True),
+    "max_sum_throughput_perf":     GavelPolicy(throughput),
+    "max_sum_throughput_packed":   GavelPolicy(throughput, packed=True),
+    "fifo_perf":                   GavelPolicy(first_in_first_out, strict=True),
+    "isolated":                    GavelPolicy(equal_time_fractions),
+}
+"""Every policy by name. That of max-min fairness without `_perf` is the one that is blind."""
+# fmt: on

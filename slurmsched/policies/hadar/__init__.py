@@ -1,30 +1,45 @@
 """Hadar: one job's tasks on GPUs of several types where that pays, by primal-dual prices (Sultana et al., 2025)."""
 
-from slurmsched.policies.hadar.asking import Allocation, Ask, Speeds
-from slurmsched.policies.hadar.deciding import Hadar
-from slurmsched.policies.hadar.dual import admit, fill
-from slurmsched.policies.hadar.finding import Offer, offers, paying
-from slurmsched.policies.hadar.prices import Prices, prices
-from slurmsched.policies.hadar.servers import Servers
-from slurmsched.policies.hadar.utilities import UTILITIES, Utility, Valuing, effective_throughput, sooner, timely
+from slurmsched.policies.hadar.primal_dual import (
+    HadarScheduler,
+    PricedAllocation,
+    Prices,
+    compute_prices,
+    dp_allocation,
+    fill_idle,
+    find_alloc,
+    payoffs,
+)
+from slurmsched.policies.hadar.problem import (
+    UTILITIES,
+    GangThroughput,
+    HadarJob,
+    ServerPools,
+    TaskAllocation,
+    Utility,
+    UtilityFactory,
+    effective_throughput,
+    shortest_first,
+    slack_aware,
+)
 
 __all__ = [
     "UTILITIES",
-    "Allocation",
-    "Ask",
-    "Hadar",
-    "Offer",
+    "GangThroughput",
+    "HadarJob",
+    "HadarScheduler",
+    "PricedAllocation",
     "Prices",
-    "Servers",
-    "Speeds",
+    "ServerPools",
+    "TaskAllocation",
     "Utility",
-    "Valuing",
-    "admit",
+    "UtilityFactory",
+    "compute_prices",
+    "dp_allocation",
     "effective_throughput",
-    "fill",
-    "offers",
-    "paying",
-    "prices",
-    "sooner",
-    "timely",
+    "fill_idle",
+    "find_alloc",
+    "payoffs",
+    "shortest_first",
+    "slack_aware",
 ]

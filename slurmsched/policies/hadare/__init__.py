@@ -1,25 +1,37 @@
 """HadarE: copies of one job on many nodes at once, so that no node is idle (Sultana et al., section V)."""
 
-from slurmsched.policies.hadare.dispatching import dispatched
-from slurmsched.policies.hadare.errors import TrackingError
-from slurmsched.policies.hadare.estimating import Machine, Model, Throughputs, estimate, learned_unit
-from slurmsched.policies.hadare.forking import copies, copy_id, parent_of
-from slurmsched.policies.hadare.sharing import Forked, shared
-from slurmsched.policies.hadare.tracking import JobTracker, Lease
+from slurmsched.policies.hadare.job_tracker import (
+    ForkedJob,
+    JobTracker,
+    StepAssignment,
+    TrackingError,
+    assign_nodes,
+    copy_id,
+    copy_ids,
+    divide_steps,
+    split_copy_id,
+)
+from slurmsched.policies.hadare.throughput import (
+    GpuSpec,
+    ModelSpec,
+    ThroughputEstimates,
+    estimate_throughput,
+    learned_scale,
+)
 
 __all__ = [
-    "Forked",
+    "ForkedJob",
+    "GpuSpec",
     "JobTracker",
-    "Lease",
-    "Machine",
-    "Model",
-    "Throughputs",
+    "ModelSpec",
+    "StepAssignment",
+    "ThroughputEstimates",
     "TrackingError",
-    "copies",
+    "assign_nodes",
     "copy_id",
-    "dispatched",
-    "estimate",
-    "learned_unit",
-    "parent_of",
-    "shared",
+    "copy_ids",
+    "divide_steps",
+    "estimate_throughput",
+    "learned_scale",
+    "split_copy_id",
 ]

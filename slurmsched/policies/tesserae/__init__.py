@@ -1,24 +1,39 @@
 """Packing and migration as graph matching, under any order (Tesserae)."""
 
-from slurmsched.policies.tesserae.layout import NOBODY, Layout
-from slurmsched.policies.tesserae.migration import Renaming, moved, renamed, renaming_cost
-from slurmsched.policies.tesserae.packing import Packable, Weights, pack, pack_each, pack_kinds
-from slurmsched.policies.tesserae.strategies import Edge, PairRates, best_edges, weighed
+from slurmsched.policies.tesserae.migration import (
+    NO_JOB,
+    NodeRenaming,
+    PlacementPlan,
+    find_renaming,
+    migrated_jobs,
+    migration_cost,
+)
+from slurmsched.policies.tesserae.packing import (
+    EdgeWeights,
+    PackingEdge,
+    PackingJob,
+    PairRates,
+    best_edge,
+    best_edges,
+    match_job_types,
+    match_jobs,
+    pack,
+)
 
 __all__ = [
-    "NOBODY",
-    "Edge",
-    "Layout",
-    "Packable",
+    "NO_JOB",
+    "EdgeWeights",
+    "NodeRenaming",
+    "PackingEdge",
+    "PackingJob",
     "PairRates",
-    "Renaming",
-    "Weights",
+    "PlacementPlan",
+    "best_edge",
     "best_edges",
-    "moved",
+    "find_renaming",
+    "match_job_types",
+    "match_jobs",
+    "migrated_jobs",
+    "migration_cost",
     "pack",
-    "pack_each",
-    "pack_kinds",
-    "renamed",
-    "renaming_cost",
-    "weighed",
 ]

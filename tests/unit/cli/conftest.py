@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from slurmsched.cli import main
 from slurmsched.cli.invocation import Invocation
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.heartbeat import Heartbeat
-from slurmsched.model import JobId, Reason, Share, Snapshot, Target, encode, survey
+from slurmsched.daemon.heartbeat import HeartbeatFile
+from slurmsched.model import JobId, NodeAllocation, Reason, Snapshot, Target, cluster_overview, encode
 from slurmsched.store.database import Database
-from slurmsched.store.journal import Journal, Tally
-from slurmsched.store.migrations import migrate
-from slurmsched.store.sightings import sight
+from slurmsched.store.jobs import update_jobs
+from slurmsched.store.journal import Journal, RoundStatistics
+from slurmsched.store.maintenance import migrate
 
 _APART = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
 """Until click 8.2 the two output streams have to be asked for apart."""
@@ -76,14 +76,14 @@ class Site:
         return opened
 
     def beat(self, age: float = 1.0, mode: str = "enforce") -> None:
-        Heartbeat(self.folder / "heartbeat").beat(self.now - age, mode, 300.0)
+        HeartbeatFile(self.folder / "heartbeat").write(self.now - age, mode, 300.0)
 
     def round(
         self,
         snapshot: Snapshot,
         *,
         why: dict[JobId, Reason] | None = None,
-        targets: dict[JobId, tuple[Share, ...]] | None = None,
+        targets: dict[JobId, tuple[NodeAllocation, ...]] | None = None,
         order: Iterable[JobId] = (),
         age: float = 30.0,
         error: str = "",
@@ -92,7 +92,7 @@ class Site:
         database = self.opened()
         journal = Journal(database)
         number = journal.begin_round(self.now - age - 1, "enforce", "synergy", "las")
-        sight(database, snapshot, [job.id for job in snapshot.jobs])
+        update_jobs(database, snapshot, [job.id for job in snapshot.jobs])
         for rank, job in enumerate(order, start=1):
             database.write("UPDATE jobs SET rank = ? WHERE id = ?", (rank, job))
         for job, reason in (why or {}).items():
@@ -100,9 +100,9 @@ class Site:
             database.write("UPDATE jobs SET reason = ?, sentence = ? WHERE id = ?", text)
         for job, shares in (targets or {}).items():
             database.write("UPDATE jobs SET target = ? WHERE id = ?", (encode(Target(job, shares)), job))
-        database.write("UPDATE rounds SET overview = ? WHERE id = ?", (encode(survey(snapshot)), number))
-        running = sum(bool(job.shares) for job in snapshot.jobs)
-        counts = Tally(
+        database.write("UPDATE rounds SET overview = ? WHERE id = ?", (encode(cluster_overview(snapshot)), number))
+        running = sum(bool(job.allocations) for job in snapshot.jobs)
+        counts = RoundStatistics(
             len(snapshot.nodes), len(snapshot.jobs), len(snapshot.jobs), running, len(snapshot.jobs) - running
         )
         journal.finish_round(number, self.now - age, counts, error)

@@ -12,7 +12,7 @@ import pytest
 
 from slurmsched.cli import main
 from slurmsched.cli.commands import COMMANDS
-from slurmsched.cli.reference import reference
+from slurmsched.cli.reference import reference_page
 from tests.unit.cli.conftest import Site
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +60,7 @@ def test_the_table_says_of_each_command_what_the_command_says() -> None:
 
 def test_the_reference_page_is_current() -> None:
     page = ROOT / "docs" / "commands.md"
-    assert page.read_text(encoding="utf-8") == reference(), "write it anew with 'make docs'"
+    assert page.read_text(encoding="utf-8") == reference_page(), "write it anew with 'make docs'"
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.rendering import templates
 from slurmsched.settings.definition import Settings
-from slurmsched.settings.loading import load_file
+from slurmsched.settings.file import load_settings_file
+from slurmsched.template_files import template_names
 from tests.unit.cli.conftest import Site
 
 
 def test_the_printed_file_is_the_defaults(site: Site) -> None:
     file = site.folder / "printed.toml"
     file.write_text(site.run("config", "init").stdout, encoding="utf-8")
-    assert load_file(file).settings == Settings()
+    assert load_settings_file(file).settings == Settings()
 
 
 def test_check_says_that_a_file_is_in_order(site: Site) -> None:
@@ -44,7 +44,7 @@ def test_show_json_has_stable_keys(site: Site) -> None:
 
 
 def test_render_lists_what_there_is(site: Site) -> None:
-    assert site.lines("render") == [name.removesuffix(".j2") for name in templates()]
+    assert site.lines("render") == [name.removesuffix(".j2") for name in template_names()]
 
 
 def test_a_unit_is_rendered_for_the_user_named(site: Site) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
-from slurmsched.backends.slurm import submitting
+from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
+from slurmsched.backends.slurm import submission
 from slurmsched.backends.slurm.commands import Commands
 from tests.builders import node, snapshot
 from tests.unit.cli.conftest import NOON, Site
@@ -26,10 +26,10 @@ COMPLAINT = "sbatch: synsched: unknown hint 'doctor': known are model\n"
 def slurm(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site at which nothing has to be mended."""
     site.configure('[rounds]\nmode = "enforce"\n[manage]\npartitions = ["gpu"]\n')
-    backend = SimulatedBackend(Cluster([node()], start=NOON), VirtualClock(NOON))
+    backend = SimulatedBackend(VirtualCluster([node()], start=NOON), VirtualClock(NOON))
     monkeypatch.setattr("slurmsched.cli.cluster.connect", lambda _settings: backend)
     monkeypatch.setattr(Commands, "read", lambda _commands, *_argv: CONFIGURATION)
-    monkeypatch.setattr(submitting, "rehearse", lambda *_arguments: COMPLAINT)
+    monkeypatch.setattr(submission, "dry_run", lambda *_arguments: COMPLAINT)
     site.round(snapshot([node()], time=NOON))
     site.beat()
     return site
@@ -42,7 +42,7 @@ def test_a_good_installation_exits_0(slurm: Site) -> None:
 
 
 def test_what_has_to_be_mended_exits_1_and_says_how(slurm: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submitting, "rehearse", lambda *_arguments: "")
+    monkeypatch.setattr(submission, "dry_run", lambda *_arguments: "")
     result = slurm.run("doctor", columns=200)
     assert result.exit_code == 1
     assert "MEND hook: did not answer a rehearsed submission" in result.stdout

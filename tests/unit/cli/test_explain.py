@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import Code, Operation, Outcome, Reason, Result, Verb, encode
+from slurmsched.model import Operation, Outcome, Reason, ReasonCode, Result, Verb, encode
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.journal import Journal
 from tests.builders import job, node, snapshot
@@ -27,9 +27,11 @@ def waiting(site: Site) -> Site:
     database = site.opened()
     database.write("UPDATE jobs SET reason = ?, sentence = ?", (encode(WAITS), WAITS.headline))
     journal = Journal(database)
-    requeue = Operation(Verb.REQUEUE, "13", Reason(Code.NEWCOMER_FIRST, {"newcomer": "12", "why": "it is first"}))
-    (entry,) = journal.intend(number, [(0, requeue)], NOON - 50)
-    journal.record([(entry, Outcome(requeue, Result.DONE, ("scontrol requeuehold Incomplete 13",)))], NOON - 40)
+    requeue = Operation(Verb.REQUEUE, "13", Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": "12", "why": "it is first"}))
+    (entry,) = journal.record_intents(number, [(0, requeue)], NOON - 50)
+    journal.record_outcomes(
+        [(entry, Outcome(requeue, Result.DONE, ("scontrol requeuehold Incomplete 13",)))], NOON - 40
+    )
     database.write("INSERT INTO service VALUES ('13', 1.0, 9000.0)")
     database.write(
         "INSERT INTO events (at, job, kind, sentence) VALUES (?, '13', 'displaced', 'gives way to 12')", (NOON - 40,)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
-from slurmsched.backends.slurm import submitting
+from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
+from slurmsched.backends.slurm import submission
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
-from slurmsched.model import Measured
-from slurmsched.store.measurements import Gain, Measurements
+from slurmsched.model import MeasuredRate
+from slurmsched.store.measurements import Measurements, RateSample
 from tests.builders import job, node, share, snapshot
 from tests.unit.cli.conftest import NOON, Site
 
@@ -23,22 +23,22 @@ def slurm(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """One node of 2 GPUs and 12 CPUs, where each job has told its rate once it is submitted; what was submitted."""
     site.clock = VirtualClock(NOON)
     monkeypatch.chdir(site.folder)
-    backend = SimulatedBackend(Cluster([node("v100-1", gpus=2, cpus=12)], start=NOON), site.clock)
+    backend = SimulatedBackend(VirtualCluster([node("v100-1", gpus=2, cpus=12)], start=NOON), site.clock)
     monkeypatch.setattr("slurmsched.cli.cluster.connect", lambda _settings: backend)
     submitted: list[tuple[str, ...]] = []
 
-    def submit(options: Sequence[str], _script: str, *_: object, told: Mapping[str, str]) -> str:
+    def submit(options: Sequence[str], _script: str, *_: object, extra_env: Mapping[str, str]) -> str:
         submitted.append(tuple(options))
         (cpus,) = (int(word.partition("=")[2]) for word in options if "cpus-per-task" in word)
         done = 100 * min(cpus, 4)
         number = str(len(submitted))
         report = Report(number, 0, Stage.MEASURED, 1.0, done, done, 10.0, done / 10, cpus=cpus)
-        Spool(Path(told["SYNSCHED_SPOOL"]), number).write(report)
+        Spool(Path(extra_env["SYNSCHED_SPOOL"]), number).write(report)
         return number
 
-    monkeypatch.setattr(submitting, "submit", submit)
-    monkeypatch.setattr(submitting, "has_ended", lambda *_: True)
-    monkeypatch.setattr(submitting, "cancel", lambda *_: None)
+    monkeypatch.setattr(submission, "submit", submit)
+    monkeypatch.setattr(submission, "has_ended", lambda *_: True)
+    monkeypatch.setattr(submission, "cancel", lambda *_: None)
     return submitted
 
 
@@ -91,7 +91,9 @@ def remember(site: Site, *points: tuple[float, float]) -> None:
     site.round(snapshot([node()], [running], time=NOON - 60))
     database = site.opened()
     gains = [
-        Gain("1", Measured("v100", 1, 1, cpus, 64_000.0, 3.0, 64_000.0, 0.0, NOON - 300), round(rate * 100), 100.0)
+        RateSample(
+            "1", MeasuredRate("v100", 1, 1, cpus, 64_000.0, 3.0, 64_000.0, 0.0, NOON - 300), round(rate * 100), 100.0
+        )
         for cpus, rate in points
     ]
     Measurements(database).record((), gains, (), NOON)

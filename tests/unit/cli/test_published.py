@@ -9,9 +9,9 @@ from typing import ClassVar
 import pytest
 
 from slurmsched.cli import invocation
-from slurmsched.daemon.exporting import Exporter
+from slurmsched.daemon.exporter import Exporter
 from slurmsched.model import Snapshot
-from slurmsched.settings.loading import load_file
+from slurmsched.settings.file import load_settings_file
 from tests.unit.cli.conftest import Site
 from tests.unit.cli.test_status import BUSY
 
@@ -46,7 +46,7 @@ def ordinary(site: Site) -> Site:
 
 def publish(site: Site, seen: Snapshot = BUSY) -> None:
     said: list[str] = []
-    Exporter(load_file(site.config).settings.storage, site.clock, said.append, serves=False).publish(seen)
+    Exporter(load_settings_file(site.config).settings.storage, site.clock, said.append, serves=False).publish(seen)
     assert said == []
 
 

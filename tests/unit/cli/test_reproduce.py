@@ -7,31 +7,31 @@ import json
 import pytest
 
 from slurmsched.cli import reproduce as command
-from slurmsched.experiments import Bound, Outcome, Row, Task
+from slurmsched.experiments import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from tests.unit.cli.conftest import Site
 
 ROWS = (
-    Row("fifo tune makespan", "h", 11.0, 11.33, 11.0, 0.005),
-    Row("fifo tune cpu_s", "s", 0.08, None, 1.13, None, Bound.AT_MOST, note="A busy machine takes longer."),
-    Row("srtf tune mean JCT", "h", 3.2, 3.19, None, None, Bound.STATED),
+    FigureRow("fifo tune makespan", "h", 11.0, 11.33, 11.0, 0.005),
+    FigureRow("fifo tune cpu_s", "s", 0.08, None, 1.13, None, Bound.AT_MOST, note="A busy machine takes longer."),
+    FigureRow("srtf tune mean JCT", "h", 3.2, 3.19, None, None, Bound.INFORMATIVE),
 )
-FAILED = Row("fifo opt makespan", "h", 12.0, 11.01, 10.584, 0.005)
+FAILED = FigureRow("fifo opt makespan", "h", 12.0, 11.01, 10.584, 0.005)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentSetup]:
     """Experiments that are over at once; what they were asked. `synergy-load` does not hold."""
-    tasks: list[Task] = []
+    tasks: list[ExperimentSetup] = []
 
-    def at_once(name: str, task: Task) -> Outcome:
+    def at_once(name: str, task: ExperimentSetup) -> ExperimentResult:
         tasks.append(task)
-        return Outcome(name, (*ROWS, FAILED) if name == "synergy-load" else ROWS)
+        return ExperimentResult(name, (*ROWS, FAILED) if name == "synergy-load" else ROWS)
 
     monkeypatch.setattr(command, "run", at_once)
     return tasks
 
 
-def test_the_figures_stand_side_by_side_with_the_verdict_below(site: Site, asked: list[Task]) -> None:
+def test_the_figures_stand_side_by_side_with_the_verdict_below(site: Site, asked: list[ExperimentSetup]) -> None:
     lines = site.lines("reproduce", "synergy-static", "--data", str(site.folder))
     assert lines[0].split() == ["FIGURE", "UNIT", "PAPER", "THEIRS", "OURS", "RATIO", "ASKED", "OK"]
     assert lines[1].split() == ["fifo", "tune", "makespan", "h", "11.33", "11", "11", "1", "±0.5%", "yes"]
@@ -40,7 +40,7 @@ def test_the_figures_stand_side_by_side_with_the_verdict_below(site: Site, asked
     assert "  A busy machine takes longer." in lines
 
 
-def test_a_figure_that_does_not_hold_is_exit_status_1(site: Site, asked: list[Task]) -> None:
+def test_a_figure_that_does_not_hold_is_exit_status_1(site: Site, asked: list[ExperimentSetup]) -> None:
     result = site.run("reproduce", "synergy-load", "--data", str(site.folder), "--json")
     assert result.exit_code == 1
     printed = json.loads(result.stdout)
@@ -49,7 +49,7 @@ def test_a_figure_that_does_not_hold_is_exit_status_1(site: Site, asked: list[Ta
     assert set(printed["rows"][0]) >= {"metric", "unit", "published", "reference", "measured", "ratio", "tolerance"}
 
 
-def test_seeds_and_options_reach_the_experiment(site: Site, asked: list[Task]) -> None:
+def test_seeds_and_options_reach_the_experiment(site: Site, asked: list[ExperimentSetup]) -> None:
     given = ("--seeds", "42..44,7", "--trace", "t.csv", "--order", "srtf", "--quick")
     site.lines("reproduce", "synergy-replay", "--data", str(site.folder), *given)
     assert (asked[0].seeds, asked[0].quick) == ((42, 43, 44, 7), True)
@@ -57,7 +57,7 @@ def test_seeds_and_options_reach_the_experiment(site: Site, asked: list[Task]) -
 
 
 @pytest.mark.parametrize("seeds", ["", "x", "5..1", "1..99999", "-3"])
-def test_seeds_that_are_none_are_refused(site: Site, asked: list[Task], seeds: str) -> None:
+def test_seeds_that_are_none_are_refused(site: Site, asked: list[ExperimentSetup], seeds: str) -> None:
     result = site.run("reproduce", "synergy-load", "--data", str(site.folder), "--seeds", seeds)
     assert result.exit_code == 2
     assert "is no seed: write 42 or 42..44" in result.stderr

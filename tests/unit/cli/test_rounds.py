@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
-from slurmsched.backends.simulated import Cluster, JobSubmit, SimulatedBackend, Submission, VirtualClock
+from slurmsched.backends.simulated import JobSubmitHook, SimulatedBackend, Submission, VirtualClock, VirtualCluster
 from slurmsched.model import Hold, JobState, Request
-from slurmsched.settings.definition import Manage
+from slurmsched.settings.definition import ManageSettings
 from tests.builders import node
 from tests.unit.cli.conftest import NOON, Site
 
@@ -27,8 +27,8 @@ def slurm(site: Site, monkeypatch: pytest.MonkeyPatch) -> SimulatedBackend:
     """One node with 8 GPUs, two held jobs of 4 and one of 8; the site's settings enforce."""
     site.configure(ENFORCE)
     clock = VirtualClock(NOON)
-    hook = JobSubmit(Manage(partitions=("gpu",)), fresh=lambda _now: True)
-    cluster = Cluster([node("v100-1")], start=NOON, hook=hook, name="demo")
+    hook = JobSubmitHook(ManageSettings(partitions=("gpu",)), is_heartbeat_fresh=lambda _now: True)
+    cluster = VirtualCluster([node("v100-1")], start=NOON, hook=hook, name="demo")
     for gpus in (4, 4, 8):
         cluster.submit(submission(gpus))
     backend = SimulatedBackend(cluster, clock)

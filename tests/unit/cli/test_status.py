@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, JobState, NodeState, Reason, SetAside, Snapshot, encode
-from slurmsched.policies.gandiva_fair import Account, Past, Trade
-from slurmsched.store.set_aside import SetAsideJobs
-from slurmsched.store.switches import Switches
+from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
+from slurmsched.policies.gandiva_fair import Account, GandivaFairState, Trade
+from slurmsched.store.set_aside import SetAsideStore
+from slurmsched.store.store import Switches
 from tests.builders import job, node, share, snapshot
 from tests.unit.cli.conftest import NOON, Site, StandingClock
 
@@ -26,9 +26,9 @@ BUSY = snapshot(
     cluster="demo",
 )
 WHY = {
-    "11": Reason(Code.KEEPS_LEASE),
-    "12": Reason(Code.FILLS_IN),
-    "13": Reason(Code.BEHIND, {"count": 2, "order": "las", "last": "12"}),
+    "11": Reason(ReasonCode.KEEPS_LEASE),
+    "12": Reason(ReasonCode.FILLS_IN),
+    "13": Reason(ReasonCode.BEHIND, {"count": 2, "order": "las", "last": "12"}),
 }
 
 
@@ -217,9 +217,9 @@ class TestShares:
 
     @pytest.fixture
     def shared(self, site: Site) -> Site:
-        past = Past(
+        past = GandivaFairState(
             NOON - 120,
-            users={
+            accounts={
                 "alice": Account(36_000, 34_200, {"v100": 0.5, "k80": 6.0}, {"v100": 1.2, "k80": 1.0}),
                 "bob": Account(72_000, 72_000, {"v100": 1.5, "k80": 2.0}, {"v100": 6.0, "k80": 1.0}),
                 "carol": Account(),
@@ -227,7 +227,7 @@ class TestShares:
             trades=(Trade("alice", "bob", "v100", "k80", 0.5, 2.0),),
         )
         site.opened().write(
-            "INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", encode(past.written()))
+            "INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", encode(past.encode()))
         )
         return site
 
@@ -266,8 +266,8 @@ class TestShares:
 def set_aside(site: Site, count: int) -> None:
     database = site.opened()
     jobs = (str(number) for number in range(101, 101 + count))
-    aside = (SetAside(job, "its record cannot be read", "mallory" if job == "101" else "", "gpu") for job in jobs)
-    SetAsideJobs(database).keep(tuple(aside), NOON - 60, {})
+    aside = (SetAsideJob(job, "its record cannot be read", "mallory" if job == "101" else "", "gpu") for job in jobs)
+    SetAsideStore(database).replace(tuple(aside), NOON - 60, {})
     database.close()
 
 
@@ -291,6 +291,6 @@ def test_explain_says_of_a_job_that_is_set_aside_why(busy: Site) -> None:
 
 def test_explain_says_so_too_of_a_job_that_was_managed_before(busy: Site) -> None:
     database = busy.opened()
-    SetAsideJobs(database).keep((SetAside("13", "its record cannot be read", "carol"),), NOON - 60, {})
+    SetAsideStore(database).replace((SetAsideJob("13", "its record cannot be read", "carol"),), NOON - 60, {})
     database.close()
     assert busy.lines("explain", "13", columns=120)[0] == ("job 13 of carol is set aside: its record cannot be read")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from slurmsched.backends.slurm import submitting
+from slurmsched.backends.slurm import submission
 from slurmsched.model import CheckpointSignal, parse_hints
 from tests.unit.cli.conftest import Site
 
@@ -80,7 +80,7 @@ def test_a_wrong_hint_is_refused_before_sbatch_runs(
     def never(command: Sequence[str], slurm_conf: str = "") -> int:
         raise AssertionError(command)
 
-    monkeypatch.setattr(submitting, "run", never)
+    monkeypatch.setattr(submission, "run", never)
     result = site.run("submit", *arguments)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert said in result.stderr
@@ -94,6 +94,6 @@ def test_sbatchs_exit_status_is_passed_on(site: Site, monkeypatch: pytest.Monkey
         return 5
 
     site.configure('[cluster]\nslurm_conf = "/etc/slurm/other.conf"\n[reports]\nspool = "/shared/spool"\n')
-    monkeypatch.setattr(submitting, "run", refuses)
+    monkeypatch.setattr(submission, "run", refuses)
     assert site.run("submit", "job.sh").exit_code == 5
     assert seen == [("sbatch", "--comment=synsched:", "job.sh", "/etc/slurm/other.conf", "/shared/spool")]

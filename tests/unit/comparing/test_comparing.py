@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from slurmsched.backends.slurm import submitting
-from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.comparing import Cell, Lost, Result, Sweep, run_cell, run_here, sweep
-from slurmsched.comparing.folder import Folder, FolderError
-from slurmsched.comparing.on_slurm import Array, submit, wait
-from slurmsched.comparing.sweep import loaded
+from slurmsched.backends.slurm import submission
+from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.comparison import CellResult, FailedCell, Sweep, SweepCell, build_sweep, run_cell, run_locally
+from slurmsched.comparison.array import ArrayOptions, SweepFolder, SweepFolderError, submit_array, wait_for_array
+from slurmsched.comparison.sweep import scale_load
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import decode, encode
-from slurmsched.report.comparison import compared
-from slurmsched.report.comparison_view import comparison_page, comparison_view
-from slurmsched.simulation import Options, Policy, SimulationError
+from slurmsched.report.comparison import compare_results, comparison_page, comparison_view
+from slurmsched.simulation import PolicyChoice, SimulationError, SimulationOptions
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
 
@@ -32,9 +30,9 @@ def trace(name: str = "t", user: str = "alice") -> Trace:
     return Trace(name, jobs, "made by hand")
 
 
-def planned(*policies: Policy, **more: object) -> Sweep:
-    chosen = policies or (Policy("slurm"), Policy("synergy", "srtf"))
-    return sweep(NODES, Knowledge(), chosen, lambda seed, _: trace(f"t{seed}"), Options(), **more)  # type: ignore[arg-type]  # by name
+def planned(*policies: PolicyChoice, **more: object) -> Sweep:
+    chosen = policies or (PolicyChoice("slurm"), PolicyChoice("synergy", "srtf"))
+    return build_sweep(NODES, Knowledge(), chosen, lambda seed, _: trace(f"t{seed}"), SimulationOptions(), **more)  # type: ignore[arg-type]  # by name
 
 
 def test_a_sweep_is_the_product_and_all_policies_share_a_trace() -> None:
@@ -52,28 +50,32 @@ def test_a_sweep_is_json_and_back() -> None:
 
 
 def test_a_load_draws_arrivals_together() -> None:
-    assert [job.arrival for job in loaded(trace(), 120.0).jobs] == [0.0, 30.0, 60.0, 90.0]
+    assert [job.arrival for job in scale_load(trace(), 120.0).jobs] == [0.0, 30.0, 60.0, 90.0]
     with pytest.raises(SimulationError, match="all its jobs arrive at once"):
-        loaded(Trace("s", (TraceJob("0", 0.0, 1, 1.0), TraceJob("1", 0.0, 1, 1.0))), 3.0)
+        scale_load(Trace("s", (TraceJob("0", 0.0, 1, 1.0), TraceJob("1", 0.0, 1, 1.0))), 3.0)
 
 
 def test_a_cell_that_fails_is_named_and_the_others_stand() -> None:
     wide = Trace("wide", (TraceJob("0", 0.0, 99, 1.0),))
-    made = planned(Policy("slurm"))
-    made = replace(made, traces=(*made.traces, wide), cells=(*made.cells, Cell(Policy("synergy"), 1, Options())))
-    good, bad = run_here(made, 1)
-    assert isinstance(good, Result)
-    assert bad == Lost(made.cells[1], bad.why if isinstance(bad, Lost) else "")
-    assert "job 0 can never run here" in compared((good, bad)).lost[0]
+    made = planned(PolicyChoice("slurm"))
+    made = replace(
+        made,
+        traces=(*made.traces, wide),
+        cells=(*made.cells, SweepCell(PolicyChoice("synergy"), 1, SimulationOptions())),
+    )
+    good, bad = run_locally(made, 1)
+    assert isinstance(good, CellResult)
+    assert bad == FailedCell(made.cells[1], bad.reason if isinstance(bad, FailedCell) else "")
+    assert "job 0 can never run here" in compare_results((good, bad)).lost[0]
 
 
-def results(made: Sweep) -> tuple[Result | Lost, ...]:
-    return tuple(Result(cell, run_cell(made, cell)) for cell in made.cells)
+def results(made: Sweep) -> tuple[CellResult | FailedCell, ...]:
+    return tuple(CellResult(cell, run_cell(made, cell)) for cell in made.cells)
 
 
 def test_the_table_holds_every_policy_against_the_first() -> None:
     made = planned()
-    comparison = compared(results(made))
+    comparison = compare_results(results(made))
     first, second = comparison.rows
     assert (first.policy, first.ratio) == ("slurm", 1.0)
     assert second.ratio == pytest.approx(second.avg_jct_s / first.avg_jct_s)
@@ -93,10 +95,15 @@ def test_the_table_holds_every_policy_against_the_first() -> None:
 )
 def test_the_headline(times: tuple[float, float], said: str) -> None:
     rows = tuple(
-        replace(compared(results(planned(Policy("slurm")))).rows[0], policy=name, avg_jct_s=time, ratio=time / times[0])
+        replace(
+            compare_results(results(planned(PolicyChoice("slurm")))).rows[0],
+            policy=name,
+            avg_jct_s=time,
+            ratio=time / times[0],
+        )
         for name, time in zip("ab", times, strict=True)
     )
-    assert replace(compared(()), rows=rows).headline == said
+    assert replace(compare_results(()), rows=rows).headline == said
 
 
 class Page(HTMLParser):
@@ -118,7 +125,7 @@ def test_the_page_needs_nothing_else_and_takes_no_name_for_markup() -> None:
     hostile = "<script>alert(1)</script>"
     made = planned(loads=(3.0, 9.0), command=f"synsched compare {hostile}", cluster=hostile)
     made = replace(made, traces=tuple(replace(t, name=hostile) for t in made.traces))
-    text = comparison_page(made, results(made), compared(results(made)))
+    text = comparison_page(made, results(made), compare_results(results(made)))
     page = Page(text)
     assert "script" not in page.tags
     assert all(link.startswith("#") for link in page.links)
@@ -128,41 +135,41 @@ def test_the_page_needs_nothing_else_and_takes_no_name_for_markup() -> None:
 
 
 def test_a_folder_keeps_what_is_done_and_knows_what_is_missing(tmp_path: Path) -> None:
-    folder, made = Folder(tmp_path / "c"), planned()
+    folder, made = SweepFolder(tmp_path / "c"), planned()
     folder.create(made)
-    folder.run(1)
-    assert folder.missing(made) == (0,)
-    lost, found = folder.results(folder.sweep())
-    assert isinstance(found, Result)
-    assert isinstance(lost, Lost)
-    assert "no cell-0.json" in lost.why
+    folder.run_cell_at(1)
+    assert folder.missing_cells(made) == (0,)
+    lost, found = folder.results(folder.read_sweep())
+    assert isinstance(found, CellResult)
+    assert isinstance(lost, FailedCell)
+    assert "no cell-0.json" in lost.reason
     (tmp_path / "c" / "cell-0.json").write_text('{"policy": 3')
     (spoilt, _) = folder.results(made)
-    assert isinstance(spoilt, Lost)
-    assert "cell-0.json is no result of ours" in spoilt.why
-    with pytest.raises(FolderError, match="take it up with --resume"):
+    assert isinstance(spoilt, FailedCell)
+    assert "cell-0.json is no result of ours" in spoilt.reason
+    with pytest.raises(SweepFolderError, match="take it up with --resume"):
         folder.create(made)
-    with pytest.raises(FolderError, match="has cells 0 to 1, not 7"):
-        folder.run(7)
+    with pytest.raises(SweepFolderError, match="has cells 0 to 1, not 7"):
+        folder.run_cell_at(7)
 
 
 def test_on_slurm_only_what_is_missing_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, made = Folder(tmp_path / "c"), planned()
+    folder, made = SweepFolder(tmp_path / "c"), planned()
     folder.create(made)
-    folder.run(0)
+    folder.run_cell_at(0)
     asked: list[tuple[Sequence[str], str]] = []
 
     def sbatch(options: Sequence[str], script: str, _conf: str) -> str:
         asked.append((options, script))
         return "42"
 
-    monkeypatch.setattr(submitting, "submit", sbatch)
-    assert submit(folder, made, Array(partition="cpu", at_once=2)) == "42"
+    monkeypatch.setattr(submission, "submit", sbatch)
+    assert submit_array(folder, made, ArrayOptions(partition="cpu", at_once=2)) == "42"
     ((options, script),) = asked
     assert {"--array=1%2", "--partition=cpu"} <= set(options)
     assert f"compare --resume {folder.path} --cell" in script
-    folder.run(1)
-    assert submit(folder, made, Array()) is None
+    folder.run_cell_at(1)
+    assert submit_array(folder, made, ArrayOptions()) is None
 
 
 class Sleepless:
@@ -181,10 +188,10 @@ def test_one_question_serves_all_tasks() -> None:
     answers = ["41\n42\n42\n", "42\n", "41\n"]
     asked: list[Sequence[str]] = []
 
-    def process(argv: Sequence[str], _given: str, _timeout: float, _env: Mapping[str, str]) -> Answer:
+    def process(argv: Sequence[str], _given: str, _timeout: float, _env: Mapping[str, str]) -> CommandResult:
         asked.append(argv)
-        return Answer(0, answers.pop(0), "")
+        return CommandResult(0, answers.pop(0), "")
 
     polls: list[int] = []
-    wait("42", Commands(5.0, run=process), Sleepless(), on_poll=lambda: polls.append(1))
+    wait_for_array("42", Commands(5.0, runner=process), Sleepless(), on_poll=lambda: polls.append(1))
     assert (len(asked), len(polls)) == (3, 2)

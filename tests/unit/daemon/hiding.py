@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from slurmsched.backends.protocol import Calls, Identity
+from slurmsched.backends.protocol import CallCounts, Identity
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.backends.slurm.verdicts import of_job
-from slurmsched.model import Hold, Job, JobId, JobState, Operation, Outcome, Result, SetAside, Snapshot
+from slurmsched.backends.slurm.executor import job_verdict
+from slurmsched.model import Hold, Job, JobId, JobState, Operation, Outcome, Result, SetAsideJob, Snapshot
 
 WHY = "its record cannot be read"
 
 
-def aside(job: Job) -> SetAside:
+def aside(job: Job) -> SetAsideJob:
     """What is known of a job whose record cannot be read."""
     pending = job.state is JobState.PENDING and job.hold is Hold.NONE
-    return SetAside(job.id, WHY, job.user, ",".join(job.partitions), pending)
+    return SetAsideJob(job.id, WHY, job.user, ",".join(job.partitions), pending)
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Hiding:
     """So many operations on jobs that cannot be read have no effect, and nobody says so."""
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallCounts:
         return self.backend.calls
 
     def observe(self) -> Snapshot:
@@ -63,10 +63,10 @@ class Hiding:
 
     def _told(self, outcome: Outcome, seen: Snapshot) -> Outcome:
         subject = outcome.operation.subject
-        if subject not in self.hidden or subject not in seen.job or outcome.result is Result.BLOCKED:
+        if subject not in self.hidden or subject not in seen.jobs_by_id or outcome.result is Result.BLOCKED:
             return outcome
         said = "" if outcome.result is Result.DONE else outcome.detail
-        result, detail = of_job(outcome.operation, None, said, aside(seen.job[subject]))
+        result, detail = job_verdict(outcome.operation, None, said, aside(seen.jobs_by_id[subject]))
         return replace(outcome, result=result, detail=detail)
 
     def _without(self, seen: Snapshot) -> Snapshot:

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.daemon.believing import doubt, gain, word
+from slurmsched.daemon.job_reports import last_report, rate_sample, reject_reason
 from slurmsched.jobside.report import Report, Stage
 from tests.builders import MEMORY, job, node, share
 
 NOW = 10_000.0
 JOB = job(7, gpus=2, on=[share("n1", (0, 1), cpus=12, memory=MEMORY // 4)], run_time=1000.0, restarts=1)
 GOOD = Report("7", 1, Stage.RUNNING, NOW - 5, 5000, 1900, 950.0, 2.0, 4000, "n1", (0, 1), 12, 900)
-BEFORE = word(JOB, replace(GOOD, at=NOW - 305, steps=4400, done=1300, busy=650.0))
+BEFORE = last_report(JOB, replace(GOOD, at=NOW - 305, steps=4400, done=1300, busy=650.0))
 
 
 def test_a_report_that_fits_is_believed() -> None:
-    assert doubt(JOB, GOOD, None, NOW) is None
-    assert doubt(JOB, GOOD, BEFORE, NOW) is None
+    assert reject_reason(JOB, GOOD, None, NOW) is None
+    assert reject_reason(JOB, GOOD, BEFORE, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_a_report_that_fits_is_believed() -> None:
     ],
 )
 def test_what_cannot_be_is_not_believed(changed: dict[str, object], said: str) -> None:
-    assert said in (doubt(JOB, replace(GOOD, **changed), BEFORE, NOW) or "")  # type: ignore[arg-type]  # rows
+    assert said in (reject_reason(JOB, replace(GOOD, **changed), BEFORE, NOW) or "")  # type: ignore[arg-type]  # rows
 
 
 def test_a_gain_is_what_is_new_with_what_slurm_says_the_job_has() -> None:
-    found = gain(JOB, replace(GOOD, cpus=99), BEFORE, {"n1": node("n1")})
+    found = rate_sample(JOB, replace(GOOD, cpus=99), BEFORE, {"n1": node("n1")})
     assert found is not None
     assert (found.steps, found.seconds) == (600, 300.0)
     point = found.measured
@@ -60,8 +60,8 @@ def test_a_gain_is_what_is_new_with_what_slurm_says_the_job_has() -> None:
     ],
 )
 def test_what_cannot_be_told_apart_is_no_gain(other: dict[str, object]) -> None:
-    assert gain(job(7, **other), GOOD, None, {"n1": node("n1"), "n2": node("n2", gpu_type="k80")}) is None  # type: ignore[arg-type]  # rows
+    assert rate_sample(job(7, **other), GOOD, None, {"n1": node("n1"), "n2": node("n2", gpu_type="k80")}) is None  # type: ignore[arg-type]  # rows
 
 
 def test_a_report_without_progress_is_no_gain() -> None:
-    assert gain(JOB, replace(GOOD, done=1300, busy=650.0), BEFORE, {"n1": node("n1")}) is None
+    assert rate_sample(JOB, replace(GOOD, done=1300, busy=650.0), BEFORE, {"n1": node("n1")}) is None

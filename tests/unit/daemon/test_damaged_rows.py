@@ -14,16 +14,14 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from slurmsched.daemon.scheduling import Site, one_round
-from slurmsched.model import Code, Measured, Operation, Reason, SynschedError, Verb
-from slurmsched.report.explaining import explained
-from slurmsched.report.explanation_view import explanation_view
-from slurmsched.report.history import history
-from slurmsched.report.history_view import history_view
-from slurmsched.report.status import status
+from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
+from slurmsched.model import MeasuredRate, Operation, Reason, ReasonCode, SynschedError, Verb
+from slurmsched.report.history import job_history
+from slurmsched.report.job_view import explain_job, explanation_view, history_view
+from slurmsched.report.status import cluster_status
 from slurmsched.report.status_view import status_view
-from slurmsched.store.measurements import Complaint, Gain, Word
-from slurmsched.store.reading import reading
+from slurmsched.store.measurements import LastReport, RateSample, RejectedReport
+from slurmsched.store.read_only import open_read_only
 from slurmsched.store.store import Store
 from tests.builders import node
 from tests.unit.daemon.world import World
@@ -56,11 +54,11 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> World:
         world.submit(gpus)
     world.rounds(4)
     store, now = world.store, world.clock.now()
-    measured = Measured("v100", 8, 1, 3.0, 4.0, 3.0, 4.0, 2.0, now)
-    store.measurements.record([Word("2", 0, now, 100, 7, 5.0)], [Gain("2", measured, 7, 5.0)],
-                              [Complaint("job 2 of alice", "claims too much")], now)  # fmt: skip
+    measured = MeasuredRate("v100", 8, 1, 3.0, 4.0, 3.0, 4.0, 2.0, now)
+    store.measurements.record([LastReport("2", 0, now, 100, 7, 5.0)], [RateSample("2", measured, 7, 5.0)],
+                              [RejectedReport("job 2 of alice", "claims too much")], now)  # fmt: skip
     number = store.journal.begin_round(now, "enforce", "synergy", "las")
-    store.journal.intend(number, [(0, Operation(Verb.NOTIFY, "2", Reason(Code.START)))], now)
+    store.journal.record_intents(number, [(0, Operation(Verb.NOTIFY, "2", Reason(ReasonCode.START)))], now)
     store.database.write("INSERT INTO unreadable VALUES ('events', '7', 'at is text', ?)", (now,))
     store.switches.pause("root", "new drives", now)
     store.close()
@@ -90,30 +88,30 @@ def columns(world: World, table: str) -> list[str]:
 def one_more_round(world: World, path: Path) -> None:
     """By a new process over the damaged database, and the same cluster."""
     backend, clock = deepcopy((world.simulated, world.clock))
-    with closing(Store.open(path, world.clock.now(), checked_within=0.0)) as store:
+    with closing(Store.open(path, world.clock.now(), check_interval=0.0)) as store:
         store.database._database.conn.execute("PRAGMA synchronous = OFF")
-        one_round(Site(world.settings, backend, world.knowledge), store, clock)
+        schedule_round(SchedulerContext(world.settings, backend, world.knowledge), store, clock)
 
 
 def shown(world: World, path: Path) -> Iterator[str]:
     """What `status`, `history` and `explain` say."""
     screen = Console(file=StringIO(), width=120)
     now = world.clock.now()
-    with reading(path) as opened:
-        whole = status(opened, world.settings, now, None)
+    with open_read_only(path) as opened:
+        whole = cluster_status(opened, world.settings, now, None)
         screen.print(status_view(whole, every_node=True))
         yield from whole.problems
         for job in ("1", "2", "3", "5"):
             try:
-                screen.print(history_view(history(opened, job), True))
-                screen.print(explanation_view(explained(opened, job), now))
+                screen.print(history_view(job_history(opened, job), True))
+                screen.print(explanation_view(explain_job(opened, job), now))
             except SynschedError as error:
                 yield str(error)
-        opened.measured()
-        opened.complaints()
+        opened.rates()
+        opened.rejected_reports()
         opened.recording()
-        opened.array("1")
-        opened.operations_of(1)
+        opened.array_tasks("1")
+        opened.operations_of_round(1)
         opened.policy_state("synergy")
 
 
@@ -162,10 +160,10 @@ def test_of_four_hundred_files_with_a_few_bytes_changed_each_is_read_or_told_to_
 def remembered(world: World, path: Path) -> None:
     """What a round reads and writes of its own."""
     seen = world.simulated.observe()
-    with closing(Store.open(path, world.clock.now(), checked_within=0.0)) as store:
+    with closing(Store.open(path, world.clock.now(), check_interval=0.0)) as store:
         store.database._database.conn.execute("PRAGMA synchronous = OFF")
-        store.switches.paused()
+        store.switches.current_pause()
         store.journal.open_intents()
-        store.remembering.sight(None, seen, seen.job)
-        store.remembering.memory(seen, "synergy")
-        store.remembering.prune(world.clock.now(), 90, 10)
+        store.state.record_poll(None, seen, seen.jobs_by_id)
+        store.state.load_state(seen, "synergy")
+        store.state.prune(world.clock.now(), 90, 10)

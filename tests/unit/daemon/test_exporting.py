@@ -16,22 +16,29 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon import serving
-from slurmsched.daemon.exporting import Exporter
-from slurmsched.daemon.running import once
-from slurmsched.daemon.serving import Server
+from slurmsched.daemon import exporter as serving
+from slurmsched.daemon.exporter import DocumentServer, Exporter
+from slurmsched.daemon.loop import run_once
 from slurmsched.model import Snapshot
-from slurmsched.settings.definition import Storage
-from slurmsched.store.export import Contents, Document, ExportError, Part, opened
-from slurmsched.store.published import NotPublishedError, export_folder, published
+from slurmsched.settings.definition import StorageSettings
+from slurmsched.store.publication import (
+    Document,
+    DocumentKind,
+    ExportError,
+    NotPublishedError,
+    PublishedContents,
+    export_folder,
+    open_documents,
+    read_published,
+)
 from tests.unit.daemon.world import World
 
 NOBODY = 65534
 """A user who is neither root nor the daemon's."""
 
 
-def storage(folder: Path, **other: str) -> Storage:
-    return Storage(path=str(folder / "synsched.db"), **other)
+def storage(folder: Path, **other: str) -> StorageSettings:
+    return StorageSettings(path=str(folder / "synsched.db"), **other)
 
 
 def world_with_jobs(folder: Path) -> World:
@@ -51,8 +58,8 @@ def private(world: World, *hidden: str, operators: frozenset[str] = frozenset())
 
 
 def jobs(folder: Path) -> list[str]:
-    found = published(folder, list(Part))
-    with opened(found.documents, folder) as shown:
+    found = read_published(folder, list(DocumentKind))
+    with open_documents(found.documents, folder) as shown:
         return [row.id for row in shown.jobs()]
 
 
@@ -68,10 +75,9 @@ def folder() -> Iterator[Path]:
 READ = f"""
 import os, sys
 from pathlib import Path
-from slurmsched.store.export import Part
-from slurmsched.store.published import published
+from slurmsched.store.publication import DocumentKind, read_published
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
-found = published(Path(sys.argv[1]), list(Part))
+found = read_published(Path(sys.argv[1]), list(DocumentKind))
 print(found.note, *sorted({{row["id"] for document in found.documents for row in document.tables["jobs"]}}))
 """
 
@@ -93,7 +99,7 @@ def test_after_a_round_everybody_may_read_the_documents_and_nobody_else_may_writ
     world.submit(8)
     before = os.umask(0o077)
     try:
-        assert once(world.site, world.clock, list[str]().append) is not None
+        assert run_once(world.site, world.clock, list[str]().append) is not None
     finally:
         os.umask(before)
     made = tmp_path / "export"
@@ -150,17 +156,17 @@ def test_until_the_cluster_has_been_seen_nothing_is_published(tmp_path: Path) ->
 def test_where_jobs_are_private_and_no_daemon_runs_a_line_says_what_is_missing(tmp_path: Path) -> None:
     world = world_with_jobs(tmp_path)
     exporter(world, []).publish(private(world, "jobs", "users"))
-    found = published(tmp_path / "export", [Part.CURRENT])
+    found = read_published(tmp_path / "export", [DocumentKind.CURRENT])
     assert found.note.startswith("PrivateData of slurm.conf hides jobs, users: what is your own is told by a running")
     assert jobs(tmp_path / "export") == []
     exporter(world, []).publish(private(world, "cloud"))
-    assert published(tmp_path / "export", [Part.CURRENT]).note == ""
+    assert read_published(tmp_path / "export", [DocumentKind.CURRENT]).note == ""
     assert len(jobs(tmp_path / "export")) == 2
 
 
 def test_without_documents_it_is_said_where_they_would_be(tmp_path: Path) -> None:
     with pytest.raises(NotPublishedError, match=f"nothing has been published in {tmp_path}/export yet"):
-        published(export_folder(storage(tmp_path)), [Part.CURRENT])
+        read_published(export_folder(storage(tmp_path)), [DocumentKind.CURRENT])
     assert export_folder(storage(tmp_path, export="/run/synsched")) == Path("/run/synsched")
 
 
@@ -185,21 +191,21 @@ def test_each_user_is_told_the_own_jobs_and_root_all(folder: Path) -> None:
     assert "hides jobs" in " ".join(seen_by_nobody(folder / "export"))
 
 
-def contents(size: int) -> Contents:
+def contents(size: int) -> PublishedContents:
     rows = [{"name": "x" * size, "value": "", "set_by": "", "at": 0.0}]
-    return Contents(0.0, {part: {"switches": rows} for part in Part})
+    return PublishedContents(0.0, {part: {"switches": rows} for part in DocumentKind})
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[Server]:
+def server(folder: Path) -> Iterator[DocumentServer]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    made = Server(descriptor)
+    made = DocumentServer(descriptor)
     os.close(descriptor)
     yield made
     made.close()
 
 
-def connected(folder: Path, part: Part = Part.CURRENT) -> socket.socket:
+def connected(folder: Path, part: DocumentKind = DocumentKind.CURRENT) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(5)
     made.connect(str(folder / f"{part.value}.sock"))
@@ -214,16 +220,16 @@ def received(client: socket.socket) -> bytes:
 
 
 def test_clients_that_do_not_read_hold_up_nobody_and_are_dismissed(
-    folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+    folder: Path, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "SECONDS", 1.5)
-    monkeypatch.setattr(serving, "MOST_OF_ONE", 8)
-    server.tell(contents(8_000_000), frozenset({"jobs"}), frozenset())
+    monkeypatch.setattr(serving, "CLIENT_TIMEOUT", 1.5)
+    monkeypatch.setattr(serving, "MAX_CLIENTS_PER_USER", 8)
+    server.update(contents(8_000_000), frozenset({"jobs"}), frozenset())
     idle = [connected(folder) for _ in range(5)]
     began = time.monotonic()
     with closing(connected(folder)) as client:
         assert len(received(client)) > 8_000_000
-    server.tell(contents(10), frozenset({"jobs"}), frozenset())
+    server.update(contents(10), frozenset({"jobs"}), frozenset())
     assert time.monotonic() - began < 1.5
     time.sleep(3.0)
     for client in idle:
@@ -231,16 +237,16 @@ def test_clients_that_do_not_read_hold_up_nobody_and_are_dismissed(
             assert len(received(client)) < 8_000_000
 
 
-def test_one_user_has_few_clients_at_a_time(folder: Path, server: Server) -> None:
-    server.tell(contents(8_000_000), frozenset({"jobs"}), frozenset())
-    clients = [connected(folder) for _ in range(serving.MOST_OF_ONE + 3)]
+def test_one_user_has_few_clients_at_a_time(folder: Path, server: DocumentServer) -> None:
+    server.update(contents(8_000_000), frozenset({"jobs"}), frozenset())
+    clients = [connected(folder) for _ in range(serving.MAX_CLIENTS_PER_USER + 3)]
     time.sleep(0.5)
     ended = 0
-    for client in clients[serving.MOST_OF_ONE :]:
+    for client in clients[serving.MAX_CLIENTS_PER_USER :]:
         with closing(client):
             ended += received(client) == b""
     assert ended == 3
-    for client in clients[: serving.MOST_OF_ONE]:
+    for client in clients[: serving.MAX_CLIENTS_PER_USER]:
         client.close()
 
 
@@ -254,8 +260,8 @@ while time.monotonic() < end:
 """
 
 
-def test_a_user_who_only_connects_costs_next_to_no_time(folder: Path, server: Server) -> None:
-    server.tell(contents(1000), frozenset({"jobs"}), frozenset())
+def test_a_user_who_only_connects_costs_next_to_no_time(folder: Path, server: DocumentServer) -> None:
+    server.update(contents(1000), frozenset({"jobs"}), frozenset())
     with closing(connected(folder)) as first:
         received(first)
     before, began = time.process_time(), time.monotonic()
@@ -263,13 +269,13 @@ def test_a_user_who_only_connects_costs_next_to_no_time(folder: Path, server: Se
     assert storm.wait(timeout=60) == 0
     assert time.process_time() - before < 0.25 * (time.monotonic() - began)
     with closing(connected(folder)) as last:
-        assert Document.decoded(received(last), "current.sock").tables["switches"]
+        assert Document.from_json(received(last), "current.sock").tables["switches"]
 
 
 def test_whoever_asks_waits_in_line_while_another_user_fills_the_queue(folder: Path) -> None:
     where = folder / "current.sock"
-    for part in Part:
-        (folder / f"{part.value}.json").write_bytes(Document(0.0, {}, frozenset({"jobs"})).encoded())
+    for part in DocumentKind:
+        (folder / f"{part.value}.json").write_bytes(Document(0.0, {}, frozenset({"jobs"})).to_json())
     with closing(socket.socket(socket.AF_UNIX)) as listening, closing(socket.socket(socket.AF_UNIX)) as first:
         listening.bind(str(where))
         listening.listen(0)
@@ -280,17 +286,17 @@ def test_whoever_asks_waits_in_line_while_another_user_fills_the_queue(folder: P
             for _ in range(2):
                 accepted, _ = listening.accept()
                 with closing(accepted), suppress(OSError):
-                    accepted.sendall(Document(5.0, {}, frozenset({"jobs"})).encoded())
+                    accepted.sendall(Document(5.0, {}, frozenset({"jobs"})).to_json())
 
         serving_thread = threading.Thread(target=serve, daemon=True)
         serving_thread.start()
-        told = published(folder, [Part.CURRENT])
+        told = read_published(folder, [DocumentKind.CURRENT])
         assert (told.note, told.documents[0].at) == ("", 5.0)
         serving_thread.join(timeout=10)
 
 
-def test_what_clients_send_is_not_read(folder: Path, server: Server) -> None:
-    server.tell(contents(10), frozenset({"jobs"}), frozenset())
+def test_what_clients_send_is_not_read(folder: Path, server: DocumentServer) -> None:
+    server.update(contents(10), frozenset({"jobs"}), frozenset())
     with closing(connected(folder)) as client:
         client.send(b"give me everything")
         with suppress(ConnectionResetError):  # the kernel says that nobody read it
@@ -298,20 +304,22 @@ def test_what_clients_send_is_not_read(folder: Path, server: Server) -> None:
     assert server.alive
 
 
-def test_a_server_that_has_nothing_to_tell_yet_ends_the_stream(folder: Path, server: Server) -> None:
+def test_a_server_that_has_nothing_to_tell_yet_ends_the_stream(folder: Path, server: DocumentServer) -> None:
     with closing(connected(folder)) as client:
         assert received(client) == b""
     assert server.alive
 
 
-def test_documents_kept_ready_are_bounded(folder: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_READY", 1500)
-    server.tell(contents(1000), frozenset({"jobs"}), frozenset())
-    for part in (Part.CURRENT, Part.HISTORY, Part.CURRENT):
+def test_documents_kept_ready_are_bounded(
+    folder: Path, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MAX_CACHED_BYTES", 1500)
+    server.update(contents(1000), frozenset({"jobs"}), frozenset())
+    for part in (DocumentKind.CURRENT, DocumentKind.HISTORY, DocumentKind.CURRENT):
         with closing(connected(folder, part)) as client:
             assert len(received(client)) > 1000
-    assert server._told is not None
-    assert sum(map(len, server._told.ready.values())) <= 1500
+    assert server._documents is not None
+    assert sum(map(len, server._documents.encoded.values())) <= 1500
 
 
 def test_a_database_that_is_gone_is_said_and_the_last_documents_stay(tmp_path: Path) -> None:
@@ -325,4 +333,4 @@ def test_a_database_that_is_gone_is_said_and_the_last_documents_stay(tmp_path: P
     assert "cannot publish what" in said[0]
     assert len(jobs(tmp_path / "export")) == 2
     with pytest.raises(ExportError):
-        Document.decoded(b"", "x")
+        Document.from_json(b"", "x")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slurmsched.daemon.gate import Gate
-from slurmsched.model import Code, Operation, Reason, Verb
-from slurmsched.settings.definition import Hook, Mode, Rounds, Settings
+from slurmsched.model import Operation, Reason, ReasonCode, Verb
+from slurmsched.settings.definition import HookSettings, Mode, RoundSettings, Settings
 from slurmsched.store.store import Store
 
 
@@ -22,7 +22,9 @@ def store() -> Iterator[Store]:
 
 
 def gate(store: Store, mode: Mode = Mode.ENFORCE, disable_file: Path = Path("/nowhere/disable")) -> Gate:
-    return Gate(Settings(rounds=Rounds(mode=mode), hook=Hook(disable_file=str(disable_file))), store.switches)
+    return Gate(
+        Settings(rounds=RoundSettings(mode=mode), hook=HookSettings(disable_file=str(disable_file))), store.switches
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,39 +37,41 @@ def gate(store: Store, mode: Mode = Mode.ENFORCE, disable_file: Path = Path("/no
     ],
 )
 def test_each_mode_lets_through_its_verbs(store: Store, mode: Mode, may: set[Verb]) -> None:
-    passing = {verb for verb in Verb if gate(store, mode).bars(Operation(verb, "7", Reason(Code.START))) is None}
+    passing = {
+        verb for verb in Verb if gate(store, mode).block_reason(Operation(verb, "7", Reason(ReasonCode.START))) is None
+    }
     assert passing == may
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_giving_back_passes_in_every_mode(store: Store, mode: Mode) -> None:
-    assert gate(store, mode).bars(Operation(Verb.RELEASE, "7", Reason(Code.GIVE_BACK))) is None
+    assert gate(store, mode).block_reason(Operation(Verb.RELEASE, "7", Reason(ReasonCode.GIVE_BACK))) is None
 
 
 def test_what_the_identity_may_not_do_is_never_tried(store: Store) -> None:
-    operation = Operation(Verb.WEIGH, "n1", Reason(Code.LEAN))
-    assert gate(store).bars(operation) is None
-    assert gate(store).bars(replace(operation, permitted=False)) == (
+    operation = Operation(Verb.WEIGH, "n1", Reason(ReasonCode.LEAN))
+    assert gate(store).block_reason(operation) is None
+    assert gate(store).block_reason(replace(operation, permitted=False)) == (
         "we may not weigh: see 'synsched doctor' for the rights it needs"
     )
 
 
 def test_a_pause_closes_it_and_names_who_paused(store: Store) -> None:
     entrance = gate(store)
-    assert entrance.closed() is None
+    assert entrance.closed_reason() is None
     store.switches.pause("root", "new drives", 1.0)
-    assert entrance.closed() == "paused by root: new drives"
+    assert entrance.closed_reason() == "paused by root: new drives"
     store.switches.resume()
-    assert entrance.closed() is None
+    assert entrance.closed_reason() is None
 
 
 def test_the_disable_file_closes_it(store: Store, tmp_path: Path) -> None:
     entrance = gate(store, disable_file=tmp_path / "disable")
-    assert entrance.closed() is None
+    assert entrance.closed_reason() is None
     (tmp_path / "disable").touch()
-    assert entrance.closed() == f"{tmp_path}/disable exists"
+    assert entrance.closed_reason() == f"{tmp_path}/disable exists"
 
 
 def test_a_disable_file_that_cannot_be_looked_for_closes_it(store: Store, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert "cannot tell whether" in (gate(store, disable_file=tmp_path / "loop" / "disable").closed() or "")
+    assert "cannot tell whether" in (gate(store, disable_file=tmp_path / "loop" / "disable").closed_reason() or "")

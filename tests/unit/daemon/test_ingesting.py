@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon.ingesting import ingest
+from slurmsched.daemon.job_reports import ingest
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
 from slurmsched.model import Snapshot
@@ -46,7 +46,7 @@ def take_in(spool: Path, seen: Snapshot, store: Store) -> None:
 
 def rates(store: Store, jobs: int = 9) -> dict[str, list[tuple[float, float]]]:
     """CPUs and rate, by job."""
-    found = store.measurements.measured(str(number) for number in range(1, jobs + 1))
+    found = store.measurements.rates(str(number) for number in range(1, jobs + 1))
     return {job: [(point.cpus, round(point.rate, 6)) for point in points] for job, points in found.items()}
 
 

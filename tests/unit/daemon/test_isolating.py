@@ -9,16 +9,16 @@ from typing import NoReturn
 
 import pytest
 
-from slurmsched.daemon.failing import RoundFailedError
-from slurmsched.daemon.loop import Loop
-from slurmsched.daemon.scheduling import RoundReport, one_round
-from slurmsched.daemon.signals import Requests
-from slurmsched.daemon.systemd import Systemd
+from slurmsched.daemon.failures import RoundFailedError
+from slurmsched.daemon.keepalive import SystemdNotifier
+from slurmsched.daemon.loop import DaemonLoop
+from slurmsched.daemon.process import SignalRequests
+from slurmsched.daemon.scheduler import RoundReport, schedule_round
 from slurmsched.model import Job, JobState
-from slurmsched.policies.composed import Composed
-from slurmsched.policies.protocol import Situation
+from slurmsched.policies.pipeline import Pipeline
+from slurmsched.policies.stages import Situation
 from slurmsched.rounds import scope
-from slurmsched.store import sightings
+from slurmsched.store import jobs as job_rows
 from tests.builders import node
 from tests.unit.daemon.world import PERIOD, World
 
@@ -31,21 +31,21 @@ def poisoned(job: Job) -> bool:
 
 def failing_over_poison(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> list[int]:
     """From now on no decision is possible with a job of that name in it; how often one was tried."""
-    whole, tries = Composed.decide, list[int]()
+    whole, tries = Pipeline.decide, list[int]()
 
-    def decide(self: Composed, situation: Situation) -> object:
+    def decide(self: Pipeline, situation: Situation) -> object:
         tries.append(len(situation.jobs))
         if any(poisoned(job) for job in situation.jobs):
             raise kind("x" * 10_000)
         return whole(self, situation)
 
-    monkeypatch.setattr(Composed, "decide", decide)
+    monkeypatch.setattr(Pipeline, "decide", decide)
     return tries
 
 
 def told(world: World) -> tuple[RoundReport, list[str]]:
     said: list[str] = []
-    return one_round(world.site(), world.store, world.clock, say=said.append), said
+    return schedule_round(world.site(), world.store, world.clock, log=said.append), said
 
 
 def aside(world: World) -> dict[str, str]:
@@ -95,7 +95,7 @@ def test_once_it_is_other_than_it_was_it_is_decided_on_again(tmp_path: Path, mon
     world.rounds(1)
     monkeypatch.undo()
     cluster_job = world.cluster.jobs["1"]
-    cluster_job.nice, cluster_job.view = 7, None
+    cluster_job.nice, cluster_job.last_view = 7, None
     world.rounds(1)
     assert aside(world) == {}
     assert world.where() == {"1": ("n1",)}
@@ -119,7 +119,7 @@ def test_without_time_to_find_the_culprit_all_that_changed_stay_out_and_the_othe
     world.rounds(1)
     world.later(4000.0)
     failing_over_poison(monkeypatch, MemoryError)
-    monkeypatch.setattr("slurmsched.daemon.isolating._TRIES", 0)
+    monkeypatch.setattr("slurmsched.daemon.isolation._TRIES", 0)
     world.submit(8)
     world.submit(1, name="poison")
     world.rounds(1)
@@ -138,7 +138,7 @@ def always(kind: type[BaseException]) -> Callable[..., NoReturn]:
 def test_a_round_that_no_job_is_to_blame_for_fails_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     world.submit(1)
-    monkeypatch.setattr(Composed, "decide", always(MemoryError))
+    monkeypatch.setattr(Pipeline, "decide", always(MemoryError))
     with pytest.raises(RoundFailedError) as raised:
         world.round()
     assert str(raised.value).startswith("the round could not be decided: MemoryError")
@@ -149,11 +149,13 @@ def test_a_round_that_no_job_is_to_blame_for_fails_in_one_line(tmp_path: Path, m
     assert row["finished"] is not None
 
 
-@pytest.mark.parametrize("where", ["slurmsched.daemon.scheduling.run_round", "slurmsched.daemon.scheduling.pack"])
+@pytest.mark.parametrize(
+    "where", ["slurmsched.daemon.scheduler.run_round", "slurmsched.daemon.scheduler.pack_recording"]
+)
 def test_no_error_in_a_round_ends_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     world = World(tmp_path)
     world.submit(1)
-    requests, said, began = Requests(), list[str](), world.clock.now()
+    requests, said, began = SignalRequests(), list[str](), world.clock.now()
     monkeypatch.setattr(where, always(MemoryError))
     sleep = world.clock.sleep
 
@@ -165,8 +167,14 @@ def test_no_error_in_a_round_ends_the_daemon(tmp_path: Path, monkeypatch: pytest
             requests.stop = True
 
     world.clock.sleep = sleeping  # type: ignore[method-assign]  # what happens meanwhile
-    Loop(
-        world.site(), world.site, world.store, world.clock, requests=requests, systemd=Systemd({}), say=said.append
+    DaemonLoop(
+        world.site(),
+        world.site,
+        world.store,
+        world.clock,
+        requests=requests,
+        systemd=SystemdNotifier({}),
+        log=said.append,
     ).run(keep_holds=True)
     assert world.where() == {"1": ("n1",)}
     assert "mallory" not in " ".join(said)
@@ -188,16 +196,16 @@ def test_a_job_of_which_nobody_can_tell_whether_it_is_managed_is_set_aside(
 
 
 def test_a_job_that_cannot_be_explained_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from slurmsched.daemon import isolating  # noqa: PLC0415 what is replaced in it is this test's
+    from slurmsched.daemon import isolation  # noqa: PLC0415 what is replaced in it is this test's
 
     world = World(tmp_path)
     world.submit(1)
     world.submit(1, name="poison")
-    whole = isolating.explain
+    whole = isolation.explain
     monkeypatch.setattr(
-        isolating,
+        isolation,
         "explain",
-        lambda result, job: always(ValueError)() if poisoned(result.snapshot.job[job]) else whole(result, job),
+        lambda result, job: always(ValueError)() if poisoned(result.snapshot.jobs_by_id[job]) else whole(result, job),
     )
     world.rounds(1)
     assert world.where() == {"1": ("n1",), "2": ()}
@@ -222,7 +230,7 @@ def test_a_row_that_cannot_be_read_costs_its_job_alone(tmp_path: Path, column: s
     world.rounds(1)
     waiting = sorted(job for job, where in world.where().items() if not where)
     world.store.database.write(f"UPDATE jobs SET reshaped = 1, {column} = '[no' WHERE id = ?", (waiting[0],))  # noqa: S608 a column of ours
-    world.cluster.life.cancel(world.cluster.jobs["1"], world.cluster.now)
+    world.cluster.lifecycle.cancel(world.cluster.jobs["1"], world.cluster.now)
     world.rounds(2)
     assert sorted(world.where()[job] for job in waiting) == [(), ("n1",)]
     assert [row["error"] for row in world.store.database.rows("SELECT error FROM rounds")] == [""] * 3
@@ -232,7 +240,7 @@ def test_reports_that_make_reading_fail_do_not_end_a_round(tmp_path: Path, monke
     world = World(tmp_path)
     world.settings = replace(world.settings, reports=replace(world.settings.reports, spool=str(tmp_path / "spool")))
     world.submit(1)
-    monkeypatch.setattr("slurmsched.daemon.scheduling.ingest", always(RecursionError))
+    monkeypatch.setattr("slurmsched.daemon.scheduler.ingest", always(RecursionError))
     _, said = told(world)
     assert world.where() == {"1": ("n1",)}
     assert said[0].startswith("the reports of jobs are left out: RecursionError")
@@ -252,4 +260,4 @@ def test_a_running_job_over_which_deciding_fails_keeps_its_place_and_its_service
     (row,) = world.store.database.rows("SELECT TOTAL(gpu_seconds) AS sum FROM service WHERE job = '1'")
     assert row["sum"] > 8 * 1000
     assert world.cluster.jobs["1"].state is JobState.RUNNING
-    assert sightings.sight is not None
+    assert job_rows.update_jobs is not None

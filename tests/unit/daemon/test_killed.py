@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from slurmsched.backends.protocol import Calls, Identity
+from slurmsched.backends.protocol import CallCounts, Identity
 from slurmsched.backends.simulated import SimulatedBackend
-from slurmsched.daemon.releasing import release_all, what_is_known
+from slurmsched.daemon.cleanup import open_store_if_usable, release_all
 from slurmsched.model import Operation, Outcome, Snapshot
 from slurmsched.store.database import Database
 from tests.unit.daemon.world import World
@@ -49,7 +49,7 @@ class Fragile:
     name: str = "simulated"
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> CallCounts:
         return self.backend.calls
 
     def observe(self) -> Snapshot:
@@ -147,7 +147,7 @@ def test_nothing_stays_held_or_pinned_from_any_step_when_nobody_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for count, world in enumerate(every_step(tmp_path, monkeypatch)):
-        store, _ = what_is_known(world.path, world.clock.now())
+        store, _ = open_store_if_usable(world.path, world.clock.now())
         assert store is not None
         release_all(world.simulated, store, world.clock, patience=120.0)
         assert (count, world.held(), world.pinned(), set(world.where())) == (count, set(), set(), {"1", "2", "3"})

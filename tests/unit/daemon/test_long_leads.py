@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from slurmsched.model import Hold, JobState
-from slurmsched.settings.definition import Checkpoint
+from slurmsched.settings.definition import CheckpointSettings
 from tests.builders import node
 from tests.unit.daemon.world import PERIOD, World
 
-LONGEST = Checkpoint().longest_lead
+LONGEST = CheckpointSettings().longest_lead
 
 
 def displacing(folder: Path, hint: str, nodes: int = 1) -> World:
@@ -64,7 +64,7 @@ def test_while_it_is_awaited_its_newcomer_says_for_what_it_waits(tmp_path: Path)
     world = displacing(tmp_path, "ckpt=usr1@9999999d")
     world.rounds(2)
     runs, waits = world.store.database.rows("SELECT sentence, reason FROM jobs ORDER BY id")
-    assert waits["sentence"].startswith("job 2 gets the place of job 1 once the checkpoint there is written, at ")
+    assert waits["sentence"].startswith("job 2 gets the place of job 1 once their checkpoint is written, at ")
     assert "writes its checkpoint until " in runs["reason"]
     assert "then gives way to job 2" in runs["reason"]
 
@@ -93,7 +93,7 @@ def test_another_job_starts_meanwhile_where_there_is_room(tmp_path: Path) -> Non
     world.round()
     (told,) = (subject for _, subject in signals(world))
     other = next(job for job in ("1", "2") if job != told)
-    world.cluster.life.cancel(world.cluster.jobs[other], world.cluster.now)
+    world.cluster.lifecycle.cancel(world.cluster.jobs[other], world.cluster.now)
     world.later(60.0)
     small = world.submit(1)
     world.round()
@@ -106,7 +106,7 @@ def test_a_job_whose_newcomer_is_gone_runs_on(tmp_path: Path, gone: bool) -> Non
     world = displacing(tmp_path, "ckpt=usr1@9999999d")
     world.round()
     if gone:
-        world.cluster.life.cancel(world.cluster.jobs["2"], world.cluster.now)
+        world.cluster.lifecycle.cancel(world.cluster.jobs["2"], world.cluster.now)
     world.later(LONGEST)
     world.rounds(2)
     assert (world.where()["1"] == ("n1",)) is gone
@@ -117,8 +117,10 @@ def test_a_checkpoint_that_is_reported_written_is_not_waited_for(
 ) -> None:
     world = displacing(tmp_path, "ckpt=usr1@9999999d")
     world.settings = replace(world.settings, reports=replace(world.settings.reports, spool=str(tmp_path / "spool")))
-    monkeypatch.setattr("slurmsched.daemon.scheduling.ingest", lambda *_: None)
-    monkeypatch.setattr("slurmsched.daemon.scheduling.checkpointed", lambda _, jobs: frozenset(job.id for job in jobs))
+    monkeypatch.setattr("slurmsched.daemon.scheduler.ingest", lambda *_: None)
+    monkeypatch.setattr(
+        "slurmsched.daemon.scheduler.checkpointed_jobs", lambda _, jobs: frozenset(job.id for job in jobs)
+    )
     world.rounds(2)
     assert world.where() == {"1": (), "2": ("n1",)}
     assert signals(world) == [("notify", "1"), ("requeue", "1")]

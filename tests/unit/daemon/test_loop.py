@@ -12,21 +12,18 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.simulated import Disturbances, VirtualClock
-from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Beat, Heartbeat
-from slurmsched.daemon.instance import Instance
-from slurmsched.daemon.locking import AlreadyRunningError, sole
-from slurmsched.daemon.loop import Loop
-from slurmsched.daemon.running import SkippedError, once, serve
-from slurmsched.daemon.scheduling import Site
-from slurmsched.daemon.signals import Requests
-from slurmsched.daemon.systemd import Systemd
+from slurmsched.backends.simulated import FaultPlan, VirtualClock
+from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
+from slurmsched.daemon.keepalive import SystemdNotifier
+from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
+from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
+from slurmsched.daemon.process import SignalRequests
+from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.model import Snapshot
 from slurmsched.settings.definition import Mode
-from slurmsched.settings.loading import SettingsError
+from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
-from slurmsched.store.export import Part
-from slurmsched.store.published import published
+from slurmsched.store.publication import DocumentKind, read_published
 from tests.unit.daemon.world import PERIOD, START, World
 
 
@@ -54,21 +51,21 @@ class Running:
 
     world: World
     clock: Scripted
-    requests: Requests = field(default_factory=Requests)
+    requests: SignalRequests = field(default_factory=SignalRequests)
     said: list[str] = field(default_factory=list)
-    assemble: Callable[[], Site] | None = None
+    assemble: Callable[[], SchedulerContext] | None = None
 
     def run(self, seconds: float, *, keep_holds: bool = False) -> None:
         """So long, then SIGTERM."""
-        self.clock.after(seconds, lambda: self.requests.heed(signal.SIGTERM))
-        loop = Loop(
+        self.clock.after(seconds, lambda: self.requests.handle(signal.SIGTERM))
+        loop = DaemonLoop(
             self.world.site(),
             self.assemble or self.world.site,
             self.world.store,
             self.clock,
             requests=self.requests,
-            systemd=Systemd({}),
-            say=self.said.append,
+            systemd=SystemdNotifier({}),
+            log=self.said.append,
         )
         loop.run(keep_holds=keep_holds)
 
@@ -77,13 +74,13 @@ class Running:
         rows = self.world.store.database.rows("SELECT started FROM rounds WHERE mode != 'release' ORDER BY id")
         return [row["started"] - START for row in rows]
 
-    def beat(self) -> Beat | None:
-        return Heartbeat(Path(self.world.settings.hook.heartbeat)).last()
+    def beat(self) -> HeartbeatRecord | None:
+        return HeartbeatFile(Path(self.world.settings.hook.heartbeat)).read()
 
 
-def running(folder: Path, disturbances: Disturbances | None = None) -> Running:
+def running(folder: Path, disturbances: FaultPlan | None = None) -> Running:
     clock = Scripted()
-    return Running(World(folder, clock=clock, disturbances=disturbances or Disturbances()), clock)
+    return Running(World(folder, clock=clock, disturbances=disturbances or FaultPlan()), clock)
 
 
 def held_and_waiting(daemon: Running) -> None:
@@ -108,7 +105,7 @@ def test_a_round_that_takes_time_does_not_delay_the_next(tmp_path: Path) -> None
 
 
 def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_once(tmp_path: Path) -> None:
-    daemon = running(tmp_path, Disturbances(unanswered_polls=frozenset(range(1, 8))))
+    daemon = running(tmp_path, FaultPlan(unanswered_polls=frozenset(range(1, 8))))
     daemon.run(1150.0)
     assert daemon.starts() == [0, 10, 30, 70, 150, 310, 610, 910]
     assert [line.partition(":")[0] for line in daemon.said] == [
@@ -118,8 +115,8 @@ def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_onc
 
 
 def test_who_cannot_schedule_gives_no_sign_of_life(tmp_path: Path) -> None:
-    daemon = running(tmp_path, Disturbances(unanswered_polls=frozenset(range(2, 100))))
-    seen: list[Beat | None] = []
+    daemon = running(tmp_path, FaultPlan(unanswered_polls=frozenset(range(2, 100))))
+    seen: list[HeartbeatRecord | None] = []
     daemon.clock.after(1400.0, lambda: seen.append(daemon.beat()))
     daemon.run(1500.0)
     (beat,) = seen
@@ -129,7 +126,7 @@ def test_who_cannot_schedule_gives_no_sign_of_life(tmp_path: Path) -> None:
 
 def test_the_heartbeat_is_fresh_between_rounds_and_says_mode_and_period(tmp_path: Path) -> None:
     daemon = running(tmp_path)
-    seen: list[Beat | None] = []
+    seen: list[HeartbeatRecord | None] = []
     daemon.clock.after(250.0, lambda: seen.append(daemon.beat()))
     daemon.run(260.0)
     (beat,) = seen
@@ -185,7 +182,7 @@ def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:
     daemon = running(tmp_path)
     held_and_waiting(daemon)
     daemon.clock.after(100.0, lambda: daemon.world.in_mode(Mode.OBSERVE))
-    daemon.clock.after(110.0, lambda: daemon.requests.heed(signal.SIGHUP))
+    daemon.clock.after(110.0, lambda: daemon.requests.handle(signal.SIGHUP))
     seen: list[set[str]] = []
     daemon.clock.after(350.0, lambda: seen.append(daemon.world.held()))
     daemon.run(360.0)
@@ -196,11 +193,11 @@ def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:
 def test_a_broken_settings_file_keeps_the_old_settings_and_says_so(tmp_path: Path) -> None:
     daemon = running(tmp_path)
 
-    def broken() -> Site:
+    def broken() -> SchedulerContext:
         raise SettingsError("synsched.toml: [rounds] period: expected a time such as 5m")
 
     daemon.assemble = broken
-    daemon.clock.after(100.0, lambda: daemon.requests.heed(signal.SIGHUP))
+    daemon.clock.after(100.0, lambda: daemon.requests.handle(signal.SIGHUP))
     daemon.run(650.0)
     assert daemon.said == ["the settings stay as they were: synsched.toml: [rounds] period: expected a time such as 5m"]
     assert daemon.starts() == [0, 300, 600]
@@ -234,63 +231,68 @@ def test_served_it_stops_at_sigterm_and_leaves_the_lock_and_the_handlers_as_they
     before = signal.getsignal(signal.SIGTERM)
     world.submit(8)
     world.submit(8)
-    serve(world.site, clock, {}, said.append)
+    run_daemon(world.site, clock, {}, said.append)
     assert signal.getsignal(signal.SIGTERM) is before
     assert said == ["stopped; 1 jobs were given back to Slurm"]
-    with sole(world.path):
+    with exclusive_lock(world.path):
         assert world.held() == set()
 
 
 def test_a_second_daemon_is_told_of_the_first_and_touches_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
-    with sole(world.path), pytest.raises(AlreadyRunningError, match=f"process {os.getpid()} already schedules"):
-        serve(world.site, world.clock, {}, list[str]().append)
+    with (
+        exclusive_lock(world.path),
+        pytest.raises(AlreadyRunningError, match=f"process {os.getpid()} already schedules"),
+    ):
+        run_daemon(world.site, world.clock, {}, list[str]().append)
     assert world.simulated.calls.polls == 0
 
 
 def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
     world.submit(8)
-    report = once(world.site, world.clock, list[str]().append)
+    report = run_once(world.site, world.clock, list[str]().append)
     assert report is not None
     assert world.where() == {"1": ("n1",)}
-    assert Heartbeat(tmp_path / "heartbeat").last() == Beat(world.clock.now(), "enforce", PERIOD, Instance.own())
+    assert HeartbeatFile(tmp_path / "heartbeat").read() == HeartbeatRecord(
+        world.clock.now(), "enforce", PERIOD, ProcessIdentity.current()
+    )
 
 
 def test_one_round_from_cron_ends_quietly_while_another_is_under_way(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
-    with sole(world.path):
-        assert once(world.site, world.clock, list[str]().append) is None
+    with exclusive_lock(world.path):
+        assert run_once(world.site, world.clock, list[str]().append) is None
     assert world.simulated.calls.polls == 0
 
 
 def test_the_third_round_from_cron_in_a_row_that_is_skipped_says_who_is_in_the_way(tmp_path: Path) -> None:
     world = World(tmp_path, clock=Scripted())
-    Heartbeat(tmp_path / "heartbeat").beat(START - 40, "enforce", PERIOD, daemon=ELSEWHERE)
-    with sole(world.path):
-        assert once(world.site, world.clock, list[str]().append) is None
-        assert once(world.site, world.clock, list[str]().append) is None
+    HeartbeatFile(tmp_path / "heartbeat").write(START - 40, "enforce", PERIOD, daemon=ELSEWHERE)
+    with exclusive_lock(world.path):
+        assert run_once(world.site, world.clock, list[str]().append) is None
+        assert run_once(world.site, world.clock, list[str]().append) is None
         for count in (3, 4):
-            with pytest.raises(SkippedError) as told:
-                once(world.site, world.clock, list[str]().append)
+            with pytest.raises(RoundsSkippedError) as told:
+                run_once(world.site, world.clock, list[str]().append)
             assert str(told.value).startswith(f"{count} rounds in a row were skipped: process {os.getpid()} already")
             assert str(told.value).endswith("the last heartbeat by process 7 on ctl2 is 40 s old")
-    assert once(world.site, world.clock, list[str]().append) is not None
-    with sole(world.path):
-        assert once(world.site, world.clock, list[str]().append) is None
+    assert run_once(world.site, world.clock, list[str]().append) is not None
+    with exclusive_lock(world.path):
+        assert run_once(world.site, world.clock, list[str]().append) is None
 
 
-ELSEWHERE = Instance(7, "ctl2", "b00", 12)
+ELSEWHERE = ProcessIdentity(7, "ctl2", "b00", 12)
 
 
 def test_beside_a_daemon_on_another_host_nothing_is_changed_and_its_heartbeat_stands(tmp_path: Path) -> None:
     daemon = running(tmp_path)
     held_and_waiting(daemon)
-    heartbeat = Heartbeat(tmp_path / "heartbeat")
+    heartbeat = HeartbeatFile(tmp_path / "heartbeat")
     for after in range(0, 900, 10):
-        beat = partial(heartbeat.beat, START + after, "enforce", PERIOD, daemon=ELSEWHERE)
+        beat = partial(heartbeat.write, START + after, "enforce", PERIOD, daemon=ELSEWHERE)
         daemon.clock.after(after, beat)
-    heartbeat.beat(START, "enforce", PERIOD, daemon=ELSEWHERE)
+    heartbeat.write(START, "enforce", PERIOD, daemon=ELSEWHERE)
     daemon.run(890.0)
     assert daemon.world.where() == {"1": (), "2": ()}
     assert daemon.world.simulated.calls.writes == 0
@@ -304,20 +306,20 @@ def test_beside_a_daemon_on_another_host_nothing_is_changed_and_its_heartbeat_st
 def test_once_the_other_daemon_is_silent_ours_takes_over(tmp_path: Path) -> None:
     daemon = running(tmp_path)
     held_and_waiting(daemon)
-    Heartbeat(tmp_path / "heartbeat").beat(START - 500, "enforce", PERIOD, daemon=ELSEWHERE)
+    HeartbeatFile(tmp_path / "heartbeat").write(START - 500, "enforce", PERIOD, daemon=ELSEWHERE)
     daemon.run(1000.0, keep_holds=True)
     assert daemon.world.where()["1"] == ("n1",)
     last = daemon.beat()
     assert last is not None
-    assert last.daemon == Instance.own()
+    assert last.daemon == ProcessIdentity.current()
     assert daemon.said[-1] == "the other scheduler is silent: we take over"
 
 
 def test_a_daemon_that_was_killed_here_does_not_make_the_next_one_wait(tmp_path: Path) -> None:
     daemon = running(tmp_path)
     held_and_waiting(daemon)
-    dead = replace(Instance.own(), started=0)
-    Heartbeat(tmp_path / "heartbeat").beat(START - 1, "enforce", PERIOD, daemon=dead)
+    dead = replace(ProcessIdentity.current(), started=0)
+    HeartbeatFile(tmp_path / "heartbeat").write(START - 1, "enforce", PERIOD, daemon=dead)
     daemon.run(10.0, keep_holds=True)
     assert daemon.world.where()["1"] == ("n1",)
 
@@ -329,7 +331,7 @@ def test_each_round_is_published_also_one_that_fails_and_nothing_is_told_after_a
     found: list[tuple[list[str], float, str]] = []
 
     def look() -> None:
-        document = published(folder, [Part.CURRENT]).documents[0]
+        document = read_published(folder, [DocumentKind.CURRENT]).documents[0]
         latest = max(document.tables["rounds"], key=lambda row: row["id"])
         found.append(([row["id"] for row in document.tables["jobs"]], document.at, latest["error"]))
 

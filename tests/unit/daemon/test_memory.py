@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from slurmsched.settings import Daemon, Settings
+from slurmsched.settings import DaemonSettings, Settings
 from slurmsched.settings.memory import ClusterSize, daemon_memory, process_memory
 
 GREEDY = """
-from slurmsched.daemon.memory import limit_own_memory
+from slurmsched.daemon.process import limit_own_memory
 import resource
 
 limit_own_memory(200)
@@ -50,5 +50,5 @@ def test_the_daemon_may_take_more_on_a_larger_cluster(size: ClusterSize, mebibyt
 
 def test_the_setting_overrides_the_clusters_size() -> None:
     size = ClusterSize(nodes=1000, jobs=20_000)
-    assert daemon_memory(Settings(daemon=Daemon(memory_max=4000)), size) == 4000
-    assert process_memory(Settings(daemon=Daemon(memory_max=4000)), size) == 3000
+    assert daemon_memory(Settings(daemon=DaemonSettings(memory_max=4000)), size) == 4000
+    assert process_memory(Settings(daemon=DaemonSettings(memory_max=4000)), size) == 3000

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.simulated import JobSubmit, SimulatedBackend, Submission
+from slurmsched.backends.simulated import JobSubmitHook, SimulatedBackend, Submission
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import JobId, Node, Operation, Outcome, Request
-from slurmsched.settings.definition import Manage, Policy
-from slurmsched.store.reading import reading
+from slurmsched.settings.definition import ManageSettings, PolicySettings
+from slurmsched.store.read_only import open_read_only
 from tests.builders import node
 from tests.unit.daemon.world import World
 
@@ -20,8 +20,10 @@ from tests.unit.daemon.world import World
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     made = World(tmp_path, nodes=[node("n1", 8, shards=10), node("n2", 8, shards=10), node("cpu", 0)])
-    made.settings = replace(made.settings, policy=Policy("fgd", "fifo"), manage=Manage(partitions=("gpu",)))
-    made.cluster._hook = JobSubmit(Manage(partitions=("gpu",)), lambda _now: True, parts=True)
+    made.settings = replace(
+        made.settings, policy=PolicySettings("fgd", "fifo"), manage=ManageSettings(partitions=("gpu",))
+    )
+    made.cluster._hook = JobSubmitHook(ManageSettings(partitions=("gpu",)), lambda _now: True, parts=True)
     return made
 
 
@@ -52,23 +54,23 @@ def test_a_second_round_changes_nothing(world: World) -> None:
 def test_what_slurm_chose_is_what_was_foreseen(world: World) -> None:
     jobs = [submit(world, Request(shards=count, cpus=1)) for count in (7, 4, 6, 3)]
     first = world.round()
-    foreseen = {job: first.result.decision.targets[job].shares[0].indices for job in jobs}
-    seen = {job.id: job.shares[0].indices for job in world.simulated.observe().jobs}
+    foreseen = {job: first.result.decision.targets[job].allocations[0].indices for job in jobs}
+    seen = {job.id: job.allocations[0].indices for job in world.simulated.observe().jobs}
     assert seen == foreseen
 
 
 def test_a_job_moves_so_that_a_wide_one_starts_and_keeps_what_it_had_done(tmp_path: Path) -> None:
     world = World(tmp_path, nodes=[node("n1", 8, shards=10), node("n2", 8, shards=10)])
-    policy = Policy("fgd", "fifo", defragment=True)
+    policy = PolicySettings("fgd", "fifo", defragment=True)
     guards = replace(world.settings.guards, restart_cost=60.0)
-    world.settings = replace(world.settings, policy=policy, manage=Manage(partitions=("gpu",)), guards=guards)
-    world.cluster._hook = JobSubmit(Manage(partitions=("gpu",)), lambda _now: True, parts=True)
+    world.settings = replace(world.settings, policy=policy, manage=ManageSettings(partitions=("gpu",)), guards=guards)
+    world.cluster._hook = JobSubmitHook(ManageSettings(partitions=("gpu",)), lambda _now: True, parts=True)
     small = [world.submit(1), world.submit(7)]
     world.rounds(2)
     assert {world.where()[job] for job in small} == {("n1",)}
     extra = world.submit(5)
     world.rounds(1)
-    world.cluster.life.cancel(world.cluster.jobs[small[1]], world.clock.now())
+    world.cluster.lifecycle.cancel(world.cluster.jobs[small[1]], world.clock.now())
     world.later(60)
     gang = world.submit(8)
     world.rounds(3)
@@ -77,17 +79,19 @@ def test_a_job_moves_so_that_a_wide_one_starts_and_keeps_what_it_had_done(tmp_pa
     assert where[small[0]] == where[extra] == ("n2",)
     moved = next(job for job in world.simulated.observe().jobs if job.id == small[0])
     assert moved.restarts == 1
-    assert world.cluster.jobs[small[0]].work.saved > 0
+    assert world.cluster.jobs[small[0]].work.checkpointed > 0
 
 
 def packing(folder: Path, nodes: list[Node]) -> World:
     """Pairs are made: beside b, a keeps 0.8 of its speed, and b 0.6 beside a."""
     made = World(folder, nodes=nodes)
-    made.settings = replace(made.settings, policy=Policy("tesserae-packed", "fifo"), manage=Manage(partitions=("gpu",)))
+    made.settings = replace(
+        made.settings, policy=PolicySettings("tesserae-packed", "fifo"), manage=ManageSettings(partitions=("gpu",))
+    )
     made.knowledge = Knowledge(
         {model: _beside(model, other) for model, other in (("a", {"b": 0.8}), ("b", {"a": 0.6}))}
     )
-    made.cluster._hook = JobSubmit(Manage(partitions=("gpu",)), lambda _now: True, parts=True)
+    made.cluster._hook = JobSubmitHook(ManageSettings(partitions=("gpu",)), lambda _now: True, parts=True)
     return made
 
 
@@ -101,7 +105,7 @@ def half(world: World, model: str, hint: str = "", **other: object) -> JobId:
 
 
 def devices(world: World) -> dict[JobId, set[tuple[str, int]]]:
-    return {job.id: {(s.node, i) for s in job.shares for i in s.indices} for job in world.simulated.observe().jobs}
+    return {job.id: {(s.node, i) for s in job.allocations for i in s.indices} for job in world.simulated.observe().jobs}
 
 
 def test_pairs_share_a_gpu_once_all_are_taken_and_each_says_how_fast_it_is(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_a_pair_that_slurm_did_not_put_together_is_noticed_and_told(tmp_path: Pa
     where = devices(world)
     assert where[between.stranger] == where[host] == {("n1", 0)}
     assert where[guest] == {("n1", 1)}
-    with reading(world.path) as opened:
-        assert opened.surprises(report.id) == 1
+    with open_read_only(world.path) as opened:
+        assert opened.device_mismatches(report.id) == 1
     told = world.round().result.decision.targets[host]
     assert told.reasons[0].sentence == f"shares GPU 0 of n1 with job {between.stranger}, which no round put there"

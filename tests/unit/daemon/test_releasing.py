@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon.heartbeat import PAUSED, STOPPED, Heartbeat
-from slurmsched.daemon.releasing import nobody_schedules, release_all, what_is_known
-from slurmsched.model import Code, Hold, JobState, Operation, Reason, Result, Verb
-from slurmsched.settings.definition import Hook
+from slurmsched.daemon.cleanup import no_scheduler_alive, open_store_if_usable, release_all
+from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile
+from slurmsched.model import Hold, JobState, Operation, Reason, ReasonCode, Result, Verb
+from slurmsched.settings.definition import HookSettings
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.store import Store
 from tests.unit.daemon.world import World
@@ -42,7 +42,7 @@ def give_back(world: World, store: Store | None, only: set[str] | None = None) -
 def test_shapes_and_holds_of_ours_are_given_back_and_no_others(tmp_path: Path) -> None:
     world = displaced(tmp_path)
     assert give_back(world, world.store) == [
-        (Verb.RESHAPE, "1", Result.DONE),
+        (Verb.UPDATE, "1", Result.DONE),
         (Verb.RELEASE, "1", Result.DONE),
         (Verb.RELEASE, "3", Result.DONE),
     ]
@@ -70,8 +70,8 @@ def test_a_pause_does_not_keep_a_person_from_giving_back(tmp_path: Path) -> None
 
 def test_a_job_on_its_way_back_into_the_queue_is_waited_for(tmp_path: Path) -> None:
     world = displaced(tmp_path)
-    requeue = Operation(Verb.REQUEUE, "2", Reason(Code.NEWCOMER_FIRST))
-    world.store.journal.intend(1, [(0, requeue)], world.clock.now())
+    requeue = Operation(Verb.REQUEUE, "2", Reason(ReasonCode.NEWCOMER_FIRST))
+    world.store.journal.record_intents(1, [(0, requeue)], world.clock.now())
     world.simulated.execute([requeue])  # and then the daemon was killed
     assert world.cluster.jobs["2"].state is JobState.COMPLETING
     give_back(world, world.store)
@@ -85,7 +85,7 @@ def test_without_a_database_what_slurm_shows_of_us_is_given_back(tmp_path: Path,
     world.path.unlink()
     if spoil is not None:
         world.path.write_bytes(spoil)
-    store, warning = what_is_known(world.path, world.clock.now())
+    store, warning = open_store_if_usable(world.path, world.clock.now())
     assert store is None
     assert warning.endswith("as Slurm itself shows no other holds of ours")
     assert give_back(world, store) == [(Verb.RELEASE, "3", Result.DONE)]
@@ -94,7 +94,7 @@ def test_without_a_database_what_slurm_shows_of_us_is_given_back(tmp_path: Path,
 
 
 def test_a_database_that_nobody_has_made_is_not_made_for_it(tmp_path: Path) -> None:
-    assert what_is_known(tmp_path / "none.db", 1.0)[0] is None
+    assert open_store_if_usable(tmp_path / "none.db", 1.0)[0] is None
     assert not (tmp_path / "none.db").exists()
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_keeps_nobody_from_giving_back_and_is_told(tmp_path: Path) -
 def test_the_watchdog_acts_only_when_nobody_schedules(
     tmp_path: Path, beat: tuple[float, str] | None, nobody: bool
 ) -> None:
-    hook = Hook(heartbeat=str(tmp_path / "heartbeat"), stale_after=900.0)
+    hook = HookSettings(heartbeat=str(tmp_path / "heartbeat"), stale_after=900.0)
     if beat is not None:
-        Heartbeat(tmp_path / "heartbeat").beat(*beat, 300.0)
-    assert nobody_schedules(hook, now=1100.0) is nobody
+        HeartbeatFile(tmp_path / "heartbeat").write(*beat, 300.0)
+    assert no_scheduler_alive(hook, now=1100.0) is nobody

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.simulated import Submission
-from slurmsched.daemon.spool import checkpointed
+from slurmsched.daemon.job_reports import checkpointed_jobs
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
 from slurmsched.model import JobId, Request
-from slurmsched.settings.definition import Reports
+from slurmsched.settings.definition import ReportSettings
 from tests.builders import job, share
 from tests.unit.daemon.world import DAY, World
 
 
 def reporting(folder: Path) -> World:
     world = World(folder)
-    world.settings = replace(world.settings, reports=Reports(spool=str(folder)))
+    world.settings = replace(world.settings, reports=ReportSettings(spool=str(folder)))
     return world
 
 
@@ -42,9 +42,9 @@ def test_a_round_remembers_what_a_job_reports(tmp_path: Path) -> None:
     say(world, number)
     report = world.round()
     assert report.result.situation.knowledge.own == {}, "one point says nothing of ratios"
-    (point,) = world.store.measurements.measured([number])[number]
+    (point,) = world.store.measurements.rates([number])[number]
     assert (point.gpu_type, point.gpus, point.rate) == ("v100", 4, 2.0)
-    assert world.store.remembering.memory(report.snapshot, "synergy").measured == {number: (point,)}
+    assert world.store.state.load_state(report.snapshot, "synergy").measured == {number: (point,)}
 
 
 @pytest.mark.parametrize(("stage", "least", "most"), [(Stage.CHECKPOINTED, 0, 10), (Stage.RUNNING, 30, 60)])
@@ -76,5 +76,5 @@ def test_a_displaced_job_that_says_it_is_saved_is_requeued_at_once(
 def test_who_is_saved(tmp_path: Path, report: dict[str, object], saved: bool) -> None:
     plain = Report("1", 0, Stage.CHECKPOINTED, 1.0, 5, 5, 5.0, 1.0)
     Spool(tmp_path, "1").write(replace(plain, **report))  # type: ignore[arg-type]  # rows
-    found = checkpointed(tmp_path, [job(1, on=[share()])], lambda _user: os.getuid())
+    found = checkpointed_jobs(tmp_path, [job(1, on=[share()])], lambda _user: os.getuid())
     assert found == (frozenset({"1"}) if saved else frozenset())

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.simulated import Disturbance, Disturbances, Happening, SimulatedBackend
-from slurmsched.daemon.scheduling import one_round
-from slurmsched.model import Code, Hold, Result, Verb
-from slurmsched.settings.definition import Manage, Mode
+from slurmsched.backends.simulated import Fault, FaultPlan, SimulatedBackend, SimulatedEventKind
+from slurmsched.daemon.scheduler import schedule_round
+from slurmsched.model import Hold, ReasonCode, Result, Verb
+from slurmsched.settings.definition import ManageSettings, Mode
 from slurmsched.store.errors import FullStoreError
 from tests.builders import node
 from tests.unit.daemon.world import World
@@ -161,8 +161,8 @@ def test_a_pause_in_the_middle_of_a_round_is_heeded_before_the_next_batch(tmp_pa
     def tick() -> None:
         elsewhere.switches.pause("root", "", 1.0)
 
-    outcomes = one_round(world.site(), world.store, world.clock, tick=tick).outcomes
-    assert {outcome.operation.verb for outcome in outcomes if outcome.result is DONE} <= {Verb.NOTIFY, Verb.RESHAPE}
+    outcomes = schedule_round(world.site(), world.store, world.clock, tick=tick).outcomes
+    assert {outcome.operation.verb for outcome in outcomes if outcome.result is DONE} <= {Verb.NOTIFY, Verb.UPDATE}
     assert world.where() == {"1": ("n1",), "2": ()}
     assert world.store.journal.open_intents() == ()
     elsewhere.close()
@@ -171,7 +171,7 @@ def test_a_pause_in_the_middle_of_a_round_is_heeded_before_the_next_batch(tmp_pa
 def test_a_stop_in_the_middle_of_a_round_finishes_what_is_in_hand(tmp_path: Path) -> None:
     world = displacing(tmp_path)
     asked: list[bool] = []
-    report = one_round(
+    report = schedule_round(
         world.site(), world.store, world.clock, tick=lambda: asked.append(True), stopping=lambda: bool(asked)
     )
     assert {outcome.detail for outcome in report.outcomes if outcome.result is BLOCKED} == {"the daemon is stopping"}
@@ -180,7 +180,7 @@ def test_a_stop_in_the_middle_of_a_round_finishes_what_is_in_hand(tmp_path: Path
 
 
 def test_a_poll_that_nobody_answers_is_recorded_and_the_next_round_goes_on(tmp_path: Path) -> None:
-    world = World(tmp_path, disturbances=Disturbances(unanswered_polls=frozenset({1})))
+    world = World(tmp_path, disturbances=FaultPlan(unanswered_polls=frozenset({1})))
     world.submit(2)
     with pytest.raises(UnreachableError):
         world.round()
@@ -194,7 +194,7 @@ def test_a_poll_that_nobody_answers_is_recorded_and_the_next_round_goes_on(tmp_p
 def test_an_execution_that_is_broken_off_is_read_back_by_the_next_round(
     tmp_path: Path, execution: int, answered: int
 ) -> None:
-    world = displacing(tmp_path, disturbances=Disturbances(broken_off={execution: answered}))
+    world = displacing(tmp_path, disturbances=FaultPlan(interrupted_executions={execution: answered}))
     undisturbed = displacing(tmp_path_beside(tmp_path))
     undisturbed.rounds(3)
     broken = 0
@@ -217,8 +217,8 @@ def tmp_path_beside(tmp_path: Path) -> Path:
 
 
 def test_a_job_that_is_cancelled_between_plan_and_apply_is_overtaken(tmp_path: Path) -> None:
-    cancelled = Disturbance(Happening.CANCELLED, "1")
-    world = World(tmp_path, disturbances=Disturbances(before_execution={1: (cancelled,)}))
+    cancelled = Fault(SimulatedEventKind.CANCELLED, "1")
+    world = World(tmp_path, disturbances=FaultPlan(before_execution={1: (cancelled,)}))
     world.submit(2)
     outcomes = world.round().outcomes
     assert outcomes
@@ -229,9 +229,9 @@ def test_a_job_that_is_cancelled_between_plan_and_apply_is_overtaken(tmp_path: P
 
 def test_a_victim_that_ends_during_its_lead_is_overtaken_and_its_place_is_used(tmp_path: Path) -> None:
     world = displacing(tmp_path)
-    ends = Disturbance(Happening.CANCELLED, "1")
+    ends = Fault(SimulatedEventKind.CANCELLED, "1")
     world.simulated = SimulatedBackend(
-        world.cluster, world.clock, disturbances=Disturbances(timed=((world.clock.now() + 10, ends),))
+        world.cluster, world.clock, faults=FaultPlan(timed=((world.clock.now() + 10, ends),))
     )
     world.backend = world.simulated
     world.round()
@@ -242,9 +242,9 @@ def test_a_victim_that_ends_during_its_lead_is_overtaken_and_its_place_is_used(t
 @pytest.mark.parametrize("execution", range(1, 8))
 def test_when_a_node_dies_in_a_round_nothing_stays_behind_that_nobody_knows_of(tmp_path: Path, execution: int) -> None:
     world = displacing(tmp_path)
-    dies = Disturbance(Happening.NODE_DOWN, "n1")
+    dies = Fault(SimulatedEventKind.NODE_DOWN, "n1")
     world.simulated = SimulatedBackend(
-        world.cluster, world.clock, disturbances=Disturbances(before_execution={execution: (dies,)})
+        world.cluster, world.clock, faults=FaultPlan(before_execution={execution: (dies,)})
     )
     world.backend = world.simulated
     world.rounds(3)
@@ -262,12 +262,12 @@ def test_a_start_that_does_not_happen_is_taken_back(tmp_path: Path) -> None:
     world.simulated = SimulatedBackend(
         world.cluster,
         world.clock,
-        disturbances=Disturbances(before_execution={2: (Disturbance(Happening.NODE_DRAINED, "n1"),)}),
+        faults=FaultPlan(before_execution={2: (Fault(SimulatedEventKind.NODE_DRAINED, "n1"),)}),
     )
     world.backend = world.simulated
     outcomes = world.round().outcomes
     assert ("release", "1", "undone") in done(world)
-    assert Code.NOT_STARTED in {outcome.operation.reason.code for outcome in outcomes}
+    assert ReasonCode.NOT_STARTED in {outcome.operation.reason.code for outcome in outcomes}
     assert world.held() == {"1"}
     assert world.pinned() == set()
 
@@ -278,7 +278,7 @@ def test_a_job_that_did_not_start_is_tried_again_after_a_while(tmp_path: Path) -
     world.simulated = SimulatedBackend(
         world.cluster,
         world.clock,
-        disturbances=Disturbances(before_execution={2: (Disturbance(Happening.NODE_DRAINED, "n1"),)}),
+        faults=FaultPlan(before_execution={2: (Fault(SimulatedEventKind.NODE_DRAINED, "n1"),)}),
     )
     world.backend = world.simulated
     world.rounds(1)
@@ -353,7 +353,7 @@ def test_a_job_that_is_no_longer_managed_is_given_back_and_the_others_are_not(tm
     world.submit(8, qos="private")
     world.rounds(1)
     assert world.held() == {"2", "3"}
-    world.settings = replace(world.settings, manage=Manage(qos=("private",), opt_in=False))
+    world.settings = replace(world.settings, manage=ManageSettings(qos=("private",), opt_in=False))
     world.rounds(1)
     assert world.held() == {"3"}
 

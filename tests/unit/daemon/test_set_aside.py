@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon.releasing import release_all
+from slurmsched.daemon.cleanup import release_all
 from slurmsched.model import Hold, JobState, Result, Verb
-from slurmsched.rounds.set_aside import LONGEST
-from slurmsched.settings.definition import Manage, Mode
+from slurmsched.rounds.set_aside import MAX_HOLD
+from slurmsched.settings.definition import ManageSettings, Mode
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
 from tests.unit.daemon.world import PERIOD, World
@@ -20,7 +20,7 @@ PARTITION = "gpu"
 
 def hiding(folder: Path, **other: object) -> tuple[World, Hiding]:
     world = World(folder, **other)  # type: ignore[arg-type]  # what a test says of its world
-    world.settings = replace(world.settings, manage=Manage(partitions=(PARTITION,)))
+    world.settings = replace(world.settings, manage=ManageSettings(partitions=(PARTITION,)))
     backend = Hiding(world.simulated)
     world.backend = backend
     return world, backend
@@ -130,19 +130,19 @@ def test_a_job_that_cannot_be_read_waits_behind_the_managed_ones(tmp_path: Path)
 def test_it_is_let_go_in_a_round_in_which_nobody_waits_for_resources(tmp_path: Path) -> None:
     world, _ = waiting_beside_one_that_cannot_be_read(tmp_path)
     world.rounds(1)
-    world.cluster.life.cancel(world.cluster.jobs["2"], world.cluster.now)
+    world.cluster.lifecycle.cancel(world.cluster.jobs["2"], world.cluster.now)
     world.rounds(1)
     assert world.held() == set()
 
 
 def test_it_is_let_go_after_a_day_even_if_somebody_waits(tmp_path: Path) -> None:
     world, _ = waiting_beside_one_that_cannot_be_read(tmp_path)
-    world.simulated.submit(replace(world.cluster.jobs["1"].submission, work=10 * LONGEST, comment=""))
+    world.simulated.submit(replace(world.cluster.jobs["1"].submission, work=10 * MAX_HOLD, comment=""))
     world.rounds(1)
-    world.later(LONGEST / 2)
+    world.later(MAX_HOLD / 2)
     world.rounds(1)
     assert "3" in world.held()
-    world.later(LONGEST / 2)
+    world.later(MAX_HOLD / 2)
     world.rounds(1)
     assert "3" not in world.held()
     world.rounds(2)
@@ -159,8 +159,8 @@ def test_it_is_managed_as_usual_once_it_can_be_read(tmp_path: Path) -> None:
     asked = world.store.database.rows("SELECT original, owner FROM jobs WHERE id = '3'")[0]
     assert '"gpus":8' in asked["original"]
     assert asked["owner"] == "alice"
-    world.cluster.life.cancel(world.cluster.jobs["1"], world.cluster.now)
-    world.cluster.life.cancel(world.cluster.jobs["2"], world.cluster.now)
+    world.cluster.lifecycle.cancel(world.cluster.jobs["1"], world.cluster.now)
+    world.cluster.lifecycle.cancel(world.cluster.jobs["2"], world.cluster.now)
     world.rounds(2)
     assert world.where() == {"3": ("n1",)}
 
@@ -175,7 +175,7 @@ def test_where_slurm_places_jobs_that_cannot_be_read_are_not_held(tmp_path: Path
 
 def test_in_a_partition_that_is_not_managed_it_is_left_alone(tmp_path: Path) -> None:
     world, _ = waiting_beside_one_that_cannot_be_read(tmp_path)
-    world.settings = replace(world.settings, manage=Manage(partitions=("other",)))
+    world.settings = replace(world.settings, manage=ManageSettings(partitions=("other",)))
     world.rounds(1)
     assert world.cluster.jobs["3"].hold is Hold.NONE
 
@@ -204,7 +204,7 @@ def test_no_node_is_given_twice_while_its_job_cannot_be_read(tmp_path: Path) -> 
 
 def test_release_goes_on_until_a_job_that_cannot_be_read_is_seen_to_be_let_go(tmp_path: Path) -> None:
     world, backend = displaced(tmp_path)
-    backend.choose = lambda seen: frozenset({"1"} if seen.job["1"].state is not JobState.RUNNING else ())
+    backend.choose = lambda seen: frozenset({"1"} if seen.jobs_by_id["1"].state is not JobState.RUNNING else ())
     world.round()
     backend.simply_ignores = 2
     released = release_all(world.backend, world.store, world.clock, 60.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon import spool as reading
-from slurmsched.daemon.spool import read_reports, uid_of
-from slurmsched.jobside.report import LONGEST, Report, Stage, encode
+from slurmsched.daemon import job_reports as reading
+from slurmsched.daemon.job_reports import read_reports, uid_of
+from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, encode_report
 from slurmsched.jobside.spool import Spool
 from slurmsched.model import Job
 from tests.builders import job, share
@@ -47,10 +47,14 @@ def test_a_report_is_found_under_its_owners_number(tmp_path: Path) -> None:
     ("put", "said"),
     [
         pytest.param(lambda file: file.write_bytes(b"\0" * 100), "is no JSON", id="garbage"),
-        pytest.param(lambda file: file.write_bytes(b" " * (LONGEST + 1)), "longer than", id="a file that is too long"),
+        pytest.param(
+            lambda file: file.write_bytes(b" " * (MAX_REPORT_BYTES + 1)), "longer than", id="a file that is too long"
+        ),
         pytest.param(lambda file: file.touch(), "is no JSON", id="an empty file"),
-        pytest.param(lambda file: file.write_bytes(encode(report("2"))[:80]), "is no JSON", id="half a report"),
-        pytest.param(lambda file: file.write_bytes(b"9" * LONGEST), "not of version", id="a number of 4096 digits"),
+        pytest.param(lambda file: file.write_bytes(encode_report(report("2"))[:80]), "is no JSON", id="half a report"),
+        pytest.param(
+            lambda file: file.write_bytes(b"9" * MAX_REPORT_BYTES), "not of version", id="a number of 4096 digits"
+        ),
         pytest.param(lambda file: file.symlink_to("1.json"), "cannot be read", id="a link to a report of his own"),
         pytest.param(lambda file: file.symlink_to("/etc/passwd"), "cannot be read", id="a link to another file"),
         pytest.param(lambda file: file.mkdir(), "no plain file", id="a folder"),
@@ -73,7 +77,7 @@ def test_what_is_no_report_is_named_and_the_others_are_read(
 
 def test_a_folder_that_somebody_else_made_is_not_looked_into(tmp_path: Path) -> None:
     (tmp_path / str(OTHER)).mkdir()
-    (tmp_path / str(OTHER) / "1.json").write_bytes(encode(report()))
+    (tmp_path / str(OTHER) / "1.json").write_bytes(encode_report(report()))
     found, (complaint,) = read(tmp_path, running(("1", "mallory")))
     assert not found
     assert (
@@ -115,7 +119,7 @@ def test_who_reports_about_anothers_job_is_named_and_not_read(tmp_path: Path) ->
 
 
 def test_who_floods_the_spool_is_named_and_slows_nobody_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LISTED", 5)
+    monkeypatch.setattr(reading, "MAX_LISTED", 5)
     Spool(tmp_path, "1").write(report())
     for number in range(5):
         (tmp_path / str(ME) / f"x{number}").touch()
@@ -128,7 +132,7 @@ def test_who_floods_the_spool_is_named_and_slows_nobody_down(tmp_path: Path, mon
 def test_names_that_are_no_text_disturb_nobody(tmp_path: Path) -> None:
     Spool(tmp_path, "1").write(report())
     for name in (b"\xff\xfe.json", "\u202e1.json".encode(), b"2.json\n", b"..json"):
-        (tmp_path / str(ME) / os.fsdecode(name)).write_bytes(encode(report()))
+        (tmp_path / str(ME) / os.fsdecode(name)).write_bytes(encode_report(report()))
     assert read(tmp_path, running(("1", "alice"), ("2", "mallory"))) == ({"1"}, [])
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurmsched.doctor.finding import Verdict
-from slurmsched.doctor.own import LATEST, about_overruled
-from slurmsched.model import Code, Operation, Reason, Verb
-from slurmsched.store.reading import reading
+from slurmsched.doctor.installation import ROUNDS_EXAMINED, check_lifted_holds
+from slurmsched.model import Operation, Reason, ReasonCode, Verb
+from slurmsched.store.read_only import open_read_only
 from tests.unit.daemon.world import PERIOD, World
 
 
 def found_by(world: World) -> list[Verdict]:
-    with reading(world.path) as opened:
-        return [finding.verdict for finding in about_overruled(opened.overruled(opened.rounds(LATEST)[-1].started))]
+    with open_read_only(world.path) as opened:
+        return [
+            finding.verdict
+            for finding in check_lifted_holds(opened.lifted_holds(opened.rounds(ROUNDS_EXAMINED)[-1].started))
+        ]
 
 
 def two_hosts(folder: Path) -> tuple[World, World]:
@@ -33,7 +36,7 @@ def test_a_daemon_whose_holds_another_lifts_in_several_rounds_says_so(tmp_path: 
         one.later(PERIOD)
         other.round()
         one.later(PERIOD)
-    assert Verdict.MEND in found_by(one) + found_by(other)
+    assert Verdict.PROBLEM in found_by(one) + found_by(other)
 
 
 def test_a_daemon_that_is_alone_says_nothing(tmp_path: Path) -> None:
@@ -51,9 +54,9 @@ def test_a_person_who_releases_once_is_no_scheduler(tmp_path: Path) -> None:
     waiting = world.submit(8)
     world.rounds(2)
     assert waiting in world.held()
-    release = Operation(Verb.RELEASE, waiting, Reason(Code.GIVE_BACK))
+    release = Operation(Verb.RELEASE, waiting, Reason(ReasonCode.GIVE_BACK))
     world.simulated.execute((release,))
     world.rounds(2)
-    with reading(world.path) as opened:
-        assert list(opened.overruled(0.0).values()) == [(waiting,)]
+    with open_read_only(world.path) as opened:
+        assert list(opened.lifted_holds(0.0).values()) == [(waiting,)]
     assert found_by(world) == []

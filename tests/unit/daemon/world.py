@@ -8,18 +8,27 @@ from pathlib import Path
 
 from slurmsched.backends.protocol import Backend
 from slurmsched.backends.simulated import (
-    CALM,
-    Cluster,
-    Disturbances,
-    JobSubmit,
+    NO_FAULTS,
+    FaultPlan,
+    JobSubmitHook,
     SimulatedBackend,
     Submission,
     VirtualClock,
+    VirtualCluster,
 )
-from slurmsched.daemon.scheduling import RoundReport, Site, one_round
+from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, JobId, JobState, Node, Request
-from slurmsched.settings.definition import Guards, Hook, Manage, Mode, Policy, Rounds, Settings, Storage
+from slurmsched.settings.definition import (
+    GuardSettings,
+    HookSettings,
+    ManageSettings,
+    Mode,
+    PolicySettings,
+    RoundSettings,
+    Settings,
+    StorageSettings,
+)
 from slurmsched.store.store import Store
 from tests.builders import node
 
@@ -31,11 +40,11 @@ DAY = 86400.0
 def settings_in(folder: Path, mode: Mode = Mode.ENFORCE) -> Settings:
     """Rounds every five minutes in order of attained service, everything movable, all files in `folder`."""
     return Settings(
-        rounds=Rounds(mode=mode, period=PERIOD),
-        policy=Policy(order="las", las_queues=(20_000.0,)),
-        guards=Guards(min_run_time=0.0),
-        hook=Hook(heartbeat=str(folder / "heartbeat"), disable_file=str(folder / "disable")),
-        storage=Storage(path=str(folder / "synsched.db")),
+        rounds=RoundSettings(mode=mode, period=PERIOD),
+        policy=PolicySettings(order="las", las_queues=(20_000.0,)),
+        guards=GuardSettings(min_run_time=0.0),
+        hook=HookSettings(heartbeat=str(folder / "heartbeat"), disable_file=str(folder / "disable")),
+        storage=StorageSettings(path=str(folder / "synsched.db")),
     )
 
 
@@ -46,16 +55,16 @@ class World:
     folder: Path
     nodes: Iterable[Node] = (node("n1"),)
     mode: Mode = Mode.ENFORCE
-    disturbances: Disturbances = CALM
+    disturbances: FaultPlan = NO_FAULTS
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(START))
 
     def __post_init__(self) -> None:
         self.settings = settings_in(self.folder, self.mode)
         self.knowledge = Knowledge()
         self.hook_holds = self.mode is Mode.ENFORCE
-        hook = JobSubmit(Manage(), lambda _now: self.hook_holds)
-        self.cluster = Cluster(self.nodes, start=self.clock.now(), hook=hook)
-        self.simulated = SimulatedBackend(self.cluster, self.clock, disturbances=self.disturbances)
+        hook = JobSubmitHook(ManageSettings(), lambda _now: self.hook_holds)
+        self.cluster = VirtualCluster(self.nodes, start=self.clock.now(), hook=hook)
+        self.simulated = SimulatedBackend(self.cluster, self.clock, faults=self.disturbances)
         self.backend: Backend = self.simulated
         self.store = self.opened()
 
@@ -77,8 +86,8 @@ class World:
     def in_mode(self, mode: Mode) -> None:
         self.settings = replace(self.settings, rounds=replace(self.settings.rounds, mode=mode))
 
-    def site(self) -> Site:
-        return Site(self.settings, self.backend, self.knowledge)
+    def site(self) -> SchedulerContext:
+        return SchedulerContext(self.settings, self.backend, self.knowledge)
 
     def submit(self, gpus: int, hint: str = "ckpt=usr1@30", work: float = DAY, **other: object) -> JobId:
         request = Request(gpus=gpus, gpus_per_node=gpus, cpus=3 * gpus)
@@ -87,7 +96,7 @@ class World:
 
     def round(self) -> RoundReport:
         """One round now."""
-        return one_round(self.site(), self.store, self.clock)
+        return schedule_round(self.site(), self.store, self.clock)
 
     def rounds(self, count: int) -> None:
         """So many, a period apart."""
@@ -115,6 +124,6 @@ class World:
         """Waiting jobs that do not stand as they were submitted."""
         return {
             job.id
-            for job in self.simulated.observe().in_state(JobState.PENDING)
-            if job.standing != self.cluster.jobs[job.id].submission.request
+            for job in self.simulated.observe().jobs_in_state(JobState.PENDING)
+            if job.current_request != self.cluster.jobs[job.id].submission.request
         }

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from slurmsched.backends.simulated import Submission
-from slurmsched.demo.race import Frame, RaceError, run
-from slurmsched.demo.world import Arrival, Habits, arrivals, cluster_nodes
+from slurmsched.demo.race import RaceError, RaceFrame, run_race
+from slurmsched.demo.workload import Arrival, WorkloadParameters, cluster_nodes, generate_arrivals
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import JobState, Request, Result
-from slurmsched.settings.definition import Policy, Settings
+from slurmsched.settings.definition import PolicySettings, Settings
 
 NODES = cluster_nodes("v100:1x8,k80:1x8")
-WORKLOAD = arrivals(np.random.default_rng(2), NODES, 25, Habits(sizes={1: 5, 2: 3, 4: 2, 8: 1}, load=1.5))
+WORKLOAD = generate_arrivals(
+    np.random.default_rng(2), NODES, 25, WorkloadParameters(size_weights={1: 5, 2: 3, 4: 2, 8: 1}, load=1.5)
+)
 
 
 def image_job(at: float, gpus: int, work: float) -> Arrival:
@@ -22,19 +24,19 @@ def image_job(at: float, gpus: int, work: float) -> Arrival:
 
 
 def test_both_finish_every_job_and_the_figures_are_the_same_each_time() -> None:
-    first = run(NODES, WORKLOAD)
+    first = run_race(NODES, WORKLOAD)
     assert first.plain.finished == first.rounds.finished == first.plain.jobs == first.rounds.jobs == 25
-    assert first == run(NODES, WORKLOAD)
+    assert first == run_race(NODES, WORKLOAD)
 
 
 def test_plain_slurm_never_restarts_a_job_and_has_no_rounds() -> None:
-    plain = run(NODES, WORKLOAD).plain
+    plain = run_race(NODES, WORKLOAD).plain
     assert (plain.restarts, plain.rounds) == (0, 0)
 
 
 def test_every_operation_of_the_rounds_is_done_as_read_back() -> None:
     became: list[Result] = []
-    run(NODES, WORKLOAD, on_round=lambda frame: became.extend(o.result for o in frame.report.outcomes))
+    run_race(NODES, WORKLOAD, on_round=lambda frame: became.extend(o.result for o in frame.report.outcomes))
     assert became
     assert set(became) <= {Result.DONE, Result.OVERTAKEN}
 
@@ -42,44 +44,44 @@ def test_every_operation_of_the_rounds_is_done_as_read_back() -> None:
 def test_no_job_of_the_rounds_runs_slower_than_at_its_gpu_share() -> None:
     known, nodes = shipped_profiles(), {node.name: node for node in NODES}
 
-    def check(frame: Frame) -> None:
-        for job in frame.report.snapshot.in_state(JobState.RUNNING):
-            assert known.relative_speed(job, job.shares, nodes) >= 1.0 - 1e-9
+    def check(frame: RaceFrame) -> None:
+        for job in frame.report.snapshot.jobs_in_state(JobState.RUNNING):
+            assert known.relative_speed(job, job.allocations, nodes) >= 1.0 - 1e-9
 
-    run(NODES, WORKLOAD, on_round=check)
+    run_race(NODES, WORKLOAD, on_round=check)
 
 
 def test_a_running_job_has_exactly_what_was_decided_for_it() -> None:
-    def check(frame: Frame) -> None:
-        running = {job.id: job for job in frame.report.snapshot.in_state(JobState.RUNNING)}
+    def check(frame: RaceFrame) -> None:
+        running = {job.id: job for job in frame.report.snapshot.jobs_in_state(JobState.RUNNING)}
         for target in frame.report.result.decision.targets.values():
             if target.job in running:
-                decided = {share.node: share.resources for share in target.shares}
-                assert {share.node: share.resources for share in running[target.job].shares} == decided
+                decided = {share.node: share.resources for share in target.allocations}
+                assert {share.node: share.resources for share in running[target.job].allocations} == decided
 
-    run(NODES, WORKLOAD, on_round=check)
+    run_race(NODES, WORKLOAD, on_round=check)
 
 
 def test_a_lone_cpu_hungry_job_is_given_the_cores_nobody_else_wants() -> None:
-    comparison = run(cluster_nodes("v100:1x8"), [image_job(0.0, 2, 10_000.0)])
+    comparison = run_race(cluster_nodes("v100:1x8"), [image_job(0.0, 2, 10_000.0)])
     assert comparison.plain.mean_jct == 10_000
     assert comparison.rounds.mean_jct == pytest.approx(10_000 / 2.1, abs=300)
 
 
 def test_a_frame_shows_both_clusters_at_the_same_moment() -> None:
-    frames: list[Frame] = []
-    run(NODES, WORKLOAD[:5], on_round=frames.append)
+    frames: list[RaceFrame] = []
+    run_race(NODES, WORKLOAD[:5], on_round=frames.append)
     assert [frame.elapsed for frame in frames] == sorted(frame.elapsed for frame in frames)
     assert all(frame.plain.time == frame.report.snapshot.time for frame in frames)
 
 
 def test_the_order_of_the_settings_is_followed() -> None:
-    settings = Settings(policy=Policy(order="fifo"))
+    settings = Settings(policy=PolicySettings(order="fifo"))
     names: set[str] = set()
-    run(NODES, WORKLOAD[:5], settings, on_round=lambda frame: names.add(frame.report.result.decision.policy))
+    run_race(NODES, WORKLOAD[:5], settings, on_round=lambda frame: names.add(frame.report.result.decision.policy))
     assert names == {"synergy"}
 
 
 def test_a_job_that_can_never_run_is_said_and_not_waited_for() -> None:
     with pytest.raises(RaceError, match="1 jobs can never run"):
-        run(NODES, [image_job(0.0, 9, 10.0)])
+        run_race(NODES, [image_job(0.0, 9, 10.0)])

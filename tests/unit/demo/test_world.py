@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.backends.simulated import Cluster
-from slurmsched.demo.world import Habits, WorldError, arrivals, cluster_nodes
+from slurmsched.backends.simulated import VirtualCluster
+from slurmsched.demo.workload import WorkloadError, WorkloadParameters, cluster_nodes, generate_arrivals
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import JobState, parse_hints
 
@@ -38,26 +38,28 @@ def test_a_cluster_is_written_type_by_type() -> None:
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused_with_an_example(spec: str) -> None:
-    with pytest.raises(WorldError, match=r"write TYPE|name each"):
+    with pytest.raises(WorkloadError, match=r"write TYPE|name each"):
         cluster_nodes(spec)
 
 
 def test_a_job_larger_than_every_type_is_refused() -> None:
-    with pytest.raises(WorldError, match="16 GPUs"):
-        arrivals(np.random.default_rng(1), cluster_nodes("v100:1x8"), 1, Habits(sizes={16: 1}))
+    with pytest.raises(WorkloadError, match="16 GPUs"):
+        generate_arrivals(
+            np.random.default_rng(1), cluster_nodes("v100:1x8"), 1, WorkloadParameters(size_weights={16: 1})
+        )
 
 
 @given(st.integers(0, 1000))
 def test_every_job_of_the_workload_can_start_on_the_empty_cluster(seed: int) -> None:
-    for arrival in arrivals(np.random.default_rng(seed), NODES, 5):
-        cluster = Cluster(NODES)
+    for arrival in generate_arrivals(np.random.default_rng(seed), NODES, 5):
+        cluster = VirtualCluster(NODES)
         cluster.submit(arrival.submission)
         cluster.advance(0)
-        assert cluster.snapshot().job["1"].state is JobState.RUNNING
+        assert cluster.snapshot().jobs_by_id["1"].state is JobState.RUNNING
 
 
 def test_jobs_ask_for_their_gpu_proportional_share() -> None:
-    for arrival in arrivals(np.random.default_rng(3), NODES, 50):
+    for arrival in generate_arrivals(np.random.default_rng(3), NODES, 50):
         request = arrival.submission.request
         assert request.cpus == 3 * request.gpus
         assert request.memory * request.nodes == 500 * 1024 * request.gpus // 8
@@ -65,21 +67,21 @@ def test_jobs_ask_for_their_gpu_proportional_share() -> None:
 
 def test_hints_are_understood_and_their_models_have_profiles() -> None:
     known = shipped_profiles()
-    for arrival in arrivals(np.random.default_rng(3), NODES, 200):
+    for arrival in generate_arrivals(np.random.default_rng(3), NODES, 200):
         hints = parse_hints(arrival.submission.comment)
         assert not hints.problems
         assert hints.task == known.models[hints.model or ""].task
 
 
 def test_the_same_seed_gives_the_same_workload_and_another_one_another() -> None:
-    first, again, other = (arrivals(np.random.default_rng(seed), NODES, 30) for seed in (5, 5, 6))
+    first, again, other = (generate_arrivals(np.random.default_rng(seed), NODES, 30) for seed in (5, 5, 6))
     assert first == again
     assert first != other
 
 
 def test_durations_and_load_are_those_of_the_paper() -> None:
-    habits = Habits(load=0.5, scale=1.0)
-    jobs = arrivals(np.random.default_rng(7), NODES, 4000, habits)
+    habits = WorkloadParameters(load=0.5, scale=1.0)
+    jobs = generate_arrivals(np.random.default_rng(7), NODES, 4000, habits)
     minutes = np.array([job.submission.work / 60 for job in jobs])
     assert minutes.min() >= 10**1.5
     assert minutes.max() <= 10**4

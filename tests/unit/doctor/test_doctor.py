@@ -11,34 +11,39 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
-from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
-from slurmsched.daemon.heartbeat import Beat
-from slurmsched.daemon.instance import Instance
-from slurmsched.doctor.cluster import about_clock, about_nodes, about_release, about_rights
-from slurmsched.doctor.configuration import about_configuration, parsed
-from slurmsched.doctor.examining import Instruments, examine
+from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
+from slurmsched.daemon.heartbeat import HeartbeatRecord, ProcessIdentity
+from slurmsched.doctor.examination import Probes, examine
 from slurmsched.doctor.finding import Finding, Verdict
-from slurmsched.doctor.own import (
-    REHEARSED,
-    about_daemons,
-    about_database,
-    about_export,
-    about_hook,
-    about_life,
-    about_switches,
+from slurmsched.doctor.installation import (
+    REHEARSAL_COMMENT,
+    check_daemons,
+    check_database,
+    check_export,
+    check_hook,
+    check_liveness,
+    check_reports,
+    check_spool,
+    check_switches,
 )
-from slurmsched.doctor.reports import about_reports, about_spool
-from slurmsched.model import NodeState, SetAside, parse_hints
-from slurmsched.report.liveness import Life, Liveness
-from slurmsched.report.status import Status
-from slurmsched.settings.definition import Manage, Mode, Nodes, Rounds, Settings, Storage
-from slurmsched.settings.loading import Loaded
-from slurmsched.store.rows import ComplaintRow
+from slurmsched.doctor.slurm import (
+    check_clock,
+    check_configuration,
+    check_nodes,
+    check_release,
+    check_rights,
+    parse_configuration,
+)
+from slurmsched.model import NodeState, SetAsideJob, parse_hints
+from slurmsched.report.status import ClusterStatus, Liveness, LivenessState
+from slurmsched.settings.definition import ManageSettings, Mode, NodeSettings, RoundSettings, Settings, StorageSettings
+from slurmsched.settings.file import LoadedSettings
+from slurmsched.store.rows import RejectedReportRow
 from slurmsched.store.store import Store
 from tests.builders import node, snapshot
 
 RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("*/show_config.txt"))
-ENFORCE = Settings(rounds=Rounds(mode=Mode.ENFORCE))
+ENFORCE = Settings(rounds=RoundSettings(mode=Mode.ENFORCE))
 GOOD = {
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_CORE_MEMORY",
@@ -55,7 +60,7 @@ def worst(findings: tuple[Finding, ...]) -> Verdict:
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda path: path.parent.name)
 def test_a_real_slurms_settings_are_read(file: Path) -> None:
-    configuration, as_of = parsed(file.read_text(encoding="utf-8"))
+    configuration, as_of = parse_configuration(file.read_text(encoding="utf-8"))
     assert configuration["SelectType"].startswith("select/")
     assert as_of is not None
     assert as_of > 1_700_000_000
@@ -64,87 +69,96 @@ def test_a_real_slurms_settings_are_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "verdict", "said"),
     [
-        pytest.param({}, Verdict.FINE, "has what rounds need", id="all as it should be"),
-        pytest.param({"SelectType": "select/linear"}, Verdict.MEND, "SelectType is select/linear", id="whole nodes"),
-        pytest.param({"SelectTypeParameters": "CR_CPU"}, Verdict.HINT, "memory is not scheduled", id="no memory"),
-        pytest.param({"GresTypes": "(null)"}, Verdict.MEND, "GresTypes has no gpu", id="no GPUs"),
-        pytest.param({"JobSubmitPlugins": "(null)"}, Verdict.MEND, "job_submit.lua is not in force", id="no hook"),
-        pytest.param({"JobRequeue": "0"}, Verdict.HINT, "JobRequeue is 0", id="no requeue"),
-        pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.HINT, "rl_enable", id="rate limits"),
+        pytest.param({}, Verdict.OK, "has what rounds need", id="all as it should be"),
+        pytest.param({"SelectType": "select/linear"}, Verdict.PROBLEM, "SelectType is select/linear", id="whole nodes"),
+        pytest.param({"SelectTypeParameters": "CR_CPU"}, Verdict.ADVICE, "memory is not scheduled", id="no memory"),
+        pytest.param({"GresTypes": "(null)"}, Verdict.PROBLEM, "GresTypes has no gpu", id="no GPUs"),
+        pytest.param({"JobSubmitPlugins": "(null)"}, Verdict.PROBLEM, "job_submit.lua is not in force", id="no hook"),
+        pytest.param({"JobRequeue": "0"}, Verdict.ADVICE, "JobRequeue is 0", id="no requeue"),
+        pytest.param({"SlurmctldParameters": "a,rl_enable"}, Verdict.ADVICE, "rl_enable", id="rate limits"),
     ],
 )
 def test_slurms_settings(changed: dict[str, str], verdict: Verdict, said: str) -> None:
-    (finding,) = about_configuration({**GOOD, **changed}, ENFORCE)
+    (finding,) = check_configuration({**GOOD, **changed}, ENFORCE)
     assert (finding.verdict, said in finding.sentence) == (verdict, True)
 
 
 def test_without_the_hook_only_enforcing_is_ill() -> None:
-    (finding,) = about_configuration({**GOOD, "JobSubmitPlugins": "(null)"}, Settings())
-    assert finding.verdict is Verdict.HINT
+    (finding,) = check_configuration({**GOOD, "JobSubmitPlugins": "(null)"}, Settings())
+    assert finding.verdict is Verdict.ADVICE
 
 
 @pytest.mark.parametrize(
     ("release", "verdict"),
     [
-        ("22.05.8", Verdict.FINE),
-        ("24.11.5", Verdict.FINE),
-        ("26.05.2", Verdict.FINE),
-        ("21.08.1", Verdict.HINT),
-        ("", Verdict.HINT),
+        ("22.05.8", Verdict.OK),
+        ("24.11.5", Verdict.OK),
+        ("26.05.2", Verdict.OK),
+        ("21.08.1", Verdict.ADVICE),
+        ("", Verdict.ADVICE),
     ],
 )
 def test_releases_that_are_tested(release: str, verdict: Verdict) -> None:
-    assert about_release(snapshot(release=release)).verdict is verdict
+    assert check_release(snapshot(release=release)).verdict is verdict
 
 
 @pytest.mark.parametrize(
     ("nodes", "manage", "said"),
     [
-        pytest.param([node(gpus=0)], Manage(partitions=("gpu",)), "no node has any", id="no GPUs at all"),
-        pytest.param([node(gpu_type="")], Manage(partitions=("gpu",)), "some have no type", id="GPUs without a type"),
-        pytest.param([node()], Manage(partitions=("gpux",)), "gpux, which does not exist", id="a mistyped partition"),
-        pytest.param([node()], Manage(), "only jobs with a synsched: hint are managed", id="nothing managed by place"),
-        pytest.param([node()], Manage(opt_in=False), "no job is managed", id="nothing managed at all"),
+        pytest.param([node(gpus=0)], ManageSettings(partitions=("gpu",)), "no node has any", id="no GPUs at all"),
+        pytest.param(
+            [node(gpu_type="")], ManageSettings(partitions=("gpu",)), "some have no type", id="GPUs without a type"
+        ),
+        pytest.param(
+            [node()], ManageSettings(partitions=("gpux",)), "gpux, which does not exist", id="a mistyped partition"
+        ),
+        pytest.param(
+            [node()], ManageSettings(), "only jobs with a synsched: hint are managed", id="nothing managed by place"
+        ),
+        pytest.param([node()], ManageSettings(opt_in=False), "no job is managed", id="nothing managed at all"),
     ],
 )
-def test_nodes_and_partitions(nodes: list[object], manage: Manage, said: str) -> None:
-    findings = tuple(about_nodes(snapshot(nodes), replace(ENFORCE, manage=manage)))  # type: ignore[arg-type]  # pytest rows
-    assert worst(findings) is not Verdict.FINE
+def test_nodes_and_partitions(nodes: list[object], manage: ManageSettings, said: str) -> None:
+    findings = tuple(check_nodes(snapshot(nodes), replace(ENFORCE, manage=manage)))  # type: ignore[arg-type]  # pytest rows
+    assert worst(findings) is not Verdict.OK
     assert said in " ".join(finding.sentence for finding in findings)
 
 
 @pytest.mark.parametrize(
     ("privilege", "settings", "verdict"),
     [
-        pytest.param(Privilege.NONE, Settings(), Verdict.FINE, id="looking needs no rights"),
-        pytest.param(Privilege.NONE, ENFORCE, Verdict.MEND, id="enforcing needs an Operator"),
-        pytest.param(Privilege.OPERATOR, ENFORCE, Verdict.FINE, id="an Operator may enforce"),
+        pytest.param(Privilege.NONE, Settings(), Verdict.OK, id="looking needs no rights"),
+        pytest.param(Privilege.NONE, ENFORCE, Verdict.PROBLEM, id="enforcing needs an Operator"),
+        pytest.param(Privilege.OPERATOR, ENFORCE, Verdict.OK, id="an Operator may enforce"),
         pytest.param(
-            Privilege.OPERATOR, replace(ENFORCE, nodes=Nodes(admin_comment=True)), Verdict.MEND, id="notes need more"
+            Privilege.OPERATOR,
+            replace(ENFORCE, nodes=NodeSettings(admin_comment=True)),
+            Verdict.PROBLEM,
+            id="notes need more",
         ),
         pytest.param(
             Privilege.ADMINISTRATOR,
-            replace(ENFORCE, nodes=Nodes(weights=True)),
-            Verdict.MEND,
+            replace(ENFORCE, nodes=NodeSettings(weights=True)),
+            Verdict.PROBLEM,
             id="weights need SlurmUser",
         ),
     ],
 )
 def test_rights(privilege: Privilege, settings: Settings, verdict: Verdict) -> None:
-    finding = about_rights(Identity("synsched", privilege), settings)
+    finding = check_rights(Identity("synsched", privilege), settings)
     assert finding.verdict is verdict
-    assert bool(finding.remedy) is (verdict is Verdict.MEND)
+    assert bool(finding.remedy) is (verdict is Verdict.PROBLEM)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "verdict"), [(1000.0, Verdict.FINE), (996.0, Verdict.FINE), (900.0, Verdict.MEND), (None, Verdict.HINT)]
+    ("theirs", "verdict"), [(1000.0, Verdict.OK), (996.0, Verdict.OK), (900.0, Verdict.PROBLEM), (None, Verdict.ADVICE)]
 )
 def test_the_clock(theirs: float | None, verdict: Verdict) -> None:
-    assert about_clock(1000.0, theirs).verdict is verdict
+    assert check_clock(1000.0, theirs).verdict is verdict
 
 
 def test_the_rehearsed_comment_is_one_that_a_hook_complains_about() -> None:
-    assert parse_hints(REHEARSED).problems
+    assert parse_hints(REHEARSAL_COMMENT).problems
 
 
 @pytest.mark.parametrize(
@@ -152,15 +166,15 @@ def test_the_rehearsed_comment_is_one_that_a_hook_complains_about() -> None:
     [
         pytest.param(
             "sbatch: synsched: unknown hint 'doctor': known are model (the job runs as if it had not been given)\n",
-            Verdict.FINE,
+            Verdict.OK,
             id="it complains",
         ),
-        pytest.param("sbatch: Job 7 to start at 2026-11-21T01:00:00\n", Verdict.MEND, id="it is silent"),
-        pytest.param("", Verdict.MEND, id="sbatch is silent"),
+        pytest.param("sbatch: Job 7 to start at 2026-11-21T01:00:00\n", Verdict.PROBLEM, id="it is silent"),
+        pytest.param("", Verdict.PROBLEM, id="sbatch is silent"),
     ],
 )
 def test_the_hook_answers_or_has_to_be_mended(said: str, verdict: Verdict) -> None:
-    assert about_hook(said).verdict is verdict
+    assert check_hook(said).verdict is verdict
 
 
 def _healthy(path: Path) -> None:
@@ -174,17 +188,17 @@ def _foreign(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "verdict"),
     [
-        pytest.param(_healthy, Verdict.FINE, id="a good one"),
-        pytest.param(lambda path: None, Verdict.HINT, id="none yet"),
-        pytest.param(lambda path: path.write_bytes(b"x" * 5000), Verdict.MEND, id="no database"),
-        pytest.param(_foreign, Verdict.MEND, id="another program's"),
-        pytest.param(lambda path: path.write_bytes(b""), Verdict.HINT, id="an empty one"),
+        pytest.param(_healthy, Verdict.OK, id="a good one"),
+        pytest.param(lambda path: None, Verdict.ADVICE, id="none yet"),
+        pytest.param(lambda path: path.write_bytes(b"x" * 5000), Verdict.PROBLEM, id="no database"),
+        pytest.param(_foreign, Verdict.PROBLEM, id="another program's"),
+        pytest.param(lambda path: path.write_bytes(b""), Verdict.ADVICE, id="an empty one"),
     ],
 )
 def test_the_database(tmp_path: Path, make: Callable[[Path], object], verdict: Verdict) -> None:
     path = tmp_path / "synsched.db"
     make(path)
-    (finding,) = about_database(path)
+    (finding,) = check_database(path)
     assert finding.verdict is verdict
 
 
@@ -194,29 +208,34 @@ def test_a_folder_that_others_may_write_to_keeps_rounds_from_running(tmp_path: P
     path.parent.mkdir()
     Store.open(path, 1.0).close()
     path.parent.chmod(mode)
-    (finding,) = about_database(path)
-    assert finding.verdict is Verdict.MEND
+    (finding,) = check_database(path)
+    assert finding.verdict is Verdict.PROBLEM
     assert f"chmod go-w {path.parent}" in finding.remedy
 
 
 def test_a_folder_that_is_not_there_has_to_be_made(tmp_path: Path) -> None:
-    (finding,) = about_database(tmp_path / "none" / "synsched.db")
-    assert finding.verdict is Verdict.MEND
+    (finding,) = check_database(tmp_path / "none" / "synsched.db")
+    assert finding.verdict is Verdict.PROBLEM
 
 
 @pytest.mark.parametrize(
     ("life", "verdict"),
-    [(Life.ALIVE, Verdict.FINE), (Life.NEVER, Verdict.HINT), (Life.LATE, Verdict.MEND), (Life.GONE, Verdict.MEND)],
+    [
+        (LivenessState.ALIVE, Verdict.OK),
+        (LivenessState.NEVER, Verdict.ADVICE),
+        (LivenessState.LATE, Verdict.PROBLEM),
+        (LivenessState.GONE, Verdict.PROBLEM),
+    ],
 )
-def test_the_daemon(life: Life, verdict: Verdict) -> None:
-    assert about_life(Liveness(life, "said", None, None), 0).verdict is verdict
+def test_the_daemon(life: LivenessState, verdict: Verdict) -> None:
+    assert check_liveness(Liveness(life, "said", None, None), 0).verdict is verdict
 
 
 def test_switches_that_are_set_are_hints(tmp_path: Path) -> None:
     file = tmp_path / "disable"
-    assert list(about_switches("", file)) == []
+    assert list(check_switches("", file)) == []
     file.touch()
-    assert [finding.remedy for finding in about_switches("paused by root", file)] == [
+    assert [finding.remedy for finding in check_switches("paused by root", file)] == [
         "'synsched resume' goes on",
         "remove it to go on",
     ]
@@ -226,31 +245,29 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_pat
     def silent() -> str:
         raise UnreachableError("slurmctld does not answer: see 'scontrol ping'")
 
-    def no_status() -> Status:
+    def no_status() -> ClusterStatus:
         raise UnreachableError("never asked: there is no database")
 
-    backend = SimulatedBackend(Cluster([node(state=NodeState.UP)]), VirtualClock())
-    loaded = Loaded(replace(ENFORCE, storage=Storage(path=str(tmp_path / "synsched.db"))))
-    found = list(
-        examine(loaded, Instruments(lambda: backend, silent, lambda _comment: "", no_status, tuple, lambda: 0.0))
-    )
-    assert [finding.topic for finding in found if finding.verdict is Verdict.MEND] == ["slurm.conf"]
+    backend = SimulatedBackend(VirtualCluster([node(state=NodeState.UP)]), VirtualClock())
+    loaded = LoadedSettings(replace(ENFORCE, storage=StorageSettings(path=str(tmp_path / "synsched.db"))))
+    found = list(examine(loaded, Probes(lambda: backend, silent, lambda _comment: "", no_status, tuple, lambda: 0.0)))
+    assert [finding.topic for finding in found if finding.verdict is Verdict.PROBLEM] == ["slurm.conf"]
     assert {"settings", "Slurm", "GPUs", "rights", "database", "rounds"} <= {finding.topic for finding in found}
-    assert all(finding.remedy for finding in found if finding.verdict is not Verdict.FINE)
+    assert all(finding.remedy for finding in found if finding.verdict is not Verdict.OK)
 
 
 def test_a_spool_that_is_not_set_is_no_topic() -> None:
-    assert list(about_spool("", Path("synsched.db"))) == []
+    assert list(check_spool("", Path("synsched.db"))) == []
 
 
 @pytest.mark.parametrize(
     ("mode", "verdict"),
     [
-        pytest.param(0o1777, Verdict.FINE, id="as /tmp"),
-        pytest.param(0o777, Verdict.MEND, id="open to all, and nobody's is safe"),
-        pytest.param(0o3773, Verdict.FINE, id="for jobs and the group of the daemon"),
-        pytest.param(0o755, Verdict.MEND, id="closed"),
-        pytest.param(None, Verdict.MEND, id="not there"),
+        pytest.param(0o1777, Verdict.OK, id="as /tmp"),
+        pytest.param(0o777, Verdict.PROBLEM, id="open to all, and nobody's is safe"),
+        pytest.param(0o3773, Verdict.OK, id="for jobs and the group of the daemon"),
+        pytest.param(0o755, Verdict.PROBLEM, id="closed"),
+        pytest.param(None, Verdict.PROBLEM, id="not there"),
     ],
 )
 def test_the_spool(tmp_path: Path, mode: int | None, verdict: Verdict) -> None:
@@ -258,9 +275,9 @@ def test_the_spool(tmp_path: Path, mode: int | None, verdict: Verdict) -> None:
     if mode is not None:
         spool.mkdir()
         spool.chmod(mode)
-    (finding,) = about_spool(str(spool), tmp_path / "synsched.db")
+    (finding,) = check_spool(str(spool), tmp_path / "synsched.db")
     assert finding.verdict is verdict
-    assert bool(finding.remedy) is (verdict is Verdict.MEND)
+    assert bool(finding.remedy) is (verdict is Verdict.PROBLEM)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
@@ -269,28 +286,28 @@ def test_a_spool_that_a_user_could_replace_has_to_be_mended(tmp_path: Path) -> N
     spool.mkdir(parents=True)
     spool.chmod(0o1777)
     os.chown(spool, 4321, -1)
-    (finding,) = about_spool(str(spool), database)
-    assert (finding.verdict, "belongs to user number 4321" in finding.sentence) == (Verdict.MEND, True)
+    (finding,) = check_spool(str(spool), database)
+    assert (finding.verdict, "belongs to user number 4321" in finding.sentence) == (Verdict.PROBLEM, True)
     database.touch()
     os.chown(database, 4321, -1)
-    (finding,) = about_spool(str(spool), database)
-    assert finding.verdict is Verdict.FINE, "the owner of the database is whom rounds run as"
+    (finding,) = check_spool(str(spool), database)
+    assert finding.verdict is Verdict.OK, "the owner of the database is whom rounds run as"
     os.chown(spool.parent, 4322, -1)
-    (finding,) = about_spool(str(spool), database)
+    (finding,) = check_spool(str(spool), database)
     assert finding.sentence == f"the spool {spool} can be replaced: {spool.parent} belongs to user number 4322"
 
 
 def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
-    rows = [ComplaintRow(f"job {number} of mallory", "reports as job 1", 0.0) for number in range(30)]
-    found = list(about_reports(rows))
+    rows = [RejectedReportRow(f"job {number} of mallory", "reports as job 1", 0.0) for number in range(30)]
+    found = list(check_reports(rows))
     assert found[0].sentence == "job 0 of mallory: reports as job 1"
     assert (len(found), found[-1].sentence) == (21, "10 more complaints")
 
 
 def test_jobs_that_cannot_be_read_are_named_a_bounded_number_of_them() -> None:
-    aside = tuple(SetAside(str(number), "its record cannot be read", "mallory") for number in range(1, 101))
+    aside = tuple(SetAsideJob(str(number), "its record cannot be read", "mallory") for number in range(1, 101))
     seen = snapshot([node()], set_aside=aside)
-    named = [finding.sentence for finding in about_nodes(seen, ENFORCE) if "set aside" in finding.sentence]
+    named = [finding.sentence for finding in check_nodes(seen, ENFORCE) if "set aside" in finding.sentence]
     assert named[0] == "job 1 of mallory is set aside: its record cannot be read"
     assert (len(named), named[-1]) == (21, "80 more jobs set aside")
 
@@ -298,16 +315,16 @@ def test_jobs_that_cannot_be_read_are_named_a_bounded_number_of_them() -> None:
 @pytest.mark.parametrize(
     ("owner", "age", "well"),
     [
-        pytest.param(Instance.own(), 10.0, False, id="the heartbeat is another host's, the lock ours"),
-        pytest.param(Instance.own(), 5000.0, True, id="the other one is silent"),
-        pytest.param(Instance(7, "ctl2", "b00", 12), 10.0, True, id="one process has both"),
+        pytest.param(ProcessIdentity.current(), 10.0, False, id="the heartbeat is another host's, the lock ours"),
+        pytest.param(ProcessIdentity.current(), 5000.0, True, id="the other one is silent"),
+        pytest.param(ProcessIdentity(7, "ctl2", "b00", 12), 10.0, True, id="one process has both"),
         pytest.param(None, 10.0, True, id="nobody holds our lock"),
     ],
 )
-def test_two_daemons_of_one_cluster_have_to_be_mended(owner: Instance | None, age: float, well: bool) -> None:
-    beat = Beat(10_000.0 - age, "enforce", 300.0, Instance(7, "ctl2", "b00", 12))
-    found = list(about_daemons(beat, owner, 10_000.0, 900.0))
-    assert [finding.verdict for finding in found] == ([] if well else [Verdict.MEND])
+def test_two_daemons_of_one_cluster_have_to_be_mended(owner: ProcessIdentity | None, age: float, well: bool) -> None:
+    beat = HeartbeatRecord(10_000.0 - age, "enforce", 300.0, ProcessIdentity(7, "ctl2", "b00", 12))
+    found = list(check_daemons(beat, owner, 10_000.0, 900.0))
+    assert [finding.verdict for finding in found] == ([] if well else [Verdict.PROBLEM])
 
 
 class TestExport:
@@ -324,17 +341,17 @@ class TestExport:
 
     def test_it_is_there_and_of_the_last_round(self, folder: Path) -> None:
         published = (folder / "current.json").stat().st_mtime
-        assert about_export(folder, published - 5).verdict is Verdict.FINE
-        assert about_export(folder, None).verdict is Verdict.FINE
-        assert "is older than the last round" in about_export(folder, published + 100).sentence
+        assert check_export(folder, published - 5).verdict is Verdict.OK
+        assert check_export(folder, None).verdict is Verdict.OK
+        assert "is older than the last round" in check_export(folder, published + 100).sentence
 
     def test_it_is_not_there_yet(self, tmp_path: Path) -> None:
-        assert about_export(tmp_path / "export", None).verdict is Verdict.HINT
+        assert check_export(tmp_path / "export", None).verdict is Verdict.ADVICE
 
     def test_nobody_else_can_enter_the_folder(self, folder: Path) -> None:
         folder.chmod(0o700)
-        found = about_export(folder, None)
-        assert (found.verdict, found.sentence) == (Verdict.MEND, f"users cannot enter {folder}")
+        found = check_export(folder, None)
+        assert (found.verdict, found.sentence) == (Verdict.PROBLEM, f"users cannot enter {folder}")
 
     def test_a_folder_in_which_the_daemon_publishes_nothing_is_said_before_the_first_document_too(
         self, tmp_path: Path
@@ -342,12 +359,12 @@ class TestExport:
         folder, link = tmp_path / "export", tmp_path / "link"
         folder.mkdir()
         link.symlink_to(folder)
-        assert about_export(folder, None, os.geteuid()).verdict is Verdict.HINT
-        assert "belongs to another user" in about_export(folder, None, os.geteuid() + 1).sentence
-        assert "is no folder" in about_export(link, None).sentence
+        assert check_export(folder, None, os.geteuid()).verdict is Verdict.ADVICE
+        assert "belongs to another user" in check_export(folder, None, os.geteuid() + 1).sentence
+        assert "is no folder" in check_export(link, None).sentence
         folder.chmod(0o1777)
-        found = about_export(folder, None)
+        found = check_export(folder, None)
         assert (found.verdict, found.sentence) == (
-            Verdict.MEND,
+            Verdict.PROBLEM,
             f"nothing is published: others may write to {folder}",
         )

@@ -6,48 +6,48 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments import Bound, ExperimentError, Row, Task
-from slurmsched.experiments.table import EXPERIMENTS, reproduce
+from slurmsched.experiments import Bound, ExperimentError, ExperimentSetup, FigureRow
+from slurmsched.experiments.registry import EXPERIMENTS, run_experiment
 
 
 @pytest.mark.parametrize(
     ("row", "ratio", "ok"),
     [
-        pytest.param(Row("m", "h", 11.0, 11.33, 11.0, 0.005), 1.0, True, id="held against the reference first"),
-        pytest.param(Row("m", "h", 11.0, 11.33, None, 0.005), 11.0 / 11.33, False, id="else against the paper"),
-        pytest.param(Row("m", "h", 11.0, 11.33, None, 0.03), 11.0 / 11.33, True, id="within the tolerance"),
-        pytest.param(Row("m", "s", 0.1, None, 1.0, None, Bound.AT_MOST), 0.1, True, id="less is as good"),
-        pytest.param(Row("m", "s", 1.2, None, 1.0, 0.1, Bound.AT_MOST), 1.2, False, id="more is too much"),
-        pytest.param(Row("m", "x", 0.5, 1.0, None, 0.1, Bound.AT_LEAST), 0.5, False, id="less is too little"),
-        pytest.param(Row("m", "x", 2.0, 1.0, None, 0.1, Bound.AT_LEAST), 2.0, True, id="more is as good"),
-        pytest.param(Row("m", "x", 2.0, None, None, 0.1), None, False, id="nothing to hold it against"),
-        pytest.param(Row("m", "x", 2.0, bound=Bound.STATED), None, True, id="only stated"),
-        pytest.param(Row("m", "x", 2.0, 0.0, None, 0.1), None, False, id="no ratio to nothing"),
+        pytest.param(FigureRow("m", "h", 11.0, 11.33, 11.0, 0.005), 1.0, True, id="held against the reference first"),
+        pytest.param(FigureRow("m", "h", 11.0, 11.33, None, 0.005), 11.0 / 11.33, False, id="else against the paper"),
+        pytest.param(FigureRow("m", "h", 11.0, 11.33, None, 0.03), 11.0 / 11.33, True, id="within the tolerance"),
+        pytest.param(FigureRow("m", "s", 0.1, None, 1.0, None, Bound.AT_MOST), 0.1, True, id="less is as good"),
+        pytest.param(FigureRow("m", "s", 1.2, None, 1.0, 0.1, Bound.AT_MOST), 1.2, False, id="more is too much"),
+        pytest.param(FigureRow("m", "x", 0.5, 1.0, None, 0.1, Bound.AT_LEAST), 0.5, False, id="less is too little"),
+        pytest.param(FigureRow("m", "x", 2.0, 1.0, None, 0.1, Bound.AT_LEAST), 2.0, True, id="more is as good"),
+        pytest.param(FigureRow("m", "x", 2.0, None, None, 0.1), None, False, id="nothing to hold it against"),
+        pytest.param(FigureRow("m", "x", 2.0, bound=Bound.INFORMATIVE), None, True, id="only stated"),
+        pytest.param(FigureRow("m", "x", 2.0, 0.0, None, 0.1), None, False, id="no ratio to nothing"),
     ],
 )
-def test_a_row_holds_or_not(row: Row, ratio: float | None, ok: bool) -> None:
+def test_a_row_holds_or_not(row: FigureRow, ratio: float | None, ok: bool) -> None:
     assert row.ratio == (None if ratio is None else pytest.approx(ratio))
     assert row.ok is ok
 
 
 @pytest.mark.parametrize("bound", [Bound.EQUAL, Bound.AT_MOST, Bound.AT_LEAST])
 def test_what_is_no_number_never_holds(bound: Bound) -> None:
-    assert not Row("m", "h", float("nan"), 1.0, None, 0.5, bound).ok
+    assert not FigureRow("m", "h", float("nan"), 1.0, None, 0.5, bound).ok
 
 
 def test_a_missing_data_file_is_named_with_the_option_that_mends_it(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match=r"synergy/x\.csv is missing: point --data, or SLURMSCHED_DATA"):
-        Task(tmp_path).file("synergy", "x.csv")
+        ExperimentSetup(tmp_path).data_file("synergy", "x.csv")
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="there is no experiment 'x': known are synergy-static, synergy-replay"):
-        reproduce("x", Task(tmp_path))
+        run_experiment("x", ExperimentSetup(tmp_path))
 
 
 def test_an_option_of_another_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="synergy-static does not know --order: it takes none of its own"):
-        reproduce("synergy-static", Task(tmp_path, options={"order": "fifo"}))
+        run_experiment("synergy-static", ExperimentSetup(tmp_path, options={"order": "fifo"}))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -9,58 +9,60 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.experiments import ExperimentError, Task
-from slurmsched.experiments.fgd.filling import POINTS, fill
-from slurmsched.experiments.fgd.openb import read_servers, read_tasks
-from slurmsched.experiments.fgd.policies import PUBLISHED, placing
-from slurmsched.experiments.fgd.published import CURVES, digest, read_published
-from slurmsched.experiments.fgd.sequence import Arrivals, drawn, recorded
-from slurmsched.experiments.table import reproduce
-from slurmsched.policies.placing.fragmentation import Server, typical
-from slurmsched.policies.placing.fragmentation import Task as Pod
+from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.fgd.figures import CURVE_DIGESTS, curve_digest, read_published
+from slurmsched.experiments.fgd.inflation import CURVE_POINTS, PUBLISHED_POLICIES, inflate, score_table_factory
+from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
+from slurmsched.experiments.registry import run_experiment
+from slurmsched.policies.place.fragmentation import FreeNode, typical_workload
+from slurmsched.policies.place.fragmentation import TaskDemand as Pod
 from slurmsched.traces import TraceError
 
-SERVERS = (Server(8000, 1000, (1000, 1000), "a"), Server(8000, 1000, (1000, 1000), "b"))
+SERVERS = (FreeNode(8000, 1000, (1000, 1000), "a"), FreeNode(8000, 1000, (1000, 1000), "b"))
 WHOLE, HALF = Pod(1000, 1, 1, 1000), Pod(1000, 1, 1, 500)
 
 
 def test_a_short_trace_is_tuned_up_with_tasks_of_its_own() -> None:
     tasks = (WHOLE, HALF, HALF)
-    made = drawn(1, tasks, SERVERS)
-    assert sorted(made.tasks[:3], key=lambda t: t.milli) == [HALF, HALF, WHOLE]
+    made = draw_arrivals(1, tasks, SERVERS)
+    assert sorted(made.tasks[:3], key=lambda t: t.milli_per_gpu) == [HALF, HALF, WHOLE]
     assert set(made.tasks) == {WHOLE, HALF}
-    assert 4200 <= sum(task.demand for task in made.tasks) <= 5200
-    assert set(made.servers) == set(SERVERS)
+    assert 4200 <= sum(task.total_milli_gpu for task in made.tasks) <= 5200
+    assert set(made.nodes) == set(SERVERS)
 
 
 def test_a_long_trace_is_tuned_down() -> None:
-    made = drawn(1, [WHOLE] * 20, SERVERS)
-    assert sum(task.demand for task in made.tasks) == 5000
+    made = draw_arrivals(1, [WHOLE] * 20, SERVERS)
+    assert sum(task.total_milli_gpu for task in made.tasks) == 5000
 
 
 def test_seeds_differ_and_repeat() -> None:
     tasks = [WHOLE, HALF, Pod(1000, 1, 2, 1000)] * 5
-    assert drawn(1, tasks, SERVERS) == drawn(1, tasks, SERVERS)
-    assert len({drawn(seed, tasks, SERVERS).tasks for seed in range(5)}) > 1
+    assert draw_arrivals(1, tasks, SERVERS) == draw_arrivals(1, tasks, SERVERS)
+    assert len({draw_arrivals(seed, tasks, SERVERS).tasks for seed in range(5)}) > 1
 
 
 def test_the_curves_are_means_by_per_cent_asked_for() -> None:
     """Four GPUs; a whole one is 25 %. The fifth does not fit."""
-    run = fill(Arrivals((WHOLE,) * 5, SERVERS), typical([WHOLE]), placing("best_fit", 1))
-    assert (run.failed, run.decisions, run.moves) == (1, 5, 0)
+    run = inflate(Arrivals((WHOLE,) * 5, SERVERS), typical_workload([WHOLE]), score_table_factory("best_fit", 1))
+    assert (run.unplaced, run.decisions, run.moves) == (1, 5, 0)
     assert [run.allocated[point] for point in (25, 50, 75, 100, 125)] == [25.0, 50.0, 75.0, 100.0, 100.0]
     assert run.allocated[24] == 25.0
-    assert len(run.allocated) == POINTS
+    assert len(run.allocated) == CURVE_POINTS
     assert np.isnan(run.allocated[60])
-    assert np.isfinite(run.fragment[[25, 100]]).all()
-    assert run.fragment[100] == 0.0
+    assert np.isfinite(run.fragmentation[[25, 100]]).all()
+    assert run.fragmentation[100] == 0.0
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "fgd_argmin", "fgd_priced", "fgd_moving"])
+@pytest.mark.parametrize("name", [*PUBLISHED_POLICIES, "fgd_argmin", "fgd_priced", "fgd_moving"])
 def test_every_policy_places_what_fits(name: str) -> None:
-    run = fill(Arrivals((HALF, WHOLE, HALF, WHOLE, WHOLE), SERVERS), typical([WHOLE, HALF]), placing(name, 1))
+    run = inflate(
+        Arrivals((HALF, WHOLE, HALF, WHOLE, WHOLE), SERVERS),
+        typical_workload([WHOLE, HALF]),
+        score_table_factory(name, 1),
+    )
     assert run.allocated[100] == 100.0 or name == "random_fit"
-    assert run.failed <= 1
+    assert run.unplaced <= 1
 
 
 def test_a_mistake_in_a_list_is_named(tmp_path: Path) -> None:
@@ -73,14 +75,14 @@ def test_a_mistake_in_a_list_is_named(tmp_path: Path) -> None:
 def test_orders_that_are_none_are_named(tmp_path: Path) -> None:
     path = tmp_path / "orders.json"
     path.write_text(json.dumps({"seeds": {"1": {"pods": [0, 7], "node_order": [0]}}}))
-    assert recorded(path, 2, [WHOLE], SERVERS) is None
+    assert recorded_arrivals(path, 2, [WHOLE], SERVERS) is None
     with pytest.raises(ExperimentError, match="expected arrival and node orders"):
-        recorded(path, 1, [WHOLE], SERVERS)
+        recorded_arrivals(path, 1, [WHOLE], SERVERS)
 
 
 def test_a_variant_has_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="--variant gpushare100"):
-        reproduce("fgd-variant", Task(tmp_path))
+        run_experiment("fgd-variant", ExperimentSetup(tmp_path))
 
 
 needs_data = pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no data sets")
@@ -91,9 +93,11 @@ needs_data = pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLU
 def test_the_published_curves_are_met_in_every_digit(policy: str) -> None:
     data = Path(os.environ["SLURMSCHED_DATA"]) / "fgd"
     tasks = read_tasks(data / "openb_pod_list_default.csv")
-    arrivals = recorded(data / "sequences_default.json", 42, tasks, read_servers(data / "openb_node_list_gpu_node.csv"))
+    arrivals = recorded_arrivals(
+        data / "sequences_default.json", 42, tasks, read_nodes(data / "openb_node_list_gpu_node.csv")
+    )
     assert arrivals is not None
-    run = fill(arrivals, typical(tasks), placing(policy, 42))
-    assert (digest(run.allocated), digest(run.fragment)) == CURVES[policy, 42]
-    spread = read_published(data / "expected.json").alloc_pct["default"][PUBLISHED[policy]]["100"]
+    run = inflate(arrivals, typical_workload(tasks), score_table_factory(policy, 42))
+    assert (curve_digest(run.allocated), curve_digest(run.fragmentation)) == CURVE_DIGESTS[policy, 42]
+    spread = read_published(data / "expected.json").alloc_pct["default"][PUBLISHED_POLICIES[policy]]["100"]
     assert spread.min <= run.allocated[100] <= spread.max

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.bench.pricing import time_pricing
-from slurmsched.experiments.experiment import Task
-from slurmsched.experiments.mixed.hadar_static import static
-from slurmsched.experiments.mixed.sized import READINGS, sized_work
+from slurmsched.bench.policies import time_pricing
+from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.mixed.hadar_static import run_hadar_static
+from slurmsched.experiments.mixed.workloads import WIDTH_VARIANTS, sized_jobs
 from slurmsched.knowledge import load_gavel_rates
 
 DATA = os.environ.get("SLURMSCHED_DATA")
@@ -19,7 +19,7 @@ with_data = pytest.mark.skipif(DATA is None, reason="SLURMSCHED_DATA names no da
 
 @with_data
 def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_its_types() -> None:
-    outcome = static(Task(Path(DATA or ""), quick=True))
+    outcome = run_hadar_static(ExperimentSetup(Path(DATA or ""), quick=True))
 
     rows = {row.metric: row for row in outcome.rows}
     assert rows["hadar total time"].measured >= rows["fastest possible total time"].measured
@@ -32,22 +32,22 @@ def test_the_small_comparison_holds_and_has_a_curve_for_each_scheduler_and_its_t
 def test_sizes_count_k80_hours() -> None:
     rates = load_gavel_rates(Path(DATA or "") / "gavel" / "throughputs.json")
 
-    work = sized_work(200, 1, rates)
+    work = sized_jobs(200, 1, rates)
 
-    hours = [job.steps / job.rates["k80"] * job.width / 3600 for job in work if job.model.startswith("resnet-50")]
+    hours = [job.steps / job.rates["k80"] * job.gpus / 3600 for job in work if job.model.startswith("resnet-50")]
     assert hours
     assert all(60 - 0.1 <= own <= 100 + 0.1 for own in hours)
 
 
 @with_data
-@pytest.mark.parametrize("reading", [pytest.param(name, id=name) for name in READINGS])
+@pytest.mark.parametrize("reading", [pytest.param(name, id=name) for name in WIDTH_VARIANTS])
 def test_another_width_is_the_same_work(reading: str) -> None:
     rates = load_gavel_rates(Path(DATA or "") / "gavel" / "throughputs.json")
-    drawn, other = sized_work(100, 1, rates), sized_work(100, 1, rates, READINGS[reading])
+    drawn, other = sized_jobs(100, 1, rates), sized_jobs(100, 1, rates, WIDTH_VARIANTS[reading])
 
-    assert {job.width for job in other} <= {1, 2, 4, 8}
+    assert {job.gpus for job in other} <= {1, 2, 4, 8}
     for one, same in zip(drawn, other, strict=True):
-        hours = [job.steps / job.rates["k80"] * job.width for job in (one, same)]
+        hours = [job.steps / job.rates["k80"] * job.gpus for job in (one, same)]
         assert hours[0] == pytest.approx(hours[1], rel=0.05, abs=200.0)
 
 

@@ -9,72 +9,82 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.experiments import ExperimentError, Task
-from slurmsched.experiments.mixed import RoundPolicy, Work, Workers, replay
-from slurmsched.experiments.mixed.gavel import GavelRounds
-from slurmsched.experiments.mixed.tiresias import Tiresias
-from slurmsched.experiments.mixed.yarn import YarnCapacity
-from slurmsched.experiments.table import reproduce
-from slurmsched.policies.gavel import POLICIES
+from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.mixed import GpuWorkers, ReplayJob, RoundPolicy, replay_rounds
+from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
+from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
+from slurmsched.experiments.registry import run_experiment
+from slurmsched.policies.gavel import GAVEL_POLICIES
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
 
-CLUSTER = Workers.of({"v100": 2, "k80": 2}, per_server=2)
+CLUSTER = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 2}, per_server=2)
 
 
-def work(name: str, seconds: int, *, width: int = 1, slow: float = 2.0, model: str = "m") -> Work:
+def work(name: str, seconds: int, *, width: int = 1, slow: float = 2.0, model: str = "m") -> ReplayJob:
     """10 steps a second on a V100, so that it takes `seconds` there."""
     beside = {"v100": {"m": 0.9}, "k80": {"m": 0.0}}
-    return Work(
-        name, width, 10 * seconds, {"v100": 10.0, "k80": slow}, model=model, beside=beside if width == 1 else {}
+    return ReplayJob(
+        name,
+        width,
+        10 * seconds,
+        {"v100": 10.0, "k80": slow},
+        model=model,
+        colocated_fractions=beside if width == 1 else {},
     )
 
 
-def gavel(name: str, seed: int = 0) -> GavelRounds:
-    return GavelRounds(name, POLICIES[name], np.random.default_rng(seed))
+def gavel(name: str, seed: int = 0) -> GavelReplayPolicy:
+    return GavelReplayPolicy(name, GAVEL_POLICIES[name], np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(GAVEL_POLICIES))
 def test_every_policy_ends_every_job_and_again_the_same(name: str) -> None:
     jobs = [work(str(number), 400 + 100 * number, width=1 + number % 2, slow=1.0 + number) for number in range(7)]
-    first, second = (replay(jobs, CLUSTER, gavel(name)) for _ in range(2))
-    assert first.ends.keys() == {job.id for job in jobs}
-    assert (first.ends, first.rounds) == (second.ends, second.rounds)
+    first, second = (replay_rounds(jobs, CLUSTER, gavel(name)) for _ in range(2))
+    assert first.end_times.keys() == {job.id for job in jobs}
+    assert (first.end_times, first.rounds) == (second.end_times, second.rounds)
 
 
 def test_gavel_gives_turns_on_the_fast_type() -> None:
-    done = replay([work(name, 2000) for name in "abc"], Workers.of({"v100": 1}), gavel("max_min_fairness_perf"))
-    assert max(done.ends.values()) - min(done.ends.values()) <= 3 * 360
+    done = replay_rounds(
+        [work(name, 2000) for name in "abc"], GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_perf")
+    )
+    assert max(done.end_times.values()) - min(done.end_times.values()) <= 3 * 360
 
 
 def test_a_packed_pair_shares_the_gpu_it_is_fast_on() -> None:
     jobs = [work("a", 900), work("b", 900)]
-    packed = replay(jobs, Workers.of({"v100": 1}), gavel("max_min_fairness_packed"))
-    alone = replay(jobs, Workers.of({"v100": 1}), gavel("max_min_fairness_perf"))
+    packed = replay_rounds(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_packed"))
+    alone = replay_rounds(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_perf"))
     assert packed.makespan == pytest.approx(1000, rel=0.01)
     assert alone.makespan == pytest.approx(1800, rel=0.01)
 
 
 def test_tiresias_serves_the_second_queue_after_the_first() -> None:
-    done = replay([work("long", 4000), work("short", 200)], Workers.of({"v100": 1}), Tiresias(queues=(720.0,)))
-    assert done.ends["short"] == pytest.approx(920.0)
-    assert done.ends["long"] == pytest.approx(720 + 200 + 3280)
+    done = replay_rounds(
+        [work("long", 4000), work("short", 200)],
+        GpuWorkers.from_gpu_counts({"v100": 1}),
+        Tiresias(queue_bounds=(720.0,)),
+    )
+    assert done.end_times["short"] == pytest.approx(920.0)
+    assert done.end_times["long"] == pytest.approx(720 + 200 + 3280)
 
 
 def test_tiresias_keeps_a_gang_on_one_type_and_yarn_does_not() -> None:
     jobs = [work("narrow", 1000), work("wide", 100, width=3)]
-    with_six = Workers.of({"v100": 2, "k80": 4}, per_server=4)
-    assert replay(jobs, with_six, Tiresias()).ends["wide"] == pytest.approx(500.0)
-    mixed = replay(jobs[1:], CLUSTER, YarnCapacity())
-    assert mixed.rounds[0].granted == {"v100": 2, "k80": 1}
+    with_six = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 4}, per_server=4)
+    assert replay_rounds(jobs, with_six, Tiresias()).end_times["wide"] == pytest.approx(500.0)
+    mixed = replay_rounds(jobs[1:], CLUSTER, YarnCapacity())
+    assert mixed.rounds[0].granted_gpus == {"v100": 2, "k80": 1}
 
 
 def test_yarn_lets_nobody_pass_and_stops_nobody() -> None:
     jobs = [work("runs", 1000, width=3), work("waits", 100, width=2), work("narrow", 100)]
-    done = replay(jobs, CLUSTER, YarnCapacity())
-    assert done.ends["waits"] > done.ends["runs"]
-    assert done.ends["narrow"] > done.ends["runs"]
+    done = replay_rounds(jobs, CLUSTER, YarnCapacity())
+    assert done.end_times["waits"] > done.end_times["runs"]
+    assert done.end_times["narrow"] > done.end_times["runs"]
     assert done.rounds[0].running == 1
 
 
@@ -83,8 +93,8 @@ def test_yarn_lets_nobody_pass_and_stops_nobody() -> None:
 )
 def test_nobody_runs_where_it_cannot(policy: RoundPolicy) -> None:
     jobs = [work(str(number), 500, slow=0.0) for number in range(3)]
-    done = replay(jobs, CLUSTER, policy)
-    assert all(record.granted.get("k80", 0) == 0 for record in done.rounds)
+    done = replay_rounds(jobs, CLUSTER, policy)
+    assert all(record.granted_gpus.get("k80", 0) == 0 for record in done.rounds)
 
 
 CASE = {
@@ -107,8 +117,8 @@ def file(folder: Path, case: object) -> Path:
 
 
 def test_cases_of_any_file_are_held_against_its_optima(tmp_path: Path) -> None:
-    task = Task(tmp_path, options={"vectors": str(file(tmp_path, CASE))})
-    packed, perf = reproduce("gavel-vectors", task).rows
+    task = ExperimentSetup(tmp_path, options={"vectors": str(file(tmp_path, CASE))})
+    packed, perf = run_experiment("gavel-vectors", task).rows
     assert (packed.measured, packed.ok) == (pytest.approx(0.8), True)
     assert (perf.measured, perf.ok) == (pytest.approx(0.5), False)
 
@@ -128,15 +138,15 @@ def test_cases_of_any_file_are_held_against_its_optima(tmp_path: Path) -> None:
 def test_a_case_that_cannot_be_is_refused(tmp_path: Path, key: str, value: object) -> None:
     wrong = CASE | {"inputs": CASE["inputs"] | {key: value}}  # type: ignore[operator]
     with pytest.raises(ExperimentError, match="expected cases of Gavel's policies"):
-        reproduce("gavel-vectors", Task(tmp_path, options={"vectors": str(file(tmp_path, wrong))}))
+        run_experiment("gavel-vectors", ExperimentSetup(tmp_path, options={"vectors": str(file(tmp_path, wrong))}))
 
 
 @needs_data
 def test_gavels_optima_are_met() -> None:
-    assert reproduce("gavel-vectors", Task(Path(DATA or ""))).ok
+    assert run_experiment("gavel-vectors", ExperimentSetup(Path(DATA or ""))).ok
 
 
 @needs_data
 def test_gavels_small_replays_are_met() -> None:
-    outcome = reproduce("gavel-static", Task(Path(DATA or ""), quick=True))
+    outcome = run_experiment("gavel-static", ExperimentSetup(Path(DATA or ""), quick=True))
     assert outcome.ok, [row.metric for row in outcome.rows if not row.ok]

@@ -6,50 +6,49 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments.experiment import Task
-from slurmsched.experiments.mixed import RoundPolicy, Work, Workers, replay
-from slurmsched.experiments.mixed.fastest import fastest
-from slurmsched.experiments.mixed.forked import replay_forked
-from slurmsched.experiments.mixed.hadar import HadarRounds
-from slurmsched.experiments.mixed.hadar_example import example, fewest_rounds, slowest_decides, tasks_add_up
-from slurmsched.experiments.mixed.hadare_mixes import mixes, slot_utilisation
-from slurmsched.experiments.mixed.hadare_published import PUBLISHED
-from slurmsched.experiments.mixed.mixes import CLUSTERS, LISTED, MIXES
+from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.mixed import GpuWorkers, ReplayJob, RoundPolicy, replay_rounds
+from slurmsched.experiments.mixed.baselines import makespan_lower_bound
+from slurmsched.experiments.mixed.forked_replay import replay_forked
+from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
+from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck_pace, fewest_rounds, run_hadar_example
+from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
 from slurmsched.experiments.mixed.replay import ReplayError
-from slurmsched.policies.hadar import Hadar
+from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED
+from slurmsched.policies.hadar import HadarScheduler
 
-NODES = Workers(("fast", "slow", "slow"), (0, 1, 2))
+NODES = GpuWorkers(("fast", "slow", "slow"), (0, 1, 2))
 ESTIMATES = {"m": {"fast": 2.0, "slow": 1.0}}
 
 
-def work(name: str, steps: int, width: int = 1, **rates: float) -> Work:
-    return Work(name, width, steps, rates or {"fast": 2.0, "slow": 1.0}, model="m")
+def work(name: str, steps: int, width: int = 1, **rates: float) -> ReplayJob:
+    return ReplayJob(name, width, steps, rates or {"fast": 2.0, "slow": 1.0}, model="m")
 
 
 def test_a_gang_runs_on_both_types_at_the_pace_of_the_slower() -> None:
-    cluster = Workers.of({"fast": 2, "slow": 2})
+    cluster = GpuWorkers.from_gpu_counts({"fast": 2, "slow": 2})
 
-    run = replay([work("wide", 3600, width=4)], cluster, HadarRounds())
+    run = replay_rounds([work("wide", 3600, width=4)], cluster, HadarReplayPolicy())
 
     assert run.makespan == 3600.0
-    assert run.rounds[0].granted == {"fast": 2, "slow": 2}
+    assert run.rounds[0].granted_gpus == {"fast": 2, "slow": 2}
 
 
 def test_who_stays_in_his_pools_keeps_his_workers() -> None:
-    cluster = Workers.of({"fast": 4})
+    cluster = GpuWorkers.from_gpu_counts({"fast": 4})
     jobs = [work("short", 100, fast=1.0), *(work(f"long{at}", 2000, fast=1.0) for at in range(3))]
 
-    run = replay(jobs, cluster, HadarRounds(Hadar(restart=10.0)), overhead=10.0)
+    run = replay_rounds(jobs, cluster, HadarReplayPolicy(HadarScheduler(restart_cost=10.0)), overhead=10.0)
 
-    assert all(record.extended == 3 for record in run.rounds[1:])
-    assert run.ends["long0"] == pytest.approx(2010.0)
+    assert all(record.kept_grants == 3 for record in run.rounds[1:])
+    assert run.end_times["long0"] == pytest.approx(2010.0)
 
 
 def test_forked_copies_share_a_job_in_proportion() -> None:
-    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=360.0, exchange=5.0)
+    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=360.0, exchange_seconds=5.0)
 
     assert run.makespan == pytest.approx(105.0)
-    assert run.rounds[0].granted == {"fast": 1, "slow": 2}
+    assert run.rounds[0].granted_gpus == {"fast": 1, "slow": 2}
 
 
 def test_steps_of_a_copy_that_died_are_done_by_the_others() -> None:
@@ -59,8 +58,8 @@ def test_steps_of_a_copy_that_died_are_done_by_the_others() -> None:
         NODES,
         ESTIMATES,
         period=360.0,
-        exchange=5.0,
-        dies=lambda number, node: 55.0 if (number, node) == (0, 2) else float("inf"),
+        exchange_seconds=5.0,
+        failure_time=lambda number, node: 55.0 if (number, node) == (0, 2) else float("inf"),
     )
 
     assert len(run.rounds) == 2
@@ -71,9 +70,9 @@ def test_wrong_estimates_are_mended_by_what_is_measured() -> None:
     """Told that all nodes are alike, it learns better: from the second round on all copies are through together."""
     alike = {"m": {"fast": 7.0, "slow": 7.0}}
 
-    run = replay_forked([work("only", 3000)], NODES, alike, period=360.0, exchange=0.0)
+    run = replay_forked([work("only", 3000)], NODES, alike, period=360.0, exchange_seconds=0.0)
 
-    assert [round(sum(record.busy.values())) for record in run.rounds[:2]] == [1080, 1080]
+    assert [round(sum(record.busy_gpu_seconds.values())) for record in run.rounds[:2]] == [1080, 1080]
     assert run.makespan == pytest.approx(750.0)
 
 
@@ -85,31 +84,31 @@ def test_a_job_whose_step_is_longer_than_a_round_is_told() -> None:
 def test_the_fastest_possible_uses_what_each_node_is_best_at() -> None:
     jobs = [work("a", 100, fast=2.0, slow=0.5), work("b", 100, fast=1.0, slow=1.0)]
 
-    assert fastest(jobs, {"fast": 1, "slow": 1}) == pytest.approx(75.0, rel=0.01)
+    assert makespan_lower_bound(jobs, {"fast": 1, "slow": 1}) == pytest.approx(75.0, rel=0.01)
 
 
-@pytest.mark.parametrize("policy", [pytest.param(HadarRounds(), id="hadar"), pytest.param(None, id="hadare")])
+@pytest.mark.parametrize("policy", [pytest.param(HadarReplayPolicy(), id="hadar"), pytest.param(None, id="hadare")])
 def test_nobody_is_faster_than_the_fastest_possible(policy: RoundPolicy | None) -> None:
     jobs = [work(f"j{at}", 500 + 300 * at) for at in range(5)]
 
-    run = replay(jobs, NODES, policy) if policy else replay_forked(jobs, NODES, ESTIMATES)
+    run = replay_rounds(jobs, NODES, policy) if policy else replay_forked(jobs, NODES, ESTIMATES)
 
-    assert run.makespan >= fastest(jobs, NODES.gpus)
+    assert run.makespan >= makespan_lower_bound(jobs, NODES.gpus_by_type)
 
 
 def test_utilisation_counts_the_last_slot_whole() -> None:
-    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=200.0, exchange=0.0)
+    run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=200.0, exchange_seconds=0.0)
 
     assert slot_utilisation(run, 200.0) == pytest.approx(0.5)
 
 
 def test_five_rounds_are_out_of_reach_of_gangs() -> None:
     """The paper's figure 1 has Hadar end in five; only tasks that wait for nobody do."""
-    assert (fewest_rounds(slowest_decides), fewest_rounds(tasks_add_up)) == (6, 5)
+    assert (fewest_rounds(bottleneck_pace), fewest_rounds(additive_pace)) == (6, 5)
 
 
 def test_the_example_of_three_jobs() -> None:
-    rows = {row.metric: row for row in example(Task(Path())).rows}
+    rows = {row.metric: row for row in run_hadar_example(ExperimentSetup(Path())).rows}
 
     assert rows["Gavel: rounds"].measured == 6
     assert rows["Gavel: utilisation"].measured == pytest.approx(28 / 36)
@@ -122,26 +121,26 @@ def test_published_gains_over_hadar_are_those_that_the_introduction_rounds() -> 
     rounded = {"aws": {"utilisation": 1.30, "total time": 1.5, "mean JCT": 1.90}}
     rounded["lab"] = {"utilisation": 1.34, "total time": 1.8, "mean JCT": 2.24}
 
-    for name, published in PUBLISHED.items():
+    for name, published in PUBLISHED_GAINS.items():
         for figure, gain in published.hadare.items():
             assert gain / published.hadar[figure] == pytest.approx(rounded[name][figure], abs=0.035)
 
 
 def test_both_orders_of_types_are_of_the_same_nodes() -> None:
-    assert {name: sorted(nodes) for name, nodes in CLUSTERS.items()} == {
-        name: sorted(nodes) for name, nodes in LISTED.items()
+    assert {name: sorted(nodes) for name, nodes in CLUSTER_NODES.items()} == {
+        name: sorted(nodes) for name, nodes in NODES_AS_LISTED.items()
     }
 
 
 def test_the_mixes_have_a_row_for_each_figure_and_a_curve_for_each_sweep() -> None:
-    outcome = mixes(Task(Path(), quick=True))
+    outcome = run_hadare_mixes(ExperimentSetup(Path(), quick=True))
 
     rows = {row.metric: row for row in outcome.rows}
     assert len(rows) == len(outcome.rows)
     assert all(row.note for row in outcome.rows)
-    for name in CLUSTERS:
-        assert all(f"{name} {mix_}: best slot" in rows for mix_ in MIXES)
-        assert all(len(outcome.series[f"{name} {mix_}: utilisation by slot"]) == 4 for mix_ in MIXES)
-        assert len(outcome.series[f"{name} gain in total time by jobs"]) == len(MIXES)
+    for name in CLUSTER_NODES:
+        assert all(f"{name} {mix_}: best slot" in rows for mix_ in MIX_MODELS_BY_NAME)
+        assert all(len(outcome.series[f"{name} {mix_}: utilisation by slot"]) == 4 for mix_ in MIX_MODELS_BY_NAME)
+        assert len(outcome.series[f"{name} gain in total time by jobs"]) == len(MIX_MODELS_BY_NAME)
         fastest_first = rows[f"{name} HadarE: total time over Gavel, mean of seven mixes"].measured
         assert 1.0 < fastest_first < rows[f"{name} HadarE: total time over Gavel, as listed"].measured

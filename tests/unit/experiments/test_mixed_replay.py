@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from slurmsched.experiments.mixed import Grant, Question, ReplayError, Work, Workers, replay
+from slurmsched.experiments.mixed import GpuWorkers, Grant, ReplayError, ReplayJob, RoundInput, replay_rounds
 
 
 @dataclass
@@ -17,49 +17,51 @@ class Scripted:
     script: Sequence[Sequence[Grant]]
     name: str = "scripted"
 
-    def decide(self, question: Question) -> Sequence[Grant]:
-        grants = self.script[min(question.number, len(self.script) - 1)]
+    def decide(self, question: RoundInput) -> Sequence[Grant]:
+        grants = self.script[min(question.round_number, len(self.script) - 1)]
         return [grant for grant in grants if all(job in question.jobs for job in grant.jobs)]
 
 
-def work(name: str, steps: int, *, width: int = 1, arrival: float = 0.0, model: str = "") -> Work:
+def work(name: str, steps: int, *, width: int = 1, arrival: float = 0.0, model: str = "") -> ReplayJob:
     beside = {"v100": {"b": 0.5}, "k80": {"b": 0.5}}
-    return Work(name, width, steps, {"v100": 10.0, "p100": 5.0, "k80": 2.0}, arrival, model, beside=beside)
+    return ReplayJob(
+        name, width, steps, {"v100": 10.0, "p100": 5.0, "k80": 2.0}, arrival, model, colocated_fractions=beside
+    )
 
 
-CLUSTER = Workers.of({"v100": 2, "k80": 2}, per_server=2)
+CLUSTER = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 2}, per_server=2)
 
 
 def test_workers_lie_server_after_server() -> None:
-    workers = Workers.of({"v100": 5, "k80": 2}, per_server=4)
-    assert workers.servers == (0, 0, 0, 0, 1, 2, 2)
-    assert workers.of_type == {"v100": (0, 1, 2, 3, 4), "k80": (5, 6)}
+    workers = GpuWorkers.from_gpu_counts({"v100": 5, "k80": 2}, per_server=4)
+    assert workers.server_indices == (0, 0, 0, 0, 1, 2, 2)
+    assert workers.workers_by_type == {"v100": (0, 1, 2, 3, 4), "k80": (5, 6)}
 
 
 def test_a_job_ends_when_it_ends_though_its_gpus_wait_for_the_rounds_end() -> None:
     script = [[Grant(("a",), (0,)), Grant(("b",), (1,))], [Grant(("c",), (0,))]]
-    done = replay([work("a", 100), work("b", 1000), work("c", 10)], CLUSTER, Scripted(script), period=100)
-    assert done.ends == {"a": 10.0, "b": 100.0, "c": 101.0}
-    assert done.rounds[0].length == 100.0
-    assert done.rounds[0].busy == {"v100": 110.0}
+    done = replay_rounds([work("a", 100), work("b", 1000), work("c", 10)], CLUSTER, Scripted(script), period=100)
+    assert done.end_times == {"a": 10.0, "b": 100.0, "c": 101.0}
+    assert done.rounds[0].seconds == 100.0
+    assert done.rounds[0].busy_gpu_seconds == {"v100": 110.0}
     assert done.utilisation == pytest.approx(111 / (4 * 101))
 
 
 def test_the_last_round_is_as_short_as_its_longest_job() -> None:
-    done = replay([work("a", 1005)], CLUSTER, Scripted([[Grant(("a",), (0,))]]), period=100)
-    assert [record.length for record in done.rounds] == [100.0, 0.5]
+    done = replay_rounds([work("a", 1005)], CLUSTER, Scripted([[Grant(("a",), (0,))]]), period=100)
+    assert [record.seconds for record in done.rounds] == [100.0, 0.5]
 
 
 def test_a_mixed_gang_runs_at_the_rate_of_its_slowest_type() -> None:
-    done = replay([work("a", 40, width=2)], CLUSTER, Scripted([[Grant(("a",), (1, 2))]]))
-    assert done.ends == {"a": 20.0}
+    done = replay_rounds([work("a", 40, width=2)], CLUSTER, Scripted([[Grant(("a",), (1, 2))]]))
+    assert done.end_times == {"a": 20.0}
 
 
 def test_two_jobs_share_a_gpu_each_with_part_of_its_rate() -> None:
     pair = Grant(("a", "b"), (0,))
-    done = replay([work("a", 50, model="b"), work("b", 100, model="b")], CLUSTER, Scripted([[pair]]))
-    assert done.ends == {"a": 10.0, "b": 20.0}
-    assert done.rounds[0].busy == {"v100": 20.0}
+    done = replay_rounds([work("a", 50, model="b"), work("b", 100, model="b")], CLUSTER, Scripted([[pair]]))
+    assert done.end_times == {"a": 10.0, "b": 20.0}
+    assert done.rounds[0].busy_gpu_seconds == {"v100": 20.0}
 
 
 @pytest.mark.parametrize(
@@ -71,26 +73,26 @@ def test_two_jobs_share_a_gpu_each_with_part_of_its_rate() -> None:
 )
 def test_a_start_costs_the_overhead(second: tuple[int, ...], end: float) -> None:
     script = [[Grant(("a",), (0,))], [Grant(("a",), second)]]
-    done = replay([work("a", 2000)], CLUSTER, Scripted(script), period=200, overhead=9)
-    assert done.ends == {"a": end}
+    done = replay_rounds([work("a", 2000)], CLUSTER, Scripted(script), period=200, overhead=9)
+    assert done.end_times == {"a": end}
 
 
 def test_copies_of_a_job_add_up_to_all_its_steps() -> None:
     copies = [Grant(("a",), (0,)), Grant(("a",), (2,))]
-    done = replay([work("a", 1206)], CLUSTER, Scripted([copies]), period=100, overhead=0)
-    assert done.ends == {"a": pytest.approx(100.5)}
+    done = replay_rounds([work("a", 1206)], CLUSTER, Scripted([copies]), period=100, overhead=0)
+    assert done.end_times == {"a": pytest.approx(100.5)}
 
 
 def test_a_job_is_seen_at_the_round_after_it_arrives() -> None:
     script = [[Grant(("a",), (0,))], [Grant(("b",), (0,))]]
-    done = replay([work("a", 1000), work("b", 100, arrival=30.0)], CLUSTER, Scripted(script), period=100)
-    assert done.ends["b"] == 110.0
+    done = replay_rounds([work("a", 1000), work("b", 100, arrival=30.0)], CLUSTER, Scripted(script), period=100)
+    assert done.end_times["b"] == 110.0
     assert done.jct == (100.0, 80.0)
 
 
 def test_an_empty_cluster_waits_for_the_next_arrival() -> None:
-    done = replay([work("a", 10, arrival=500.0)], CLUSTER, Scripted([[Grant(("a",), (0,))]]))
-    assert done.ends == {"a": 501.0}
+    done = replay_rounds([work("a", 10, arrival=500.0)], CLUSTER, Scripted([[Grant(("a",), (0,))]]))
+    assert done.end_times == {"a": 501.0}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +110,8 @@ def test_what_cannot_be_granted_is_named(grants: list[Grant], said: str) -> None
     class Stubborn:
         name: str = "stubborn"
 
-        def decide(self, question: Question) -> Sequence[Grant]:
+        def decide(self, question: RoundInput) -> Sequence[Grant]:
             return grants if question.jobs else []
 
     with pytest.raises(ReplayError, match=said):
-        replay([work("a", 10), work("b", 10)], CLUSTER, Stubborn())
+        replay_rounds([work("a", 10), work("b", 10)], CLUSTER, Stubborn())

@@ -8,32 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments import ExperimentError, Task
-from slurmsched.experiments.synergy.jobs import Replay, Work, ask, speedup
-from slurmsched.experiments.synergy.models import Model, load_models
-from slurmsched.experiments.synergy.replay import run_replay
-from slurmsched.experiments.table import reproduce
+from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.registry import run_experiment
+from slurmsched.experiments.synergy.jobs import (
+    IterationJob,
+    MeasuredModel,
+    ReplayScenario,
+    capped_speedup,
+    load_models,
+    to_synergy_job,
+)
+from slurmsched.experiments.synergy.replay import replay_trace
+from slurmsched.experiments.synergy_allocation import AUTHORS, PAPER
 from slurmsched.knowledge import ProfileError, SensitivityMatrix
-from slurmsched.policies.synergy import AUTHORS, PAPER
 from slurmsched.traces import TraceError
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
 
 MATRIX = SensitivityMatrix((1, 3, 12), (20, 62.5, 125), ((0.3, 0.3, 0.3), (0.3, 1.0, 1.0), (0.3, 2.0, 3.0)))
-IMAGE = Model("image", "image", 12, 125, 3.0, 1.0, MATRIX)
+IMAGE = MeasuredModel("image", "image", 12, 125, 3.0, 1.0, MATRIX)
 FLAT = SensitivityMatrix((1, 3, 12), (20, 62.5, 125), ((1.0,) * 3,) * 3)
-LANGUAGE = Model("language", "language", 1, 20, 1.0, 1.0, FLAT)
+LANGUAGE = MeasuredModel("language", "language", 1, 20, 1.0, 1.0, FLAT)
 
 
-def work(number: int, iterations: int, model: Model = LANGUAGE, gpus: int = 1, arrival: float = 0.0) -> Work:
-    return Work(number, arrival, iterations, gpus, model)
+def work(
+    number: int, iterations: int, model: MeasuredModel = LANGUAGE, gpus: int = 1, arrival: float = 0.0
+) -> IterationJob:
+    return IterationJob(number, arrival, iterations, gpus, model)
 
 
 def ends(
-    *jobs: Work, mechanism: str = "tune", order: str = "fifo", paper: bool = False, servers: int = 1
+    *jobs: IterationJob, mechanism: str = "tune", order: str = "fifo", paper: bool = False, servers: int = 1
 ) -> list[float]:
-    run = run_replay(Replay(jobs, servers), mechanism, order, PAPER if paper else AUTHORS)
+    run = replay_trace(ReplayScenario(jobs, servers), mechanism, order, PAPER if paper else AUTHORS)
     return [job.end or 0.0 for job in run.jobs]
 
 
@@ -43,7 +51,7 @@ def test_the_authors_jobs_end_with_their_round_and_the_papers_when_they_are_done
 
 
 def test_the_authors_lose_what_is_left_of_an_iteration_at_a_rounds_end() -> None:
-    slow = Model("slow", "", 1, 20, 1.0, 200.0, FLAT)
+    slow = MeasuredModel("slow", "", 1, 20, 1.0, 200.0, FLAT)
     assert ends(work(0, 2, slow)) == [601.0]
     assert ends(work(0, 2, slow), paper=True) == [pytest.approx(400.0)]
 
@@ -80,27 +88,27 @@ def test_a_smaller_job_fills_in_behind_one_that_cannot_start() -> None:
 
 def test_a_demand_beyond_a_server_is_cut_and_its_speedup_with_it() -> None:
     four = work(0, 1, IMAGE, gpus=4)
-    asked = ask(0, four, Replay((four,)))
-    assert asked.best == (6.0, 125.0)
-    assert speedup(four, asked, Replay((four,))) == pytest.approx(1 + 2 * 3 / 9)
+    asked = to_synergy_job(0, four, ReplayScenario((four,)))
+    assert asked.best_case == (6.0, 125.0)
+    assert capped_speedup(four, asked, ReplayScenario((four,))) == pytest.approx(1 + 2 * 3 / 9)
     wide = work(0, 1, IMAGE, gpus=16)
-    assert ask(0, wide, Replay((wide,), 2)).best == (3.0, 62.5)
-    assert speedup(wide, ask(0, wide, Replay((wide,), 2)), Replay((wide,), 2)) == 1.0
+    assert to_synergy_job(0, wide, ReplayScenario((wide,), 2)).best_case == (3.0, 62.5)
+    assert capped_speedup(wide, to_synergy_job(0, wide, ReplayScenario((wide,), 2)), ReplayScenario((wide,), 2)) == 1.0
 
 
 @pytest.mark.parametrize("mechanism", ["proportional", "greedy", "tune", "opt"])
 @pytest.mark.parametrize("order", ["fifo", "srtf", "las", "ftf"])
 def test_every_mechanism_ends_all_jobs_in_every_order(mechanism: str, order: str) -> None:
     jobs = [work(i, 200 * (i % 5 + 1), IMAGE if i % 2 else LANGUAGE, (1, 2, 8)[i % 3], 40.0 * i) for i in range(12)]
-    run = run_replay(Replay(jobs, 2), mechanism, order, AUTHORS)
+    run = replay_trace(ReplayScenario(jobs, 2), mechanism, order, AUTHORS)
     assert all(job.completed and job.jct >= 0 for job in run.jobs)
 
 
 def test_only_the_window_has_to_end() -> None:
     jobs = [work(0, 300), work(1, 300, arrival=1.0), work(2, 10**6, arrival=2.0)]
-    run = run_replay(Replay(jobs), "tune", "fifo", AUTHORS, window=(0, 2))
+    run = replay_trace(ReplayScenario(jobs), "tune", "fifo", AUTHORS, window=(0, 2))
     assert [job.completed for job in run.jobs] == [True, True, False]
-    assert len(run.measured) == 2
+    assert len(run.measured_jobs) == 2
 
 
 def test_what_cannot_be_run_is_said() -> None:
@@ -108,7 +116,7 @@ def test_what_cannot_be_run_is_said() -> None:
         ends(work(0, 1, gpus=9))
     with pytest.raises(ExperimentError, match="there is no order 'x': known are fifo, srtf, las, ftf"):
         ends(work(0, 1), order="x")
-    eternal = Model("eternal", "", 1, 20, 1.0, 301.0, FLAT)
+    eternal = MeasuredModel("eternal", "", 1, 20, 1.0, 301.0, FLAT)
     with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations is longer than a round"):
         ends(work(0, 1, eternal))
 
@@ -144,7 +152,7 @@ def test_a_trace_is_replayed_by_every_mechanism_and_both_readings(tmp_path: Path
     trace = tmp_path / "jobs.csv"
     trace.write_text("job_id,model,arrival_s,iterations,num_gpus\n0,a,0.0,1200,1\n1,a,0.1,600,2\n")
     given = {"trace": str(trace), "order": "srtf", "profiles": str(profiles(tmp_path))}
-    outcome = reproduce("synergy-replay", Task(tmp_path, options=given))
+    outcome = run_experiment("synergy-replay", ExperimentSetup(tmp_path, options=given))
     measured = {row.metric: row.measured for row in outcome.rows}
     assert measured["srtf proportional makespan"] == pytest.approx(601 / 3600)
     assert measured["paper: srtf tune makespan"] == pytest.approx(600 / 3600, rel=0.01)
@@ -165,12 +173,12 @@ def test_a_mistake_in_a_trace_is_named(tmp_path: Path, line: str, said: str) -> 
     trace.write_text(f"job_id,model,arrival_s,iterations,num_gpus\n{line}\n")
     given = {"trace": str(trace), "profiles": str(profiles(tmp_path))}
     with pytest.raises(TraceError, match=said):
-        reproduce("synergy-replay", Task(tmp_path, options=given))
+        run_experiment("synergy-replay", ExperimentSetup(tmp_path, options=given))
 
 
 @needs_data
 def test_the_static_trace_gives_what_the_authors_simulator_gives() -> None:
-    outcome = reproduce("synergy-static", Task(Path(DATA or "")))
+    outcome = run_experiment("synergy-static", ExperimentSetup(Path(DATA or "")))
     makespans = [row for row in outcome.rows if row.metric.endswith("makespan") and row.reference is not None]
     assert len(makespans) == 7
     assert all(row.ok for row in makespans), [(row.metric, row.measured) for row in makespans]
@@ -179,7 +187,7 @@ def test_the_static_trace_gives_what_the_authors_simulator_gives() -> None:
 @needs_data
 @pytest.mark.parametrize("name", ["synergy-load", "synergy-ratios"])
 def test_tune_is_near_the_optimum_in_the_small_sweeps(name: str) -> None:
-    outcome = reproduce(name, Task(Path(DATA or ""), quick=True))
+    outcome = run_experiment(name, ExperimentSetup(Path(DATA or ""), quick=True))
     near = [row for row in outcome.rows if "over opt" in row.metric and row.tolerance is not None]
     assert near
     assert all(row.ok for row in near), [(row.metric, row.measured) for row in near]

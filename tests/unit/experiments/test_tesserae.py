@@ -10,25 +10,33 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments import ExperimentError
-from slurmsched.experiments.tesserae.cells import cells
-from slurmsched.experiments.tesserae.gavel import GavelPacked
-from slurmsched.experiments.tesserae.knowing import estimates
-from slurmsched.experiments.tesserae.policies import KeepingWorkers, Leases, Matching
-from slurmsched.experiments.tesserae.promises import ByPriority, GavelRounds, Promises
-from slurmsched.experiments.tesserae.replay import Standing, replay
-from slurmsched.experiments.tesserae.rows import Found, held, others, parts
-from slurmsched.experiments.tesserae.shares import Classes, shares_of_time
-from slurmsched.experiments.tesserae.variants import VARIANTS, Cell, measure
-from slurmsched.experiments.tesserae.workload import Workload, weighed_pairs
+from slurmsched.experiments.tesserae.evaluation import (
+    EvaluationResults,
+    ablation_rows,
+    estimation_rows,
+    published_rows,
+    sensitivity_rows,
+)
+from slurmsched.experiments.tesserae.gavel import (
+    GavelPacked,
+    GavelPriorityOrder,
+    PackingClasses,
+    SingleTypeGavelPolicy,
+    TimeFractionLedger,
+    class_time_fractions,
+)
+from slurmsched.experiments.tesserae.policies import TesseraeReplayPolicy, WithGavelLeases, WorkerLeases
+from slurmsched.experiments.tesserae.replay import ReplayState, replay_workload
+from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeVariant, allocate_in_order
+from slurmsched.experiments.tesserae.variants import VARIANTS, EvaluationConfig, evaluation_configs, run_config
+from slurmsched.experiments.tesserae.workload import Workload, pair_weights
 from slurmsched.policies.gavel import Objective
 from slurmsched.policies.gavel.objectives import finish_time_fairness, least_attained_service
-from slurmsched.policies.tesserae import Layout
-from slurmsched.policies.tesserae.deciding import Decided, Reading
-from slurmsched.policies.tesserae.seating import in_order
-from slurmsched.simulation.figures import figures
+from slurmsched.policies.tesserae import PlacementPlan
+from slurmsched.simulation.metrics import run_metrics
 
 HALVES = np.array([[0.8]])
-TEXT = Reading(in_order, lasting=False)
+TEXT = TesseraeVariant(allocate_in_order, keep_pairs=False)
 
 
 def jobs(*rows: tuple[float, float, int], kept: np.ndarray = HALVES) -> Workload:
@@ -45,19 +53,19 @@ class Prescribed:
     moved: list[frozenset[int]] = field(default_factory=list)
     name: str = "prescribed"
 
-    def decide(self, standing: Standing) -> Decided:
+    def decide(self, standing: ReplayState) -> TesseraePlan:
         rows = self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
         moved = self.moved.pop(0) if self.moved else frozenset[int]()
         there = set(standing.active.tolist())
         left = [(node, gpus, tuple(job for job in who if job in there)) for node, gpus, who in rows]
-        return Decided(Layout.of([row for row in left if row[2]]), (), moved)
+        return TesseraePlan(PlacementPlan.from_rows([row for row in left if row[2]]), (), moved)
 
 
 SIZES = np.array([4])
 
 
 def ends(workload: Workload, policy: Prescribed, overhead: float = 0.0) -> list[float | None]:
-    return [job.end for job in replay(workload, SIZES, policy, period=100.0, overhead=overhead).jobs]
+    return [job.end for job in replay_workload(workload, SIZES, policy, period=100.0, overhead=overhead).jobs]
 
 
 @pytest.mark.parametrize(
@@ -92,44 +100,44 @@ def test_when_jobs_end(
 
 def test_a_move_costs_as_much_as_a_start_and_is_counted() -> None:
     moves = [frozenset[int](), frozenset({0})]
-    run = replay(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0)
+    run = replay_workload(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0)
     assert (run.jobs[0].end, run.jobs[0].migrations, run.jobs[0].restarts) == (170.0, 1, 1)
 
 
 def test_a_policy_that_runs_nobody_is_told_so() -> None:
     with pytest.raises(ExperimentError, match="prescribed never runs job 0"):
-        replay(jobs((0, 10, 1)), SIZES, Prescribed([[]]))
+        replay_workload(jobs((0, 10, 1)), SIZES, Prescribed([[]]))
 
 
 def test_a_workers_lease_is_kept_by_the_same_pair_only() -> None:
-    leases, gpus = Leases(np.array([2, 2])), np.ones(5, dtype=np.int64)
-    leases.seated([(0,), (1, 2)], gpus)
-    _, moved = leases.seated([(3,), (1, 2), (0,)], gpus)
+    leases, gpus = WorkerLeases(np.array([2, 2])), np.ones(5, dtype=np.int64)
+    leases.assign([(0,), (1, 2)], gpus)
+    _, moved = leases.assign([(3,), (1, 2), (0,)], gpus)
     assert moved == frozenset()
-    layout, moved = leases.seated([(0, 1), (2, 3)], gpus)
+    layout, moved = leases.assign([(0, 1), (2, 3)], gpus)
     assert sorted(layout.jobs.tolist()) == [[0, 1], [2, 3]]
     assert moved == {1, 3}  # 2 has another partner on the GPU it had
 
 
 def test_a_wide_newcomer_takes_workers_that_narrow_jobs_had() -> None:
-    leases, gpus = Leases(np.array([2, 2])), np.array([1, 1, 2])
-    leases.seated([(0,), (1,)], gpus)
-    _, moved = leases.seated([(0,), (1,), (2,)], gpus)
+    leases, gpus = WorkerLeases(np.array([2, 2])), np.array([1, 1, 2])
+    leases.assign([(0,), (1,)], gpus)
+    _, moved = leases.assign([(0,), (1,), (2,)], gpus)
     assert moved == {0, 1}
 
 
 def test_gavel_shares_time_evenly_and_packs_where_that_is_more() -> None:
     kind, width = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
-    alone = shares_of_time(Classes.of(kind, width, np.array([4]), np.array([[0.4]])), 2)
+    alone = class_time_fractions(PackingClasses.build(kind, width, np.array([4]), np.array([[0.4]])), 2)
     assert alone.tolist() == pytest.approx([2.0])
-    packed = shares_of_time(Classes.of(kind, width, np.array([4]), np.array([[0.7]])), 2)
+    packed = class_time_fractions(PackingClasses.build(kind, width, np.array([4]), np.array([[0.7]])), 2)
     assert packed.tolist() == pytest.approx([0.0, 2.0])
 
 
-def standing(workload: Workload, time: float, before: Layout, done: list[float]) -> Standing:
+def standing(workload: Workload, time: float, before: PlacementPlan, done: list[float]) -> ReplayState:
     """All jobs are there and have done so much of their work, on one node of two GPUs."""
-    remaining, everybody = workload.work - np.array(done), np.arange(len(workload))
-    return Standing(time, 360.0, workload, np.array([2]), everybody, remaining, np.zeros(len(workload)), before)
+    remaining, everybody = workload.seconds - np.array(done), np.arange(len(workload))
+    return ReplayState(time, 360.0, workload, np.array([2]), everybody, remaining, np.zeros(len(workload)), before)
 
 
 @pytest.mark.parametrize(
@@ -176,27 +184,33 @@ def test_who_comes_first_by_gavels_priorities(
     done: list[float],
     expected: list[int],
 ) -> None:
-    workload, order = jobs(*rows), ByPriority(Promises(objective))
-    first = order(standing(workload, 0.0, Layout.of(()), done))
-    found = order(standing(workload, 360.0, Layout.of(ran), done)) if ran else first
+    workload, order = jobs(*rows), GavelPriorityOrder(TimeFractionLedger(objective))
+    first = order(standing(workload, 0.0, PlacementPlan.from_rows(()), done))
+    found = order(standing(workload, 360.0, PlacementPlan.from_rows(ran), done)) if ran else first
     assert found.tolist() == expected
 
 
 def test_gavel_promises_time_to_pairs_that_do_more_together() -> None:
     rows = [(0.0, 9000.0, 1)] * 4
     for kept, runs in ((0.8, 4), (0.4, 2)):
-        policy = GavelRounds("gavel", Promises(least_attained_service, packed=True), Leases(np.array([2])))
-        decided = policy.decide(standing(jobs(*rows, kept=np.array([[kept]])), 0.0, Layout.of(()), [0.0] * 4))
-        assert len(np.unique(decided.layout.jobs[decided.layout.jobs >= 0])) == runs
+        policy = SingleTypeGavelPolicy(
+            "gavel", TimeFractionLedger(least_attained_service, packed=True), WorkerLeases(np.array([2]))
+        )
+        decided = policy.decide(
+            standing(jobs(*rows, kept=np.array([[kept]])), 0.0, PlacementPlan.from_rows(()), [0.0] * 4)
+        )
+        assert len(np.unique(decided.placement.jobs[decided.placement.jobs >= 0])) == runs
         assert len(decided.pairs) == runs - 2
 
 
 def test_whatever_is_told_was_replayed_and_is_told_once() -> None:
     moves = [frozenset[int](), frozenset({0})]
-    run = figures(replay(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0))
-    base = Cell("", Path("throughputs.json"))
-    found = Found({cell: [run] for cell in cells(base)})
-    told = [row.metric for rows in (held, parts, others) for row in rows(found, base)]
+    run = run_metrics(
+        replay_workload(jobs((0, 150, 1)), SIZES, Prescribed([[(0, 1, (0,))]], moves), period=100.0, overhead=10.0)
+    )
+    base = EvaluationConfig("", Path("throughputs.json"))
+    found = EvaluationResults({cell: [run] for cell in evaluation_configs(base)})
+    told = [row.metric for rows in (published_rows, ablation_rows, sensitivity_rows) for row in rows(found, base)]
     assert len(set(told)) == len(told)
     assert max(map(len, told)) <= 52, "the table has eighty columns"
 
@@ -205,23 +219,25 @@ def test_every_job_of_a_replay_does_its_work_whatever_the_policy() -> None:
     random = np.random.default_rng(5)
     rows = [(float(200 * n), float(random.uniform(50, 2000)), int(random.choice((1, 2, 4)))) for n in range(25)]
     workload, sizes = jobs(*rows), np.array([4, 4])
-    weights = weighed_pairs(workload.kept, 1.0)
+    weights = pair_weights(workload.relative_rates, 1.0)
     policies = [
-        Matching("ours", weights),
-        Matching("text", weights, reading=TEXT),
-        KeepingWorkers("rule", Matching("", weights, reading=replace(TEXT, renaming=False)), Leases(sizes)),
-        GavelPacked("gavel", Leases(sizes)),
-        Matching("over gavel", weights, ByPriority(Promises(least_attained_service))),
-        GavelRounds("fair", Promises(finish_time_fairness, packed=True), Leases(sizes)),
+        TesseraeReplayPolicy("ours", weights),
+        TesseraeReplayPolicy("text", weights, variant=TEXT),
+        WithGavelLeases(
+            "rule", TesseraeReplayPolicy("", weights, variant=replace(TEXT, rename_nodes=False)), WorkerLeases(sizes)
+        ),
+        GavelPacked("gavel", WorkerLeases(sizes)),
+        TesseraeReplayPolicy("over gavel", weights, GavelPriorityOrder(TimeFractionLedger(least_attained_service))),
+        SingleTypeGavelPolicy("fair", TimeFractionLedger(finish_time_fairness, packed=True), WorkerLeases(sizes)),
     ]
     for policy in policies:
-        run = replay(workload, sizes, policy, overhead=20.0)
+        run = replay_workload(workload, sizes, policy, overhead=20.0)
         assert all(job.end is not None and job.jct >= job.work for job in run.jobs)
-        assert sum(job.service for job in run.jobs) >= float(workload.work @ workload.gpus) - 1e-6
+        assert sum(job.service for job in run.jobs) >= float(workload.seconds @ workload.gpus) - 1e-6
 
 
 def test_pairs_of_wide_jobs_may_keep_less_than_those_of_narrow_ones() -> None:
-    wide = replace(jobs((0, 80, 2), (0, 80, 2), (0, 80, 1), (0, 80, 1)), wide=0.5)
+    wide = replace(jobs((0, 80, 2), (0, 80, 2), (0, 80, 1), (0, 80, 1)), wide_pair_factor=0.5)
     assert ends(wide, Prescribed([[(0, 2, (0, 1)), (0, 1, (2, 3))]])) == pytest.approx([200, 200, 100, 100])
 
 
@@ -229,7 +245,7 @@ def test_pairs_of_wide_jobs_may_keep_less_than_those_of_narrow_ones() -> None:
 def test_packing_and_fewer_moves_shorten_the_published_workload() -> None:
     rates = Path(os.environ["SLURMSCHED_DATA"]) / "gavel" / "throughputs.json"
     named = ("tiresias", "tiresias single", "text", "text, no names", "tesserae-t")
-    found = {name: measure(Cell(name, rates, jobs=120)) for name in named}
+    found = {name: run_config(EvaluationConfig(name, rates, jobs=120)) for name in named}
     jct = {name: figures.avg_jct_s for name, figures in found.items()}
     assert jct["tesserae-t"] < jct["tiresias single"] < jct["tiresias"]
     assert found["text"].migrations < 0.8 * found["text, no names"].migrations
@@ -240,7 +256,7 @@ def test_packing_and_fewer_moves_shorten_the_published_workload() -> None:
 @pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no folder of data sets")
 def test_what_is_estimated_is_nearer_than_what_is_drawn() -> None:
     rates = Path(os.environ["SLURMSCHED_DATA"]) / "gavel" / "throughputs.json"
-    found = {row.metric: row.measured for row in estimates(rates, (0.3,))}
+    found = {row.metric: row.measured for row in estimation_rows(rates, (0.3,))}
     pairs = "30% of pairs measured, others"
     assert found[f"{pairs} completed: mean error"] < 0.7 * found[f"{pairs} guessed: mean error"]
     best = "rate of the best found"

@@ -12,17 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.backends.simulated import Cluster, SimulatedBackend, VirtualClock
-from slurmsched.daemon.scheduling import Site
-from slurmsched.fidelity import Fidelity, quickened, workload
-from slurmsched.fidelity.comparing import simulated
-from slurmsched.fidelity.living import Lived
-from slurmsched.fidelity.sleeping import Sleeper, hint
-from slurmsched.fidelity.workload import LONGEST, SHORTEST
+from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
+from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.fidelity import Fidelity, generate_workload, shorten_period
+from slurmsched.fidelity.live_run import LONGEST, SHORTEST, LiveJobResult, SleeperJobs, hint_comment
+from slurmsched.fidelity.validation import compare_with_simulation
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.profiles import shipped_profiles
-from slurmsched.rendering import render
 from slurmsched.settings import Settings
+from slurmsched.template_files import render
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import load_cluster
 
@@ -31,14 +29,14 @@ KNOWN = {node.name: node for node in NODES}
 
 
 def drawn(jobs: int = 60, seed: int = 1) -> tuple[TraceJob, ...]:
-    return workload(NODES, jobs, np.random.default_rng(seed)).jobs
+    return generate_workload(NODES, jobs, np.random.default_rng(seed)).jobs
 
 
 def test_every_drawn_job_fits_a_node_with_its_proportional_share() -> None:
     for job in drawn():
         homes = [node for node in NODES if job.gpu_type in node.gpu_types]
         assert job.gpus <= max(len(node.gpus) for node in homes)
-        share = homes[0].proportional(job.gpus)
+        share = homes[0].proportional_share(job.gpus)
         assert (job.cpus, job.memory) == (share.cpus, share.memory)
         assert SHORTEST - 0.1 <= job.duration <= LONGEST + 0.1
 
@@ -61,11 +59,15 @@ def test_a_sleeper_asks_for_what_its_job_asks_and_says_how_it_checkpoints(tmp_pa
         return "17"
 
     job = TraceJob("3", 0.0, 2, 40.0, "resnet18", gpu_type="v100", cpus=6, memory=16384)
-    assert Sleeper(shipped_profiles(), KNOWN, tmp_path, sbatch).start(job) == "17"
+    assert SleeperJobs(shipped_profiles(), KNOWN, tmp_path, sbatch).submit_job(job) == "17"
     ((options, script),) = asked
-    assert {"--gres=gpu:v100:2", "--cpus-per-task=6", "--mem=16384M", "--requeue", f"--comment={hint(job)}"} <= set(
-        options
-    )
+    assert {
+        "--gres=gpu:v100:2",
+        "--cpus-per-task=6",
+        "--mem=16384M",
+        "--requeue",
+        f"--comment={hint_comment(job)}",
+    } <= set(options)
     assert "work=40000" in script
     speeds = [int(word) for word in script.split("speeds=(")[1].split(")")[0].split()]
     assert len(speeds) == 25
@@ -104,7 +106,7 @@ def test_a_sleeper_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 def test_a_quick_cluster_waits_for_everything_in_proportion() -> None:
     usual = Settings()
-    quick = quickened(usual, 15.0)
+    quick = shorten_period(usual, 15.0)
     assert quick.rounds.period == 15.0
     factor = 15.0 / usual.rounds.period
     assert quick.policy.las_queues == tuple(bound * factor for bound in usual.policy.las_queues)
@@ -112,20 +114,22 @@ def test_a_quick_cluster_waits_for_everything_in_proportion() -> None:
     assert quick.guards.min_run_time == usual.guards.min_run_time * factor
 
 
-def site() -> Site:
+def site() -> SchedulerContext:
     clock = VirtualClock(0.0)
-    return Site(quickened(Settings(), 15.0), SimulatedBackend(Cluster(NODES), clock), Knowledge())
+    return SchedulerContext(
+        shorten_period(Settings(), 15.0), SimulatedBackend(VirtualCluster(NODES), clock), Knowledge()
+    )
 
 
 def test_a_lone_job_is_foretold_to_the_second_and_a_slow_slurm_is_not_faithful() -> None:
-    trace = workload(NODES, 2, np.random.default_rng(3))
+    trace = generate_workload(NODES, 2, np.random.default_rng(3))
     alone = type(trace)(trace.name, trace.jobs[:1])
     (job,) = alone.jobs
     took = job.duration + 15.0
-    lived = {job.id: Lived(0.0, took, 0)}
-    found = simulated(alone, site(), NODES, lived)
+    lived = {job.id: LiveJobResult(0.0, took, 0)}
+    found = compare_with_simulation(alone, site(), NODES, lived)
     assert found.simulated_avg_jct_s == pytest.approx(job.duration, abs=16.0)
-    slow = simulated(alone, site(), NODES, {job.id: Lived(0.0, 2 * took, 0)})
+    slow = compare_with_simulation(alone, site(), NODES, {job.id: LiveJobResult(0.0, 2 * took, 0)})
     assert slow.avg_jct_ratio == pytest.approx(found.avg_jct_ratio / 2)
     assert not slow.ok
 

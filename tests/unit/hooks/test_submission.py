@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.installation import installation
+from slurmsched.installation import template_values
 from slurmsched.model import parse_hints
-from slurmsched.rendering import render
 from slurmsched.settings import Settings
+from slurmsched.template_files import render
 from tests.unit.hooks.controller import HOOK, Raw, Slurmctld
 
 HELD = "0"
@@ -510,7 +510,9 @@ def test_an_update_of_something_else_leaves_the_comment_alone(slurmctld: Slurmct
 def test_the_rendered_configuration_says_what_the_hook_takes_for_granted() -> None:
     text = HOOK.read_text()
     table = text.partition("DEFAULTS = {")[2].partition("}")[0]
-    rendered = dict(re.findall(r"(?m)^(\w+) = (.+)$", render("hook.conf", **installation(user="nobody of that name"))))
+    rendered = dict(
+        re.findall(r"(?m)^(\w+) = (.+)$", render("hook.conf", **template_values(user="nobody of that name")))
+    )
     assert dict(re.findall(r'(\w+) = "([^"]*)"', table)) == rendered
     assert rendered["heartbeat"] == Settings().hook.heartbeat
 

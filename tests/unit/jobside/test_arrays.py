@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import array_shapes, arrays, boolean_dtypes, floating_dtypes, integer_dtypes
 
-from slurmsched.jobside.arrays import read_arrays, write_arrays
 from slurmsched.jobside.errors import TensorError
+from slurmsched.jobside.tensors import read_arrays, write_arrays
 
 ANY = some.one_of(floating_dtypes(endianness="<", sizes=(16, 32, 64)), integer_dtypes(endianness="<"), boolean_dtypes())
 ARRAYS = some.dictionaries(some.text(min_size=1, max_size=9), arrays(ANY, array_shapes(min_dims=0, min_side=0)))

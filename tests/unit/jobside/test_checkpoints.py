@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import slurmsched.jobside.atomic_files
 import slurmsched.jobside.checkpoints
-import slurmsched.jobside.durable
 from slurmsched.jobside import CheckpointError, Checkpoints
 from tests.unit.jobside.killing import killed_at
 
-WATCHED = {slurmsched.jobside.checkpoints.__file__, slurmsched.jobside.durable.__file__, __file__}
+WATCHED = {slurmsched.jobside.checkpoints.__file__, slurmsched.jobside.atomic_files.__file__, __file__}
 
 
 def state(step: int) -> Callable[[Path], None]:

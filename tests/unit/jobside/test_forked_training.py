@@ -17,16 +17,16 @@ from typing import Any, Final
 import pytest
 
 from slurmsched.jobside import Checkpoints, TrackerError
-from slurmsched.jobside.dispatch import FOLDER, Dispatch, encode
-from slurmsched.jobside.forking import ArrayTask, ForkedTraining, JobTracker
-from slurmsched.jobside.report import Report, decode
-from slurmsched.jobside.surroundings import array_task
+from slurmsched.jobside.dispatch import DISPATCH_FOLDER, Dispatch, encode_dispatch
+from slurmsched.jobside.environment import read_array_task
+from slurmsched.jobside.forking import ArrayTask, ForkedJobTracker, ForkedTraining
+from slurmsched.jobside.report import Report, decode_report
 from tests.unit.jobside.scripts import CHECKOUT, until
 
 COPY: Final = """
 import sys, time
 from pathlib import Path
-from slurmsched.jobside.forking import ArrayTask, ForkedTraining, JobTracker
+from slurmsched.jobside.forking import ArrayTask, ForkedJobTracker, ForkedTraining
 
 steps, pause, slot = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 done = set()
@@ -56,7 +56,7 @@ class Copies:
     def __init__(self, folder: Path, steps: int, slot: float = 1.0) -> None:
         self.folder, self.steps, self.slot = folder, steps, slot
         self.runs: dict[int, subprocess.Popen[bytes]] = {}
-        (folder / "spool" / FOLDER).mkdir(parents=True)
+        (folder / "spool" / DISPATCH_FOLDER).mkdir(parents=True)
 
     def start(self, copy: int, pause: float, run: int = 0) -> None:
         environment = {
@@ -76,9 +76,9 @@ class Copies:
 
     def say(self, number: int, steps: Mapping[int, int], until: float = 1e12) -> None:
         """As the daemon does."""
-        fresh = self.folder / "spool" / FOLDER / "new"
-        fresh.write_bytes(encode(Dispatch("12", number, until, steps)))
-        fresh.replace(self.folder / "spool" / FOLDER / "12.json")
+        fresh = self.folder / "spool" / DISPATCH_FOLDER / "new"
+        fresh.write_bytes(encode_dispatch(Dispatch("12", number, until, steps)))
+        fresh.replace(self.folder / "spool" / DISPATCH_FOLDER / "12.json")
 
     def ledger(self, number: int) -> Any:
         """The account that begins with this round; empty before."""
@@ -146,7 +146,7 @@ def test_a_copy_whose_lease_ends_saves_says_so_and_goes_on_elsewhere(tmp_path: P
     for copy in (0, 2):  # the one at a step, the other waiting without any
         copies.runs[copy].send_signal(signal.SIGTERM)
         assert copies.runs[copy].wait(timeout=20) == 128 + signal.SIGTERM
-    assert copies.saved(1, 0) == decode(copies.report(0).read_bytes()).steps
+    assert copies.saved(1, 0) == decode_report(copies.report(0).read_bytes()).steps
     for copy in (0, 2):
         copies.start(copy, 0.0, run=1)
     assert copies.ended() == ["over 600"] * 3
@@ -160,7 +160,7 @@ def test_copies_report_the_steps_of_the_whole_job_and_never_backwards(tmp_path: 
     said: list[Report] = []
     while copies.runs[1].poll() is None:
         with suppress(OSError):
-            said.append(decode(copies.report(1).read_bytes()))
+            said.append(decode_report(copies.report(1).read_bytes()))
         time.sleep(0.01)
     copies.ended()
     assert any(report.steps > 150 for report in said), "more than one copy does"
@@ -196,7 +196,7 @@ def test_a_word_that_is_garbage_or_old_changes_nothing(tmp_path: Path) -> None:
         copies.start(copy, 0.005)
     until(lambda: bool(copies.ledger(1)))
     assert copies.ledger(1)["given"] == [50, 50, 50]
-    (tmp_path / "spool" / FOLDER / "12.json").write_bytes(b"\0garbage" * 9000)
+    (tmp_path / "spool" / DISPATCH_FOLDER / "12.json").write_bytes(b"\0garbage" * 9000)
     assert copies.ended() == ["over 150"] * 3
 
 
@@ -215,7 +215,7 @@ def test_a_folder_of_another_number_of_copies_is_refused(tmp_path: Path) -> None
     copies.say(1000, {0: 1})
     copies.start(0, 0.0)
     copies.ended()
-    task = array_task(surroundings(0, (0, 1)))
+    task = read_array_task(surroundings(0, (0, 1)))
     with pytest.raises(TrackerError, match="account of 3 copies"):
         next(iter(ForkedTraining(Path.touch, Path.exists, steps=60, folder=tmp_path / "rounds-12", task=task)))
 
@@ -229,7 +229,7 @@ def test_a_folder_of_another_number_of_copies_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_the_copies_are_the_tasks_of_the_array(tasks: tuple[int, ...], found: tuple[int, ...] | None) -> None:
-    task = array_task(surroundings(tasks[0], tasks))
+    task = read_array_task(surroundings(tasks[0], tasks))
     assert (task.tasks if task else None) == found
 
 
@@ -242,7 +242,7 @@ def test_each_step_knows_where_the_job_is_and_each_round_that_it_has_begun(tmp_p
     def union(_copies: object, target: Path) -> None:
         target.touch()
 
-    tracker, told, loaded = JobTracker(tmp_path / "rounds", 30, union), list[tuple[int, bool]](), list[Path]()
+    tracker, told, loaded = ForkedJobTracker(tmp_path / "rounds", 30, union), list[tuple[int, bool]](), list[Path]()
     for counted in (5, 7):
         fork = tracker.advance([1.0, 1.0])
         Checkpoints(fork.checkpoints(0)).save(counted, Path.touch)

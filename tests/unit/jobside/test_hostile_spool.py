@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.daemon.spool import read_reports
+from slurmsched.daemon.job_reports import read_reports
 from slurmsched.jobside.report import Report, Stage
-from slurmsched.jobside.reporter import Reporter
+from slurmsched.jobside.reporter import ReportLoop
 from slurmsched.jobside.spool import Spool
-from slurmsched.rendering import render
+from slurmsched.template_files import render
 from tests.builders import job, share
 from tests.unit.jobside.users import ALICE, BOB, CAROL, DAEMON, as_user, needs_users, open_folder
 
@@ -63,9 +63,9 @@ class Site:
         """bob's job reports twice, with its standard error in the log."""
         with self.log.open("a") as log:
             sys.stderr = log
-            reporter = Reporter(Spool(self.spool, "77"), lambda: REPORT)
-            reporter.now()
-            reporter.now()
+            reporter = ReportLoop(Spool(self.spool, "77"), lambda: REPORT)
+            reporter.write_now()
+            reporter.write_now()
 
     def wrapped(self) -> None:
         """bob's job runs a program in the wrapper."""

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slurmsched.jobside import TensorError
-from slurmsched.jobside.forking import Fork, look_ahead, momentum
+from slurmsched.jobside.forking import ForkedRound, look_ahead, momentum
 
 
-def fork(folder: Path, *counted: int, number: int = 3, done: int = 0, given: tuple[int, ...] = ()) -> Fork:
-    return Fork(folder / f"round-{number:06}", number, 100, done, given, counted)
+def fork(folder: Path, *counted: int, number: int = 3, done: int = 0, given: tuple[int, ...] = ()) -> ForkedRound:
+    return ForkedRound(folder / f"round-{number:06}", number, 100, done, given, counted)
 
 
 @pytest.mark.parametrize(

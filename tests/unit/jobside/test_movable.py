@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.jobside.report import Report, Stage, decode
-from slurmsched.rendering import render
+from slurmsched.jobside.report import Report, Stage, decode_report
+from slurmsched.template_files import render
 from tests.unit.jobside.scripts import until
 
 PROGRAM = """#!/bin/bash
@@ -50,7 +50,7 @@ class Wrapped:
         return self.folder / "spool" / str(os.getuid()) / "7_2.json"
 
     def report(self) -> Report | None:
-        return decode(self.file.read_bytes()) if self.file.exists() else None
+        return decode_report(self.file.read_bytes()) if self.file.exists() else None
 
     def says(self, stage: Stage) -> bool:
         report = self.report()

@@ -8,21 +8,21 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.jobside.errors import ReportError
-from slurmsched.jobside.report import LONGEST, Report, Stage, decode, encode
+from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, decode_report, encode_report
 
 GOOD = Report("12_3", 1, Stage.RUNNING, 1e9, 120, 100, 50.0, 2.0, 80, "v100-1", (0, 3), 4, 900, 2)
 
 
 def test_a_report_is_read_as_it_was_written() -> None:
-    assert decode(encode(GOOD)) == GOOD
+    assert decode_report(encode_report(GOOD)) == GOOD
 
 
 def test_the_longest_report_that_is_ever_written_is_read() -> None:
     most = 2**53
     long = Report("9" * 64, most, Stage.CHECKPOINTED, 1e15 / 3, most, most, 1e15 / 7, 1e15 / 7, most, "n" * 64,
                   (most,) * 64, most, most, most)  # fmt: skip
-    assert len(encode(long)) <= LONGEST
-    assert decode(encode(long)) == long
+    assert len(encode_report(long)) <= MAX_REPORT_BYTES
+    assert decode_report(encode_report(long)) == long
 
 
 @pytest.mark.parametrize(
@@ -48,29 +48,29 @@ def test_the_longest_report_that_is_ever_written_is_read() -> None:
     ],
 )
 def test_what_is_no_report_is_refused_in_one_line(changed: dict[str, object], said: str) -> None:
-    data = json.dumps({**json.loads(encode(GOOD)), **changed}).encode()
+    data = json.dumps({**json.loads(encode_report(GOOD)), **changed}).encode()
     with pytest.raises(ReportError, match=said):
-        decode(data)
+        decode_report(data)
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"null", b"\xff\xfe", b"[" * 3000, b'{"version":1}', encode(GOOD) + b" " * LONGEST],
+    [b"", b"[]", b"null", b"\xff\xfe", b"[" * 3000, b'{"version":1}', encode_report(GOOD) + b" " * MAX_REPORT_BYTES],
     ids=["nothing", "a list", "null", "no text", "a deep list", "hardly anything", "too long"],
 )
 def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(ReportError):
-        decode(data)
+        decode_report(data)
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan"), -0.5])
 @pytest.mark.parametrize("field", ["rate", "busy", "at"])
 def test_what_cannot_be_measured_is_refused(field: str, number: float) -> None:
     with pytest.raises(ReportError, match="something else than numbers"):
-        decode(encode(replace(GOOD, **{field: number})))  # type: ignore[arg-type]  # rows
+        decode_report(encode_report(replace(GOOD, **{field: number})))  # type: ignore[arg-type]  # rows
 
 
-@pytest.mark.parametrize("end", range(0, len(encode(GOOD)) - 2, 7))
+@pytest.mark.parametrize("end", range(0, len(encode_report(GOOD)) - 2, 7))
 def test_half_a_report_is_none(end: int) -> None:
     with pytest.raises(ReportError, match="no JSON"):
-        decode(encode(GOOD)[:end])
+        decode_report(encode_report(GOOD)[:end])

@@ -23,19 +23,19 @@ import slurmsched.jobside
 training = slurmsched.jobside.Training(lambda path: path.touch(), lambda path: None, folder=sys.argv[1])
 training.step()
 training.save()
-print(training.steps, slurmsched.jobside.Checkpoints(training._saving.checkpoints.folder).newest().step)
+print(training.steps, slurmsched.jobside.Checkpoints(training._checkpoints.checkpoints.folder).newest().step)
 """
 
 
 FORKED = """
 from pathlib import Path
-from slurmsched.jobside.arrays import read_arrays, write_arrays
-from slurmsched.jobside.forking import Copy, average
+from slurmsched.jobside.tensors import read_arrays, write_arrays
+from slurmsched.jobside.forking import CopyState, average
 import numpy
 folder = Path(sys.argv[1])
 for number in range(2):
     write_arrays(folder / str(number), {"weights": numpy.full(3, float(number))})
-average([Copy(folder / "0", 1), Copy(folder / "1", 3)], folder / "mean")
+average([CopyState(folder / "0", 1), CopyState(folder / "1", 3)], folder / "mean")
 print(read_arrays(folder / "mean")["weights"].tolist())
 """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from slurmsched.jobside.surroundings import peak_memory
+from slurmsched.jobside.environment import peak_memory
 from tests.unit.jobside.scripts import CHECKOUT
 
-SAID = "from slurmsched.jobside.surroundings import peak_memory; {}; print(peak_memory())"
+SAID = "from slurmsched.jobside.environment import peak_memory; {}; print(peak_memory())"
 
 
 def said(before: str) -> int:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from slurmsched.jobside.averaging import Copy, average
+from slurmsched.jobside.consolidation import CopyState, average
 from slurmsched.jobside.errors import TensorError
-from slurmsched.jobside.tensors import narrowed, open_tensors, widened
+from slurmsched.jobside.tensors import decode_floats, encode_floats, open_tensor_file
 from tests.unit.jobside.scripts import CHECKOUT
 
 TYPES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "|b1": "BOOL"}
@@ -34,9 +34,9 @@ def written(path: Path, tensors: Mapping[str, NDArray[np.generic]]) -> Path:
 
 
 def read(path: Path, name: str, dtype: str) -> NDArray[np.generic]:
-    file = open_tensors(path)
+    file = open_tensor_file(path)
     (tensor,) = (tensor for tensor in file.tensors if tensor.name == name)
-    return np.frombuffer(b"".join(file.pieces(tensor, 16)), dtype).reshape(tensor.shape)
+    return np.frombuffer(b"".join(file.chunks(tensor, 16)), dtype).reshape(tensor.shape)
 
 
 def model(scale: float, batches: int = 0) -> dict[str, NDArray[np.generic]]:
@@ -52,9 +52,9 @@ def model(scale: float, batches: int = 0) -> dict[str, NDArray[np.generic]]:
 
 def test_the_mean_is_weighted_by_steps_and_counts_come_from_who_did_most(tmp_path: Path) -> None:
     copies = [
-        Copy(written(tmp_path / "a", model(1.0, 10)), 10),
-        Copy(written(tmp_path / "b", model(3.0, 30)), 30),
-        Copy(written(tmp_path / "c", model(100.0, 99)), 0),
+        CopyState(written(tmp_path / "a", model(1.0, 10)), 10),
+        CopyState(written(tmp_path / "b", model(3.0, 30)), 30),
+        CopyState(written(tmp_path / "c", model(100.0, 99)), 0),
     ]
     average(copies, tmp_path / "mean")
     np.testing.assert_allclose(read(tmp_path / "mean", "weight", "<f4"), model(2.5)["weight"], rtol=1e-6)
@@ -65,7 +65,7 @@ def test_the_mean_is_weighted_by_steps_and_counts_come_from_who_did_most(tmp_pat
 
 def test_the_mean_of_equal_copies_is_each_of_them_to_the_last_bit(tmp_path: Path) -> None:
     paths = [written(tmp_path / name, model(0.1)) for name in "abc"]
-    average([Copy(path, steps) for path, steps in zip(paths, (3, 7, 11), strict=True)], tmp_path / "mean")
+    average([CopyState(path, steps) for path, steps in zip(paths, (3, 7, 11), strict=True)], tmp_path / "mean")
     assert (tmp_path / "mean").read_bytes() == paths[0].read_bytes()
 
 
@@ -73,7 +73,7 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path: Path) -> None:
     library = pytest.importorskip("safetensors.numpy", reason="safetensors is not here")
     for name, scale in (("a", 1.0), ("b", 2.0)):
         library.save_file(model(scale), tmp_path / name, metadata={"format": "np"})
-    average([Copy(tmp_path / "a", 1), Copy(tmp_path / "b", 1)], tmp_path / "mean")
+    average([CopyState(tmp_path / "a", 1), CopyState(tmp_path / "b", 1)], tmp_path / "mean")
     found = library.load_file(tmp_path / "mean")
     np.testing.assert_allclose(found["weight"], model(1.5)["weight"], rtol=1e-6)
 
@@ -81,9 +81,9 @@ def test_the_safetensors_library_reads_what_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0.0, 1.0, -2.5, 1 / 3, 3.3e38, 1e-40, float("inf"), float("nan")])
 def test_the_short_floats_of_networks_are_rounded_as_torch_does(number: float) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not here: pip install -e '.[torch]'")
-    mine = narrowed(np.array([number]), "BF16")
+    mine = encode_floats(np.array([number]), "BF16")
     theirs = torch.tensor([number], dtype=torch.float64).to(torch.float32).to(torch.bfloat16)
-    np.testing.assert_array_equal(widened(mine, "BF16"), theirs.to(torch.float64).numpy())
+    np.testing.assert_array_equal(decode_floats(mine, "BF16"), theirs.to(torch.float64).numpy())
 
 
 @pytest.mark.parametrize(
@@ -101,26 +101,26 @@ def test_the_short_floats_of_networks_are_rounded_as_torch_does(number: float) -
 def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(TensorError, match=said):
-        open_tensors(tmp_path / "file")
+        open_tensor_file(tmp_path / "file")
 
 
 def test_copies_of_different_models_are_refused(tmp_path: Path) -> None:
     one = written(tmp_path / "a", model(1.0))
     other = written(tmp_path / "b", {**model(1.0), "weight": np.zeros((3, 6), "<f4")})
     with pytest.raises(TensorError, match="one model for all"):
-        average([Copy(one, 1), Copy(other, 1)], tmp_path / "mean")
+        average([CopyState(one, 1), CopyState(other, 1)], tmp_path / "mean")
     with pytest.raises(TensorError, match="nothing to average"):
-        average([Copy(one, 0)], tmp_path / "mean")
+        average([CopyState(one, 0)], tmp_path / "mean")
 
 
 LEAN = """
 import sys
 from pathlib import Path
-from slurmsched.jobside.averaging import Copy, average
-from slurmsched.jobside.surroundings import peak_memory
+from slurmsched.jobside.consolidation import CopyState, average
+from slurmsched.jobside.environment import peak_memory
 folder = Path(sys.argv[1])
 before = peak_memory()
-average([Copy(folder / name, 1) for name in "abc"], folder / "mean")
+average([CopyState(folder / name, 1) for name in "abc"], folder / "mean")
 print(peak_memory() - before)
 """
 

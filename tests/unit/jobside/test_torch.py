@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.jobside import TensorError
-from slurmsched.jobside.forking import Copy, average_state_dicts
+from slurmsched.jobside.forking import CopyState, average_state_dicts
 from tests.unit.jobside.scripts import CHECKOUT, Job, until
 
 torch = pytest.importorskip("torch", reason="PyTorch is not here: pip install -e '.[torch]'")
@@ -93,7 +93,7 @@ def test_the_mean_of_state_dicts_is_that_of_their_tensors_and_of_nothing_else(tm
     copies = []
     for name, scale, steps in (("a", 1.0, 10), ("b", 3.0, 30), ("c", 9.0, 0)):
         torch.save(state(scale, steps), tmp_path / name)
-        copies.append(Copy(tmp_path / name, steps))
+        copies.append(CopyState(tmp_path / name, steps))
     average_state_dicts(copies, tmp_path / "mean")
     found, expected = torch.load(tmp_path / "mean", weights_only=True), state(2.5, 30)
     assert torch.equal(found["model"]["w"], expected["model"]["w"])  # type: ignore[index]  # as made above
@@ -113,4 +113,4 @@ def test_state_dicts_of_different_models_are_refused(tmp_path: Path, other: obje
     torch.save({"w": torch.zeros(2)}, tmp_path / "a")
     torch.save(other, tmp_path / "b")
     with pytest.raises(TensorError, match="one model for all"):
-        average_state_dicts([Copy(tmp_path / "a", 2), Copy(tmp_path / "b", 1)], tmp_path / "mean")
+        average_state_dicts([CopyState(tmp_path / "a", 2), CopyState(tmp_path / "b", 1)], tmp_path / "mean")

@@ -10,27 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-import slurmsched.jobside.portions
-import slurmsched.jobside.tracker
+import slurmsched.jobside.forked_rounds
 from slurmsched.jobside import Checkpoints, TrackerError
-from slurmsched.jobside.forking import Copy, Fork, JobTracker, portions
+from slurmsched.jobside.forking import CopyState, ForkedJobTracker, ForkedRound, divide_steps
 from tests.unit.jobside.killing import killed_at
 
-WATCHED = {slurmsched.jobside.tracker.__file__, slurmsched.jobside.portions.__file__, __file__}
+WATCHED = {slurmsched.jobside.forked_rounds.__file__, __file__}
 RATES = (2.0, 1.0, 0.5)
 
 
-def mean(copies: Sequence[Copy], target: Path) -> None:
+def mean(copies: Sequence[CopyState], target: Path) -> None:
     """States are numbers in text; theirs is the mean by steps."""
     steps = sum(copy.steps for copy in copies)
     target.write_text(repr(sum(float(copy.path.read_text()) * copy.steps for copy in copies) / steps))
 
 
-def tracker(folder: Path, target: int = 70) -> JobTracker:
-    return JobTracker(folder, target, mean)
+def tracker(folder: Path, target: int = 70) -> ForkedJobTracker:
+    return ForkedJobTracker(folder, target, mean)
 
 
-def train(fork: Fork, copy: int, steps: int) -> None:
+def train(fork: ForkedRound, copy: int, steps: int) -> None:
     """A copy adds its number, and one, for each step; what it did before in this round stays in its folder."""
     begin = float(fork.state.read_text()) if fork.state else 0.0
     Checkpoints(fork.checkpoints(copy)).save(steps, lambda path: path.write_text(repr(begin + steps * (copy + 1))))
@@ -40,17 +39,17 @@ def test_a_job_in_rounds(tmp_path: Path) -> None:
     tracked = tracker(tmp_path)
     assert tracked.current() is None
     first = tracked.advance(RATES)
-    assert (first.number, first.done, first.given, first.state, first.over) == (1, 0, (40, 20, 10), None, False)
+    assert (first.number, first.done, first.assigned, first.state, first.over) == (1, 0, (40, 20, 10), None, False)
     train(first, 0, 40)
     train(first, 1, 5)
     second = tracked.advance(RATES)
-    assert (second.done, second.counted, second.given) == (45, (40, 5, 0), (14, 7, 4))
+    assert (second.done, second.previous_steps, second.assigned) == (45, (40, 5, 0), (14, 7, 4))
     assert second.state is not None
     assert float(second.state.read_text()) == (40 * 40 + 10 * 5) / 45
-    for copy, steps in enumerate(second.given):
+    for copy, steps in enumerate(second.assigned):
         train(second, copy, steps)
     last = tracked.advance(RATES)
-    assert (last.done, last.over, last.given) == (70, True, (0, 0, 0))
+    assert (last.done, last.over, last.assigned) == (70, True, (0, 0, 0))
     assert tracked.advance(RATES) == last == tracker(tmp_path).current()
 
 
@@ -83,10 +82,10 @@ def test_of_rounds_that_are_long_over_only_the_account_is_kept(tmp_path: Path) -
 
 def test_a_round_that_somebody_else_has_ended_is_not_ended_again(tmp_path: Path) -> None:
     tracked = tracker(tmp_path)
-    tracked.advance(RATES, ending=0)
-    second = tracked.advance(RATES, ending=1, word=7)
-    assert (second.number, second.word) == (2, 7)
-    assert tracked.advance(RATES, ending=1, word=8) == second
+    tracked.advance(RATES, expected_round=0)
+    second = tracked.advance(RATES, expected_round=1, dispatch_number=7)
+    assert (second.number, second.dispatch_number) == (2, 7)
+    assert tracked.advance(RATES, expected_round=1, dispatch_number=8) == second
 
 
 def test_what_a_copy_saves_after_its_round_is_over_counts_nowhere(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_a_kill_at_any_line_neither_loses_a_step_nor_counts_one_twice(
         assert current is not None
         if current.number == 1:
             current = tracked.advance(RATES)
-        assert (current.number, current.done, current.counted, sum(current.given)) == (2, 55, (40, 5, 10), 15)
+        assert (current.number, current.done, current.previous_steps, sum(current.assigned)) == (2, 55, (40, 5, 10), 15)
         if not killed:
             break
         line += 1
@@ -135,7 +134,7 @@ def test_a_kill_at_any_line_neither_loses_a_step_nor_counts_one_twice(
 
 @given(some.integers(0, 10**7), some.lists(some.floats(0, 1e6), min_size=1, max_size=12).filter(any))
 def test_portions_sum_to_the_steps_and_are_fair_to_one(steps: int, rates: list[float]) -> None:
-    given_out = portions(steps, rates)
+    given_out = divide_steps(steps, rates)
     assert sum(given_out) == steps
     whole = sum(rates)
     for portion, rate in zip(given_out, rates, strict=True):
@@ -145,4 +144,4 @@ def test_portions_sum_to_the_steps_and_are_fair_to_one(steps: int, rates: list[f
 @pytest.mark.parametrize("rates", [(), (0.0, 0.0), (1.0, -1.0), (float("nan"), 1.0), (float("inf"), 1.0)])
 def test_steps_cannot_be_divided_among_copies_without_speed(rates: tuple[float, ...]) -> None:
     with pytest.raises(TrackerError):
-        portions(10, rates)
+        divide_steps(10, rates)

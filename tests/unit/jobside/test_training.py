@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.jobside import JobsideError, Stage, Training
-from slurmsched.jobside.report import decode
+from slurmsched.jobside.report import decode_report
 from slurmsched.jobside.spool import Spool
 from tests.unit.jobside.scripts import COUNTING, Job, until
 
@@ -58,14 +58,14 @@ def test_sigterm_alone_saves_and_leaves_at_once(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 128 + signal.SIGTERM
     done = job.steps
-    assert decode(job.report.read_bytes()).steps == done
+    assert decode_report(job.report.read_bytes()).steps == done
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"step-{done:012}"]
 
 
 def test_the_exit_of_a_profiling_run_leaves_a_rate_and_no_checkpoint(tmp_path: Path) -> None:
     job = Job(tmp_path, COUNTING, ("0.01",), {"SYNSCHED_MEASURE": "0.3"})
     assert job.start().wait(timeout=20) == 0
-    report = decode(job.report.read_bytes())
+    report = decode_report(job.report.read_bytes())
     assert report.stage is Stage.MEASURED
     assert report.busy >= 0.3
     assert 20 < report.done / report.busy <= 100
@@ -113,7 +113,7 @@ def test_a_signal_to_one_of_several_ranks_is_heeded_at_the_step_that_all_agreed_
             training.step()
             if len(ranks.asked) > before:
                 looks.append(training.steps)
-        saved = training._saved
+        saved = training._last_checkpoint_step
     assert looks[:5] == [1, 3, 7, 15, 23], "by and by one look a second, eight steps apart"
     assert saved == 103, "the first look after the signal"
 
@@ -123,7 +123,7 @@ def test_the_wish_of_another_rank_is_followed(tmp_path: Path) -> None:
     with training_of(tmp_path, ranks, patience=0.0) as training:
         ranks.wish = 1
         training.step()
-        assert training._saved == 1
+        assert training._last_checkpoint_step == 1
 
 
 def test_several_ranks_that_cannot_agree_are_told(tmp_path: Path) -> None:

@@ -5,32 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.experiments.tesserae.knowing import simulated_rate
-from slurmsched.knowledge.estimating import (
-    GaussianProcess,
-    Strategy,
-    completed,
-    data_parallel,
-    noisy,
-    search,
-    search_at_random,
-    strategies,
+from slurmsched.experiments.tesserae.evaluation import simulated_rate
+from slurmsched.knowledge.bayesian_search import GaussianProcess, bayesian_search, random_search
+from slurmsched.knowledge.estimation import (
+    ParallelStrategy,
+    add_noise,
+    complete_matrix,
+    data_parallel_scaling,
+    parallel_strategies,
 )
 
 
 def test_twice_the_gpus_do_twice_the_work_and_share_it_alike() -> None:
-    known = data_parallel(50.0, {"gpt3-3b": 0.3})
-    assert [known.at(gpus) for gpus in (1, 2, 8)] == [50.0, 100.0, 400.0]
+    known = data_parallel_scaling(50.0, {"gpt3-3b": 0.3})
+    assert [known.rate_at(gpus) for gpus in (1, 2, 8)] == [50.0, 100.0, 400.0]
     assert known.beside["gpt3-3b"] == 0.3
 
 
 def test_noise_stays_within_its_bounds_and_makes_no_edges() -> None:
     rates = np.array([[0.0, 0.5], [1.0, 0.8]])
-    seen = np.array([noisy(rates, 0.2, np.random.default_rng(seed)) for seed in range(200)])
+    seen = np.array([add_noise(rates, 0.2, np.random.default_rng(seed)) for seed in range(200)])
     assert (seen[:, 0, 0] == 0).all()
     assert (abs(seen[:, 1, 0] - 1) <= 0.2).all()
     assert seen[:, 1, 0].std() > 0.05
-    assert (noisy(rates, 0.0, np.random.default_rng(1)) == rates).all()
+    assert (add_noise(rates, 0.0, np.random.default_rng(1)) == rates).all()
 
 
 def test_holes_of_a_table_with_few_causes_are_filled_and_the_rest_stays() -> None:
@@ -38,41 +36,41 @@ def test_holes_of_a_table_with_few_causes_are_filled_and_the_rest_stays() -> Non
     heavy = random.uniform(0.2, 0.9, 20)
     table = 1 - 0.5 * np.add.outer(heavy, heavy)
     holes = random.random(table.shape) < 0.3
-    filled = completed(np.where(holes, np.nan, table))
+    filled = complete_matrix(np.where(holes, np.nan, table))
     assert (filled[~holes] == table[~holes]).all()
     guess = table[~holes].mean()
     assert abs(filled - table)[holes].mean() < 0.35 * abs(guess - table)[holes].mean()
 
 
 def test_divisions_of_a_model_over_its_gpus() -> None:
-    found = strategies(4, 6, shift=1)
+    found = parallel_strategies(4, 6, shift=1)
     assert all(one.data * one.tensor * len(one.layers) == 4 and sum(one.layers) == 6 for one in found)
     assert {one for one in found if (one.data, one.tensor) == (2, 1)} == {
-        Strategy(2, 1, (2, 4)), Strategy(2, 1, (3, 3)), Strategy(2, 1, (4, 2)),
+        ParallelStrategy(2, 1, (2, 4)), ParallelStrategy(2, 1, (3, 3)), ParallelStrategy(2, 1, (4, 2)),
     }  # fmt: skip
-    assert str(Strategy(1, 2, (4, 2))) == "dp1-tp2-pp4.2"
+    assert str(ParallelStrategy(1, 2, (4, 2))) == "dp1-tp2-pp4.2"
     assert len(set(found)) == len(found)
 
 
 def test_a_process_knows_what_it_was_shown_and_doubts_what_is_far() -> None:
     points = np.array([[0.0], [1.0], [2.0]])
-    process = GaussianProcess.fitted(points, np.array([1.0, 3.0, 2.0]))
-    mean, spread = process.at(np.array([[1.0], [50.0]]))
+    process = GaussianProcess.fit(points, np.array([1.0, 3.0, 2.0]))
+    mean, spread = process.predict(np.array([[1.0], [50.0]]))
     assert mean[0] == pytest.approx(3.0, abs=0.05)
     assert mean[1] == pytest.approx(2.0)
     assert spread[0] < 0.1 < spread[1]
 
 
 def test_a_search_finds_a_fast_strategy_sooner_than_chance() -> None:
-    candidates = strategies(8, 24)
+    candidates = parallel_strategies(8, 24)
     features, rates = [one.features for one in candidates], [simulated_rate(one) for one in candidates]
     ours, chance = [], []
     for seed in range(20):
-        found = search(features, rates.__getitem__, 8, np.random.default_rng(seed))
+        found = bayesian_search(features, rates.__getitem__, 8, np.random.default_rng(seed))
         assert len(found.measured) == 8
         assert all(found.rates[place] == rates[place] for place in found.measured)
         ours.append(rates[found.best] / max(rates))
-        blind = search_at_random(features, rates.__getitem__, 8, np.random.default_rng(seed))
+        blind = random_search(features, rates.__getitem__, 8, np.random.default_rng(seed))
         chance.append(rates[blind.best] / max(rates))
     assert np.mean(ours) > 0.93
     assert 1 - np.mean(ours) < 0.5 * (1 - np.mean(chance))
@@ -85,6 +83,6 @@ def test_a_budget_beyond_all_candidates_measures_each_once() -> None:
         asked.append(place)
         return float(place)
 
-    found = search([(0.0,), (1.0,), (2.0,)], measure, 10, np.random.default_rng(0))
+    found = bayesian_search([(0.0,), (1.0,), (2.0,)], measure, 10, np.random.default_rng(0))
     assert sorted(asked) == [0, 1, 2]
     assert found.best == 2

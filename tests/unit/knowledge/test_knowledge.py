@@ -42,13 +42,13 @@ def test_the_best_known_profile_counts(one: Job, name: str | None) -> None:
     ],
 )
 def test_speed_is_told_relative_to_the_proportional_share(one: Job, speed: float) -> None:
-    assert KNOWN.relative_speed(one, one.shares, NODES) == pytest.approx(speed)
+    assert KNOWN.relative_speed(one, one.allocations, NODES) == pytest.approx(speed)
 
 
 def test_memory_counts_where_it_was_measured() -> None:
     known = Knowledge(models={"cached": profile("cached", {1: 4, 3: 4}, {31.25: 2, 62.5: 4})})
     one = job(1, hint="model=cached", on=[share(memory=500 * GIB // 16)])
-    assert known.relative_speed(one, one.shares, NODES) == pytest.approx(0.5)
+    assert known.relative_speed(one, one.allocations, NODES) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_memory_counts_where_it_was_measured() -> None:
     ],
 )
 def test_what_remains_is_what_was_said_less_what_has_run(one: Job, remaining: float) -> None:
-    assert KNOWN.remaining(one) == remaining
+    assert KNOWN.remaining_seconds(one) == remaining

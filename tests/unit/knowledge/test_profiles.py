@@ -34,12 +34,12 @@ def test_a_model_has_its_own_matrix_by_gpu_type_and_else_its_tasks(tmp_path: Pat
     resnet = known.models["resnet50"]
     a100, other = resnet.matrix("a100"), resnet.matrix("k80")
     assert a100 is not None
-    assert (a100.memory, a100.at(6, 20 * 1024)) == ((10 * 1024, 20 * 1024), 4)
+    assert (a100.memory, a100.speed_at(6, 20 * 1024)) == ((10 * 1024, 20 * 1024), 4)
     assert other == known.tasks["image"].matrix("")
     assert (resnet.task, resnet.source) == ("image", "measured in May")
     own = known.models["own"].matrix("k80")
     assert own is not None
-    assert own.at(2, 1) == 7.5
+    assert own.speed_at(2, 1) == 7.5
 
 
 def test_json_says_the_same(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_shipped_image_jobs_want_many_cpus_and_language_jobs_one() -> None:
     image, language = known.tasks["image"].matrix(""), known.tasks["language"].matrix("")
     assert image is not None
     assert language is not None
-    assert 9 <= image.demand(24, 0)[0] <= 12
-    assert image.at(12, 0) == pytest.approx(2 * image.at(3, 0))
-    assert language.demand(24, 0)[0] == 1
+    assert 9 <= image.best_case_demand(24, 0)[0] <= 12
+    assert image.speed_at(12, 0) == pytest.approx(2 * image.speed_at(3, 0))
+    assert language.best_case_demand(24, 0)[0] == 1
 
 
 @pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no folder of public data sets")
@@ -129,8 +129,8 @@ def test_the_profiles_of_synergys_authors_are_read_as_they_are() -> None:
     assert len(known.models) == 10
     alexnet = known.models["alexnet"].matrix("v100")
     assert alexnet is not None
-    assert alexnet.at(3, 62.5 * 1024) == 1.0
-    assert alexnet.demand(24, 500 * 1024) == (12, 125 * 1024)
+    assert alexnet.speed_at(3, 62.5 * 1024) == 1.0
+    assert alexnet.best_case_demand(24, 500 * 1024) == (12, 125 * 1024)
     assert known.models["resnet18"].task == "image"
     assert known.models["gnmt"].source == "imported: profiles.json"
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slurmsched.knowledge import load_synergy_profiles
-from slurmsched.knowledge.caching import Cache, fitted
-from slurmsched.knowledge.checking import checked
-from slurmsched.knowledge.profiling import profile_cpus, profiled
+from slurmsched.knowledge.optimistic_profiling import profile_cpus, profile_matrix, profiling_accuracy
+from slurmsched.knowledge.speed import DatasetCache, fit_cache
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 CPUS = tuple(float(count) for count in range(1, 25))
@@ -47,13 +46,13 @@ def test_runs_are_spent_where_speed_changes(curve: dict[float, float], most: int
 
 
 def test_storage_bounds_a_job_until_its_data_set_is_cached() -> None:
-    cache = Cache(1.2, 312_500.0)
-    assert cache.bound(62_500.0) == pytest.approx(1.5)
-    assert cache.bound(312_500.0) == float("inf")
-    again = fitted((62_500.0, 1.5), (125_000.0, 2.0))
+    cache = DatasetCache(1.2, 312_500.0)
+    assert cache.speed_bound(62_500.0) == pytest.approx(1.5)
+    assert cache.speed_bound(312_500.0) == float("inf")
+    again = fit_cache((62_500.0, 1.5), (125_000.0, 2.0))
     assert again is not None
-    assert (again.uncached, again.dataset) == pytest.approx((1.2, 312_500.0))
-    assert fitted((1.0, 2.0), (2.0, 2.0)) is None
+    assert (again.uncached_speed, again.dataset_memory) == pytest.approx((1.2, 312_500.0))
+    assert fit_cache((1.0, 2.0), (2.0, 2.0)) is None
 
 
 @given(
@@ -67,15 +66,15 @@ def test_a_job_that_is_what_the_model_says_is_found_within_three_percent(
     slow: float, fast: float, saturates: float, uncached: float, dataset: float
 ) -> None:
     """Linear in CPUs until it saturates, fed by a cache: whatever the numbers, the error stays small."""
-    cache = Cache(uncached, dataset)
+    cache = DatasetCache(uncached, dataset)
 
     def speed(cpus: float, memory: float) -> float:
         part = min(1.0, (cpus - 1) / (saturates - 1))
-        return min(slow + part * (fast - slow), cache.bound(memory))
+        return min(slow + part * (fast - slow), cache.speed_bound(memory))
 
-    found = profiled(speed, CPUS, MEMORY)
+    found = profile_matrix(speed, CPUS, MEMORY)
     errors = [
-        abs(found.matrix.at(cpus, memory) - speed(cpus, memory)) / speed(cpus, memory)
+        abs(found.matrix.speed_at(cpus, memory) - speed(cpus, memory)) / speed(cpus, memory)
         for cpus in CPUS
         for memory in MEMORY
     ]
@@ -86,13 +85,13 @@ def test_a_job_that_is_what_the_model_says_is_found_within_three_percent(
 
 @given(some.floats(0.1, 5.0), some.floats(0.1, 5.0))
 def test_no_estimate_is_above_the_speed_at_full_memory(one: float, other: float) -> None:
-    found = profiled(lambda cpus, memory: one + other * cpus * memory / MEMORY[-1], CPUS, MEMORY)
+    found = profile_matrix(lambda cpus, memory: one + other * cpus * memory / MEMORY[-1], CPUS, MEMORY)
     assert all(max(row) <= row[-1] + 1e-9 for row in found.matrix.speed)
 
 
 @pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
 def test_the_published_matrices_take_about_eight_runs_each_and_come_out_within_three_percent() -> None:
-    found = checked(load_synergy_profiles(Path(DATA or "") / "synergy" / "profiles.json")).values()
+    found = profiling_accuracy(load_synergy_profiles(Path(DATA or "") / "synergy" / "profiles.json")).values()
     assert sum(c.runs for c in found) / len(found) < 10
     assert all(c.mean_error < 0.03 for c in found), found
     assert {c.combinations for c in found} == {240}

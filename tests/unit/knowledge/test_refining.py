@@ -5,53 +5,53 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.knowledge.refining import latest_rates, own_profiles, refined
-from slurmsched.model import Measured
+from slurmsched.knowledge.refinement import latest_rates, refine_profile, self_measured_profiles
+from slurmsched.model import MeasuredRate
 from tests.builders import GIB, job, node, profile, share
 
 BASE = profile("resnet50", {1: 0.5, 3: 1.0, 6: 1.5, 12: 2.0})
 
 
-def measured(rate: float, cpus: float = 3.0, gpu_type: str = "v100", at: float = 0.0, gpus: int = 1) -> Measured:
-    return Measured(gpu_type, gpus, 1, cpus, 60.0 * GIB, 3.0, 60.0 * GIB, rate, at)
+def measured(rate: float, cpus: float = 3.0, gpu_type: str = "v100", at: float = 0.0, gpus: int = 1) -> MeasuredRate:
+    return MeasuredRate(gpu_type, gpus, 1, cpus, 60.0 * GIB, 3.0, 60.0 * GIB, rate, at)
 
 
 def test_two_points_correct_the_shape_and_what_lies_between() -> None:
     """At 3 CPUs the profile is right, at 6 the job is twice as fast as it says: in between by and by, beyond alike."""
-    found = refined(BASE, [measured(10.0), measured(30.0, cpus=6)])
+    found = refine_profile(BASE, [measured(10.0), measured(30.0, cpus=6)])
     assert found is not None
     matrix = found.matrix("v100")
     assert matrix is not None
-    speed = {cpus: matrix.at(cpus, 0) / matrix.at(3, 0) for cpus in (1, 3, 6, 12)}
+    speed = {cpus: matrix.speed_at(cpus, 0) / matrix.speed_at(3, 0) for cpus in (1, 3, 6, 12)}
     assert speed == pytest.approx({1: 0.5, 3: 1.0, 6: 3.0, 12: 4.0})
     assert found.matrix("k80") is BASE.matrix("k80")
     assert found.source == "measured by the job itself, over by hand"
 
 
 def test_what_agrees_with_the_profile_changes_no_ratio() -> None:
-    found = refined(BASE, [measured(10.0), measured(20.0, cpus=12)])
+    found = refine_profile(BASE, [measured(10.0), measured(20.0, cpus=12)])
     assert found is not None
     matrix = found.matrix("v100")
     assert matrix is not None
-    assert [matrix.at(cpus, 0) for cpus in (1, 3, 6, 12)] == pytest.approx([5.0, 10.0, 15.0, 20.0])
+    assert [matrix.speed_at(cpus, 0) for cpus in (1, 3, 6, 12)] == pytest.approx([5.0, 10.0, 15.0, 20.0])
 
 
 def test_one_point_says_nothing_of_ratios() -> None:
-    assert refined(BASE, [measured(10.0)]) is None
-    assert refined(BASE, [measured(10.0), measured(12.0)]) is None
+    assert refine_profile(BASE, [measured(10.0)]) is None
+    assert refine_profile(BASE, [measured(10.0), measured(12.0)]) is None
 
 
 def test_points_with_another_number_of_gpus_are_of_another_unit() -> None:
-    assert refined(BASE, [measured(10.0, at=2.0), measured(30.0, cpus=6, gpus=2, at=1.0)]) is None
+    assert refine_profile(BASE, [measured(10.0, at=2.0), measured(30.0, cpus=6, gpus=2, at=1.0)]) is None
 
 
 def test_a_job_of_an_unknown_model_learns_its_own_curve() -> None:
-    found = refined(None, [measured(10.0), measured(15.0, cpus=6)])
+    found = refine_profile(None, [measured(10.0), measured(15.0, cpus=6)])
     assert found is not None
     matrix = found.matrix("v100")
     assert matrix is not None
     assert not matrix.knows_memory
-    assert [matrix.at(cpus, 0) for cpus in (1, 3, 4.5, 9)] == pytest.approx([10.0, 10.0, 12.5, 15.0])
+    assert [matrix.speed_at(cpus, 0) for cpus in (1, 3, 4.5, 9)] == pytest.approx([10.0, 10.0, 12.5, 15.0])
 
 
 SCALED = Profile(
@@ -61,25 +61,25 @@ SCALED = Profile(
 
 
 def test_two_types_correct_the_ratio_between_them() -> None:
-    found = refined(SCALED, [measured(10.0, gpu_type="k80"), measured(20.0)])
+    found = refine_profile(SCALED, [measured(10.0, gpu_type="k80"), measured(20.0)])
     assert found is not None
-    assert found.scaling["v100"].at(1) / found.scaling["k80"].at(1) == pytest.approx(2.0)
-    assert found.scaling["v100"].at(2) == pytest.approx(30.0), "the shape over GPUs stays"
-    assert found.scaling["p100"].at(1) == pytest.approx(3.0 * (10.0 + 5.0) / 2), "in the mean of both units"
+    assert found.scaling["v100"].rate_at(1) / found.scaling["k80"].rate_at(1) == pytest.approx(2.0)
+    assert found.scaling["v100"].rate_at(2) == pytest.approx(30.0), "the shape over GPUs stays"
+    assert found.scaling["p100"].rate_at(1) == pytest.approx(3.0 * (10.0 + 5.0) / 2), "in the mean of both units"
 
 
 def test_rates_are_compared_at_the_fair_share() -> None:
     """On the k80 it had twice its share of CPUs, which its matrix says is worth half as much again."""
     with_matrix = Profile("m", "", BASE.matrices, "by hand")
-    found = refined(with_matrix, [measured(15.0, cpus=6, gpu_type="k80"), measured(20.0)])
+    found = refine_profile(with_matrix, [measured(15.0, cpus=6, gpu_type="k80"), measured(20.0)])
     assert found is not None
-    assert found.scaling["v100"].at(1) / found.scaling["k80"].at(1) == pytest.approx(2.0)
+    assert found.scaling["v100"].rate_at(1) / found.scaling["k80"].rate_at(1) == pytest.approx(2.0)
 
 
 def test_what_one_job_claims_serves_no_other() -> None:
     known = Knowledge(models={"resnet50": BASE})
     jobs = [job(number, hint="model=resnet50") for number in (1, 2)]
-    own = own_profiles(known, jobs, {"1": (measured(10.0), measured(3000.0, cpus=6)), "2": (measured(10.0),)})
+    own = self_measured_profiles(known, jobs, {"1": (measured(10.0), measured(3000.0, cpus=6)), "2": (measured(10.0),)})
     assert set(own) == {"1"}
     both = Knowledge(models=known.models, own=own)
     nodes, more = {"n1": node("n1")}, [share(cpus=6)]

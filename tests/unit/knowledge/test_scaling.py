@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, ProfileError, Scaling, load_knowledge, load_profiles
-from slurmsched.knowledge.gavel import model_name
-from slurmsched.model import Job, Request, Resources, Share
+from slurmsched.knowledge.published import model_name
+from slurmsched.model import Job, NodeAllocation, Request, Resources
 from tests.builders import job, node, profile
 
 V100 = Scaling((1, 2, 8), (10.0, 18.0, 40.0), (10.0, 12.0, 24.0), {"gnmt": 0.5})
@@ -31,24 +31,24 @@ KNOWN = Knowledge(models={"m": Profile("m", "", {}, "by hand", {"v100": V100, "k
     ],
 )
 def test_rates_by_gpus(gpus: int, nodes: int, rate: float) -> None:
-    assert V100.at(gpus, nodes) == pytest.approx(rate)
+    assert V100.rate_at(gpus, nodes) == pytest.approx(rate)
 
 
 def test_apart_is_as_together_where_it_was_not_measured() -> None:
-    assert Scaling((1, 2), (1.0, 2.0)).at(2, 2) == 2.0
+    assert Scaling((1, 2), (1.0, 2.0)).rate_at(2, 2) == 2.0
 
 
 @given(st.integers(1, 64))
 def test_a_rate_is_between_its_neighbours_per_gpu(gpus: int) -> None:
-    assert 5.0 - 1e-9 <= V100.at(gpus) / gpus <= 10.0 + 1e-9
+    assert 5.0 - 1e-9 <= V100.rate_at(gpus) / gpus <= 10.0 + 1e-9
 
 
 def asking(gpus: int = 1, model: str = "m", gpu_type: str | None = None) -> Job:
     return job(1, hint=f"model={model}", request=Request(gpus=gpus, gpu_type=gpu_type, cpus=3 * gpus))
 
 
-def shares(*placed: tuple[str, str, int]) -> tuple[Share, ...]:
-    return tuple(Share(name, Resources(gpus, 3 * gpus, 0), kind) for name, kind, gpus in placed)
+def shares(*placed: tuple[str, str, int]) -> tuple[NodeAllocation, ...]:
+    return tuple(NodeAllocation(name, Resources(gpus, 3 * gpus, 0), kind) for name, kind, gpus in placed)
 
 
 NODES = {name: node(name, gpus=8, cpus=24) for name in ("a", "b")}
@@ -61,7 +61,7 @@ NODES = {name: node(name, gpus=8, cpus=24) for name in ("a", "b")}
         pytest.param([("a", "v100", 1), ("b", "v100", 1)], 12 / 18, id="the reference type, apart"),
         pytest.param([("a", "k80", 1)], 0.2, id="a slower type"),
         pytest.param([("a", "k80", 4)], 0.0, id="where it cannot run"),
-        pytest.param([("a", "v100", 1), ("b", "k80", 1)], K80.at(2) / 18, id="mixed: the slower one holds back"),
+        pytest.param([("a", "v100", 1), ("b", "k80", 1)], K80.rate_at(2) / 18, id="mixed: the slower one holds back"),
         pytest.param([("a", "h100", 1)], 1.0, id="a type nobody measured"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_partner_on_the_same_gpu_costs_what_was_measured_of_it() -> None:
 
 def test_the_share_of_cpus_and_the_type_multiply() -> None:
     known = Knowledge(models={"m": Profile("m", "", profile("m", {1: 0.5, 3: 1.0}).matrices, "", {"v100": V100})})
-    starved = (Share("a", Resources(1, 1, 0), "v100"),)
+    starved = (NodeAllocation("a", Resources(1, 1, 0), "v100"),)
     assert known.speed(asking(gpu_type="v100"), starved, NODES) == pytest.approx(0.5)
 
 
@@ -145,4 +145,4 @@ def test_the_published_rates_are_read() -> None:
     assert len(found.models) == 26
     resnet = found.models["resnet-18-batch-size-16"].scaling["v100"]
     assert [round(rate) for rate in resnet.rate] == [32, 100, 124, 383]
-    assert found.models["resnet-50-batch-size-128"].scaling["k80"].at(2) == 0.0
+    assert found.models["resnet-50-batch-size-128"].scaling["k80"].rate_at(2) == 0.0

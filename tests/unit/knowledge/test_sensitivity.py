@@ -23,11 +23,11 @@ LANGUAGE = SensitivityMatrix((1, 3, 12), (), ((5,), (5,), (5,)))
     ],
 )
 def test_speed_is_linear_between_measured_points(cpus: float, memory: float, speed: float) -> None:
-    assert CACHED.at(cpus, memory) == pytest.approx(speed)
+    assert CACHED.speed_at(cpus, memory) == pytest.approx(speed)
 
 
 def test_memory_that_was_not_measured_changes_nothing() -> None:
-    assert CPUS_ONLY.at(3, 1) == CPUS_ONLY.at(3, 10_000) == 3
+    assert CPUS_ONLY.speed_at(3, 1) == CPUS_ONLY.speed_at(3, 10_000) == 3
     assert not CPUS_ONLY.knows_memory
 
 
@@ -44,7 +44,7 @@ def test_memory_that_was_not_measured_changes_nothing() -> None:
 def test_the_floor_is_the_least_that_is_as_fast_as_the_share(
     matrix: SensitivityMatrix, share: tuple[float, float], floor: tuple[float, float]
 ) -> None:
-    assert matrix.floor(*share) == floor
+    assert matrix.minimum_for_share(*share) == floor
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_the_floor_is_the_least_that_is_as_fast_as_the_share(
 def test_the_demand_is_the_minimum_that_saturates_speed(
     matrix: SensitivityMatrix, caps: tuple[float, float], demand: tuple[float, float]
 ) -> None:
-    assert matrix.demand(*caps) == demand
+    assert matrix.best_case_demand(*caps) == demand

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import (
-    Code,
     EncodingError,
+    JobSpec,
     Operation,
     Reason,
+    ReasonCode,
     Request,
-    Shape,
     Snapshot,
     Verb,
     decode,
@@ -18,7 +18,7 @@ from slurmsched.model import (
 )
 from tests.builders import job, node, share, snapshot
 
-SHAPE = Shape(("n1", "n2"), 2, 16, 8, "v100", 24, 1000, 16)
+SHAPE = JobSpec(("n1", "n2"), 2, 16, 8, "v100", 24, 1000, 16)
 
 
 def test_a_snapshot_reads_back_equal() -> None:
@@ -27,8 +27,10 @@ def test_a_snapshot_reads_back_equal() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", SHAPE], ids=["nothing", "a number", "text", "a shape"])
-def test_an_operation_reads_back_equal_whatever_its_value(value: int | str | Shape | None) -> None:
-    operation = Operation(Verb.RESHAPE, "12_3", Reason(Code.START, {"gpus": 2, "x": 0.5, "nodes": "n1"}), None, value)
+def test_an_operation_reads_back_equal_whatever_its_value(value: int | str | JobSpec | None) -> None:
+    operation = Operation(
+        Verb.UPDATE, "12_3", Reason(ReasonCode.START, {"gpus": 2, "x": 0.5, "nodes": "n1"}), None, value
+    )
     assert decode(Operation, encode(operation)) == operation
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.model import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
-from slurmsched.model.hints import LONGEST
+from slurmsched.model.hints import MAX_HINT_LENGTH
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_reads(comment: str, hints: Hints) -> None:
         pytest.param("synsched:model=$(reboot)", "hint model='$(reboot)': expected a name", id="a command is no name"),
         pytest.param("synsched:fork=0", "hint fork='0': expected the steps", id="no job has no steps"),
         pytest.param("synsched:duration=0", "hint duration='0'", id="no job takes no time"),
-        pytest.param("synsched:model=" + "a" * 300, f"hint longer than {LONGEST} characters", id="too long"),
+        pytest.param("synsched:model=" + "a" * 300, f"hint longer than {MAX_HINT_LENGTH} characters", id="too long"),
         pytest.param("synsched:model=r\N{EN DASH}50", "hint model='r?50'", id="what cannot be printed shows as ?"),
     ],
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import SENTENCES, Code, Operation, Reason, Verb
+from slurmsched.model import REASON_SENTENCES, Operation, Reason, ReasonCode, Verb
 
-REASON = Reason(Code.START, {"nodes": "n1", "gpus": 2, "cpus": 6})
+REASON = Reason(ReasonCode.START, {"nodes": "n1", "gpus": 2, "cpus": 6})
 
 
-@pytest.mark.parametrize("verb", [Verb.RESHAPE, Verb.PRIORITIZE, Verb.NOTE, Verb.WEIGH, Verb.CONFIGURE])
+@pytest.mark.parametrize("verb", [Verb.UPDATE, Verb.PRIORITIZE, Verb.NOTE, Verb.WEIGH, Verb.CONFIGURE])
 def test_undoing_a_setting_sets_what_was_before(verb: Verb) -> None:
     operation = Operation(verb, "7", REASON, before=1, after=2, gone=("3",), lead=60)
     undo = operation.undo()
@@ -32,6 +32,6 @@ def test_a_signal_cannot_be_taken_back() -> None:
 
 
 def test_every_code_has_a_sentence_and_a_missing_detail_does_not_fail_a_round() -> None:
-    assert set(SENTENCES) == set(Code)
-    assert Reason(Code.START).sentence == "starts on ? with ? GPUs, ? CPUs"
+    assert set(REASON_SENTENCES) == set(ReasonCode)
+    assert Reason(ReasonCode.START).sentence == "starts on ? with ? GPUs, ? CPUs"
     assert Operation(Verb.RELEASE, "7", REASON).sentence == "job 7 starts on n1 with 2 GPUs, 6 CPUs"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurmsched.cli.commands import COMMANDS
-from slurmsched.model.hints import _KEYS
-from slurmsched.rendering import templates
-from slurmsched.settings.showing import rows
+from slurmsched.model.hints import _HINT_KEYS
+from slurmsched.settings.file import setting_rows
+from slurmsched.template_files import template_names
 
 CHECKOUT = Path(__file__).parents[3]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "docker-slurm").glob("*.md")])
@@ -36,8 +36,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_setting_that_a_page_names_exists() -> None:
-    known = {row.name for row in rows()}
-    files = {name.removesuffix(".j2") for name in templates()}
+    known = {row.name for row in setting_rows()}
+    files = {name.removesuffix(".j2") for name in template_names()}
     sections = {name.partition(".")[0] for name in known}
     pattern = re.compile(rf"`((?:{'|'.join(sorted(sections))})\.[a-z_]+)`")
     for page in PAGES:
@@ -46,7 +46,7 @@ def test_every_setting_that_a_page_names_exists() -> None:
 
 def test_the_users_page_explains_every_hint() -> None:
     explained = set(re.findall(r"(?m)^\| `(\w+)` \|", (CHECKOUT / "docs" / "hints.md").read_text(encoding="utf-8")))
-    assert explained == set(_KEYS) - {"held"}
+    assert explained == set(_HINT_KEYS) - {"held"}
 
 
 def test_every_command_that_a_page_names_exists() -> None:
@@ -57,7 +57,7 @@ def test_every_command_that_a_page_names_exists() -> None:
 
 
 def test_every_file_that_a_page_renders_is_shipped() -> None:
-    shipped = {name.removesuffix(".j2") for name in templates()}
+    shipped = {name.removesuffix(".j2") for name in template_names()}
     for page in PAGES:
         named = set(re.findall(r"synsched render ([\w.]+)", page.read_text(encoding="utf-8")))
         assert named <= shipped, page

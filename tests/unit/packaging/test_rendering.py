@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.installation import installation, node_groups
+from slurmsched.installation import node_groups, template_values
 from slurmsched.model import Gpu, Node, Snapshot
-from slurmsched.rendering import RenderingError, render, templates
-from slurmsched.settings import Loaded, Manage, Rounds, Settings
-from slurmsched.settings.definition import Cluster, Hook, Storage
+from slurmsched.settings import LoadedSettings, ManageSettings, RoundSettings, Settings
+from slurmsched.settings.definition import ClusterSettings, HookSettings, StorageSettings
+from slurmsched.template_files import RenderingError, render, template_names
 from tests.builders import node
 
 
@@ -23,8 +23,8 @@ def cluster(*nodes: Node) -> Snapshot:
 
 
 def rendered(template: str, settings: Settings | None = None, *nodes: Node) -> str:
-    loaded = Loaded(settings or Settings())
-    return render(template, **installation(loaded, snapshot=cluster(*nodes), command="/opt/bin/synsched"))
+    loaded = LoadedSettings(settings or Settings())
+    return render(template, **template_values(loaded, snapshot=cluster(*nodes), command="/opt/bin/synsched"))
 
 
 def gpus_of(*types: str, first: int = 0, shards: int = 0) -> tuple[Gpu, ...]:
@@ -102,12 +102,14 @@ def test_what_is_to_be_merged_into_slurm_conf_does_no_harm_when_included() -> No
     ],
 )
 def test_the_cron_line_keeps_the_period(period: float, every: str) -> None:
-    text = rendered("synsched.cron", replace(Settings(), rounds=Rounds(period=period)))
+    text = rendered("synsched.cron", replace(Settings(), rounds=RoundSettings(period=period)))
     assert f"#{every} synsched /opt/bin/synsched run --once" in text.splitlines()
 
 
 def watchdog_line(settings: Settings, **values: str) -> str:
-    text = render("synsched.cron", **{**installation(Loaded(settings), command="/opt/bin/synsched"), **values})
+    text = render(
+        "synsched.cron", **{**template_values(LoadedSettings(settings), command="/opt/bin/synsched"), **values}
+    )
     return next(line for line in text.splitlines() if line.startswith("*/5") and "watchdog" in line)
 
 
@@ -122,9 +124,9 @@ def test_cron_runs_the_watchdog_without_the_daemons_code() -> None:
 def test_the_watchdog_is_told_where_a_sites_files_and_commands_are() -> None:
     settings = replace(
         Settings(),
-        hook=Hook(heartbeat="/srv/it's %1/beat", stale_after=1200.0),
-        storage=Storage(path="/srv/a b.db"),
-        cluster=Cluster(slurm_conf="/opt/slurm/etc/slurm.conf"),
+        hook=HookSettings(heartbeat="/srv/it's %1/beat", stale_after=1200.0),
+        storage=StorageSettings(path="/srv/a b.db"),
+        cluster=ClusterSettings(slurm_conf="/opt/slurm/etc/slurm.conf"),
     )
     line = watchdog_line(settings, slurm_commands="/opt/slurm/bin", python="/opt/python3", watchdog="/opt/watchdog.py")
     command = line.replace("\\%", "%")  # cron does so, and ends the command at a bare one
@@ -136,13 +138,13 @@ def test_the_watchdog_is_told_where_a_sites_files_and_commands_are() -> None:
 
 
 def test_the_hook_trusts_root_and_the_daemons_user() -> None:
-    values = installation(user="root")
+    values = template_values(user="root")
     assert "trusted = 0" in render("hook.conf", **values).splitlines()
     assert "trusted = 0,2100" in render("hook.conf", **{**values, "uids": (2100,)}).splitlines()
 
 
 def test_the_hooks_configuration_names_what_is_managed() -> None:
-    settings = replace(Settings(), manage=Manage(partitions=("gpu", "a100"), opt_in=False))
+    settings = replace(Settings(), manage=ManageSettings(partitions=("gpu", "a100"), opt_in=False))
     lines = rendered("hook.conf", settings).splitlines()
     assert {"partitions = gpu,a100", "opt_in = no", "stale_after = 900"} <= set(lines)
 
@@ -171,9 +173,9 @@ def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
 
 def test_a_value_that_is_missing_is_named() -> None:
     with pytest.raises(RenderingError, match=r"template gres.conf.j2: 'node_groups' is undefined"):
-        render("gres.conf", **installation())
+        render("gres.conf", **template_values())
 
 
 def test_every_template_is_content_with_what_an_installation_tells() -> None:
-    for name in templates():
+    for name in template_names():
         assert rendered(name, None, node("a")).endswith("\n"), name

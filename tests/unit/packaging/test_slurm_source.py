@@ -67,6 +67,6 @@ def test_what_is_no_tarball_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["", "/nowhere/slurm.tar.xz"])
 def test_without_a_tarball_one_line_says_how_to_name_one(given: str) -> None:
-    assert said("named_tarball(sys.argv[1])", given) == (
+    assert said("find_tarball(sys.argv[1])", given) == (
         "release source is built from Slurm's tarball: give --source-tarball FILE, or set SLURMSCHED_SLURM_SOURCE"
     )

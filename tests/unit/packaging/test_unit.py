@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.installation import installation, systemd_word
-from slurmsched.rendering import render
-from slurmsched.settings import Daemon, Hook, Loaded, Nodes, Reports, Settings, Storage
-from slurmsched.settings.entries import Kind, sections
+from slurmsched.installation import systemd_word, template_values
+from slurmsched.settings import (
+    DaemonSettings,
+    HookSettings,
+    LoadedSettings,
+    NodeSettings,
+    ReportSettings,
+    Settings,
+    StorageSettings,
+)
+from slurmsched.settings.definition import READ_PATHS, WRITTEN_PATHS, written_folders
 from slurmsched.settings.memory import ClusterSize
-from slurmsched.settings.paths import READ_PATHS, WRITTEN_PATHS, written_folders
+from slurmsched.settings.schema import SettingType, sections
+from slurmsched.template_files import render
 
 NOT_PATHS = {
     "manage.never_partitions",
@@ -32,10 +40,10 @@ NOT_PATHS = {
 COMMON_TMP = "/var/tmp/synsched"  # noqa: S108 - named, not written to
 
 ELSEWHERE = Settings(
-    reports=Reports(spool="/shared/spool"),
-    hook=Hook(heartbeat="/shared/slurm state/heartbeat"),
-    nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf", "slurm.conf.j2=/srv/100%/slurm.conf")),
-    storage=Storage(path="/srv/synsched/rounds.db"),
+    reports=ReportSettings(spool="/shared/spool"),
+    hook=HookSettings(heartbeat="/shared/slurm state/heartbeat"),
+    nodes=NodeSettings(fragments=("gres.conf.j2=/etc/slurm/gres.conf", "slurm.conf.j2=/srv/100%/slurm.conf")),
+    storage=StorageSettings(path="/srv/synsched/rounds.db"),
 )
 
 CONFIGURATIONS = [
@@ -44,14 +52,18 @@ CONFIGURATIONS = [
     pytest.param(ELSEWHERE, "slurm", id="as SlurmUser"),
     pytest.param(ELSEWHERE, "root", id="as root, writing configuration files"),
     pytest.param(
-        replace(Settings(), storage=Storage(path=f"{COMMON_TMP}/rounds.db")), "synsched", id="a path in a common /tmp"
+        replace(Settings(), storage=StorageSettings(path=f"{COMMON_TMP}/rounds.db")),
+        "synsched",
+        id="a path in a common /tmp",
     ),
 ]
 
 
 def rendered(settings: Settings, user: str = "synsched", command: str = "/bin/true") -> str:
     size = ClusterSize(nodes=100, jobs=20_000)
-    return render("synsched.service", **installation(Loaded(settings), command=command, user=user, size=size))
+    return render(
+        "synsched.service", **template_values(LoadedSettings(settings), command=command, user=user, size=size)
+    )
 
 
 @pytest.fixture
@@ -96,7 +108,12 @@ def test_systemd_understands_every_line_of_the_unit(
 
 
 def test_every_setting_that_names_a_path_is_known_as_written_or_read() -> None:
-    texts = {entry.name for section in sections() for entry in section.entries if entry.kind in (Kind.TEXT, Kind.TEXTS)}
+    texts = {
+        entry.name
+        for section in sections()
+        for entry in section.settings
+        if entry.kind in (SettingType.TEXT, SettingType.TEXTS)
+    }
     assert texts <= set(WRITTEN_PATHS) | READ_PATHS | NOT_PATHS
 
 
@@ -104,12 +121,16 @@ def test_every_setting_that_names_a_path_is_known_as_written_or_read() -> None:
     ("settings", "folders"),
     [
         pytest.param(
-            Settings(reports=Reports(spool="/shared/spool")), ("/shared/spool",), id="the spool, with its dispatches"
+            Settings(reports=ReportSettings(spool="/shared/spool")),
+            ("/shared/spool",),
+            id="the spool, with its dispatches",
         ),
-        pytest.param(Settings(hook=Hook(heartbeat="/shared/heartbeat")), ("/shared",), id="the heartbeat's folder"),
-        pytest.param(Settings(storage=Storage(path="/srv/rounds.db")), ("/srv",), id="the database's folder"),
         pytest.param(
-            Settings(nodes=Nodes(fragments=("gres.conf.j2=/etc/slurm/gres.conf",))),
+            Settings(hook=HookSettings(heartbeat="/shared/heartbeat")), ("/shared",), id="the heartbeat's folder"
+        ),
+        pytest.param(Settings(storage=StorageSettings(path="/srv/rounds.db")), ("/srv",), id="the database's folder"),
+        pytest.param(
+            Settings(nodes=NodeSettings(fragments=("gres.conf.j2=/etc/slurm/gres.conf",))),
             ("/etc/slurm",),
             id="where fragments go",
         ),
@@ -131,7 +152,7 @@ def test_the_unit_may_write_to_its_own_folders_alone_by_default() -> None:
 
 def test_the_unit_sees_the_common_tmp_only_where_a_setting_is_there() -> None:
     assert "PrivateTmp=yes" in rendered(Settings())
-    there = replace(Settings(), reports=Reports(spool=COMMON_TMP))
+    there = replace(Settings(), reports=ReportSettings(spool=COMMON_TMP))
     assert "PrivateTmp=no" in rendered(there)
 
 
@@ -145,7 +166,7 @@ def test_paths_of_odd_characters_are_one_word_each() -> None:
     ("settings", "line"),
     [
         pytest.param(Settings(), "MemoryMax=1787M", id="by the cluster's size: 512 + 20000/16 + 100/4"),
-        pytest.param(Settings(daemon=Daemon(memory_max=300)), "MemoryMax=300M", id="as set"),
+        pytest.param(Settings(daemon=DaemonSettings(memory_max=300)), "MemoryMax=300M", id="as set"),
     ],
 )
 def test_the_unit_bounds_the_daemons_memory(settings: Settings, line: str) -> None:

@@ -26,11 +26,11 @@ from click.testing import CliRunner
 
 import slurmsched
 from slurmsched.cli import main
-from slurmsched.installation import installation
+from slurmsched.installation import template_values
 from slurmsched.model import Snapshot
-from slurmsched.rendering import render, templates
+from slurmsched.template_files import render, template_names
 from slurmsched.store.database import Database
-from slurmsched.store.migrations import migrate, pending, shipped_migrations
+from slurmsched.store.maintenance import migrate, pending_migrations, shipped_migrations
 
 assert Path(slurmsched.__file__).is_relative_to(sys.prefix), slurmsched.__file__
 
@@ -49,10 +49,10 @@ helped(main, [])
 
 database = Database.open(Path("new.db"))
 assert migrate(database, at=0.0) == shipped_migrations()
-assert not pending(database)
+assert not pending_migrations(database)
 
-values = installation(snapshot=Snapshot(time=0.0, nodes=(), jobs=()))
-for template in templates():
+values = template_values(snapshot=Snapshot(time=0.0, nodes=(), jobs=()))
+for template in template_names():
     assert render(template, **values).endswith("\\n"), template
     print("rendered:", template)
 """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, Job
-from slurmsched.policies import system
+from slurmsched.model import Job, ReasonCode
+from slurmsched.policies import policy
 from tests.builders import job, node, share, situation
 
 HOUR = 3600
@@ -18,14 +18,14 @@ def running(hours: int | None, gpus: range = range(6)) -> Job:
 
 
 def started(jobs: list[Job], gpus: int = 8) -> set[str]:
-    decision = system("slurm").decide(situation([node(gpus=gpus)], jobs))
+    decision = policy("slurm").decide(situation([node(gpus=gpus)], jobs))
     assert not decision.victims
     return set(decision.targets) - {"1"}
 
 
 def test_jobs_start_by_priority_on_the_first_nodes_that_fit_as_they_asked() -> None:
     jobs = [job(1, 4, cpus=5, hint="model=alexnet", priority=1), job(2, 6, cpus=7, priority=2)]
-    decision = system("slurm").decide(situation([node("a"), node("b", busy=range(4))], jobs))
+    decision = policy("slurm").decide(situation([node("a"), node("b", busy=range(4))], jobs))
     assert {t.job: (t.nodes, t.resources.cpus) for t in decision.targets.values()} == {
         "1": (("b",), 5),
         "2": (("a",), 7),
@@ -53,9 +53,9 @@ def test_two_that_fit_beside_the_promise_alone_do_not_both() -> None:
 
 
 def test_nothing_is_promised_to_what_never_fits() -> None:
-    decision = system("slurm").decide(situation([node()], [running(2), job(2, 99, priority=9), job(3, 2)]))
+    decision = policy("slurm").decide(situation([node()], [running(2), job(2, 99, priority=9), job(3, 2)]))
     assert set(decision.targets) == {"1", "3"}
-    assert decision.waiting["2"].code is Code.NEVER_FITS
+    assert decision.waiting["2"].code is ReasonCode.NEVER_FITS
 
 
 def test_while_nobody_knows_when_a_start_is_possible_others_may_run() -> None:

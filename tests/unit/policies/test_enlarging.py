@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, Decision, Job, Reason, Resources, Share
-from slurmsched.policies.systems import system
+from slurmsched.model import Decision, Job, NodeAllocation, Reason, ReasonCode, Resources
+from slurmsched.policies.policies import policy
 from tests.builders import job, node, situation
 
 HOUR = 3600
@@ -14,13 +14,13 @@ HOUR = 3600
 def image(duration: int, cpus: int = 3, memory: int = 62_000, number: int = 1) -> Job:
     """An image job with its GPU share on the first GPU; it would be faster with more CPUs."""
     hint = f"model=resnet18,mem=tune,ckpt=usr1,duration={duration}"
-    return job(number, cpus=3, hint=hint, on=[Share("n1", Resources(1, cpus, memory), "v100", (0,))])
+    return job(number, cpus=3, hint=hint, on=[NodeAllocation("n1", Resources(1, cpus, memory), "v100", (0,))])
 
 
 def decide(running: Job, others: int = 0, **other: object) -> Decision:
     """`others` are CPUs that somebody else has."""
     there = node(used_cpus=others)
-    return system("synergy", "fifo").decide(situation([there], [running], **other))  # type: ignore[arg-type]  # by name
+    return policy("synergy", "fifo").decide(situation([there], [running], **other))  # type: ignore[arg-type]  # by name
 
 
 def test_a_long_job_with_spare_cpus_beside_it_is_restarted_on_them() -> None:
@@ -28,7 +28,7 @@ def test_a_long_job_with_spare_cpus_beside_it_is_restarted_on_them() -> None:
     assert target.resources.cpus > 3
     assert target.speed > 1.3
     assert target.nodes == ("n1",)
-    assert target.reasons[0].code is Code.PAYS_FOR_RESTART
+    assert target.reasons[0].code is ReasonCode.PAYS_FOR_RESTART
 
 
 @pytest.mark.parametrize(
@@ -36,19 +36,21 @@ def test_a_long_job_with_spare_cpus_beside_it_is_restarted_on_them() -> None:
     [
         pytest.param(image(300), 0, {}, id="it ends before a restart would pay"),
         pytest.param(image(10 * HOUR), 21, {}, id="nothing is spare"),
-        pytest.param(image(10 * HOUR), 0, {"moves": 0}, id="no moves are left"),
-        pytest.param(image(10 * HOUR), 0, {"fixed": {"1": Reason(Code.NO_CHECKPOINT)}}, id="it must not be moved"),
+        pytest.param(image(10 * HOUR), 0, {"max_moves": 0}, id="no moves are left"),
+        pytest.param(
+            image(10 * HOUR), 0, {"non_preemptible": {"1": Reason(ReasonCode.NO_CHECKPOINT)}}, id="it must not be moved"
+        ),
         pytest.param(image(10 * HOUR, cpus=12), 0, {}, id="it has what makes it fastest"),
     ],
 )
 def test_it_keeps_its_lease_where(running: Job, others: int, other: dict[str, object]) -> None:
     target = decide(running, others, **other).targets["1"]
-    assert target.reasons[0].code is Code.KEEPS_LEASE
-    assert target.shares == running.shares
+    assert target.reasons[0].code is ReasonCode.KEEPS_LEASE
+    assert target.allocations == running.allocations
 
 
 def test_a_newcomer_has_what_it_needs_before_anybody_is_enlarged() -> None:
     newcomer = job(2, gpus=7, cpus=21, memory=400_000)
-    decided = system("synergy", "fifo").decide(situation([node()], [image(10 * HOUR), newcomer]))
+    decided = policy("synergy", "fifo").decide(situation([node()], [image(10 * HOUR), newcomer]))
     assert decided.targets["2"].resources == Resources(7, 21, 400_000)
     assert decided.targets["1"].resources.cpus == 3

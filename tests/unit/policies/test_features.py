@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.policies import PolicyError
-from slurmsched.policies.placing.features import constraint
+from slurmsched.policies.cluster.eligibility import parse_constraint
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from slurmsched.policies.placing.features import constraint
     ],
 )
 def test_a_node_is_accepted_by_its_features(text: str, features: str, accepted: bool) -> None:
-    assert constraint(text)(frozenset(features.split())) is accepted
+    assert parse_constraint(text)(frozenset(features.split())) is accepted
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_a_node_is_accepted_by_its_features(text: str, features: str, accepted: 
 )
 def test_what_cannot_be_decided_node_by_node_is_refused(text: str) -> None:
     with pytest.raises(PolicyError, match="is not of the form"):
-        constraint(text)
+        parse_constraint(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import Request
-from slurmsched.policies.gang import gang_of
+from slurmsched.policies.cluster.gang import gang_of
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,15 @@ def test_a_request_divides_into_equal_parts_with_whole_tasks(
     request_: Request, parts: int, gpus: int, tasks: int, nodes: tuple[int, int]
 ) -> None:
     gang = gang_of(request_, None, memory_tunable=False)
-    assert (gang.parts, gang.gpus, gang.tasks, (gang.fewest, gang.most)) == (parts, gpus, tasks, nodes)
+    assert (gang.parts, gang.gpus_per_part, gang.tasks_per_part, (gang.min_nodes, gang.max_nodes)) == (
+        parts,
+        gpus,
+        tasks,
+        nodes,
+    )
 
 
 def test_memory_that_was_asked_for_is_a_need_unless_its_owner_says_otherwise() -> None:
     asked = Request(gpus=1, memory=5000)
-    assert gang_of(asked, None, memory_tunable=False).memory == 5000
-    assert gang_of(asked, None, memory_tunable=True).memory == 0
+    assert gang_of(asked, None, memory_tunable=False).memory_per_node == 5000
+    assert gang_of(asked, None, memory_tunable=True).memory_per_node == 0

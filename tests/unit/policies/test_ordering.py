@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import Job
-from slurmsched.policies.ordering import (
+from slurmsched.policies.orders import (
     FinishTimeFairness,
     FirstInFirstOut,
     LeastAttainedService,
     ShortestRemainingTime,
     SlurmPriority,
 )
-from slurmsched.policies.protocol import Ordering
+from slurmsched.policies.stages import Order
 from tests.builders import job, node, share, situation
 
 HOUR = 3600.0
 LAS = LeastAttainedService((HOUR, 4 * HOUR))
 
 
-def order(ordering: Ordering, jobs: list[Job], service: dict[str, float], time: float = 10_000.0) -> list[str]:
+def order(ordering: Order, jobs: list[Job], service: dict[str, float], time: float = 10_000.0) -> list[str]:
     return [ranked.job for ranked in ordering.rank(situation([node()], jobs, service=service, time=time))]
 
 
@@ -98,7 +98,7 @@ def order(ordering: Ordering, jobs: list[Job], service: dict[str, float], time: 
         ),
     ],
 )
-def test_jobs_are_ranked(ordering: Ordering, jobs: list[Job], service: dict[str, float], expected: list[str]) -> None:
+def test_jobs_are_ranked(ordering: Order, jobs: list[Job], service: dict[str, float], expected: list[str]) -> None:
     assert order(ordering, jobs, service) == expected
     assert order(ordering, jobs[::-1], service) == expected
 
@@ -128,11 +128,11 @@ RUNNING = job(1, on=[share()], hint="duration=10h")
     ],
 )
 def test_a_newcomer_displaces_only_what_it_comes_clearly_before(
-    ordering: Ordering, newcomer: Job, service: dict[str, float], may: bool
+    ordering: Order, newcomer: Job, service: dict[str, float], may: bool
 ) -> None:
     asked = situation([node()], [RUNNING, newcomer], service=service)
-    assert ordering.outranks(asked)(newcomer, RUNNING) is may
-    assert not (may and ordering.outranks(asked)(RUNNING, newcomer))
+    assert ordering.preemption_rule(asked)(newcomer, RUNNING) is may
+    assert not (may and ordering.preemption_rule(asked)(RUNNING, newcomer))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_newcomer_displaces_only_what_it_comes_clearly_before(
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )
-def test_the_key_says_for_people_what_the_order_goes_by(ordering: Ordering, key: str) -> None:
+def test_the_key_says_for_people_what_the_order_goes_by(ordering: Order, key: str) -> None:
     one = job(1, 2, hint="duration=3h", on=[share(gpus=2)])
     (ranked,) = ordering.rank(situation([node()], [one], service={"1": 1.5 * HOUR}))
     assert ranked.key == key

@@ -9,21 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.model import Job, Node, NodeState, Request, Reservation
-from slurmsched.policies import system
-from slurmsched.policies.allocating import AsRequested, Proportional
-from slurmsched.policies.ledger import Ledger
-from slurmsched.policies.placing import CONSOLIDATED, Grounds, Level, Wishes, place
-from slurmsched.policies.protocol import Situation
+from slurmsched.policies import policy
+from slurmsched.policies.cluster.demand import DemandCache, DemandLevel
+from slurmsched.policies.cluster.eligibility import Eligibility
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.place.placement import CONSOLIDATED, find_placement
+from slurmsched.policies.sizes import AsRequested, Proportional
+from slurmsched.policies.stages import Situation
 from tests.builders import GIB, job, node, situation, snapshot
 
 
 def placed(asked: Situation, one: Job) -> dict[str, int] | None:
     """GPUs by node where the job would lie on its proportional share."""
-    ledger = Ledger.free(asked.snapshot)
-    grounds = Grounds(ledger.pools, asked.snapshot, asked.usable)
-    wish = Wishes(ledger.pools, grounds, asked.knowledge, Proportional()).of(one)
-    found = place(wish, Level.LEAST, ledger, CONSOLIDATED)
-    return found and {share.node: share.resources.gpus for share in found.shares(ledger.pools)}
+    ledger = FreeResources.of_snapshot(asked.snapshot)
+    grounds = Eligibility(ledger.pools, asked.snapshot, asked.open_nodes)
+    wish = DemandCache(ledger.pools, grounds, asked.knowledge, Proportional()).of(one)
+    found = find_placement(wish, DemandLevel.MINIMUM, ledger, CONSOLIDATED)
+    return found and {share.node: share.resources.gpus for share in found.node_allocations(ledger.pools)}
 
 
 def plainly(nodes: list[Node], gpus: int, cpus: int, memory: int) -> str | None:
@@ -53,9 +55,11 @@ def clusters(draw: st.DrawFn) -> list[Node]:
 def test_the_vectors_choose_as_the_plain_rule_does(nodes: list[Node], gpus: int, cpus: int, gib: int) -> None:
     one = job(1, gpus, cpus, memory=max(gib, 1) * GIB)
     asked = situation(nodes, [one])
-    ledger = Ledger.free(asked.snapshot)
-    wishes = Wishes(ledger.pools, Grounds(ledger.pools, asked.snapshot, asked.usable), asked.knowledge, AsRequested())
-    found = place(wishes.of(one), Level.BEST, ledger, CONSOLIDATED)
+    ledger = FreeResources.of_snapshot(asked.snapshot)
+    wishes = DemandCache(
+        ledger.pools, Eligibility(ledger.pools, asked.snapshot, asked.open_nodes), asked.knowledge, AsRequested()
+    )
+    found = find_placement(wishes.of(one), DemandLevel.BEST, ledger, CONSOLIDATED)
     expected = plainly(nodes, gpus, cpus, max(gib, 1) * GIB)
     assert (found and ledger.pools.node(found.pools[0]).name) == expected
 
@@ -117,8 +121,8 @@ def test_only_nodes_of_the_right_kind_count(other: Node, one: Job, expected: dic
 def test_a_gang_on_nodes_of_two_kinds_gets_the_same_on_both() -> None:
     one = gang(16, 2, gpus_per_node=8)
     asked = situation([node("a", cpus=48), node("b", cpus=24)], [one])
-    target = system("proportional").decide(asked).targets["1"]
-    assert [share.resources.cpus for share in target.shares] == [24, 24]
+    target = policy("proportional").decide(asked).targets["1"]
+    assert [share.resources.cpus for share in target.allocations] == [24, 24]
 
 
 def test_a_gang_lies_inside_one_partition() -> None:
@@ -137,7 +141,7 @@ def test_a_job_with_a_reservation_lies_in_it_and_nowhere_else() -> None:
     held = Reservation("maintenance", frozenset({"b"}), 0, 1e9)
     one = job(1, reservation="maintenance")
     seen = snapshot([busy("a", 4), node("b")], [one], reservations=(held,))
-    asked = situation([], [], seen=seen, usable={"gpu": frozenset({"a"})})
+    asked = situation([], [], seen=seen, open_nodes={"gpu": frozenset({"a"})})
     assert placed(asked, one) == {"b": 1}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurmsched.model import Code, Decision, Job, Reason
-from slurmsched.policies import Situation, system
+from slurmsched.model import Decision, Job, Reason, ReasonCode
+from slurmsched.policies import Situation, policy
 from tests.builders import GIB, MEMORY, job, node, share, situation
 
 RICH = job(1, 4, hint="model=alexnet", on=[share(gpus=4, cpus=24, memory=MEMORY // 2)])
@@ -11,7 +11,7 @@ RICH = job(1, 4, hint="model=alexnet", on=[share(gpus=4, cpus=24, memory=MEMORY 
 
 
 def decide(asked: Situation) -> Decision:
-    return system("synergy", "fifo").decide(asked)
+    return policy("synergy", "fifo").decide(asked)
 
 
 def newcomer(hint: str = "model=alexnet,duration=5h") -> Job:
@@ -23,7 +23,7 @@ def test_a_cpu_rich_job_restarts_on_its_share_when_gpus_would_idle() -> None:
     assert {target.job: target.resources.cpus for target in decision.targets.values()} == {"1": 12, "2": 12}
     assert decision.victims == {"1": "2"}
     said = {"saving": "20.0 GPU-hours of waiting", "cost": "0.1 GPU-hours"}
-    assert decision.targets["1"].reasons[0] == Reason(Code.PAYS_FOR_RESTART, said)
+    assert decision.targets["1"].reasons[0] == Reason(ReasonCode.PAYS_FOR_RESTART, said)
     assert decision.targets["1"].speed == 1.0
 
 
@@ -35,22 +35,22 @@ def test_spare_cpus_stay_with_the_job_that_restarts() -> None:
 def test_a_restart_must_pay() -> None:
     decision = decide(situation([node()], [RICH, newcomer("model=alexnet,duration=2m")]))
     assert not decision.victims
-    assert decision.waiting["2"] == Reason(Code.NO_ROOM, {"gpus": 4})
+    assert decision.waiting["2"] == Reason(ReasonCode.NO_ROOM, {"gpus": 4})
 
 
 def test_a_fixed_job_is_not_restarted() -> None:
-    fixed = {"1": Reason(Code.ASKED_TO_STAY)}
-    assert not decide(situation([node()], [RICH, newcomer()], fixed=fixed)).victims
+    fixed = {"1": Reason(ReasonCode.ASKED_TO_STAY)}
+    assert not decide(situation([node()], [RICH, newcomer()], non_preemptible=fixed)).victims
 
 
 def test_a_job_of_which_nothing_is_known_is_not_made_leaner() -> None:
-    unknown = job(1, 4, cpus=24, on=RICH.shares)
+    unknown = job(1, 4, cpus=24, on=RICH.allocations)
     assert not decide(situation([node()], [unknown, newcomer()])).victims
 
 
 def test_no_restart_without_a_move_left() -> None:
-    decision = decide(situation([node()], [RICH, newcomer()], moves=0))
-    assert decision.waiting["2"] == Reason(Code.MOVES_SPENT, {"limit": 0})
+    decision = decide(situation([node()], [RICH, newcomer()], max_moves=0))
+    assert decision.waiting["2"] == Reason(ReasonCode.MOVES_SPENT, {"limit": 0})
 
 
 def test_only_as_many_restart_as_must() -> None:
@@ -72,7 +72,7 @@ def test_of_equal_ones_the_last_in_order_restarts_however_the_question_is_put() 
 
 
 def test_a_restart_is_preferred_to_displacing_a_job_that_ranks_behind() -> None:
-    las = system("synergy", "las", (3600.0,))
+    las = policy("synergy", "las", (3600.0,))
     behind = job(3, on=[share(gpus=[4], cpus=0, memory=GIB)])
     rich = job(1, 4, hint="model=alexnet", on=[share(gpus=4, cpus=24, memory=MEMORY // 2)])
     newcomer = job(2, 2, cpus=6)

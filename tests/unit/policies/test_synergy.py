@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Code, Decision, Job, JobState, NodeState, Reason, Request, Reservation, Resources
-from slurmsched.policies import Situation, system
+from slurmsched.model import Decision, Job, JobState, NodeState, Reason, ReasonCode, Request, Reservation, Resources
+from slurmsched.policies import Situation, policy
 from tests.builders import GIB, MEMORY, job, node, profile, share, situation, snapshot
 
 HOUR = 3600.0
@@ -17,7 +17,7 @@ def got(decision: Decision) -> dict[str, dict[str, tuple[int, int, int]]]:
     return {
         target.job: {
             share.node: (share.resources.gpus, share.resources.cpus, share.resources.memory // GIB)
-            for share in target.shares
+            for share in target.allocations
         }
         for target in decision.targets.values()
     }
@@ -27,7 +27,7 @@ def cpus(decision: Decision) -> dict[str, int]:
     return {target.job: target.resources.cpus for target in decision.targets.values()}
 
 
-def codes(decision: Decision, number: int) -> list[Code]:
+def codes(decision: Decision, number: int) -> list[ReasonCode]:
     return [reason.code for reason in decision.targets[str(number)].reasons]
 
 
@@ -68,22 +68,22 @@ TABLE_1 = {
 def test_the_example_of_synergys_section_2(name: str, expected: dict[str, dict[str, tuple[int, int, int]]]) -> None:
     jobs = [job(at, 4, hint=f"model={model}", submit_time=at) for at, model in enumerate(TABLE_1, start=1)]
     asked = situation([node("s1"), node("s2")], jobs, Knowledge(TABLE_1))
-    assert got(system(name, "fifo").decide(asked)) == expected
+    assert got(policy(name, "fifo").decide(asked)) == expected
 
 
 def test_a_cpu_hungry_job_has_more_cpus_than_its_share_and_a_language_job_fewer() -> None:
     jobs = [job(1, 4, hint="model=alexnet"), job(2, 4, hint="model=bert")]
-    decision = system("synergy").decide(situation([node()], jobs))
+    decision = policy("synergy").decide(situation([node()], jobs))
     assert cpus(decision) == {"1": 20, "2": 4}
-    assert codes(decision, 1) == [Code.FIRST_IN_ORDER, Code.TUNED_UP]
-    assert codes(decision, 2) == [Code.FIRST_IN_ORDER, Code.TUNED_DOWN]
+    assert codes(decision, 1) == [ReasonCode.FIRST_IN_ORDER, ReasonCode.TUNED_UP]
+    assert codes(decision, 2) == [ReasonCode.FIRST_IN_ORDER, ReasonCode.TUNED_DOWN]
     assert decision.targets["1"].speed > 1.5
     assert decision.targets["2"].speed == 1.0
 
 
 def test_jobs_of_one_round_make_room_for_each_other_but_keep_the_speed_of_their_share() -> None:
     jobs = [job(number, hint="model=alexnet", submit_time=number) for number in range(8)]
-    decision = system("synergy").decide(situation([node()], jobs))
+    decision = policy("synergy").decide(situation([node()], jobs))
     assert set(cpus(decision).values()) == {3}
     assert all(target.speed == 1.0 for target in decision.targets.values())
 
@@ -96,16 +96,16 @@ def test_spare_cpus_go_where_they_bring_most() -> None:
         }
     )
     jobs = [job(1, 4, hint="model=flat", submit_time=1), job(2, 4, hint="model=steep", submit_time=2)]
-    decision = system("synergy", "fifo").decide(situation([node(cpus=36)], jobs, known))
+    decision = policy("synergy", "fifo").decide(situation([node(cpus=36)], jobs, known))
     assert cpus(decision) == {"1": 18, "2": 18}
-    decision = system("synergy", "fifo").decide(situation([node(cpus=36, gpus=12)], jobs, known))
+    decision = policy("synergy", "fifo").decide(situation([node(cpus=36, gpus=12)], jobs, known))
     assert cpus(decision) == {"1": 12, "2": 24}
 
 
 def test_a_job_of_which_nothing_is_known_gets_exactly_what_it_asked_for() -> None:
-    decision = system("synergy").decide(situation([node()], [job(1, 2, cpus=5, memory=7 * GIB)]))
+    decision = policy("synergy").decide(situation([node()], [job(1, 2, cpus=5, memory=7 * GIB)]))
     assert got(decision) == {"1": {"n1": (2, 5, 7)}}
-    assert codes(decision, 1) == [Code.FIRST_IN_ORDER, Code.AS_REQUESTED]
+    assert codes(decision, 1) == [ReasonCode.FIRST_IN_ORDER, ReasonCode.AS_REQUESTED]
 
 
 @pytest.mark.parametrize(
@@ -117,32 +117,32 @@ def test_a_job_of_which_nothing_is_known_gets_exactly_what_it_asked_for() -> Non
 )
 def test_memory_shrinks_only_where_its_owner_said_so(hint: str, gib: int) -> None:
     known = Knowledge({"lean": profile("lean", {1: 1}, {20: 1})})
-    decision = system("synergy").decide(situation([node()], [job(1, memory=200 * GIB, hint=hint)], known))
+    decision = policy("synergy").decide(situation([node()], [job(1, memory=200 * GIB, hint=hint)], known))
     assert got(decision)["1"]["n1"][2] == gib
 
 
 def test_a_running_job_keeps_exactly_what_it_has() -> None:
     running = job(1, hint="model=alexnet", on=[share(cpus=3)])
-    decision = system("synergy").decide(situation([node()], [running]))
-    assert decision.targets["1"].shares == running.shares
-    assert codes(decision, 1) == [Code.KEEPS_LEASE]
+    decision = policy("synergy").decide(situation([node()], [running]))
+    assert decision.targets["1"].allocations == running.allocations
+    assert codes(decision, 1) == [ReasonCode.KEEPS_LEASE]
 
 
 def test_a_job_whose_gpus_cannot_be_had_is_passed_over_and_smaller_ones_fill_in() -> None:
     jobs = [job(1, on=[share()]), job(2, 8, submit_time=1), job(3, 1, submit_time=2), job(4, 2, submit_time=3)]
-    decision = system("synergy", "fifo").decide(situation([node()], jobs))
+    decision = policy("synergy", "fifo").decide(situation([node()], jobs))
     assert set(decision.targets) == {"1", "3", "4"}
-    assert codes(decision, 3)[0] == codes(decision, 4)[0] == Code.FILLS_IN
-    assert decision.waiting["2"] == Reason(Code.BEHIND, {"count": 1, "order": "fifo", "last": "4"})
+    assert codes(decision, 3)[0] == codes(decision, 4)[0] == ReasonCode.FILLS_IN
+    assert decision.waiting["2"] == Reason(ReasonCode.BEHIND, {"count": 1, "order": "fifo", "last": "4"})
 
 
 def test_gpus_that_lie_apart_are_no_room_for_a_gang() -> None:
     nodes = [node("a", busy=range(4)), node("b", busy=range(4))]
     jobs = [job(1, 8, submit_time=1), job(2, 1, on=[share("a", [4], cpus=1)])]
-    decision = system("synergy", "fifo").decide(situation(nodes, jobs))
-    assert decision.waiting["1"] == Reason(Code.BEHIND, {"count": 1, "order": "fifo", "last": "2"})
+    decision = policy("synergy", "fifo").decide(situation(nodes, jobs))
+    assert decision.waiting["1"] == Reason(ReasonCode.BEHIND, {"count": 1, "order": "fifo", "last": "2"})
     jobs = [job(1, 6)]
-    assert system("synergy").decide(situation(nodes, jobs)).waiting["1"] == Reason(Code.NO_ROOM, {"gpus": 6})
+    assert policy("synergy").decide(situation(nodes, jobs)).waiting["1"] == Reason(ReasonCode.NO_ROOM, {"gpus": 6})
 
 
 def test_a_job_waits_for_those_that_are_ending_rather_than_displace_somebody() -> None:
@@ -150,17 +150,17 @@ def test_a_job_waits_for_those_that_are_ending_rather_than_displace_somebody() -
     running = job(2, 4, on=[share(gpus=[4, 5, 6, 7], cpus=12, memory=MEMORY // 2)])
     jobs = [ending, running, job(3, 4)]
     asked = situation([node()], jobs, service={"2": 9e5}, managed=jobs[1:])
-    decision = system("synergy").decide(asked)
-    assert decision.waiting["3"] == Reason(Code.FREED_SOON, {"jobs": "1", "nodes": "n1"})
+    decision = policy("synergy").decide(asked)
+    assert decision.waiting["3"] == Reason(ReasonCode.FREED_SOON, {"jobs": "1", "nodes": "n1"})
     assert not decision.victims
 
 
 def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
     ending = job(1, 7, on=[share(gpus=7, cpus=7, memory=GIB)], state=JobState.COMPLETING)
     jobs = [ending, job(2, 8, submit_time=1), job(3, 1, submit_time=2)]
-    decision = system("synergy", "fifo").decide(situation([node()], jobs, managed=jobs[1:]))
+    decision = policy("synergy", "fifo").decide(situation([node()], jobs, managed=jobs[1:]))
     assert not decision.targets
-    assert [reason.code for reason in decision.waiting.values()] == [Code.FREED_SOON, Code.NO_ROOM]
+    assert [reason.code for reason in decision.waiting.values()] == [ReasonCode.FREED_SOON, ReasonCode.NO_ROOM]
 
 
 @pytest.mark.parametrize(
@@ -212,38 +212,40 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
 )
 def test_what_never_fits_says_what_is_too_much(one: Job, what: str) -> None:
     nodes = [node("a"), node("b", busy=[0]), node("c", gpus=4, gpu_type="k80")]
-    reason = system("synergy").decide(situation(nodes, [one])).waiting["1"]
-    assert reason == (Reason(Code.NEVER_FITS, {"what": what}) if what else Reason(Code.NO_ROOM, {"gpus": 16}))
+    reason = policy("synergy").decide(situation(nodes, [one])).waiting["1"]
+    assert reason == (
+        Reason(ReasonCode.NEVER_FITS, {"what": what}) if what else Reason(ReasonCode.NO_ROOM, {"gpus": 16})
+    )
 
 
 def test_a_node_that_is_down_now_may_be_up_again() -> None:
-    decision = system("synergy").decide(situation([node(state=NodeState.DOWN)], [job(1)]))
-    assert decision.waiting["1"] == Reason(Code.NO_ROOM, {"gpus": 1})
+    decision = policy("synergy").decide(situation([node(state=NodeState.DOWN)], [job(1)]))
+    assert decision.waiting["1"] == Reason(ReasonCode.NO_ROOM, {"gpus": 1})
 
 
 def test_nodes_that_are_reserved_are_named() -> None:
     held = Reservation("course", frozenset({"n1"}), 0, 1e9)
     seen = snapshot([node()], [job(1)], reservations=(held,))
-    decision = system("synergy").decide(situation([], [], seen=seen, usable={"gpu": frozenset()}))
-    assert decision.waiting["1"] == Reason(Code.RESERVED, {"reservation": "course"})
+    decision = policy("synergy").decide(situation([], [], seen=seen, open_nodes={"gpu": frozenset()}))
+    assert decision.waiting["1"] == Reason(ReasonCode.RESERVED, {"reservation": "course"})
 
 
 def test_other_peoples_jobs_are_facts() -> None:
     theirs = job(1, 6, on=[share(gpus=6, cpus=20, memory=100 * GIB)])
-    decision = system("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=4)], managed=[job(2, 2, cpus=4)]))
+    decision = policy("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=4)], managed=[job(2, 2, cpus=4)]))
     assert cpus(decision) == {"2": 4}
-    decision = system("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=5)], managed=[job(2, 2, cpus=5)]))
-    assert decision.waiting["2"].code is Code.NO_ROOM
+    decision = policy("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=5)], managed=[job(2, 2, cpus=5)]))
+    assert decision.waiting["2"].code is ReasonCode.NO_ROOM
 
 
 def test_a_node_whose_job_wants_it_alone_takes_nobody_else() -> None:
     alone = job(1, request=Request(gpus=1, exclusive=True), on=[share(cpus=1)])
-    decision = system("synergy").decide(situation([node()], [alone, job(2)]))
+    decision = policy("synergy").decide(situation([node()], [alone, job(2)]))
     assert "2" in decision.waiting
 
 
 def test_a_job_that_wants_a_node_alone_gets_all_its_cpus_and_memory() -> None:
-    decision = system("synergy").decide(situation([node()], [job(1, request=Request(gpus=2, exclusive=True)), job(2)]))
+    decision = policy("synergy").decide(situation([node()], [job(1, request=Request(gpus=2, exclusive=True)), job(2)]))
     assert decision.targets["1"].resources == Resources(2, 24, MEMORY)
     assert "2" in decision.waiting
 
@@ -251,6 +253,6 @@ def test_a_job_that_wants_a_node_alone_gets_all_its_cpus_and_memory() -> None:
 def test_a_suspended_job_keeps_its_gpus() -> None:
     asleep = job(1, 8, on=[share(gpus=8, cpus=24, memory=MEMORY)], state=JobState.SUSPENDED)
     asked: Situation = situation([node()], [asleep, job(2)], service={"1": 9e5})
-    decision = system("synergy").decide(asked)
+    decision = policy("synergy").decide(asked)
     assert set(decision.targets) == {"1"}
     assert not decision.victims

@@ -6,14 +6,14 @@ from dataclasses import fields
 
 import pytest
 
-from slurmsched.policies import ORDERS, SYSTEMS, PolicyError, system
-from slurmsched.settings import Policy
+from slurmsched.policies import ORDERS, POLICIES, PolicyError, policy
+from slurmsched.settings import PolicySettings
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
-    assert system(name, order).name == name
+    assert policy(name, order).name == name
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
 )
 def test_a_mistake_is_answered_with_what_there_is(name: str, order: str, queues: tuple[float, ...], said: str) -> None:
     with pytest.raises(PolicyError, match=said):
-        system(name, order, queues)
+        policy(name, order, queues)
 
 
 def test_the_settings_offer_every_order() -> None:
-    choices = {one.name: one.metadata.get("choices") for one in fields(Policy)}
+    choices = {one.name: one.metadata.get("choices") for one in fields(PolicySettings)}
     assert choices["order"] == tuple(ORDERS)

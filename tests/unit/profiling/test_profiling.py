@@ -13,12 +13,10 @@ import pytest
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
 from slurmsched.knowledge import ProfileError, SensitivityMatrix, load_profiles
-from slurmsched.knowledge.drifting import expected
-from slurmsched.model import Measured
-from slurmsched.profiling.errors import ProfilingError
-from slurmsched.profiling.keeping import Found, keep
-from slurmsched.profiling.measuring import measured
-from slurmsched.profiling.trial import Queue, Shape, Trial
+from slurmsched.knowledge.refinement import expected_rate
+from slurmsched.model import MeasuredRate
+from slurmsched.profiling.profile_file import MeasuredProfile, save_profile
+from slurmsched.profiling.trial import ProfilingError, Trial, TrialQueue, TrialRequest, measure_matrix
 
 SECONDS = 60.0
 
@@ -68,7 +66,7 @@ class Slurm:
         return lived >= SECONDS
 
     def trial(self) -> Trial:
-        queue = Queue(self.submit, self.ended, self.cancelled.append)
+        queue = TrialQueue(self.submit, self.ended, self.cancelled.append)
         return Trial(queue, ("-p", "gpu", "train.sh"), self.spool, SECONDS, 3600.0, self.clock)
 
 
@@ -78,7 +76,7 @@ def slurm(tmp_path: Path) -> Slurm:
 
 
 def test_a_run_asks_for_its_shape_and_is_gone_when_it_has_told_its_rate(slurm: Slurm) -> None:
-    assert slurm.trial().rate(Shape(2, "v100", 4, 32_000)) == 40.0
+    assert slurm.trial().rate(TrialRequest(2, "v100", 4, 32_000)) == 40.0
     (options,) = slurm.submitted
     assert options[-3:] == ("-p", "gpu", "train.sh")
     assert {"--gres=gpu:v100:2", "--cpus-per-task=4", "--mem=32000M", "--nodes=1", "--time=12"} <= set(options)
@@ -102,33 +100,37 @@ def test_a_run_without_a_rate_says_why_and_leaves_no_job_behind(
     for name, value in changed.items():
         setattr(slurm, name, value)
     with pytest.raises(ProfilingError, match=said):
-        slurm.trial().rate(Shape(1, "", 4))
+        slurm.trial().rate(TrialRequest(1, "", 4))
     assert slurm.cancelled == ["1"]
 
 
 def test_a_matrix_over_cpus_takes_few_runs(slurm: Slurm) -> None:
     said: list[int] = []
     cpus = tuple(float(count) for count in range(1, 13))
-    found = measured(
-        slurm.trial(), gpu_type="v100", gpus=1, cpus=cpus, memory=(), say=lambda shape, _: said.append(shape.cpus)
+    found = measure_matrix(
+        slurm.trial(), gpu_type="v100", gpus=1, cpus=cpus, memory=(), on_run=lambda shape, _: said.append(shape.cpus)
     )
     assert not found.matrix.knows_memory
-    assert [found.matrix.at(count, 0.0) for count in (1, 3, 6, 12)] == pytest.approx([10.0, 30.0, 60.0, 60.0], rel=0.03)
+    assert [found.matrix.speed_at(count, 0.0) for count in (1, 3, 6, 12)] == pytest.approx(
+        [10.0, 30.0, 60.0, 60.0], rel=0.03
+    )
     assert len(said) == len(found.runs) <= 7
     assert not any(word.startswith("--mem") for options in slurm.submitted for word in options)
 
 
-def found(gpus: int = 1, gpu_type: str = "v100", speed: tuple[float, ...] = (10.0, 30.0)) -> Found:
+def found(gpus: int = 1, gpu_type: str = "v100", speed: tuple[float, ...] = (10.0, 30.0)) -> MeasuredProfile:
     matrix = SensitivityMatrix((1.0, 3.0), (), tuple((number,) for number in speed))
-    return Found("resnet50", "image", gpu_type, gpus, matrix, speed[1], f"measured on {gpu_type}", 1_790_000_000.0)
+    return MeasuredProfile(
+        "resnet50", "image", gpu_type, gpus, matrix, speed[1], f"measured on {gpu_type}", 1_790_000_000.0
+    )
 
 
 def test_what_was_measured_is_read_back_beside_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"models": {"gnmt": {"cpus": [1], "speed": [1]}}}))
-    keep(found(), path)
-    keep(found(gpu_type="k80", speed=(4.0, 6.0)), path)
-    keep(found(gpus=4, speed=(35.0, 100.0)), path)
+    save_profile(found(), path)
+    save_profile(found(gpu_type="k80", speed=(4.0, 6.0)), path)
+    save_profile(found(gpus=4, speed=(35.0, 100.0)), path)
     known = load_profiles(path)
     assert set(known.models) == {"gnmt", "resnet50"}
     profile = known.models["resnet50"]
@@ -138,27 +140,27 @@ def test_what_was_measured_is_read_back_beside_what_was_there(tmp_path: Path) ->
     assert profile.scaling["k80"].rate == (6.0,)
     matrix = profile.matrix("k80")
     assert matrix is not None
-    assert matrix.at(2, 0) == 5.0
+    assert matrix.speed_at(2, 0) == 5.0
 
 
 def test_memory_is_written_in_the_unit_of_the_file(tmp_path: Path) -> None:
     matrix = SensitivityMatrix((1.0,), (2048.0, 4096.0), ((1.0, 2.0),))
-    keep(Found("m", "", "v100", 1, matrix, 2.0, "measured", 1.0), tmp_path / "p.json")
+    save_profile(MeasuredProfile("m", "", "v100", 1, matrix, 2.0, "measured", 1.0), tmp_path / "p.json")
     assert load_profiles(tmp_path / "p.json").models["m"].matrix("v100") == matrix
 
 
 def test_only_json_of_ours_is_written(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match=r"ends with \.json"):
-        keep(found(), tmp_path / "profiles.toml")
+        save_profile(found(), tmp_path / "profiles.toml")
     (tmp_path / "other.json").write_text('{"other": 1}')
     with pytest.raises(ProfileError):
-        keep(found(), tmp_path / "other.json")
+        save_profile(found(), tmp_path / "other.json")
     assert (tmp_path / "other.json").read_text() == '{"other": 1}'
 
 
 def test_drift_is_told_where_the_profile_is_in_steps_per_second(tmp_path: Path) -> None:
-    keep(found(), tmp_path / "p.json")
+    save_profile(found(), tmp_path / "p.json")
     profile = load_profiles(tmp_path / "p.json").models["resnet50"]
-    point = Measured("v100", 1, 1, 2.0, 100.0, 3.0, 100.0, 25.0, 0.0)
-    assert expected(profile, point) == pytest.approx(20.0)
-    assert expected(profile, Measured("k80", 1, 1, 2.0, 100.0, 3.0, 100.0, 25.0, 0.0)) is None
+    point = MeasuredRate("v100", 1, 1, 2.0, 100.0, 3.0, 100.0, 25.0, 0.0)
+    assert expected_rate(profile, point) == pytest.approx(20.0)
+    assert expected_rate(profile, MeasuredRate("k80", 1, 1, 2.0, 100.0, 3.0, 100.0, 25.0, 0.0)) is None

@@ -7,9 +7,8 @@ from io import BytesIO, TextIOWrapper
 import pytest
 from rich.console import Console, RenderableType
 
-from slurmsched.model import GpuUse
-from slurmsched.report.bars import GpuBar, LoadBar
-from slurmsched.report.listing import Column, Listing
+from slurmsched.model import GpuUsage
+from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar
 
 
 def drawn(what: RenderableType, encoding: str, width: int = 40) -> str:
@@ -20,7 +19,7 @@ def drawn(what: RenderableType, encoding: str, width: int = 40) -> str:
     return buffer.getvalue().decode(encoding).rstrip()
 
 
-BAR = GpuBar((GpuUse(0, "v100", 1000), GpuUse(1, "v100", 250), GpuUse(2, "v100")))
+BAR = GpuBar((GpuUsage(0, "v100", 1000), GpuUsage(1, "v100", 250), GpuUsage(2, "v100")))
 
 
 @pytest.mark.parametrize(("encoding", "signs"), [("utf-8", "█▒·"), ("ascii", "#+.")])

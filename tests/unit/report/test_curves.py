@@ -7,7 +7,7 @@ from io import BytesIO, TextIOWrapper
 import pytest
 from rich.console import Console, RenderableType
 
-from slurmsched.report.curves import CurveLine, curves_listing
+from slurmsched.report.experiments import Sparkline, curves_listing
 
 
 def drawn(what: RenderableType, encoding: str = "utf-8") -> str:
@@ -28,11 +28,11 @@ def drawn(what: RenderableType, encoding: str = "utf-8") -> str:
     ],
 )
 def test_every_sign_is_the_mean_of_its_part(points: list[tuple[float, float]], signs: str) -> None:
-    assert drawn(CurveLine(points, top=1.0, width=8)).ljust(8) == signs
+    assert drawn(Sparkline(points, top=1.0, width=8)).ljust(8) == signs
 
 
 def test_a_terminal_without_blocks_has_them_in_ascii() -> None:
-    assert drawn(CurveLine([(0, 1.0), (50, 0.5), (100, 0.5)], top=1.0, width=4), "ascii") == "%%=="
+    assert drawn(Sparkline([(0, 1.0), (50, 0.5), (100, 0.5)], top=1.0, width=4), "ascii") == "%%=="
 
 
 def test_few_values_are_told_and_no_line_is_too_long() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Node, NodeState, survey
-from slurmsched.report.free import Free, Need, free
+from slurmsched.model import Node, NodeState, cluster_overview
+from slurmsched.report.free import DemandPerGpu, FreeCapacity, free_capacity
 from tests.builders import MEMORY, node, snapshot
 
 
-def what_is_free(*nodes: Node, need: Need | None = None) -> Free:
-    return free(survey(snapshot(nodes)).nodes, 0.0, 0, need or Need())
+def what_is_free(*nodes: Node, need: DemandPerGpu | None = None) -> FreeCapacity:
+    return free_capacity(cluster_overview(snapshot(nodes)).nodes, 0.0, 0, need or DemandPerGpu())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_each_idle_gpu_is_usable_or_says_what_strands_it(one: Node, usable: int,
 
 
 def test_memory_that_a_job_needs_strands_gpus_too() -> None:
-    (row,) = what_is_free(node(used_memory=MEMORY - 100 * 1024), need=Need(memory=40 * 1024)).nodes
+    (row,) = what_is_free(node(used_memory=MEMORY - 100 * 1024), need=DemandPerGpu(memory=40 * 1024)).nodes
     assert (row.usable, row.why) == (2, "6 idle GPUs stranded: 100G of memory left, 40G needed for each GPU")
 
 

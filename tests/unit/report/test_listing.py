@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from slurmsched.report.listing import Column, Listing
+from slurmsched.report.tables import Column, Listing
 
 COLUMNS = (Column("FIGURE"), Column("OURS", right=True), Column("WHY"))
 ROW = ("total time over Gavel", "1.3561", "few jobs lie there")
@@ -39,8 +39,8 @@ def drawn(listing: Listing, width: int) -> list[str]:
     ],
 )
 def test_one_column_gives_way_to_the_others(wrapped: bool, giving: int, lines: list[str]) -> None:
-    assert drawn(Listing(COLUMNS, [ROW], wrapped=wrapped, giving=giving), 36) == lines
+    assert drawn(Listing(COLUMNS, [ROW], wrapped=wrapped, shrinking=giving), 36) == lines
 
 
 def test_where_all_fits_nothing_is_padded() -> None:
-    assert drawn(Listing(COLUMNS, [ROW], giving=0), 80) == ["total time over Gavel 1.3561 few jobs lie there"]
+    assert drawn(Listing(COLUMNS, [ROW], shrinking=0), 80) == ["total time over Gavel 1.3561 few jobs lie there"]

@@ -7,21 +7,22 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from slurmsched.model import Code, Operation, Reason, Shape, Verb
-from slurmsched.report.plan_view import plan_view
-from slurmsched.report.planned import Planned, PlannedRound
+from slurmsched.model import JobSpec, Operation, Reason, ReasonCode, Verb
+from slurmsched.report.rounds import PlannedOperation, PlannedRound, plan_view
 
-BEFORE = Shape((), 1, 4, 4, "v100", 12, 1000, 1)
-AFTER = Shape(("n1",), 1, 4, 4, "v100", 20, 1000, 1)
-NOTIFY = Operation(Verb.NOTIFY, "3", Reason(Code.PREPARE, {"lead": "1 min"}), None, "usr1")
-REQUEUE = Operation(Verb.REQUEUE, "3", Reason(Code.NEWCOMER_FIRST, {"newcomer": "5", "why": "it is first"}), lead=60)
-RESHAPE = Operation(Verb.RESHAPE, "5", Reason(Code.FIRST_IN_ORDER, {"order": "las"}), BEFORE, AFTER)
-RELEASE = Operation(Verb.RELEASE, "5", Reason(Code.START, {"nodes": "n1", "gpus": 4, "cpus": 20}), gone=("3",))
-WEIGH = Operation(Verb.WEIGH, "n1", Reason(Code.LEAN), 1, 20)
+BEFORE = JobSpec((), 1, 4, 4, "v100", 12, 1000, 1)
+AFTER = JobSpec(("n1",), 1, 4, 4, "v100", 20, 1000, 1)
+NOTIFY = Operation(Verb.NOTIFY, "3", Reason(ReasonCode.PREPARE, {"lead": "1 min"}), None, "usr1")
+REQUEUE = Operation(
+    Verb.REQUEUE, "3", Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": "5", "why": "it is first"}), lead=60
+)
+RESHAPE = Operation(Verb.UPDATE, "5", Reason(ReasonCode.FIRST_IN_ORDER, {"order": "las"}), BEFORE, AFTER)
+RELEASE = Operation(Verb.RELEASE, "5", Reason(ReasonCode.START, {"nodes": "n1", "gpus": 4, "cpus": 20}), gone=("3",))
+WEIGH = Operation(Verb.WEIGH, "n1", Reason(ReasonCode.LEAN), 1, 20)
 
 
-def planned(operation: Operation, permitted: bool = True) -> Planned:
-    return Planned(
+def planned(operation: Operation, permitted: bool = True) -> PlannedOperation:
+    return PlannedOperation(
         operation.verb,
         operation.subject,
         operation.sentence,
@@ -34,7 +35,7 @@ def planned(operation: Operation, permitted: bool = True) -> Planned:
     )
 
 
-def plan(*operations: Planned, mode: str = "enforce", **other: object) -> PlannedRound:
+def plan(*operations: PlannedOperation, mode: str = "enforce", **other: object) -> PlannedRound:
     facts = {"starts": {}, "keeps": {}, "waits": {}, "order": (), "unmanaged": 0, **other}
     return PlannedRound(0.0, mode, "synergy", "las", tuple(operations), **facts)  # type: ignore[arg-type]  # one test's words
 
@@ -84,7 +85,9 @@ def lines(shown: PlannedRound, with_commands: bool = False) -> list[str]:
         ),
     ],
 )
-def test_each_operation_tells_its_reason_its_conditions_and_its_undo(operation: Planned, said: list[str]) -> None:
+def test_each_operation_tells_its_reason_its_conditions_and_its_undo(
+    operation: PlannedOperation, said: list[str]
+) -> None:
     assert lines(plan(operation))[2:] == said
 
 
@@ -102,7 +105,7 @@ def test_nothing_to_do_is_said() -> None:
 
 
 def test_jobs_wait_in_their_order_and_those_outside_it_last() -> None:
-    waits = {job: Reason(Code.DEPENDENCY, {"dependency": "1"}) for job in ("9", "4", "7")}
+    waits = {job: Reason(ReasonCode.DEPENDENCY, {"dependency": "1"}) for job in ("9", "4", "7")}
     assert [line.split()[0] for line in lines(plan(waits=waits, order=("7", "4")))[-3:]] == ["7", "4", "9"]
 
 
@@ -113,5 +116,5 @@ def test_a_mode_that_does_less_says_so(mode: str) -> None:
 
 def test_copies_of_a_forked_job_show_their_steps() -> None:
     said = {"steps": 60, "left": 100, "job": "7", "part": "60%", "speed": "measured"}
-    told = " ".join(" ".join(lines(plan(dispatched={"7_1": Reason(Code.DISPATCHED, said)}))).split())
+    told = " ".join(" ".join(lines(plan(dispatched={"7_1": Reason(ReasonCode.DISPATCHED, said)}))).split())
     assert "COPY STEPS 7_1 does 60 of the 100 steps left of job 7: 60% of measured speed" in told

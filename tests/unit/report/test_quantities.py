@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.report.quantities import count, duration, gpu_hours, memory, per_gpu
+from slurmsched.model.reasons import format_gpu_hours, pluralise
+from slurmsched.report.quantities import duration, memory, per_gpu
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,8 @@ def test_cpus_for_each_gpu(cpus: int, gpus: int, said: str) -> None:
 
 
 def test_one_is_singular() -> None:
-    assert [count(number, "job") for number in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
+    assert [pluralise(number, "job") for number in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
 
 
 def test_service_is_told_in_gpu_hours() -> None:
-    assert gpu_hours(9000) == "2.5 GPU-hours"
+    assert format_gpu_hours(9000) == "2.5 GPU-hours"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import Node, Request, Resources, Share, Target, survey
-from slurmsched.rounds.foreseen import surprises
-from slurmsched.rounds.fragments import fragments, surveyed
+from slurmsched.model import Node, NodeAllocation, Request, Resources, Target, cluster_overview
+from slurmsched.rounds.device_mismatch import device_mismatches
+from slurmsched.rounds.fragmentation import measure_fragments, survey_with_fragments
 from tests.builders import job, node, share, snapshot
 
 WHOLE = Request(gpus=1, gpus_per_node=1, cpus=2)
@@ -40,30 +40,30 @@ EIGHT = Request(gpus=8, gpus_per_node=8, cpus=8)
     ],
 )
 def test_what_is_lost_in_words(nodes: list[Node], usual: list[tuple[Request, int]], sentence: str) -> None:
-    assert fragments(survey(snapshot(nodes)).nodes, usual).sentence == sentence
+    assert measure_fragments(cluster_overview(snapshot(nodes)).nodes, usual).sentence == sentence
 
 
 def test_a_rest_of_a_gpu_in_words() -> None:
-    other = job(1, request=Request(shards=5), on=[Share("n1", Resources(0, 1, 0), "v100", (0,), 5)])
-    seen = survey(snapshot([node("n1", 1, shards=10)], [other]))
-    assert fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
+    other = job(1, request=Request(shards=5), on=[NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)])
+    seen = cluster_overview(snapshot([node("n1", 1, shards=10)], [other]))
+    assert measure_fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
         "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: too few are free together"
     )
 
 
 def test_by_node_and_by_what_is_missing() -> None:
-    seen = surveyed(snapshot([node("n1", 4, used_cpus=23), node("n2", 2)]), [(WHOLE, 1)])
+    seen = survey_with_fragments(snapshot([node("n1", 4, used_cpus=23), node("n2", 2)]), [(WHOLE, 1)])
     assert seen.fragments is not None
     first, second = seen.fragments.nodes
     assert (first.node, first.idle, first.lost, first.lack_cpu) == ("n1", 4.0, 4.0, 4.0)
     assert (second.idle, second.lost) == (2.0, 0.0)
-    assert seen.fragments.all.parts == (6.0, 4.0, 0.0, 4.0, 0.0, 0.0)
+    assert seen.fragments.all.columns == (6.0, 4.0, 0.0, 4.0, 0.0, 0.0)
 
 
 def test_nodes_that_are_down_or_of_several_types_do_not_count() -> None:
     mixed = node("n2", 2)
     mixed = replace(mixed, gpus=(mixed.gpus[0], replace(mixed.gpus[1], type="k80")))
-    found = fragments(survey(snapshot([mixed, node("cpu", 0)])).nodes, [(WHOLE, 1)])
+    found = measure_fragments(cluster_overview(snapshot([mixed, node("cpu", 0)])).nodes, [(WHOLE, 1)])
     assert (found.nodes, found.all.idle, found.sentence) == ((), 0.0, "")
 
 
@@ -81,14 +81,14 @@ def started(index: int) -> Target:
 def test_gpus_that_were_not_foreseen(foreseen: int, taken: tuple[int, ...], sentences: list[str]) -> None:
     before = snapshot([node()], [job(1)])
     after = snapshot([node()], [job(1, on=[share("n1", taken)])])
-    assert [own.sentence for own in surprises([started(foreseen)], before, after)] == sentences
+    assert [own.sentence for own in device_mismatches([started(foreseen)], before, after)] == sentences
 
 
 def test_a_job_that_ran_before_or_waits_still_surprises_nobody() -> None:
     runs = snapshot([node()], [job(1, on=[share("n1", (5,))])])
-    assert surprises([started(0)], runs, runs) == ()
+    assert device_mismatches([started(0)], runs, runs) == ()
     waits = snapshot([node()], [job(1)])
-    assert surprises([started(0)], waits, waits) == ()
+    assert device_mismatches([started(0)], waits, waits) == ()
 
 
 def test_two_that_were_to_share_a_gpu_and_do_not_are_told() -> None:
@@ -96,7 +96,7 @@ def test_two_that_were_to_share_a_gpu_and_do_not_are_told() -> None:
     host = job(1, on=[share("n1", (0,))])
     before = snapshot([node()], [host, job(2)])
     together = snapshot([node()], [host, job(2, on=[share("n1", (0,))])])
-    assert surprises([guest], before, together) == ()
+    assert device_mismatches([guest], before, together) == ()
     apart = snapshot([node()], [host, job(2, on=[share("n1", (1,))])])
-    (found,) = surprises([guest], before, apart)
+    (found,) = device_mismatches([guest], before, apart)
     assert found.sentence == "runs on GPU 1 of n1; GPU 0 was foreseen, beside job 1"

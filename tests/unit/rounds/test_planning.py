@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from slurmsched.model import (
-    Code,
     Hold,
     JobId,
-    Memory,
+    JobSpec,
+    NodeAllocation,
     NodeState,
     Operation,
     Plan,
     Reason,
+    ReasonCode,
     Request,
-    Shape,
-    Share,
+    SchedulerState,
     Snapshot,
     Verb,
 )
-from slurmsched.rounds.planning import Fragment, plan
-from slurmsched.settings.definition import Checkpoint, Mode, Nodes, Settings
+from slurmsched.rounds.planner import ConfigFragment, make_plan
+from slurmsched.settings.definition import CheckpointSettings, Mode, NodeSettings, Settings
 from tests.builders import GIB, job, node, share, snapshot
 from tests.ideal_cluster import IdealCluster
 from tests.prescribing import Anyone, decision, situation
 
-OURS = Memory(held=frozenset("123456789"))
+OURS = SchedulerState(held=frozenset("123456789"))
 FULL = {"cpus": 24, "memory": 500 * GIB}
 
 
 def planned(
     seen: Snapshot,
-    targets: Mapping[JobId, tuple[Share, ...]],
+    targets: Mapping[JobId, tuple[NodeAllocation, ...]],
     victims: Mapping[JobId, JobId] | None = None,
     fixed: Mapping[JobId, Reason] | None = None,
     **other: Any,
@@ -43,7 +43,7 @@ def planned(
     other.setdefault("mode", Mode.ENFORCE)
     settings, memory = other.pop("settings", Settings()), other.pop("memory", OURS)
     decided = decision(at_hand.jobs, targets, victims, other.pop("order", ()))
-    return plan(at_hand, decided, memory, settings, other.pop("identity", Anyone()), **other)
+    return make_plan(at_hand, decided, memory, settings, other.pop("identity", Anyone()), **other)
 
 
 def told(result: Plan) -> list[str]:
@@ -56,9 +56,9 @@ def held(number: int, **other: Any) -> Any:
 
 def test_a_waiting_job_is_shaped_and_released() -> None:
     result = planned(snapshot([node()], [held(1, gpus=2)]), {"1": (share("n1", 2, cpus=9, memory=70),)})
-    shape = Shape(("n1",), 1, 2, 2, None, 9, 70, 1)
+    shape = JobSpec(("n1",), 1, 2, 2, None, 9, 70, 1)
     reshape, release = result.operations
-    assert (reshape.verb, reshape.before, reshape.after) == (Verb.RESHAPE, Shape((), 1, 2, None, None, 2, 0, 1), shape)
+    assert (reshape.verb, reshape.before, reshape.after) == (Verb.UPDATE, JobSpec((), 1, 2, None, None, 2, 0, 1), shape)
     assert (release.verb, release.before, release.after) == (Verb.RELEASE, "admin", "none")
     assert release.sentence == "job 1 starts on n1 with 2 GPUs, 9 CPUs"
 
@@ -83,8 +83,10 @@ def test_a_job_that_slurm_stops_by_a_limit_is_not_held_or_it_would_no_longer_say
     seen = snapshot([node()], [job(1), job(2)])
     at_hand = situation(snapshot([node()], []))
     at_hand = type(at_hand)(seen, (), at_hand.knowledge)
-    stopped = {"1": Reason(Code.LIMITS), "2": Reason(Code.DEPENDENCY)}
-    result = plan(at_hand, decision([], {}), Memory(), Settings(), Anyone(), mode=Mode.ENFORCE, stopped=stopped)
+    stopped = {"1": Reason(ReasonCode.LIMITS), "2": Reason(ReasonCode.DEPENDENCY)}
+    result = make_plan(
+        at_hand, decision([], {}), SchedulerState(), Settings(), Anyone(), mode=Mode.ENFORCE, ineligible=stopped
+    )
     assert told(result) == ["hold 2"]
 
 
@@ -98,7 +100,7 @@ def test_starts_come_before_the_preemptions_and_those_before_their_newcomers() -
     assert (notify.after, requeue.lead) == ("usr1", 60)
     assert notify.sentence == "job 1 is told to write its checkpoint, 1 min before it is requeued"
     assert requeue.sentence == "job 1 gives way to job 2: number 1 against number 3"
-    assert requeue.before == Shape(("n1",), 1, 8, 8, None, 24, 500 * GIB, 1)
+    assert requeue.before == JobSpec(("n1",), 1, 8, 8, None, 24, 500 * GIB, 1)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_starts_come_before_the_preemptions_and_those_before_their_newcomers() -
 )
 def test_the_warning_before_a_requeue(hint: str, notified: list[str], lead: int) -> None:
     old = job(1, gpus=8, hint=hint, on=[share("n1", 8)])
-    settings = Settings(checkpoint=Checkpoint(lead=45, longest_lead=110))
+    settings = Settings(checkpoint=CheckpointSettings(lead=45, longest_lead=110))
     result = planned(snapshot([node()], [old, held(2)]), {"2": (share(),)}, {"1": "2"}, settings=settings)
     assert [op.after for op in result.operations if op.verb is Verb.NOTIFY] == notified
     assert [op.lead for op in result.operations if op.verb is Verb.REQUEUE] == [lead]
@@ -149,13 +151,15 @@ def test_two_jobs_may_change_places() -> None:
     targets = {"1": (share("n2", 8, **FULL),), "2": (share("n1", 8, **FULL),)}
     cluster = IdealCluster([node(), node("n2")], jobs)
     after = cluster.follow(planned(seen, targets))
-    assert {name: after.job[name].nodes for name in "12"} == {"1": ("n2",), "2": ("n1",)}
+    assert {name: after.jobs_by_id[name].nodes for name in "12"} == {"1": ("n2",), "2": ("n1",)}
 
 
 @pytest.mark.parametrize(
     ("targets", "victims", "other"),
     [
-        pytest.param({"2": (share("n1", 8),)}, {"1": "2"}, {"fixed": {"1": Reason(Code.ASKED_TO_STAY)}}, id="fixed"),
+        pytest.param(
+            {"2": (share("n1", 8),)}, {"1": "2"}, {"fixed": {"1": Reason(ReasonCode.ASKED_TO_STAY)}}, id="fixed"
+        ),
         pytest.param({"2": (share("n1", 8),)}, {}, {}, id="no victim"),
         pytest.param({"2": (share("n2", 1),)}, {}, {}, id="a drained node"),
         pytest.param({"2": (share("n9", 1),)}, {}, {}, id="a node that does not exist"),
@@ -181,7 +185,7 @@ def test_a_decision_that_does_not_add_up_moves_nobody() -> None:
 
 def test_what_the_identity_may_not_do_is_shown_and_marked() -> None:
     result = planned(snapshot([node()], [held(1)]), {"1": (share(),)}, identity=Anyone(not_=frozenset({Verb.RELEASE})))
-    assert [(op.verb, op.permitted) for op in result.operations] == [(Verb.RESHAPE, True), (Verb.RELEASE, False)]
+    assert [(op.verb, op.permitted) for op in result.operations] == [(Verb.UPDATE, True), (Verb.RELEASE, False)]
 
 
 def test_observing_shows_the_plan_that_enforcing_would_run() -> None:
@@ -189,7 +193,7 @@ def test_observing_shows_the_plan_that_enforcing_would_run() -> None:
     assert planned(seen, targets, mode=Mode.OBSERVE) == planned(seen, targets, mode=Mode.ENFORCE)
 
 
-NOTES = Settings(nodes=Nodes(admin_comment=True))
+NOTES = Settings(nodes=NodeSettings(admin_comment=True))
 
 
 def test_advice_is_only_noted() -> None:
@@ -215,16 +219,16 @@ def test_without_leave_to_write_notes_advice_changes_nothing() -> None:
 def test_where_slurm_places_our_holds_and_shapes_are_given_back() -> None:
     original, stands = Request(gpus=1, cpus=2), Request(gpus=1, cpus=9, pinned=frozenset({"n1"}))
     waiting = held(1, request=original, standing=stands)
-    memory = Memory(originals={"1": original}, held=frozenset({"1"}))
+    memory = SchedulerState(original_requests={"1": original}, held=frozenset({"1"}))
     result = planned(snapshot([node()], [waiting]), {}, mode=Mode.PRIORITIZE, memory=memory)
     assert told(result) == ["reshape 1", "release 1"]
-    assert {op.reason.code for op in result.operations} == {Code.GIVE_BACK}
+    assert {op.reason.code for op in result.operations} == {ReasonCode.GIVE_BACK}
 
 
 def test_a_configuration_file_is_replaced_only_where_it_differs() -> None:
-    files = [Fragment("/etc/slurm/gres.conf", "old", "new"), Fragment("/etc/slurm/same.conf", "x", "x")]
-    (operation,) = planned(snapshot([node()], []), {}, fragments=files).operations
-    assert operation == Operation(Verb.CONFIGURE, "/etc/slurm/gres.conf", Reason(Code.RENDER), "old", "new")
+    files = [ConfigFragment("/etc/slurm/gres.conf", "old", "new"), ConfigFragment("/etc/slurm/same.conf", "x", "x")]
+    (operation,) = planned(snapshot([node()], []), {}, config_fragments=files).operations
+    assert operation == Operation(Verb.CONFIGURE, "/etc/slurm/gres.conf", Reason(ReasonCode.RENDER), "old", "new")
 
 
 def test_nodes_are_weighted_so_that_the_fullest_fills_first() -> None:
@@ -236,6 +240,6 @@ def test_nodes_are_weighted_so_that_the_fullest_fills_first() -> None:
         node("idle"),
         node("dead", state=NodeState.DOWN),
     ]
-    result = planned(snapshot(nodes), {}, settings=Settings(nodes=Nodes(weights=True)))
+    result = planned(snapshot(nodes), {}, settings=Settings(nodes=NodeSettings(weights=True)))
     assert {op.subject: op.after for op in result.operations} == {"full": 20, "half": 30, "light": 40, "idle": 50}
     assert result.operations[0].sentence == "full is weighted so that Slurm fills nodes in the same order"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Hold, Job, Memory, Verb
-from slurmsched.rounds.prioritizing import prioritizing
+from slurmsched.model import Hold, Job, SchedulerState, Verb
+from slurmsched.rounds.priorities import nice_operations
 from tests.builders import job, node
 from tests.ideal_cluster import IdealCluster
 from tests.prescribing import decision
@@ -15,11 +15,13 @@ def queue(*priorities: int) -> list[Job]:
     return [job(number, priority=priority) for number, priority in enumerate(priorities, 1)]
 
 
-def ranked(jobs: list[Job], memory: Memory | None = None) -> tuple[list[str], IdealCluster]:
+def ranked(jobs: list[Job], memory: SchedulerState | None = None) -> tuple[list[str], IdealCluster]:
     """The jobs in the order Slurm would take them, once the operations for order 1, 2, 3... are done; the cluster."""
     cluster = IdealCluster([node()], jobs)
     order = tuple(sorted(cluster.jobs, key=int))
-    for operation in prioritizing(cluster.observe(), decision(jobs, {}, order=order), memory or Memory(), "given"):
+    for operation in nice_operations(
+        cluster.observe(), decision(jobs, {}, order=order), memory or SchedulerState(), "given"
+    ):
         cluster.execute(operation)
     return sorted(cluster.jobs, key=lambda name: -cluster.jobs[name].priority), cluster
 
@@ -56,11 +58,11 @@ def test_small_changes_far_down_the_queue_cost_nothing() -> None:
 
 
 def test_nobody_is_lifted_far_above_what_slurm_gave_the_highest() -> None:
-    jobs, memory = queue(10_000, 10_000, 9_000), Memory()
+    jobs, memory = queue(10_000, 10_000, 9_000), SchedulerState()
     for _ in range(50):
         jobs = jobs[-1:] + jobs[:-1]
         renamed = [job(n, priority=j.priority, nice=j.nice) for n, j in enumerate(jobs, 1)]
-        _, cluster = ranked(renamed, Memory(nices=dict.fromkeys("123", 0)))
+        _, cluster = ranked(renamed, SchedulerState(nices=dict.fromkeys("123", 0)))
         jobs = [cluster.jobs[name] for name in "123"]
         assert [j.priority for j in jobs] == sorted((j.priority for j in jobs), reverse=True)
     assert max(j.priority for j in jobs) <= 11_000

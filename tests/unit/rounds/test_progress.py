@@ -7,57 +7,62 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.model import (
-    Code,
     Hold,
     Job,
+    JobSpec,
     JobState,
     NodeState,
     Operation,
     Plan,
     Reason,
+    ReasonCode,
     Request,
     Result,
-    SetAside,
-    Shape,
+    SetAsideJob,
     Snapshot,
     Verb,
 )
-from slurmsched.rounds.progress import Done, Progress, ready, settled
-from slurmsched.rounds.undoing import overdue
+from slurmsched.rounds.progress import (
+    FinishedOperation,
+    PlanProgress,
+    is_settled,
+    ready_operations,
+    undo_overdue_starts,
+)
 from tests.builders import job, node, share, snapshot
 
 NOW = 10_000.0
-WHY = Reason(Code.START)
-LEASE = Shape(("n1",), 1, 8, 8, None, 24, 100, 1)
-STOOD = Shape((), 1, 8, None, None, 8, 0, 1)
+WHY = Reason(ReasonCode.START)
+LEASE = JobSpec(("n1",), 1, 8, 8, None, 24, 100, 1)
+STOOD = JobSpec((), 1, 8, None, None, 8, 0, 1)
 PLAN = Plan(
     (
         Operation(Verb.NOTIFY, "1", WHY, after="usr1"),
         Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued", lead=60),
-        Operation(Verb.RESHAPE, "2", WHY, STOOD, LEASE),
+        Operation(Verb.UPDATE, "2", WHY, STOOD, LEASE),
         Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
     )
 )
 NOTIFY, REQUEUE, RESHAPE, RELEASE = range(4)
 
 OLD = job(1, gpus=8, cpus=24, on=[share("n1", 8, cpus=24, memory=100)])
-OLD_GONE = replace(OLD, state=JobState.PENDING, shares=(), hold=Hold.REQUEUED)
+OLD_GONE = replace(OLD, state=JobState.PENDING, allocations=(), hold=Hold.REQUEUED)
 NEW = job(2, gpus=8, cpus=8, hold=Hold.ADMIN)
 PINNED = Request(gpus=8, gpus_per_node=8, cpus=24, memory=100, pinned=frozenset({"n1"}))
-NEW_SHAPED = replace(NEW, standing=PINNED)
+NEW_SHAPED = replace(NEW, current_request=PINNED)
 NEW_LET_GO = replace(NEW_SHAPED, hold=Hold.NONE)
-NEW_RUNS = replace(NEW_LET_GO, state=JobState.RUNNING, shares=OLD.shares)
+NEW_RUNS = replace(NEW_LET_GO, state=JobState.RUNNING, allocations=OLD.allocations)
 
 
 def cluster(*jobs: Job, up: bool = True) -> Snapshot:
     return snapshot([node(state=NodeState.UP if up else NodeState.DOWN)], jobs, NOW)
 
 
-def done(*places: int, at: float = NOW, **others: Result) -> dict[int, Done]:
+def done(*places: int, at: float = NOW, **others: Result) -> dict[int, FinishedOperation]:
     """These are done, since `at`; others, by the name of their verb, went otherwise."""
     named = {"notify": NOTIFY, "requeue": REQUEUE, "reshape": RESHAPE, "release": RELEASE}
-    failed = {named[name]: Done(result, at) for name, result in others.items()}
-    return {place: Done(Result.DONE, at) for place in places} | failed
+    failed = {named[name]: FinishedOperation(result, at) for name, result in others.items()}
+    return {place: FinishedOperation(Result.DONE, at) for place in places} | failed
 
 
 @pytest.mark.parametrize(
@@ -96,8 +101,10 @@ def done(*places: int, at: float = NOW, **others: Result) -> dict[int, Done]:
         ),
     ],
 )
-def test_what_may_be_done_now(so_far: dict[int, Done], seen: Snapshot, now: float, may_go: tuple[int, ...]) -> None:
-    assert ready(PLAN, so_far, seen, now) == may_go
+def test_what_may_be_done_now(
+    so_far: dict[int, FinishedOperation], seen: Snapshot, now: float, may_go: tuple[int, ...]
+) -> None:
+    assert ready_operations(PLAN, so_far, seen, now) == may_go
 
 
 @pytest.mark.parametrize(
@@ -111,14 +118,14 @@ def test_what_may_be_done_now(so_far: dict[int, Done], seen: Snapshot, now: floa
         pytest.param(done(0, 2), cluster(OLD), True, id="nobody needs it any more"),
     ],
 )
-def test_when_a_plan_is_through(so_far: dict[int, Done], seen: Snapshot, through: bool) -> None:
-    assert settled(PLAN, so_far, seen, NOW + 60) is through
+def test_when_a_plan_is_through(so_far: dict[int, FinishedOperation], seen: Snapshot, through: bool) -> None:
+    assert is_settled(PLAN, so_far, seen, NOW + 60) is through
 
 
 def test_what_is_not_permitted_never_goes_and_neither_does_what_depends_on_it() -> None:
     barred = Plan((*PLAN.operations[:2], replace(PLAN.operations[2], permitted=False), PLAN.operations[3]))
-    assert ready(barred, {}, cluster(OLD, NEW), NOW) == ()
-    assert settled(barred, {}, cluster(OLD, NEW), NOW)
+    assert ready_operations(barred, {}, cluster(OLD, NEW), NOW) == ()
+    assert is_settled(barred, {}, cluster(OLD, NEW), NOW)
 
 
 def test_a_moved_job_that_runs_again_counts_as_gone_from_its_old_place() -> None:
@@ -129,14 +136,14 @@ def test_a_moved_job_that_runs_again_counts_as_gone_from_its_old_place() -> None
             Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",)),
         )
     )
-    elsewhere = replace(OLD, shares=(share("n2", 8),))
-    assert ready(moved, done(0), cluster(OLD, NEW), NOW) == ()
-    assert ready(moved, done(0), cluster(OLD_GONE, NEW), NOW) == (1, 2)
-    assert ready(moved, done(0, 1), snapshot([node(), node("n2")], [elsewhere, NEW], NOW), NOW) == (2,)
+    elsewhere = replace(OLD, allocations=(share("n2", 8),))
+    assert ready_operations(moved, done(0), cluster(OLD, NEW), NOW) == ()
+    assert ready_operations(moved, done(0), cluster(OLD_GONE, NEW), NOW) == (1, 2)
+    assert ready_operations(moved, done(0, 1), snapshot([node(), node("n2")], [elsewhere, NEW], NOW), NOW) == (2,)
 
 
-def undone(so_far: dict[int, Done], seen: Snapshot, now: float) -> list[tuple[str, str, object]]:
-    plan = overdue(Progress(PLAN, so_far, seen, now), 120.0)
+def undone(so_far: dict[int, FinishedOperation], seen: Snapshot, now: float) -> list[tuple[str, str, object]]:
+    plan = undo_overdue_starts(PlanProgress(PLAN, so_far, seen, now), 120.0)
     return [(op.verb.value, op.subject, op.after) for op in plan.operations]
 
 
@@ -151,7 +158,9 @@ def undone(so_far: dict[int, Done], seen: Snapshot, now: float) -> list[tuple[st
         ),
     ],
 )
-def test_nothing_is_undone_while_all_goes_well(so_far: dict[int, Done], seen: Snapshot, now: float) -> None:
+def test_nothing_is_undone_while_all_goes_well(
+    so_far: dict[int, FinishedOperation], seen: Snapshot, now: float
+) -> None:
     assert undone(so_far, seen, now) == []
 
 
@@ -190,13 +199,13 @@ def test_a_moved_job_that_finds_no_start_returns_to_its_place() -> None:
     moved = Plan(
         (
             Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued"),
-            Operation(Verb.RESHAPE, "1", WHY, STOOD, elsewhere, gone=("1",)),
+            Operation(Verb.UPDATE, "1", WHY, STOOD, elsewhere, gone=("1",)),
             Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
         )
     )
-    stuck = replace(OLD_GONE, hold=Hold.NONE, standing=replace(PINNED, pinned=frozenset({"n2"})))
+    stuck = replace(OLD_GONE, hold=Hold.NONE, current_request=replace(PINNED, pinned=frozenset({"n2"})))
     seen = snapshot([node(), node("n2", busy=range(8))], [stuck], NOW)
-    late = overdue(Progress(moved, done(0, 1, 2), seen, NOW + 120), 120.0)
+    late = undo_overdue_starts(PlanProgress(moved, done(0, 1, 2), seen, NOW + 120), 120.0)
     assert [(op.verb.value, op.after) for op in late.operations] == [
         ("hold", "admin"),
         ("reshape", LEASE),
@@ -206,33 +215,33 @@ def test_a_moved_job_that_finds_no_start_returns_to_its_place() -> None:
 
 def test_a_job_that_says_it_is_saved_is_requeued_before_its_lead_is_over() -> None:
     seen = cluster(OLD, NEW)
-    plan_so_far = Progress(PLAN, done(NOTIFY, RESHAPE), seen, NOW + 5, frozenset({"1"}))
+    plan_so_far = PlanProgress(PLAN, done(NOTIFY, RESHAPE), seen, NOW + 5, frozenset({"1"}))
     assert plan_so_far.ready() == (REQUEUE,)
-    assert Progress(PLAN, done(RESHAPE), seen, NOW + 5, frozenset({"1"})).ready() == (NOTIFY,), "never unasked"
+    assert PlanProgress(PLAN, done(RESHAPE), seen, NOW + 5, frozenset({"1"})).ready() == (NOTIFY,), "never unasked"
 
 
 def unread(*numbers: str, jobs: tuple[Job, ...] = ()) -> Snapshot:
     """These are there and cannot be read."""
-    aside = tuple(SetAside(number, "its record cannot be read") for number in numbers)
+    aside = tuple(SetAsideJob(number, "its record cannot be read") for number in numbers)
     return replace(cluster(*jobs), set_aside=aside)
 
 
 def test_a_job_that_cannot_be_read_after_its_requeue_is_not_said_to_have_left() -> None:
-    at_hand = Progress(PLAN, done(NOTIFY, REQUEUE, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
+    at_hand = PlanProgress(PLAN, done(NOTIFY, REQUEUE, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
     assert not at_hand.has_left("1")
     assert at_hand.ready() == ()
-    assert overdue(at_hand, 120).operations == ()
+    assert undo_overdue_starts(at_hand, 120).operations == ()
 
 
 def test_a_job_that_cannot_be_read_is_not_requeued_and_its_newcomer_has_not_to_be_waited_for() -> None:
-    at_hand = Progress(PLAN, done(NOTIFY, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
+    at_hand = PlanProgress(PLAN, done(NOTIFY, RESHAPE), unread("1", jobs=(NEW,)), NOW + 70)
     assert at_hand.ready() == ()
-    assert at_hand.hopeless(REQUEUE)
-    assert at_hand.hopeless(RELEASE)
+    assert at_hand.is_hopeless(REQUEUE)
+    assert at_hand.is_hopeless(RELEASE)
     assert at_hand.settled()
 
 
 def test_a_job_that_cannot_be_read_is_let_go_by_its_number() -> None:
-    back = Plan((Operation(Verb.RELEASE, "9", Reason(Code.GIVE_BACK), "admin", "none"),))
-    assert Progress(back, {}, unread("9"), NOW).ready() == (0,)
-    assert Progress(back, {}, cluster(), NOW).ready() == ()
+    back = Plan((Operation(Verb.RELEASE, "9", Reason(ReasonCode.GIVE_BACK), "admin", "none"),))
+    assert PlanProgress(back, {}, unread("9"), NOW).ready() == (0,)
+    assert PlanProgress(back, {}, cluster(), NOW).ready() == ()

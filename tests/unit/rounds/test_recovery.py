@@ -7,33 +7,33 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.model import (
-    Code,
     Hold,
     Job,
+    JobSpec,
     JobState,
-    Memory,
     Operation,
+    OperationValue,
     Reason,
+    ReasonCode,
     Request,
     Result,
-    SetAside,
-    Shape,
-    Value,
+    SchedulerState,
+    SetAsideJob,
     Verb,
 )
-from slurmsched.rounds.recovery import recover
-from slurmsched.rounds.shapes import shape_of
+from slurmsched.rounds.recovery import resolve_intents
+from slurmsched.rounds.specs import spec_of
 from tests.builders import job, node, share, snapshot
 from tests.ideal_cluster import IdealCluster
 
 ASKED = Request(gpus=2, cpus=2)
-SHAPE = Shape(("n1",), 1, 2, 2, None, 9, 70, 1)
+SHAPE = JobSpec(("n1",), 1, 2, 2, None, 9, 70, 1)
 WAITS, HELD = job(1, request=ASKED), job(1, request=ASKED, hold=Hold.ADMIN)
 RUNS = job(1, request=ASKED, on=[share("n1", 2)])
 
-BEFORE: dict[Verb, tuple[Job, Value, Value]] = {
+BEFORE: dict[Verb, tuple[Job, OperationValue, OperationValue]] = {
     Verb.HOLD: (WAITS, "none", "admin"),
-    Verb.RESHAPE: (HELD, shape_of(ASKED), SHAPE),
+    Verb.UPDATE: (HELD, spec_of(ASKED), SHAPE),
     Verb.RELEASE: (HELD, "admin", "none"),
     Verb.NOTIFY: (RUNS, None, "usr1"),
     Verb.REQUEUE: (RUNS, SHAPE, "requeued"),
@@ -47,11 +47,11 @@ LEAVES_NO_TRACE = {Verb.NOTIFY, Verb.CONFIGURE}
 
 def operation(verb: Verb) -> Operation:
     _, before, after = BEFORE[verb]
-    return Operation(verb, "1", Reason(Code.START), before, after)
+    return Operation(verb, "1", Reason(ReasonCode.START), before, after)
 
 
 def result(intended: Operation, *jobs: Job, weight: int = 1) -> Result:
-    recovery = recover([intended], snapshot([node(weight=weight)], jobs), Memory())
+    recovery = resolve_intents([intended], snapshot([node(weight=weight)], jobs), SchedulerState())
     ((_, became),) = recovery.results
     assert recovery.repairs.operations == ()
     return became
@@ -86,7 +86,7 @@ def test_the_job_is_gone(verb: Verb) -> None:
         pytest.param(Verb.HOLD, RUNS, Result.OVERTAKEN, id="it started before it could be held"),
         pytest.param(Verb.HOLD, replace(WAITS, hold=Hold.USER), Result.OVERTAKEN, id="its owner held it"),
         pytest.param(Verb.RELEASE, RUNS, Result.DONE, id="released, and it runs"),
-        pytest.param(Verb.RESHAPE, RUNS, Result.OVERTAKEN, id="it runs with its old shape"),
+        pytest.param(Verb.UPDATE, RUNS, Result.OVERTAKEN, id="it runs with its old shape"),
         pytest.param(Verb.REQUEUE, replace(RUNS, state=JobState.COMPLETING), Result.DONE, id="requeued, still ending"),
         pytest.param(Verb.REQUEUE, WAITS, Result.OVERTAKEN, id="somebody else requeued it"),
         pytest.param(Verb.NOTIFY, WAITS, Result.OVERTAKEN, id="it does not run any more"),
@@ -106,24 +106,26 @@ def test_the_world_moved_on(verb: Verb, now: Job, expected: Result) -> None:
     ],
 )
 def test_a_weight(name: str, weight: int, expected: Result) -> None:
-    assert result(Operation(Verb.WEIGH, name, Reason(Code.LEAN), 1, 50), weight=weight) is expected
+    assert result(Operation(Verb.WEIGH, name, Reason(ReasonCode.LEAN), 1, 50), weight=weight) is expected
 
 
 def test_a_file_is_written_again() -> None:
-    assert result(Operation(Verb.CONFIGURE, "/etc/f", Reason(Code.RENDER), "a", "b")) is Result.FAILED
+    assert result(Operation(Verb.CONFIGURE, "/etc/f", Reason(ReasonCode.RENDER), "a", "b")) is Result.FAILED
 
 
 def test_a_job_that_was_left_half_reshaped_becomes_itself_again() -> None:
-    half = replace(HELD, standing=replace(ASKED, pinned=frozenset({"n1"})))
-    recovery = recover([operation(Verb.RESHAPE)], snapshot([node()], [half]), Memory(originals={"1": ASKED}))
-    assert recovery.results == ((operation(Verb.RESHAPE), Result.FAILED),)
+    half = replace(HELD, current_request=replace(ASKED, pinned=frozenset({"n1"})))
+    recovery = resolve_intents(
+        [operation(Verb.UPDATE)], snapshot([node()], [half]), SchedulerState(original_requests={"1": ASKED})
+    )
+    assert recovery.results == ((operation(Verb.UPDATE), Result.FAILED),)
     (repair,) = recovery.repairs.operations
-    assert (repair.verb, repair.subject, repair.after) == (Verb.RESHAPE, "1", shape_of(ASKED))
+    assert (repair.verb, repair.subject, repair.after) == (Verb.UPDATE, "1", spec_of(ASKED))
 
 
 @pytest.mark.parametrize("verb", list(BEFORE))
 def test_of_a_job_that_cannot_be_read_nothing_is_told(verb: Verb) -> None:
-    seen = snapshot([node()], set_aside=(SetAside("1", "its record cannot be read"),))
-    recovery = recover([operation(verb)], seen, Memory())
+    seen = snapshot([node()], set_aside=(SetAsideJob("1", "its record cannot be read"),))
+    recovery = resolve_intents([operation(verb)], seen, SchedulerState())
     assert [became for _, became in recovery.results] == [Result.INTENDED]
     assert recovery.repairs.operations == ()

@@ -8,42 +8,46 @@ from datetime import datetime
 import pytest
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Hold, Job, Memory, Request, decode, encode
-from slurmsched.rounds.explaining import UnknownJobError, explain
+from slurmsched.model import Hold, Job, Request, SchedulerState, decode, encode
+from slurmsched.rounds.explainer import UnknownJobError, explain
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
-from slurmsched.settings.definition import Guards, Manage, Mode, Rounds, Settings
+from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, RoundSettings, Settings
 from tests.builders import GIB, job, node, share, snapshot
 from tests.prescribing import Anyone, Prescribed
 
 NOW = 1_700_000_000.0
 SETTINGS = Settings(
-    manage=Manage(partitions=("gpu",)), rounds=Rounds(mode=Mode.ENFORCE), guards=Guards(min_run_time=1200)
+    manage=ManageSettings(partitions=("gpu",)),
+    rounds=RoundSettings(mode=Mode.ENFORCE),
+    guards=GuardSettings(min_run_time=1200),
 )
 FULL = {"cpus": 24, "memory": 500 * GIB}
 
 
-def result_of(jobs: list[Job], deciding: Prescribed, memory: Memory | None = None, nodes: int = 1) -> RoundResult:
+def result_of(
+    jobs: list[Job], deciding: Prescribed, memory: SchedulerState | None = None, nodes: int = 1
+) -> RoundResult:
     seen = snapshot([node(f"n{number}") for number in range(1, nodes + 1)], jobs, NOW)
-    known = memory or Memory(held=frozenset("123456789"))
-    return run_round(seen, known, SETTINGS, Knowledge(), Anyone(), deciding=deciding)
+    known = memory or SchedulerState(held=frozenset("123456789"))
+    return run_round(seen, known, SETTINGS, Knowledge(), Anyone(), policy_override=deciding)
 
 
 def test_every_job_is_in_the_situation_or_stopped_or_unmanaged() -> None:
     jobs = [job(1), job(2, dependency="afterok:1"), job(3, partitions=("other",)), job(4, gpus=1, on=[share()])]
     result = result_of(jobs, Prescribed())
     assert [entry.id for entry in result.situation.jobs] == ["1", "4"]
-    assert set(result.stopped) == {"2"}
+    assert set(result.ineligible) == {"2"}
     assert set(result.unmanaged) == {"3"}
-    assert set(result.situation.fixed) == {"4"}
+    assert set(result.situation.non_preemptible) == {"4"}
     assert [(op.verb.value, op.subject) for op in result.plan.operations] == [("hold", "1"), ("hold", "2")]
 
 
 def test_policies_see_what_the_owner_asked_and_what_was_attained() -> None:
     asked = Request(gpus=1, cpus=2)
-    memory = Memory(originals={"1": asked}, service={"1": 3600.0})
+    memory = SchedulerState(original_requests={"1": asked}, service={"1": 3600.0})
     result = result_of([job(1, cpus=9)], Prescribed(), memory)
-    assert result.situation.jobs[0].request == asked
+    assert result.situation.jobs[0].original_request == asked
     assert result.situation.knowledge.service == {"1": 3600.0}
 
 
@@ -55,7 +59,7 @@ BUSY = [
 
 
 def test_a_waiting_job_is_told_what_would_change() -> None:
-    result = result_of(BUSY, Prescribed({"1": BUSY[0].shares, "2": BUSY[1].shares}, order=("2", "1", "3")))
+    result = result_of(BUSY, Prescribed({"1": BUSY[0].allocations, "2": BUSY[1].allocations}, order=("2", "1", "3")))
     told = explain(result, "3")
     assert told.headline == "job 3 next in order, but no nodes have 1 fitting GPUs free together"
     assert told.ordered_behind == ("job 1 of alice, 6 GPUs: number 2", "job 2 of bob, 1 GPU: number 1")
@@ -69,7 +73,7 @@ def test_a_waiting_job_is_told_what_would_change() -> None:
 
 
 def test_a_running_job_says_why_it_stays() -> None:
-    told = explain(result_of(BUSY, Prescribed({"2": BUSY[1].shares})), "2")
+    told = explain(result_of(BUSY, Prescribed({"2": BUSY[1].allocations})), "2")
     assert told.facts["stays"] == "named no checkpoint signal: submit with ckpt=usr1, or whichever signal makes it save"
     assert told.ordered_behind == ()
 
@@ -95,7 +99,7 @@ def test_a_job_that_gives_way_says_for_whom_and_the_newcomer_whom_it_waits_for()
     ],
 )
 def test_a_job_outside_the_decision_says_why(odd: Job, headline: str) -> None:
-    assert explain(result_of([odd], Prescribed(), Memory()), "5").headline.startswith(headline)
+    assert explain(result_of([odd], Prescribed(), SchedulerState()), "5").headline.startswith(headline)
 
 
 def test_a_broken_hint_is_said() -> None:
@@ -115,5 +119,5 @@ def test_an_unknown_job_is_one_line() -> None:
 
 
 def test_an_explanation_survives_storing() -> None:
-    told = explain(result_of(BUSY, Prescribed({"1": BUSY[0].shares})), "3")
+    told = explain(result_of(BUSY, Prescribed({"1": BUSY[0].allocations})), "3")
     assert decode(Explanation, encode(told)) == replace(told, facts=dict(told.facts))

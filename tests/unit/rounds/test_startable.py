@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.model import Code, Hold, Job, JobState, Memory, Partition, Reservation, Snapshot
-from slurmsched.rounds.startable import startable, stopped
+from slurmsched.model import Hold, Job, JobState, Partition, ReasonCode, Reservation, SchedulerState, Snapshot
+from slurmsched.rounds.scope import ineligible_jobs, ineligible_reason
 from tests.builders import job, node, share, snapshot
 
 NOW = 10_000.0
@@ -18,50 +18,75 @@ def cluster(*jobs: Job, **other: object) -> Snapshot:
 @pytest.mark.parametrize(
     ("waiting", "memory"),
     [
-        pytest.param(job(1), Memory(), id="nothing keeps it"),
-        pytest.param(job(1, hold=Hold.USER, hint="held=hook"), Memory(), id="the hook held it"),
-        pytest.param(job(1, hold=Hold.ADMIN), Memory(held=frozenset({"1"})), id="we held it"),
-        pytest.param(job(1, hold=Hold.REQUEUED), Memory(held=frozenset({"1"})), id="we requeued it"),
+        pytest.param(job(1), SchedulerState(), id="nothing keeps it"),
+        pytest.param(job(1, hold=Hold.USER, hint="held=hook"), SchedulerState(), id="the hook held it"),
+        pytest.param(job(1, hold=Hold.ADMIN), SchedulerState(held=frozenset({"1"})), id="we held it"),
+        pytest.param(job(1, hold=Hold.REQUEUED), SchedulerState(held=frozenset({"1"})), id="we requeued it"),
         pytest.param(
             job(1, hold=Hold.REQUEUED, restarts=1, eligible_time=NOW + 120),
-            Memory(held=frozenset({"1"})),
+            SchedulerState(held=frozenset({"1"})),
             id="its begin time is only the delay after our requeue",
         ),
     ],
 )
-def test_it_could_start(waiting: Job, memory: Memory) -> None:
-    assert startable(waiting, memory, cluster(waiting)) is None
+def test_it_could_start(waiting: Job, memory: SchedulerState) -> None:
+    assert ineligible_reason(waiting, memory, cluster(waiting)) is None
 
 
 @pytest.mark.parametrize(
     ("waiting", "memory", "code"),
     [
-        pytest.param(job(1, hold=Hold.USER), Memory(), Code.USER_HOLD, id="its owner held it"),
+        pytest.param(job(1, hold=Hold.USER), SchedulerState(), ReasonCode.USER_HOLD, id="its owner held it"),
         pytest.param(
-            job(1, hold=Hold.USER, hint="held=hook", restarts=1), Memory(), Code.USER_HOLD, id="its owner held it later"
+            job(1, hold=Hold.USER, hint="held=hook", restarts=1),
+            SchedulerState(),
+            ReasonCode.USER_HOLD,
+            id="its owner held it later",
         ),
-        pytest.param(job(1, hold=Hold.ADMIN), Memory(), Code.ADMIN_HOLD, id="an administrator held it"),
-        pytest.param(job(1, hold=Hold.REQUEUED), Memory(), Code.ADMIN_HOLD, id="an administrator requeued it held"),
-        pytest.param(job(1, dependency="afterok:7"), Memory(), Code.DEPENDENCY, id="it depends on another"),
-        pytest.param(job(1, eligible_time=NOW + 9), Memory(), Code.BEGIN_TIME, id="it is not to begin yet"),
+        pytest.param(job(1, hold=Hold.ADMIN), SchedulerState(), ReasonCode.ADMIN_HOLD, id="an administrator held it"),
         pytest.param(
-            job(1, eligible_time=None, reason="BeginTime"), Memory(), Code.BEGIN_TIME, id="it is to begin in 2106"
+            job(1, hold=Hold.REQUEUED), SchedulerState(), ReasonCode.ADMIN_HOLD, id="an administrator requeued it held"
+        ),
+        pytest.param(
+            job(1, dependency="afterok:7"), SchedulerState(), ReasonCode.DEPENDENCY, id="it depends on another"
+        ),
+        pytest.param(
+            job(1, eligible_time=NOW + 9), SchedulerState(), ReasonCode.BEGIN_TIME, id="it is not to begin yet"
+        ),
+        pytest.param(
+            job(1, eligible_time=None, reason="BeginTime"),
+            SchedulerState(),
+            ReasonCode.BEGIN_TIME,
+            id="it is to begin in 2106",
         ),
         pytest.param(
             job(1, eligible_time=NOW + 9),
-            Memory(held=frozenset({"1"})),
-            Code.BEGIN_TIME,
+            SchedulerState(held=frozenset({"1"})),
+            ReasonCode.BEGIN_TIME,
             id="it is not to begin yet though we hold it",
         ),
-        pytest.param(job(1, reason="QOSMaxGRESPerUser"), Memory(), Code.LIMITS, id="its QOS has had enough"),
-        pytest.param(job(1, reason="AssocGrpGRES"), Memory(), Code.LIMITS, id="its account has had enough"),
-        pytest.param(job(1), Memory(stalled={"1": "QOSGrpGRES"}), Code.LIMITS, id="a limit kept it last time"),
-        pytest.param(job(1), Memory(stalled={"1": "Resources"}), Code.STALLED, id="Slurm did not start it last time"),
-        pytest.param(job(1, reservation="exam"), Memory(), Code.RESERVED, id="its reservation is not active"),
+        pytest.param(
+            job(1, reason="QOSMaxGRESPerUser"), SchedulerState(), ReasonCode.LIMITS, id="its QOS has had enough"
+        ),
+        pytest.param(
+            job(1, reason="AssocGrpGRES"), SchedulerState(), ReasonCode.LIMITS, id="its account has had enough"
+        ),
+        pytest.param(
+            job(1), SchedulerState(stalled={"1": "QOSGrpGRES"}), ReasonCode.LIMITS, id="a limit kept it last time"
+        ),
+        pytest.param(
+            job(1),
+            SchedulerState(stalled={"1": "Resources"}),
+            ReasonCode.STALLED,
+            id="Slurm did not start it last time",
+        ),
+        pytest.param(
+            job(1, reservation="exam"), SchedulerState(), ReasonCode.RESERVED, id="its reservation is not active"
+        ),
     ],
 )
-def test_it_could_not_start(waiting: Job, memory: Memory, code: Code) -> None:
-    reason = startable(waiting, memory, cluster(waiting))
+def test_it_could_not_start(waiting: Job, memory: SchedulerState, code: ReasonCode) -> None:
+    reason = ineligible_reason(waiting, memory, cluster(waiting))
     assert reason is not None
     assert reason.code is code
 
@@ -69,22 +94,22 @@ def test_it_could_not_start(waiting: Job, memory: Memory, code: Code) -> None:
 def test_it_waits_while_all_its_partitions_are_down() -> None:
     waiting = job(1, partitions=("a", "b"))
     down, up = Partition("a", frozenset(), up=False), Partition("b", frozenset(), up=True)
-    reason = startable(waiting, Memory(), cluster(waiting, partitions=(down,)))
+    reason = ineligible_reason(waiting, SchedulerState(), cluster(waiting, partitions=(down,)))
     assert reason is not None
     assert reason.sentence == "its partition a is down"
-    assert startable(waiting, Memory(), cluster(waiting, partitions=(down, up))) is None
+    assert ineligible_reason(waiting, SchedulerState(), cluster(waiting, partitions=(down, up))) is None
 
 
 def test_a_job_of_an_active_reservation_could_start() -> None:
     waiting = job(1, reservation="exam")
     active = Reservation("exam", frozenset({"n1"}), NOW - 1, NOW + 1)
-    assert startable(waiting, Memory(), cluster(waiting, reservations=(active,))) is None
+    assert ineligible_reason(waiting, SchedulerState(), cluster(waiting, reservations=(active,))) is None
 
 
 def test_the_free_slots_of_an_array_go_to_its_first_tasks() -> None:
     running = job("7_0", on=[share()], array_job="7", throttle=2)
     tasks = [job(f"7_{index}", array_job="7", throttle=2) for index in (10, 2, 1)]
-    reasons = stopped([running, *tasks], Memory(), cluster(running, *tasks))
+    reasons = ineligible_jobs([running, *tasks], SchedulerState(), cluster(running, *tasks))
     assert {task: reason.sentence for task, reason in reasons.items()} == {
         "7_2": "its array runs 2 tasks at a time",
         "7_10": "its array runs 2 tasks at a time",
@@ -93,4 +118,4 @@ def test_the_free_slots_of_an_array_go_to_its_first_tasks() -> None:
 
 def test_running_jobs_are_never_stopped() -> None:
     running = job(1, on=[share()], dependency="afterok:7", state=JobState.RUNNING)
-    assert stopped([running], Memory(), cluster(running)) == {}
+    assert ineligible_jobs([running], SchedulerState(), cluster(running)) == {}

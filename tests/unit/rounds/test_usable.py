@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import NodeState, Partition, Reservation
-from slurmsched.rounds.usable import avoiding_reservations, open_to, usable_nodes
+from slurmsched.rounds.scope import eligible_nodes, exclude_reserved_nodes, usable_nodes
 from tests.builders import job, node, snapshot
 
 NOW = 10_000.0
@@ -54,10 +54,10 @@ def test_usable_nodes_are_up_in_an_open_partition_and_reserved_for_nobody() -> N
     ],
 )
 def test_where_a_job_may_start(other: dict[str, object], nodes: set[str]) -> None:
-    assert open_to(job(1, **other), SEEN, usable_nodes(SEEN)) == nodes
+    assert eligible_nodes(job(1, **other), SEEN, usable_nodes(SEEN)) == nodes
 
 
 def test_policies_see_nodes_of_a_coming_reservation_as_excluded() -> None:
-    assert avoiding_reservations(job(1), SEEN).request.excluded == {"soon"}
+    assert exclude_reserved_nodes(job(1), SEEN).original_request.excluded == {"soon"}
     short = job(1, time_limit=60)
-    assert avoiding_reservations(short, SEEN) is short
+    assert exclude_reserved_nodes(short, SEEN) is short

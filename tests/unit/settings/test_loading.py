@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.settings import Mode, Settings, SettingsError, load, load_file, settings_file
-from slurmsched.settings.entries import Entry, Kind, sections
-from slurmsched.settings.values import UnfitValueError, read, written
+from slurmsched.settings import Mode, Settings, SettingsError, load_settings, load_settings_file, settings_file
+from slurmsched.settings.schema import InvalidValueError, Setting, SettingType, parse_value, sections, to_toml
 
-ENTRIES = [entry for section in sections() for entry in section.entries]
+ENTRIES = [entry for section in sections() for entry in section.settings]
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def mistake(file: Path, text: str) -> str:
     """The one line that people see, without the file's name."""
     file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        load_file(file)
+        load_settings_file(file)
     said = str(caught.value)
     assert said.startswith(f"{file}: ")
     assert "\n" not in said
@@ -35,16 +34,16 @@ def mistake(file: Path, text: str) -> str:
 
 def test_an_empty_file_means_the_defaults(file: Path) -> None:
     file.write_text("")
-    assert load_file(file).settings == Settings()
+    assert load_settings_file(file).settings == Settings()
 
 
 def test_no_file_means_the_defaults() -> None:
-    assert load_file(None).settings == Settings()
+    assert load_settings_file(None).settings == Settings()
 
 
 def test_a_file_changes_what_it_names_and_nothing_else(file: Path) -> None:
     file.write_text('[rounds]\nmode = "enforce"\nperiod = "2m"\n[manage]\npartitions = ["gpu", "a100"]\n')
-    loaded = load_file(file)
+    loaded = load_settings_file(file)
     assert loaded.settings.rounds.mode is Mode.ENFORCE
     assert loaded.settings.rounds.period == 120.0
     assert loaded.settings.manage.partitions == ("gpu", "a100")
@@ -66,7 +65,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(file: Path) -> None:
 )
 def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) -> None:
     file.write_text(f"[guards]\nmin_run_time = {text}\n")
-    assert load_file(file).settings.guards.min_run_time == seconds
+    assert load_settings_file(file).settings.guards.min_run_time == seconds
 
 
 @pytest.mark.parametrize(
@@ -161,13 +160,13 @@ def test_a_file_that_is_not_toml_names_the_line(file: Path) -> None:
 def test_a_file_that_is_not_text_is_told_as_such(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="is not TOML"):
-        load_file(file)
+        load_settings_file(file)
 
 
 def test_the_variable_names_the_file_that_counts(file: Path, tmp_path: Path) -> None:
     file.write_text("[rounds]\nperiod = 60\n")
     (tmp_path / "other.toml").write_text("")
-    assert load({"SYNSCHED_CONF": str(file)}).rounds.period == 60.0
+    assert load_settings({"SYNSCHED_CONF": str(file)}).rounds.period == 60.0
     assert settings_file({"SYNSCHED_CONF": str(file)}, tmp_path / "other.toml") == file
 
 
@@ -180,21 +179,21 @@ def test_without_the_variable_the_installed_file_counts_if_it_is_there(file: Pat
 
 def test_a_file_that_the_variable_names_must_exist(file: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot be read: No such file or directory; see SYNSCHED_CONF"):
-        load({"SYNSCHED_CONF": str(file)})
+        load_settings({"SYNSCHED_CONF": str(file)})
 
 
-def values_of(entry: Entry) -> st.SearchStrategy[object]:
+def values_of(entry: Setting) -> st.SearchStrategy[object]:
     """Right values of one setting."""
     numbers = st.floats(min_value=max(entry.at_least, 0.0), max_value=1e15)
     lines = st.text(st.characters(categories=("L", "N", "P", "S")))
-    of_kind: dict[Kind, st.SearchStrategy[object]] = {
-        Kind.TEXT: lines,
-        Kind.CHOICE: st.sampled_from(entry.choices or ("",)),
-        Kind.FLAG: st.booleans(),
-        Kind.COUNT: st.integers(min_value=int(entry.at_least), max_value=10**9),
-        Kind.TIME: numbers,
-        Kind.TEXTS: st.lists(lines.filter(bool)).map(tuple),
-        Kind.NUMBERS: st.lists(numbers).map(tuple),
+    of_kind: dict[SettingType, st.SearchStrategy[object]] = {
+        SettingType.TEXT: lines,
+        SettingType.CHOICE: st.sampled_from(entry.choices or ("",)),
+        SettingType.FLAG: st.booleans(),
+        SettingType.COUNT: st.integers(min_value=int(entry.at_least), max_value=10**9),
+        SettingType.TIME: numbers,
+        SettingType.TEXTS: st.lists(lines.filter(bool)).map(tuple),
+        SettingType.NUMBERS: st.lists(numbers).map(tuple),
     }
     return of_kind[entry.kind]
 
@@ -203,8 +202,8 @@ def values_of(entry: Entry) -> st.SearchStrategy[object]:
 def test_what_is_written_reads_back_as_it_was(data: st.DataObject) -> None:
     entry = data.draw(st.sampled_from(ENTRIES))
     value = data.draw(values_of(entry))
-    text = f"{entry.key} = {written(entry, value)}"  # type: ignore[arg-type]  # the strategies are typed by kind only
-    assert read(entry, tomllib.loads(text)[entry.key]) == value
+    text = f"{entry.key} = {to_toml(entry, value)}"  # type: ignore[arg-type]  # the strategies are typed by kind only
+    assert parse_value(entry, tomllib.loads(text)[entry.key]) == value
 
 
 @given(
@@ -215,10 +214,10 @@ def test_what_is_written_reads_back_as_it_was(data: st.DataObject) -> None:
         max_leaves=5,
     ),
 )
-def test_any_value_is_either_of_its_form_or_refused(entry: Entry, raw: object) -> None:
+def test_any_value_is_either_of_its_form_or_refused(entry: Setting, raw: object) -> None:
     try:
-        value = read(entry, raw)
-    except UnfitValueError:
+        value = parse_value(entry, raw)
+    except InvalidValueError:
         return
     assert type(value) is type(entry.default)
 

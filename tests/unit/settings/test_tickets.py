@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.settings import SettingsError, load_file
-from slurmsched.settings.tickets import tickets_of
+from slurmsched.settings import SettingsError, load_settings_file
+from slurmsched.settings.schema import parse_tickets
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from slurmsched.settings.tickets import tickets_of
     ],
 )
 def test_tickets(entry: str, found: tuple[str, float] | None) -> None:
-    assert tickets_of(entry) == found
+    assert parse_tickets(entry) == found
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_a_mistake_is_answered_with_what_to_write(tmp_path: Path, written: str, 
     file = tmp_path / "synsched.toml"
     file.write_text(f"[tickets]\n{written}\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=said):
-        load_file(file)
+        load_settings_file(file)

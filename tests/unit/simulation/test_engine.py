@@ -8,32 +8,47 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from slurmsched.backends.simulated import Cluster, Delays, JobSubmit, SimulatedBackend, VirtualClock, profiled_speed
-from slurmsched.daemon.scheduling import Site, one_round
+from slurmsched.backends.simulated import (
+    Delays,
+    JobSubmitHook,
+    SimulatedBackend,
+    VirtualClock,
+    VirtualCluster,
+    profiled_speed,
+)
+from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
 from slurmsched.knowledge import Knowledge, shipped_profiles
 from slurmsched.model import decode, encode
-from slurmsched.simulation import Options, Policy, Run, SimulationError, World, figures, policy_of
-from slurmsched.simulation.engine import Engine, settings_for, simulate
-from slurmsched.simulation.submitting import submission
-from slurmsched.simulation.world import START
+from slurmsched.simulation import (
+    PolicyChoice,
+    Scenario,
+    SimulationError,
+    SimulationOptions,
+    SimulationResult,
+    parse_policy,
+    run_metrics,
+)
+from slurmsched.simulation.engine import SimulationEngine, settings_for, simulate
+from slurmsched.simulation.inputs import CLOCK_START
+from slurmsched.simulation.submissions import build_submission
 from slurmsched.store.store import Store
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
-from slurmsched.traces.generating import synergy
+from slurmsched.traces.generators import synergy_workload
 
-FREE = Options(overhead=0.0)
+FREE = SimulationOptions(overhead=0.0)
 
 
 def job(number: int, arrival: float = 0.0, duration: float = 600.0, gpus: int = 8, **more: object) -> TraceJob:
     return TraceJob(str(number), arrival, gpus, duration, **more)  # type: ignore[arg-type]  # fields by name
 
 
-def world(*jobs: TraceJob, cluster: str = "v100:1x8", knowledge: Knowledge | None = None) -> World:
-    return World(load_cluster(cluster).nodes, Trace("t", jobs), knowledge or Knowledge())
+def world(*jobs: TraceJob, cluster: str = "v100:1x8", knowledge: Knowledge | None = None) -> Scenario:
+    return Scenario(load_cluster(cluster).nodes, Trace("t", jobs), knowledge or Knowledge())
 
 
-def ends(made: World, policy: str, options: Options = FREE) -> list[float | None]:
-    run = simulate(made, policy_of(policy), options)
+def ends(made: Scenario, policy: str, options: SimulationOptions = FREE) -> list[float | None]:
+    run = simulate(made, parse_policy(policy), options)
     return [None if done.end is None else round(done.end, 1) for done in run.jobs]
 
 
@@ -52,7 +67,7 @@ def test_jobs_end_at_the_ends_of_rounds_where_that_is_asked_for() -> None:
 def test_a_displaced_job_pays_the_overhead_once_and_loses_no_work() -> None:
     """The long job gives way to the short one at 1500 s, and goes on at 1800 s with 60 s lost."""
     made = world(job(0, 0.0, 6000.0), job(1, 1450.0, 240.0))
-    first, second = simulate(made, policy_of("synergy/srtf"), Options(overhead=60.0)).jobs
+    first, second = simulate(made, parse_policy("synergy/srtf"), SimulationOptions(overhead=60.0)).jobs
     assert (first.restarts, second.restarts) == (1, 0)
     assert first.migrations == 0
     assert second.end is not None
@@ -63,18 +78,18 @@ def test_a_displaced_job_pays_the_overhead_once_and_loses_no_work() -> None:
 
 
 def test_a_lease_that_goes_on_costs_nothing() -> None:
-    assert ends(world(job(0, 0.0, 6000.0)), "synergy/las", Options(overhead=60.0)) == [6000.0]
+    assert ends(world(job(0, 0.0, 6000.0)), "synergy/las", SimulationOptions(overhead=60.0)) == [6000.0]
 
 
 def test_a_job_fails_where_the_trace_says_so() -> None:
-    (failed,) = simulate(world(job(0, 0.0, 600.0, fails_after=100.0)), policy_of("synergy"), FREE).jobs
+    (failed,) = simulate(world(job(0, 0.0, 600.0, fails_after=100.0)), parse_policy("synergy"), FREE).jobs
     assert (failed.state, failed.end) == ("FAILED", 100.0)
 
 
 def test_a_failing_node_costs_the_work_since_the_last_checkpoint() -> None:
     made = world(job(0, 0.0, 40_000.0))
-    calm = simulate(made, policy_of("synergy/fifo"), FREE)
-    rough = simulate(made, policy_of("synergy/fifo"), replace(FREE, failures=0.2, repair=600.0, seed=3))
+    calm = simulate(made, parse_policy("synergy/fifo"), FREE)
+    rough = simulate(made, parse_policy("synergy/fifo"), replace(FREE, failures=0.2, repair=600.0, seed=3))
     assert rough.jobs[0].restarts > 0
     assert (rough.jobs[0].end or 0) > (calm.jobs[0].end or 0)
     assert rough.jobs[0].service > rough.jobs[0].useful
@@ -82,15 +97,15 @@ def test_a_failing_node_costs_the_work_since_the_last_checkpoint() -> None:
 
 def test_time_limits_end_jobs_unless_they_are_left_aside() -> None:
     made = world(job(0, 0.0, 600.0, time_limit=300.0))
-    assert simulate(made, policy_of("slurm"), FREE).jobs[0].state == "TIMEOUT"
-    assert simulate(made, policy_of("slurm"), replace(FREE, limits=False)).jobs[0].state == "COMPLETED"
+    assert simulate(made, parse_policy("slurm"), FREE).jobs[0].state == "TIMEOUT"
+    assert simulate(made, parse_policy("slurm"), replace(FREE, limits=False)).jobs[0].state == "COMPLETED"
 
 
 def test_only_the_window_is_measured_and_has_to_end() -> None:
     made = world(job(0, 0.0), job(1, 1.0), job(2, 2.0, 10.0**7))
-    run = simulate(made, policy_of("synergy/fifo"), replace(FREE, window=(1, 2)))
-    assert [done.job for done in run.measured] == ["1"]
-    assert figures(run).jobs == 1
+    run = simulate(made, parse_policy("synergy/fifo"), replace(FREE, window=(1, 2)))
+    assert [done.job for done in run.measured_jobs] == ["1"]
+    assert run_metrics(run).jobs == 1
     assert run.jobs[2].state == "UNFINISHED"
 
 
@@ -104,66 +119,70 @@ def test_only_the_window_is_measured_and_has_to_end() -> None:
         (world(job(7)), replace(FREE, window=(0, 9)), "window 0:9: expected a part of the 1 jobs there are"),
     ],
 )
-def test_what_can_never_be_is_said_before_it_starts(made: World, options: Options, said: str) -> None:
+def test_what_can_never_be_is_said_before_it_starts(made: Scenario, options: SimulationOptions, said: str) -> None:
     with pytest.raises(SimulationError, match=said):
-        simulate(made, policy_of("synergy"), options)
+        simulate(made, parse_policy("synergy"), options)
 
 
 def test_what_can_never_run_may_be_left_out() -> None:
-    run = simulate(world(job(0), job(1, gpus=9)), policy_of("synergy"), replace(FREE, skip_impossible=True))
+    run = simulate(world(job(0), job(1, gpus=9)), parse_policy("synergy"), replace(FREE, skip_impossible=True))
     assert [done.job for done in run.jobs] == ["0"]
 
 
-def small(seed: int, jobs: int = 30) -> World:
-    return World(load_cluster("v100:2x8:24:500G").nodes, synergy(jobs, seed, 3.0, multi=True), shipped_profiles())
+def small(seed: int, jobs: int = 30) -> Scenario:
+    return Scenario(
+        load_cluster("v100:2x8:24:500G").nodes, synergy_workload(jobs, seed, 3.0, multi=True), shipped_profiles()
+    )
 
 
 @pytest.mark.parametrize("policy", ["synergy/fifo", "synergy/las", "proportional/srtf", "synergy/ftf"])
 def test_skipping_rounds_changes_nothing(policy: str) -> None:
-    made, options = small(5), Options(overhead=30.0)
-    skipping = simulate(made, policy_of(policy), options)
-    computed = simulate(made, policy_of(policy), replace(options, skipping=False))
+    made, options = small(5), SimulationOptions(overhead=30.0)
+    skipping = simulate(made, parse_policy(policy), options)
+    computed = simulate(made, parse_policy(policy), replace(options, skipping=False))
     assert skipping.jobs == computed.jobs
     assert skipping.samples == computed.samples
     assert skipping.rounds < computed.rounds
 
 
 def test_same_seed_same_bytes() -> None:
-    once, again = (simulate(small(2), policy_of("synergy/las"), Options(failures=0.02)) for _ in range(2))
+    once, again = (simulate(small(2), parse_policy("synergy/las"), SimulationOptions(failures=0.02)) for _ in range(2))
     assert (once.jobs, once.samples, once.rounds) == (again.jobs, again.samples, again.rounds)
 
 
 @pytest.mark.parametrize("order", ["las", "srtf"])
 def test_it_is_what_the_daemons_own_round_does(order: str) -> None:
     """The same jobs through `one_round` with its database, as the daemon runs it."""
-    made, options, policy = small(4), Options(overhead=30.0, skipping=False), Policy("synergy", order)
+    made, options, policy = small(4), SimulationOptions(overhead=30.0, skipping=False), PolicyChoice("synergy", order)
     lean = simulate(made, policy, options)
     own = settings_for(policy, options)
     own = replace(own, hook=replace(own.hook, disable_file="/dev/null/none"))
-    delays = Delays(restart=30.0, completing=0.0, remember=0.0, origin=START)
-    hook = JobSubmit(own.manage, fresh=lambda _now: True)
-    cluster = Cluster(
-        made.nodes, start=START, speed=profiled_speed(made.knowledge, made.nodes), delays=delays, hook=hook
+    delays = Delays(restart=30.0, completing=0.0, min_job_age=0.0, origin=CLOCK_START)
+    hook = JobSubmitHook(own.manage, is_heartbeat_fresh=lambda _now: True)
+    cluster = VirtualCluster(
+        made.nodes, start=CLOCK_START, speed=profiled_speed(made.knowledge, made.nodes), delays=delays, hook=hook
     )
-    numbers = [cluster.submit(submission(one, made.nodes, options), START + one.arrival) for one in made.trace.jobs]
-    clock = VirtualClock(START)
-    site, store = Site(own, SimulatedBackend(cluster, clock), made.knowledge), Store.in_memory(START)
+    numbers = [
+        cluster.submit(build_submission(one, made.nodes, options), CLOCK_START + one.arrival) for one in made.trace.jobs
+    ]
+    clock = VirtualClock(CLOCK_START)
+    site, store = SchedulerContext(own, SimulatedBackend(cluster, clock), made.knowledge), Store.in_memory(CLOCK_START)
     while cluster.unfinished:
         due = clock.now() + options.period
-        one_round(site, store, clock)
+        schedule_round(site, store, clock)
         clock.advance_to(max(clock.now(), due))
         cluster.advance(clock.now())
     store.close()
-    ended = [cluster.life.ended[number].end_time for number in numbers]
-    assert [done.end for done in lean.jobs] == [None if end is None else end - START for end in ended]
+    ended = [cluster.lifecycle.ended[number].end_time for number in numbers]
+    assert [done.end for done in lean.jobs] == [None if end is None else end - CLOCK_START for end in ended]
 
 
 @settings(max_examples=12, deadline=None)
 @given(some.integers(0, 10**6), some.sampled_from(["slurm", "synergy/las", "synergy/srtf", "proportional/fifo"]))
 def test_service_is_conserved_and_nothing_is_used_twice(seed: int, policy: str) -> None:
-    engine = Engine(small(seed, 16), policy_of(policy), Options(overhead=30.0, seed=seed))
+    engine = SimulationEngine(small(seed, 16), parse_policy(policy), SimulationOptions(overhead=30.0, seed=seed))
     run = engine.run(lambda _part: None)
-    intervals = engine.cluster.life.intervals
+    intervals = engine.cluster.lifecycle.usage_intervals
     assert sum(done.service for done in run.jobs) == pytest.approx(sum(i.gpus * (i.end - i.start) for i in intervals))
     assert all(done.useful <= done.service + 1e-6 for done in run.jobs)
     assert all(done.completed and done.useful * 1.0 > 0 for done in run.jobs)
@@ -176,18 +195,20 @@ def test_service_is_conserved_and_nothing_is_used_twice(seed: int, policy: str) 
 
 
 def test_a_run_is_json_and_back() -> None:
-    run = simulate(small(1, 6), policy_of("synergy/las"), Options())
-    assert decode(Run, encode(run)) == run
+    run = simulate(small(1, 6), parse_policy("synergy/las"), SimulationOptions())
+    assert decode(SimulationResult, encode(run)) == run
 
 
-@pytest.mark.parametrize("policy", [Policy("slurm"), Policy("fgd", "fifo"), Policy("synergy", "fifo")])
-def test_two_halves_share_a_gpu(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy", [PolicyChoice("slurm"), PolicyChoice("fgd", "fifo"), PolicyChoice("synergy", "fifo")]
+)
+def test_two_halves_share_a_gpu(policy: PolicyChoice) -> None:
     """Three halves on a node of one GPU: the third waits until one of the others is done."""
     jobs = [TraceJob(str(place), 0.0, 0, 1000.0, milli_gpu=500, cpus=1, memory=1) for place in range(3)]
-    made = World(load_cluster("v100:1x1").nodes, Trace("halves", tuple(jobs)))
-    run = simulate(made, policy, Options(period=100.0))
+    made = Scenario(load_cluster("v100:1x1").nodes, Trace("halves", tuple(jobs)))
+    run = simulate(made, policy, SimulationOptions(period=100.0))
     ends = sorted(job.end or 0.0 for job in run.jobs)
     assert ends[:2] == [1000.0, 1000.0]
     assert 2000.0 <= ends[2] <= 2100.0
     assert sum(job.service for job in run.jobs) == 1500.0
-    assert figures(run).gpu_utilization == pytest.approx(1500.0 / ends[2])
+    assert run_metrics(run).gpu_utilization == pytest.approx(1500.0 / ends[2])

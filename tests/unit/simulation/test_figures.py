@@ -7,21 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.simulation import Ran, Run, figures
-from slurmsched.simulation.figures import cdf, fairness
+from slurmsched.simulation import JobResult, SimulationResult, run_metrics
+from slurmsched.simulation.metrics import finish_time_fairness, jct_cdf
 
 
-def run(*jobs: Ran, gpus: float = 8.0, window: tuple[int, int] | None = None) -> Run:
-    return Run("p", "o", "t", 1, jobs, (), gpus, 24.0, 500.0, 3, (0.1, 0.3, 0.2), 1.0, 1.0, window)
+def run(*jobs: JobResult, gpus: float = 8.0, window: tuple[int, int] | None = None) -> SimulationResult:
+    return SimulationResult("p", "o", "t", 1, jobs, (), gpus, 24.0, 500.0, 3, (0.1, 0.3, 0.2), 1.0, 1.0, window)
 
 
-def ran(name: str, arrival: float, end: float | None, gpus: float = 1.0, work: float = 100.0, **more: object) -> Ran:
+def ran(
+    name: str, arrival: float, end: float | None, gpus: float = 1.0, work: float = 100.0, **more: object
+) -> JobResult:
     state = "UNFINISHED" if end is None else "COMPLETED"
-    return Ran(name, arrival, work, gpus, start=arrival, end=end, state=state, **more)  # type: ignore[arg-type]  # by name
+    return JobResult(name, arrival, work, gpus, start=arrival, end=end, state=state, **more)  # type: ignore[arg-type]  # by name
 
 
 def test_times_utilisation_and_counts() -> None:
-    found = figures(
+    found = run_metrics(
         run(
             ran("a", 0, 100, 4, useful=400.0, service=400.0, cpu_service=1200.0, user="x"),
             ran("b", 100, 400, 4, useful=800.0, service=1200.0, cpu_service=1200.0, user="y", restarts=2, migrations=1),
@@ -35,31 +37,31 @@ def test_times_utilisation_and_counts() -> None:
 
 
 def test_a_run_in_which_nothing_ended_has_no_times() -> None:
-    found = figures(run(ran("a", 0, None)))
+    found = run_metrics(run(ran("a", 0, None)))
     assert (found.finished, found.states) == (0, {"UNFINISHED": 1})
     assert np.isnan(found.avg_jct_s)
     assert np.isnan(found.gpu_utilization)
 
 
 def test_a_window_counts_its_own_jobs_only() -> None:
-    found = figures(run(ran("a", 0, 1000), ran("b", 10, 20), window=(1, 2)))
+    found = run_metrics(run(ran("a", 0, 1000), ran("b", 10, 20), window=(1, 2)))
     assert (found.jobs, found.avg_jct_s) == (1, 10.0)
 
 
 def test_the_part_of_jobs_done_counts_those_that_are_not() -> None:
-    times, parts = cdf(run(ran("a", 0, 30), ran("b", 0, 10), ran("c", 0, None), ran("d", 0, None)))
+    times, parts = jct_cdf(run(ran("a", 0, 30), ran("b", 0, 10), ran("c", 0, None), ran("d", 0, None)))
     assert list(times) == [10, 30]
     assert list(parts) == [0.25, 0.5]
 
 
 def test_two_jobs_on_the_whole_cluster_are_each_entitled_to_half() -> None:
     """The first has what it is entitled to twice as soon; the second waited for it and has just that."""
-    first, second = fairness(run(ran("a", 0, 100, 8), ran("b", 0, 200, 8)))
+    first, second = finish_time_fairness(run(ran("a", 0, 100, 8), ran("b", 0, 200, 8)))
     assert first == pytest.approx(100 / (100 * 2))
     assert second == pytest.approx(200 / (100 * 1.5))
 
 
-def slow(made: Run, step: float = 0.5) -> list[float]:
+def slow(made: SimulationResult, step: float = 0.5) -> list[float]:
     """Finish-time fairness by counting the jobs that are there, moment by moment."""
     found = []
     for job in made.jobs:
@@ -73,4 +75,4 @@ def slow(made: Run, step: float = 0.5) -> list[float]:
 @given(some.lists(some.tuples(some.integers(0, 50), some.integers(1, 60), some.integers(1, 8)), min_size=1, max_size=8))
 def test_fairness_is_what_counting_says(jobs: list[tuple[int, int, int]]) -> None:
     made = run(*(ran(str(i), at, at + long, gpus) for i, (at, long, gpus) in enumerate(jobs)))
-    assert list(fairness(made)) == pytest.approx(slow(made), rel=1e-6)
+    assert list(finish_time_fairness(made)) == pytest.approx(slow(made), rel=1e-6)

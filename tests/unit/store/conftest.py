@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.store.database import Database
-from slurmsched.store.migrations import migrate
+from slurmsched.store.maintenance import migrate
 
 
 @pytest.fixture

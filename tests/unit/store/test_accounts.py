@@ -8,12 +8,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurmsched.model import Code, Job, JobState, Operation, Outcome, Reason, Request, Resources, Result, Share, Verb
-from slurmsched.store.accounts import Accounts
+from slurmsched.model import (
+    Job,
+    JobState,
+    NodeAllocation,
+    Operation,
+    Outcome,
+    Reason,
+    ReasonCode,
+    Request,
+    Resources,
+    Result,
+    Verb,
+)
 from slurmsched.store.database import Database
+from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import Journal
-from slurmsched.store.migrations import migrate
-from slurmsched.store.sightings import sight
+from slurmsched.store.maintenance import migrate
+from slurmsched.store.service import AttainedService
 from tests.builders import job, node, share, snapshot
 
 
@@ -41,10 +53,10 @@ def running(number: int, gpus: int, since: float, run_time: float, **other: obje
     ],
 )
 def test_attained_service(database: Database, polls: Sequence[Sequence[Job]], attained: float) -> None:
-    accounts = Accounts(database)
+    accounts = AttainedService(database)
     for jobs in polls:
-        accounts.observe(snapshot(jobs=jobs))
-    assert accounts.attained("1") == attained
+        accounts.record_runs(snapshot(jobs=jobs))
+    assert accounts.gpu_seconds_of("1") == attained
 
 
 polls = st.lists(
@@ -64,24 +76,24 @@ def test_the_sum_over_all_runs_is_the_most_that_any_poll_showed_of_each(
 ) -> None:
     database = Database.in_memory()
     migrate(database, 1.0)
-    accounts, most = Accounts(database), dict[tuple[int, float], int]()
+    accounts, most = AttainedService(database), dict[tuple[int, float], int]()
     for poll in seen:
-        accounts.observe(snapshot(jobs=[running(*run) for run in poll]))
+        accounts.record_runs(snapshot(jobs=[running(*run) for run in poll]))
         for number, gpus, since, run_time in poll:
             most[number, since] = max(most.get((number, since), 0), gpus * run_time)
-    service = accounts.service(str(number) for number in range(1, 4))
+    service = accounts.gpu_seconds(str(number) for number in range(1, 4))
     assert sum(service.values()) == sum(most.values())
     database.close()
 
 
 def requeue(journal: Journal, number: str, result: Result, at: float) -> None:
-    operation = Operation(Verb.REQUEUE, number, Reason(Code.NEWCOMER_FIRST))
-    (entry,) = journal.intend(journal.begin_round(at, "enforce", "synergy", "las"), [(0, operation)], at)
-    journal.record([(entry, Outcome(operation, result))], at)
+    operation = Operation(Verb.REQUEUE, number, Reason(ReasonCode.NEWCOMER_FIRST))
+    (entry,) = journal.record_intents(journal.begin_round(at, "enforce", "synergy", "las"), [(0, operation)], at)
+    journal.record_outcomes([(entry, Outcome(operation, result))], at)
 
 
 def test_moves_are_the_requeues_that_were_done_in_the_last_day(database: Database) -> None:
-    sight(database, snapshot(jobs=[job(1), job(2)], time=0.0), {"1", "2"})
+    update_jobs(database, snapshot(jobs=[job(1), job(2)], time=0.0), {"1", "2"})
     journal = Journal(database)
     for number, result, at in [
         ("1", Result.DONE, 50.0),
@@ -91,21 +103,21 @@ def test_moves_are_the_requeues_that_were_done_in_the_last_day(database: Databas
         ("2", Result.DONE, 93_000.0),
     ]:
         requeue(journal, number, result, at)
-    assert Accounts(database).moves(100_000.0, ("1", "2")) == {"1": (90_000.0, 92_000.0), "2": (93_000.0,)}
+    assert AttainedService(database).moves(100_000.0, ("1", "2")) == {"1": (90_000.0, 92_000.0), "2": (93_000.0,)}
 
 
 def test_what_befell_an_older_job_with_the_same_number_does_not_count(database: Database) -> None:
     journal = Journal(database)
-    sight(database, snapshot(jobs=[job(1)], time=0.0), {"1"})
+    update_jobs(database, snapshot(jobs=[job(1)], time=0.0), {"1"})
     requeue(journal, "1", Result.DONE, 10.0)
-    sight(database, snapshot(time=20.0), set())
-    sight(database, snapshot(jobs=[job(1, user="bob", submit_time=25.0)], time=30.0), {"1"})
-    assert Accounts(database).moves(40.0, ("1",)) == {}
+    update_jobs(database, snapshot(time=20.0), set())
+    update_jobs(database, snapshot(jobs=[job(1, user="bob", submit_time=25.0)], time=30.0), {"1"})
+    assert AttainedService(database).moves(40.0, ("1",)) == {}
 
 
 def test_a_part_of_a_gpu_counts_as_a_part(database: Database) -> None:
-    half = Share("n1", Resources(0, 1, 0), "v100", (0,), 5)
+    half = NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)
     runs = job(1, request=Request(shards=5), on=[half], run_time=100.0, start_time=900.0)
-    accounts = Accounts(database)
-    accounts.observe(snapshot([node("n1", shards=10)], [runs], 1000.0))
-    assert accounts.attained("1") == 50.0
+    accounts = AttainedService(database)
+    accounts.record_runs(snapshot([node("n1", shards=10)], [runs], 1000.0))
+    assert accounts.gpu_seconds_of("1") == 50.0

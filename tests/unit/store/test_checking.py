@@ -7,9 +7,9 @@ from time import monotonic
 
 import pytest
 
-from slurmsched.store.checking import check, first_damage
 from slurmsched.store.database import Database
-from slurmsched.store.errors import BrokenStoreError
+from slurmsched.store.errors import CorruptStoreError
+from slurmsched.store.maintenance import check_integrity, find_damage
 from slurmsched.store.store import Store
 
 
@@ -33,8 +33,8 @@ def with_history(path: Path) -> None:
 def test_a_daemon_does_not_start_on_a_damaged_file(path: Path) -> None:
     damaged(path)
     said = r"synsched\.db is damaged.*: move it away, a new one is begun \(.+\)"
-    with pytest.raises(BrokenStoreError, match=said) as told:
-        Store.open(path, 2.0, checked_within=0.0)
+    with pytest.raises(CorruptStoreError, match=said) as told:
+        Store.open(path, 2.0, check_interval=0.0)
     assert "\n" not in str(told.value)
 
 
@@ -43,7 +43,7 @@ def test_a_process_for_one_round_checks_once_a_day(path: Path) -> None:
     Store.open(path, 100.0).close()
     damaged(path)
     Store.open(path, 3600.0).close()
-    with pytest.raises(BrokenStoreError):
+    with pytest.raises(CorruptStoreError):
         Store.open(path, 100_000.0)
 
 
@@ -52,13 +52,13 @@ def test_a_check_ends_when_its_time_is_up(path: Path) -> None:
     database = Database.open(path)
     database.write_many("INSERT INTO events (at, job, kind, sentence) VALUES (?, '1', 'seen', '')",
                         [(number,) for number in range(50_000)])  # fmt: skip
-    assert first_damage(database, monotonic() - 1) is None
-    assert first_damage(database, monotonic() + 60) == ""
+    assert find_damage(database, monotonic() - 1) is None
+    assert find_damage(database, monotonic() + 60) == ""
     assert database.rows("SELECT count(*) AS rows FROM events") == [{"rows": 50_500}]
 
 
 def test_an_odd_value_in_a_row_does_not_keep_a_daemon_from_starting(path: Path) -> None:
     store = Store.open(path, 1.0)
     store.database.insert("events", {"at": "soon", "job": b"\xff", "kind": 7, "sentence": b"\xff\xfe"})
-    assert check(store.database, 2.0, 0.0)
+    assert check_integrity(store.database, 2.0, 0.0)
     store.close()

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.store.copies import copies
 from slurmsched.store.database import Database
 from slurmsched.store.errors import FullStoreError, StoreError
-from slurmsched.store.migrations import Migration, migrate
+from slurmsched.store.maintenance import Migration, backups, migrate
 
 STEPS = tuple(Migration(f"000{n}_step", f"CREATE TABLE t{n} (x TEXT);") for n in range(6))
 BROKEN = Migration("0009_broken", "CREATE TABLE t9 (x TEXT);\nINSERT INTO nowhere VALUES (1);")
@@ -26,7 +25,7 @@ def tables(path: Path) -> set[str]:
 
 def test_a_new_database_has_nothing_to_copy(path: Path) -> None:
     migrate(Database.open(path), 1.0, STEPS)
-    assert copies(path) == []
+    assert backups(path) == []
 
 
 def test_what_was_there_is_copied_for_its_owner_alone_before_it_is_changed(path: Path) -> None:
@@ -36,7 +35,7 @@ def test_what_was_there_is_copied_for_its_owner_alone_before_it_is_changed(path:
         migrate(Database.open(path), 2.0, STEPS[:4])
     finally:
         os.umask(before)
-    (copy,) = copies(path)
+    (copy,) = backups(path)
     assert copy.name == "synsched.db.before-0002_step"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert tables(copy) == {"migrations", "t0", "t1"}
@@ -46,7 +45,7 @@ def test_what_was_there_is_copied_for_its_owner_alone_before_it_is_changed(path:
 def test_the_last_two_copies_are_kept(path: Path) -> None:
     for upto in range(1, 6):
         migrate(Database.open(path), 1.0, STEPS[:upto])
-    assert [copy.name for copy in copies(path)] == ["synsched.db.before-0004_step", "synsched.db.before-0003_step"]
+    assert [copy.name for copy in backups(path)] == ["synsched.db.before-0004_step", "synsched.db.before-0003_step"]
 
 
 def test_where_one_of_several_changes_fails_the_database_is_as_it_was(path: Path) -> None:
@@ -54,7 +53,7 @@ def test_where_one_of_several_changes_fails_the_database_is_as_it_was(path: Path
     with pytest.raises(StoreError, match="no such table: nowhere"):
         migrate(Database.open(path), 2.0, (*STEPS[:2], BROKEN))
     assert tables(path) == {"migrations", "t0"}
-    (copy,) = copies(path)
+    (copy,) = backups(path)
     assert tables(copy) == {"migrations", "t0"}
 
 

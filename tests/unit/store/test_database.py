@@ -9,11 +9,11 @@ import pytest
 
 from slurmsched.store.database import Database
 from slurmsched.store.errors import (
-    BrokenStoreError,
     BusyStoreError,
+    CorruptStoreError,
     FullStoreError,
-    ReadOnlyStoreError,
     StoreError,
+    StoreNotWritableError,
 )
 
 
@@ -63,19 +63,21 @@ def test_somebody_else_can_read_what_is_committed_while_it_is_open(database: Dat
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReadOnlyStoreError, match=r"folder .*/nowhere does not exist: create it, or set storage\.path"):
+    with pytest.raises(
+        StoreNotWritableError, match=r"folder .*/nowhere does not exist: create it, or set storage\.path"
+    ):
         Database.open(tmp_path / "nowhere" / "synsched.db")
 
 
 def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "synsched.db").mkdir()
-    with pytest.raises(ReadOnlyStoreError, match=r"it is no regular file; set storage\.path"):
+    with pytest.raises(StoreNotWritableError, match=r"it is no regular file; set storage\.path"):
         Database.open(tmp_path / "synsched.db")
 
 
 def test_a_file_that_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is somebody's shopping list, and quite a long one at that\n" * 40)
-    with pytest.raises(BrokenStoreError, match="is damaged or no database: move it away"):
+    with pytest.raises(CorruptStoreError, match="is damaged or no database: move it away"):
         Database.open(path)
 
 
@@ -88,7 +90,7 @@ def test_a_damaged_page_is_told_from_other_errors(database: Database, path: Path
     for start in range(page, len(content), page):
         content[start : start + 40] = b"\xff" * 40
     path.write_bytes(content)
-    with pytest.raises(BrokenStoreError, match="is damaged"):
+    with pytest.raises(CorruptStoreError, match="is damaged"):
         Database.open(path).rows("SELECT * FROM events ORDER BY sentence")
 
 
@@ -105,7 +107,7 @@ def test_a_full_disk_is_told_from_other_errors_and_leaves_what_was_there(databas
 def test_a_second_writer_waits_and_then_says_who_to_look_for(
     database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmsched.store.database.PATIENCE", 0.01)
+    monkeypatch.setattr("slurmsched.store.database.BUSY_TIMEOUT", 0.01)
     second = Database.open(path)
     with database.transaction(), pytest.raises(BusyStoreError, match=r"another process: 'fuser .*' names it"):
         pause(second, "me too")
@@ -114,7 +116,7 @@ def test_a_second_writer_waits_and_then_says_who_to_look_for(
 
 def test_a_database_that_may_only_be_read_is_told_from_other_errors(database: Database) -> None:
     database._database.conn.execute("PRAGMA query_only = ON")
-    with pytest.raises(ReadOnlyStoreError, match="cannot write"):
+    with pytest.raises(StoreNotWritableError, match="cannot write"):
         pause(database, "no")
 
 

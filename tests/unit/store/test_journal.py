@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.model import Code, Operation, Outcome, Reason, Result, Shape, Verb
+from slurmsched.model import JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
 from slurmsched.store.database import Database
-from slurmsched.store.journal import Entry, Journal, Tally
-from slurmsched.store.sightings import sight
+from slurmsched.store.jobs import update_jobs
+from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics
 from tests.builders import job, snapshot
 
-WHY = Reason(Code.START, {"nodes": "n1", "gpus": 1, "cpus": 3})
-BACK = Reason(Code.GIVE_BACK)
-WIDE = Shape(("n1",), 1, 1, 1, "v100", 6, 1000, 1)
-NARROW = Shape((), 1, 1, 1, "v100", 3, 1000, 1)
+WHY = Reason(ReasonCode.START, {"nodes": "n1", "gpus": 1, "cpus": 3})
+BACK = Reason(ReasonCode.GIVE_BACK)
+WIDE = JobSpec(("n1",), 1, 1, 1, "v100", 6, 1000, 1)
+NARROW = JobSpec((), 1, 1, 1, "v100", 3, 1000, 1)
 
 
-def intend(journal: Journal, *operations: Operation) -> tuple[Entry, ...]:
-    return journal.intend(journal.begin_round(1.0, "enforce", "synergy", "las"), enumerate(operations), 1.0)
+def intend(journal: Journal, *operations: Operation) -> tuple[JournalEntry, ...]:
+    return journal.record_intents(journal.begin_round(1.0, "enforce", "synergy", "las"), enumerate(operations), 1.0)
 
 
 def ours(database: Database) -> dict[str, int]:
@@ -29,14 +29,14 @@ def ours(database: Database) -> dict[str, int]:
 
 @pytest.fixture
 def journal(database: Database) -> Journal:
-    sight(database, snapshot(jobs=[job(7)]), {"7"})
+    update_jobs(database, snapshot(jobs=[job(7)]), {"7"})
     return Journal(database)
 
 
 def test_rounds_are_numbered_and_finished_with_their_figures(database: Database, journal: Journal) -> None:
     first = journal.begin_round(1.0, "enforce", "synergy", "las")
     assert journal.begin_round(2.0, "enforce", "synergy", "las") == first + 1
-    journal.finish_round(first, 3.0, Tally(nodes=2, jobs=9, decide_s=0.5))
+    journal.finish_round(first, 3.0, RoundStatistics(nodes=2, jobs=9, decide_s=0.5))
     (row,) = database.rows("SELECT * FROM rounds WHERE id = ?", (first,))
     assert {
         "finished": 3.0,
@@ -50,8 +50,8 @@ def test_rounds_are_numbered_and_finished_with_their_figures(database: Database,
 
 def test_a_round_that_was_killed_is_marked(database: Database, journal: Journal) -> None:
     journal.begin_round(1.0, "enforce", "synergy", "las")
-    assert journal.close_interrupted(9.0) == 1
-    assert journal.close_interrupted(9.0) == 0
+    assert journal.close_interrupted_rounds(9.0) == 1
+    assert journal.close_interrupted_rounds(9.0) == 0
     assert [row["error"] for row in database.rows("SELECT error FROM rounds")] == ["interrupted: the process was ended"]
 
 
@@ -64,7 +64,7 @@ def test_an_intent_is_on_disk_when_intend_returns(journal: Journal, path: Path) 
 @pytest.mark.parametrize(
     "operation",
     [
-        pytest.param(Operation(Verb.RESHAPE, "7", WHY, NARROW, WIDE), id="a shape before and after"),
+        pytest.param(Operation(Verb.UPDATE, "7", WHY, NARROW, WIDE), id="a shape before and after"),
         pytest.param(Operation(Verb.NOTIFY, "7", WHY, None, "usr1"), id="a signal"),
         pytest.param(Operation(Verb.PRIORITIZE, "7", WHY, 0, 500), id="a number"),
         pytest.param(Operation(Verb.HOLD, "7", WHY), id="nothing"),
@@ -77,7 +77,7 @@ def test_an_intent_comes_back_as_it_was(journal: Journal, operation: Operation) 
 
 def test_an_operation_with_an_outcome_is_no_longer_open(database: Database, journal: Journal) -> None:
     hold, release = intend(journal, Operation(Verb.HOLD, "7", WHY), Operation(Verb.RELEASE, "7", WHY))
-    journal.record([(hold, Outcome(hold.operation, Result.REFUSED, ("scontrol hold 7",), "no such job"))], 2.0)
+    journal.record_outcomes([(hold, Outcome(hold.operation, Result.REFUSED, ("scontrol hold 7",), "no such job"))], 2.0)
     assert journal.open_intents() == (release,)
     (row,) = database.rows("SELECT result, commands, detail, finished FROM operations WHERE id = ?", (hold.row,))
     assert row == {"result": "refused", "commands": '["scontrol hold 7"]', "detail": "no such job", "finished": 2.0}
@@ -88,7 +88,7 @@ def test_an_operation_with_an_outcome_is_no_longer_open(database: Database, jour
     [
         pytest.param(Operation(Verb.HOLD, "7", WHY), "held_by_us", id="a hold"),
         pytest.param(Operation(Verb.REQUEUE, "7", WHY), "held_by_us", id="a requeue leaves the job held"),
-        pytest.param(Operation(Verb.RESHAPE, "7", WHY, NARROW, WIDE), "reshaped", id="a shape"),
+        pytest.param(Operation(Verb.UPDATE, "7", WHY, NARROW, WIDE), "reshaped", id="a shape"),
         pytest.param(Operation(Verb.PRIORITIZE, "7", WHY, 0, 500), "boosted", id="a nice"),
     ],
 )
@@ -111,13 +111,13 @@ def test_what_an_operation_would_make_ours_is_ours_before_it_is_done(
             for result in (Result.OVERTAKEN, Result.FAILED)
         ),
         pytest.param(
-            Operation(Verb.RESHAPE, "7", WHY, NARROW, WIDE),
+            Operation(Verb.UPDATE, "7", WHY, NARROW, WIDE),
             Result.REFUSED,
             {"reshaped": 1},
             id="a shape that was refused and may stand in part",
         ),
         pytest.param(
-            Operation(Verb.RESHAPE, "7", BACK, WIDE, NARROW), Result.DONE, {}, id="the owner's own shape again"
+            Operation(Verb.UPDATE, "7", BACK, WIDE, NARROW), Result.DONE, {}, id="the owner's own shape again"
         ),
         pytest.param(Operation(Verb.PRIORITIZE, "7", BACK, 500, 0), Result.DONE, {}, id="the owner's own nice again"),
         pytest.param(
@@ -129,23 +129,23 @@ def test_what_is_ours_after_the_outcome(
     database: Database, journal: Journal, operation: Operation, result: Result, left: dict[str, int]
 ) -> None:
     (entry,) = intend(journal, operation)
-    journal.record([(entry, Outcome(operation, result))], 2.0)
+    journal.record_outcomes([(entry, Outcome(operation, result))], 2.0)
     assert ours(database) == {"held_by_us": 0, "reshaped": 0, "boosted": 0} | left
 
 
 def test_a_hold_is_given_up_by_a_release_that_is_done_and_by_no_other(database: Database, journal: Journal) -> None:
     intend(journal, Operation(Verb.HOLD, "7", WHY))
     (release,) = intend(journal, Operation(Verb.RELEASE, "7", WHY))
-    journal.record([(release, Outcome(release.operation, Result.REFUSED))], 2.0)
+    journal.record_outcomes([(release, Outcome(release.operation, Result.REFUSED))], 2.0)
     assert ours(database)["held_by_us"] == 1
-    journal.record([(release, Outcome(release.operation, Result.DONE))], 3.0)
+    journal.record_outcomes([(release, Outcome(release.operation, Result.DONE))], 3.0)
     assert ours(database)["held_by_us"] == 0
 
 
 def test_blocked_operations_are_kept_for_the_latest_round_only(database: Database, journal: Journal) -> None:
     for number in (1, 2, 3):
         round_id = journal.begin_round(float(number), "observe", "synergy", "las")
-        journal.forgo(round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Result.BLOCKED, "mode is observe", 1.0)
+        journal.record_skipped(round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Result.BLOCKED, "mode is observe", 1.0)
     assert [row["round"] for row in database.rows("SELECT round FROM operations")] == [3]
     assert ours(database)["held_by_us"] == 0
 

@@ -12,18 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import Identity, Privilege
-from slurmsched.backends.recorded import pack
-from slurmsched.bench.storing import time_store
+from slurmsched.backends.recorded import pack_recording
+from slurmsched.bench.store import time_store
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Code, Memory, Operation, Reason, Request, Result, Verb, decode, encode
-from slurmsched.rounds.explaining import explain
+from slurmsched.model import Operation, Reason, ReasonCode, Request, Result, SchedulerState, Verb, decode, encode
+from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
-from slurmsched.store.accounts import DAY, Accounts
 from slurmsched.store.database import Database
-from slurmsched.store.lately import USUAL
 from slurmsched.store.measurements import Measurements
-from slurmsched.store.remembering import Remembering
+from slurmsched.store.service import DAY, AttainedService
+from slurmsched.store.state import USUAL_REQUESTS_WINDOW, StateStore
 from slurmsched.store.store import Store
 from tests.builders import job, node, snapshot
 
@@ -33,7 +32,7 @@ LONG = ("jobs", "operations", "events", "service", "rounds", "rates", "reported"
 jobs = st.tuples(
     st.sampled_from(["1", "2", "3", "4_1", "4_2"]),
     st.integers(1, 3),
-    st.one_of(st.floats(NOW - 2 * USUAL, NOW), st.integers(185, 201).map(lambda day: day * DAY)),
+    st.one_of(st.floats(NOW - 2 * USUAL_REQUESTS_WINDOW, NOW), st.integers(185, 201).map(lambda day: day * DAY)),
     st.sampled_from(["pending", "finished"]),
 )
 runs = st.tuples(st.sampled_from(["1", "2", "3", "9"]), st.floats(0, NOW), st.floats(0, 1e6))
@@ -70,10 +69,11 @@ def test_the_usual_requests_are_those_that_counting_all_jobs_gives(
     plain = {
         decode(Request, row["original"]): row["times"]
         for row in database.rows(
-            "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original", (NOW - USUAL,)
+            "SELECT original, count(*) AS times FROM jobs WHERE last_seen > ? GROUP BY original",
+            (NOW - USUAL_REQUESTS_WINDOW,),
         )
     }
-    assert dict(Remembering(database).memory(snapshot([node("n1", 8)], time=NOW), "synergy").usual) == plain
+    assert dict(StateStore(database).load_state(snapshot([node("n1", 8)], time=NOW), "synergy").usual) == plain
 
 
 @given(st.lists(jobs, max_size=6), st.lists(runs, max_size=8), st.lists(moves, max_size=8), st.lists(words, max_size=6))
@@ -104,14 +104,14 @@ def test_what_is_remembered_of_the_jobs_here_is_what_reading_all_rows_gives(
     for row in database.rows("SELECT o.* FROM operations o JOIN jobs j ON j.id = o.subject ORDER BY o.finished, o.id"):
         if row["verb"] == "requeue" and row["result"] in ("done", "undone") and row["finished"] > NOW - DAY:
             places[row["subject"]].append(row["finished"])
-    found = Accounts(database).service(here)
+    found = AttainedService(database).gpu_seconds(here)
     assert found == pytest.approx({number: sum_ for number, sum_ in service.items() if number in here})
-    assert Accounts(database).moves(NOW, here) == {n: tuple(at) for n, at in places.items() if n in here}
+    assert AttainedService(database).moves(NOW, here) == {n: tuple(at) for n, at in places.items() if n in here}
     rates = Counter(row["job"] for row in database.rows("SELECT job FROM rates"))
-    measured = Measurements(database).measured(here)
+    measured = Measurements(database).rates(here)
     assert {number: len(points) for number, points in measured.items()} == {n: c for n, c in rates.items() if n in here}
     last = {row["job"]: row["busy"] for row in database.rows("SELECT job, busy FROM reported")}
-    assert {n: word.busy for n, word in Measurements(database).words(here).items()} == {
+    assert {n: word.timed_seconds for n, word in Measurements(database).last_reports(here).items()} == {
         n: busy for n, busy in last.items() if n in here
     }
 
@@ -130,16 +130,18 @@ def test_no_statement_of_a_round_goes_through_a_whole_table() -> None:
     store = Store.in_memory()
     seen = snapshot([node()], [job(7, gpus=2, hint="model=bert"), job(8, gpus=1)])
     with recorded(store.database) as statements:
-        store.journal.close_interrupted(1.0)
+        store.journal.close_interrupted_rounds(1.0)
         number = store.journal.begin_round(1.0, "enforce", "synergy", "las")
-        store.remembering.sight(number, seen, seen.job)
+        store.state.record_poll(number, seen, seen.jobs_by_id)
         assert store.journal.open_intents() == ()
-        memory = store.remembering.memory(seen, "synergy")
+        memory = store.state.load_state(seen, "synergy")
         identity = Identity("root", Privilege.SLURM_USER)
         result = run_round(seen, memory, Settings(), Knowledge(), identity)
-        store.remembering.remember(number, result, explain, pack(seen, Memory()))
-        store.remembering.prune(2.0, 90, 200)
-        store.journal.forgo(number, [(0, Operation(Verb.HOLD, "7", Reason(Code.START)))], Result.BLOCKED, "", 1.0)
+        store.state.record_decision(number, result, explain, pack_recording(seen, SchedulerState()))
+        store.state.prune(2.0, 90, 200)
+        store.journal.record_skipped(
+            number, [(0, Operation(Verb.HOLD, "7", Reason(ReasonCode.START)))], Result.BLOCKED, "", 1.0
+        )
         store.measurements.record((), (), (), 1.0)
     assert len(statements) > 20
     whole = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurmsched.store.database import Database
-from slurmsched.store.errors import BrokenStoreError, NewerStoreError, StoreError
-from slurmsched.store.migrations import Migration, migrate, pending, shipped_migrations
+from slurmsched.store.errors import CorruptStoreError, NewerStoreError, StoreError
+from slurmsched.store.maintenance import Migration, migrate, pending_migrations, shipped_migrations
 
 FIRST = Migration("0001_first", "-- a; b\nCREATE TABLE one (x TEXT);\nINSERT INTO one VALUES ('a;\nb');\n-- end\n")
 SECOND = Migration("0002_second", "CREATE TABLE two (y TEXT);")
@@ -23,7 +23,7 @@ def test_the_shipped_ones_are_numbered_from_one_without_a_gap() -> None:
 
 def test_a_new_database_gets_all_of_them_in_order(path: Path) -> None:
     database = Database.open(path)
-    assert pending(database, (FIRST, SECOND)) == (FIRST, SECOND)
+    assert pending_migrations(database, (FIRST, SECOND)) == (FIRST, SECOND)
     assert migrate(database, 5.0, (FIRST, SECOND)) == (FIRST, SECOND)
     assert database.rows("SELECT * FROM migrations") == [
         {"name": "0001_first", "applied": 5.0},
@@ -46,7 +46,7 @@ def test_one_that_fails_leaves_neither_tables_nor_a_record(path: Path) -> None:
     with pytest.raises(StoreError, match="one already exists"):
         migrate(database, 6.0, (FIRST, SECOND, BROKEN))
     assert "three" not in database.tables
-    assert pending(database, (FIRST, SECOND, BROKEN)) == (BROKEN,)
+    assert pending_migrations(database, (FIRST, SECOND, BROKEN)) == (BROKEN,)
 
 
 def test_a_newer_database_is_refused_and_not_touched(path: Path) -> None:
@@ -61,7 +61,7 @@ def test_another_programs_database_is_refused_and_not_touched(path: Path) -> Non
     other.execute("CREATE TABLE bookmarks (url TEXT)")
     other.close()
     database = Database.open(path)
-    with pytest.raises(BrokenStoreError, match=r"another program's database: set storage\.path"):
+    with pytest.raises(CorruptStoreError, match=r"another program's database: set storage\.path"):
         migrate(database, 5.0)
     assert database.tables == {"bookmarks"}
 

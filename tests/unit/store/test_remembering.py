@@ -7,34 +7,34 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
-from slurmsched.backends.recorded import pack, unpack
+from slurmsched.backends.recorded import pack_recording, unpack_recording
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
-    Code,
+    ClusterOverview,
     Hold,
     Job,
-    Memory,
     Operation,
     Outcome,
-    Overview,
     Reason,
+    ReasonCode,
     Request,
     Result,
+    SchedulerState,
     Snapshot,
     Target,
     Verb,
     decode,
 )
-from slurmsched.rounds.explaining import explain
+from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
-from slurmsched.settings.definition import Mode, Rounds, Settings
-from slurmsched.store.lately import USUAL
+from slurmsched.settings.definition import Mode, RoundSettings, Settings
+from slurmsched.store.state import USUAL_REQUESTS_WINDOW
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
 DAY = 86400.0
-BACK = Reason(Code.START)
+BACK = Reason(ReasonCode.START)
 ROOT = Identity("root", Privilege.SLURM_USER)
 
 
@@ -45,42 +45,42 @@ def store() -> Store:
 
 def sighted(store: Store, *jobs: Job, at: float = 1000.0) -> Snapshot:
     seen = snapshot([node()], jobs, time=at)
-    store.remembering.sight(None, seen, {each.id for each in jobs})
+    store.state.record_poll(None, seen, {each.id for each in jobs})
     return seen
 
 
 def journalled(store: Store, operation: Operation, at: float = 1000.0) -> None:
     number = store.journal.begin_round(at, "enforce", "synergy", "las")
-    (entry,) = store.journal.intend(number, [(0, operation)], at)
-    store.journal.record([(entry, Outcome(operation, Result.DONE))], at)
+    (entry,) = store.journal.record_intents(number, [(0, operation)], at)
+    store.journal.record_outcomes([(entry, Outcome(operation, Result.DONE))], at)
 
 
 def remembered(store: Store, *jobs: Job) -> tuple[int, RoundResult]:
     seen = sighted(store, *jobs)
-    settings = Settings(rounds=Rounds(mode=Mode.ENFORCE))
-    result = run_round(seen, Memory(), settings, Knowledge(), ROOT)
+    settings = Settings(rounds=RoundSettings(mode=Mode.ENFORCE))
+    result = run_round(seen, SchedulerState(), settings, Knowledge(), ROOT)
     number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
-    store.remembering.remember(number, result, explain, pack(seen, Memory()))
+    store.state.record_decision(number, result, explain, pack_recording(seen, SchedulerState()))
     return number, result
 
 
 def test_a_job_that_was_never_changed_leaves_nothing_to_remember(store: Store) -> None:
     seen = sighted(store, job(7, gpus=2))
-    assert replace(store.remembering.memory(seen, "synergy"), usual=()) == Memory()
+    assert replace(store.state.load_state(seen, "synergy"), usual=()) == SchedulerState()
 
 
 def test_the_original_request_of_a_reshaped_job_and_only_of_that(store: Store) -> None:
     sighted(store, job(7, gpus=2, cpus=6), job(8, gpus=2, cpus=6))
-    journalled(store, Operation(Verb.RESHAPE, "7", BACK))
+    journalled(store, Operation(Verb.UPDATE, "7", BACK))
     wide = Request(gpus=2, cpus=12)
     seen = sighted(store, job(7, request=wide), job(8, gpus=2, cpus=6))
-    assert store.remembering.memory(seen, "synergy").originals == {"7": Request(gpus=2, cpus=6)}
+    assert store.state.load_state(seen, "synergy").original_requests == {"7": Request(gpus=2, cpus=6)}
 
 
 def test_the_nice_of_a_job_that_we_ranked(store: Store) -> None:
     sighted(store, job(7, nice=10))
     journalled(store, Operation(Verb.PRIORITIZE, "7", BACK, 10, 500))
-    assert store.remembering.memory(sighted(store, job(7, nice=500)), "synergy").nices == {"7": 10}
+    assert store.state.load_state(sighted(store, job(7, nice=500)), "synergy").nices == {"7": 10}
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_the_nice_of_a_job_that_we_ranked(store: Store) -> None:
 def test_whose_holds_are_ours(store: Store, first: Job, then: Job, held: set[str]) -> None:
     sighted(store, first)
     journalled(store, Operation(Verb.HOLD, "7", BACK))
-    assert store.remembering.memory(sighted(store, then), "synergy").held == held
+    assert store.state.load_state(sighted(store, then), "synergy").held == held
 
 
 def test_a_job_that_ended_is_not_remembered_for_another_with_its_number(store: Store) -> None:
     sighted(store, job(7, gpus=2, cpus=6), at=100.0)
-    journalled(store, Operation(Verb.RESHAPE, "7", BACK))
+    journalled(store, Operation(Verb.UPDATE, "7", BACK))
     journalled(store, Operation(Verb.HOLD, "7", BACK))
     sighted(store, at=200.0)
     seen = sighted(store, job(7, gpus=4, hold=Hold.ADMIN, submit_time=250.0), at=300.0)
-    assert replace(store.remembering.memory(seen, "synergy"), usual=()) == Memory()
+    assert replace(store.state.load_state(seen, "synergy"), usual=()) == SchedulerState()
 
 
 def test_attained_service_is_up_to_the_snapshot(store: Store) -> None:
     seen = sighted(store, job(7, on=[share(gpus=2)], start_time=900.0, run_time=100.0))
-    assert store.remembering.memory(seen, "synergy").service == {"7": 200.0}
+    assert store.state.load_state(seen, "synergy").service == {"7": 200.0}
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_start_that_was_taken_back_is_not_tried_again_at_once(
 ) -> None:
     sighted(store, job(7))
     number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
-    (entry,) = store.journal.intend(number, [(0, Operation(Verb.RELEASE, "7", BACK))], 1000.0)
-    store.journal.record([(entry, Outcome(entry.operation, Result.DONE))], 1000.0)
+    (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.RELEASE, "7", BACK))], 1000.0)
+    store.journal.record_outcomes([(entry, Outcome(entry.operation, Result.DONE))], 1000.0)
     store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
-    assert store.remembering.memory(sighted(store, job(7), at=1000.0 + later), "synergy").stalled == stalled
+    assert store.state.load_state(sighted(store, job(7), at=1000.0 + later), "synergy").stalled == stalled
 
 
 def test_a_request_that_is_refused_twice_is_not_tried_again_at_once(store: Store) -> None:
@@ -130,9 +130,11 @@ def test_a_request_that_is_refused_twice_is_not_tried_again_at_once(store: Store
     stalled = []
     for at in (1000.0, 1300.0, 2400.0):
         number = store.journal.begin_round(at, "enforce", "synergy", "las")
-        (entry,) = store.journal.intend(number, [(0, Operation(Verb.RESHAPE, "7", BACK))], at)
-        store.journal.record([(entry, Outcome(entry.operation, Result.REFUSED, detail="it asks for 1 node"))], at)
-        stalled.append(store.remembering.memory(sighted(store, job(7), at=at + 10), "synergy").stalled)
+        (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.UPDATE, "7", BACK))], at)
+        store.journal.record_outcomes(
+            [(entry, Outcome(entry.operation, Result.REFUSED, detail="it asks for 1 node"))], at
+        )
+        stalled.append(store.state.load_state(sighted(store, job(7), at=at + 10), "synergy").stalled)
     assert stalled == [{}, {"7": "it asks for 1 node"}, {}]
 
 
@@ -149,20 +151,20 @@ def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:
     number, result = remembered(store, job(7, gpus=8, hint="model=bert"))
     (row,) = store.database.rows("SELECT overview, snapshot FROM rounds WHERE id = ?", (number,))
-    assert [use.name for use in decode(Overview, row["overview"]).nodes] == ["n1"]
-    assert unpack(row["snapshot"]).snapshot == result.snapshot
+    assert [use.name for use in decode(ClusterOverview, row["overview"]).nodes] == ["n1"]
+    assert unpack_recording(row["snapshot"]).snapshot == result.snapshot
 
 
 def test_a_policys_state_is_given_to_the_same_policy_only(store: Store) -> None:
     store.database.insert("policy_state", {"system": "synergy", "state": '{"passes":{"alice":3}}'})
     seen = sighted(store)
-    assert store.remembering.memory(seen, "synergy").policy_state == {"passes": {"alice": 3}}
-    assert store.remembering.memory(seen, "slurm").policy_state == {}
+    assert store.state.load_state(seen, "synergy").policy_state == {"passes": {"alice": 3}}
+    assert store.state.load_state(seen, "slurm").policy_state == {}
 
 
 def test_only_the_latest_recordings_are_kept(store: Store) -> None:
     numbers = [remembered(store, job(7, hint="model=bert"))[0] for _ in range(5)]
-    store.remembering.prune(1000.0, keep_days=90, keep_snapshots=2)
+    store.state.prune(1000.0, keep_days=90, keep_snapshots=2)
     kept = store.database.rows("SELECT id FROM rounds WHERE snapshot IS NOT NULL ORDER BY id")
     assert [row["id"] for row in kept] == numbers[-2:]
 
@@ -172,15 +174,15 @@ def test_old_history_is_dropped_and_what_lives_is_kept(store: Store) -> None:
     sighted(store, lives, job(8, on=[share()], start_time=0.0, run_time=50.0), at=100.0)
     journalled(store, Operation(Verb.HOLD, "7", BACK), at=100.0)
     unknown = store.journal.begin_round(100.0, "enforce", "synergy", "las")
-    store.journal.intend(unknown, [(0, Operation(Verb.NOTIFY, "7", BACK))], 100.0)
+    store.journal.record_intents(unknown, [(0, Operation(Verb.NOTIFY, "7", BACK))], 100.0)
     sighted(store, lives, at=200.0)
-    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    store.state.prune(100 * DAY, keep_days=90, keep_snapshots=2)
     assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["7"]
     assert store.database.rows("SELECT * FROM service") == []
     assert store.database.rows("SELECT * FROM events") == []
     assert [entry.round for entry in store.journal.open_intents()] == [unknown]
     assert [row["id"] for row in store.database.rows("SELECT id FROM rounds")] == [unknown]
-    assert store.remembering.memory(sighted(store, lives, at=300.0), "synergy").held == {"7"}
+    assert store.state.load_state(sighted(store, lives, at=300.0), "synergy").held == {"7"}
 
 
 def test_a_requeue_that_renews_the_time_of_submission_is_seen_through(store: Store) -> None:
@@ -191,9 +193,9 @@ def test_a_requeue_that_renews_the_time_of_submission_is_seen_through(store: Sto
         job("8", hint="task=image", submit_time=600.0),
     )
     seen = sighted(store, *again, at=1000.0)
-    memory = store.remembering.memory(seen, "synergy")
+    memory = store.state.load_state(seen, "synergy")
     assert memory.submitted == {"7": 500.0}
-    settings = Settings(rounds=Rounds(mode=Mode.ENFORCE))
+    settings = Settings(rounds=RoundSettings(mode=Mode.ENFORCE))
     settings = replace(settings, policy=replace(settings.policy, order="fifo"))
     result = run_round(seen, memory, settings, Knowledge(), ROOT)
     assert [ranked.job for ranked in result.decision.order] == ["7", "8"]
@@ -202,11 +204,11 @@ def test_a_requeue_that_renews_the_time_of_submission_is_seen_through(store: Sto
 def test_what_was_asked_for_lately_is_usual(store: Store) -> None:
     jobs = [job(1, gpus=2), job(2, gpus=2), job(3, gpus=1)]
     seen = snapshot([node()], jobs)
-    store.remembering.sight(None, seen, ["1", "2", "3"])
-    later = snapshot([node()], [], seen.time + USUAL / 2)
-    usual = dict(store.remembering.memory(later, "fgd").usual)
-    assert usual == {jobs[0].request: 2, jobs[2].request: 1}
-    assert store.remembering.memory(replace(later, time=seen.time + USUAL + 1), "fgd").usual == ()
+    store.state.record_poll(None, seen, ["1", "2", "3"])
+    later = snapshot([node()], [], seen.time + USUAL_REQUESTS_WINDOW / 2)
+    usual = dict(store.state.load_state(later, "fgd").usual)
+    assert usual == {jobs[0].original_request: 2, jobs[2].original_request: 1}
+    assert store.state.load_state(replace(later, time=seen.time + USUAL_REQUESTS_WINDOW + 1), "fgd").usual == ()
 
 
 HOUR = 3600.0
@@ -214,8 +216,8 @@ HOUR = 3600.0
 
 def undone_start(store: Store, at: float) -> None:
     number = store.journal.begin_round(at, "enforce", "synergy", "las")
-    (entry,) = store.journal.intend(number, [(0, Operation(Verb.RELEASE, "7", BACK))], at)
-    store.journal.record([(entry, Outcome(entry.operation, Result.DONE))], at)
+    (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.RELEASE, "7", BACK))], at)
+    store.journal.record_outcomes([(entry, Outcome(entry.operation, Result.DONE))], at)
     store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
 
 
@@ -224,10 +226,10 @@ def test_a_clock_that_was_set_by_an_hour_keeps_no_start_back_for_longer(store: S
     sighted(store, job(7), at=10 * DAY)
     undone_start(store, 10 * DAY)
     at = 10 * DAY + hours * HOUR
-    assert store.remembering.memory(sighted(store, job(7), at=at), "synergy").stalled == {}
+    assert store.state.load_state(sighted(store, job(7), at=at), "synergy").stalled == {}
     undone_start(store, at)
-    assert store.remembering.memory(sighted(store, job(7), at=at + 300), "synergy").stalled
-    assert store.remembering.memory(sighted(store, job(7), at=at + 1000), "synergy").stalled == {}
+    assert store.state.load_state(sighted(store, job(7), at=at + 300), "synergy").stalled
+    assert store.state.load_state(sighted(store, job(7), at=at + 1000), "synergy").stalled == {}
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
@@ -235,16 +237,16 @@ def test_a_clock_that_was_set_by_an_hour_takes_no_service_away(store: Store, hou
     runs = job(7, on=[share(gpus=2)], start_time=10 * DAY - 600, run_time=600.0)
     sighted(store, runs, at=10 * DAY)
     later = replace(runs, run_time=600.0 + hours * HOUR)
-    service = store.remembering.memory(sighted(store, later, at=10 * DAY + hours * HOUR), "synergy").service
+    service = store.state.load_state(sighted(store, later, at=10 * DAY + hours * HOUR), "synergy").service
     assert service["7"] >= 1200.0
 
 
 def test_a_clock_that_is_an_hour_ahead_drops_nothing_too_early(store: Store) -> None:
     sighted(store, job(8), at=100.0)
     sighted(store, at=200.0)
-    store.remembering.prune(100.0 + 90 * DAY + HOUR - 1, keep_days=90, keep_snapshots=2)
+    store.state.prune(100.0 + 90 * DAY + HOUR - 1, keep_days=90, keep_snapshots=2)
     assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["8"]
-    store.remembering.prune(200.0 + 90 * DAY + 2 * HOUR, keep_days=90, keep_snapshots=2)
+    store.state.prune(200.0 + 90 * DAY + 2 * HOUR, keep_days=90, keep_snapshots=2)
     assert store.database.rows("SELECT id FROM jobs") == []
 
 
@@ -253,10 +255,10 @@ def test_a_clock_that_jumps_years_ahead_drops_little_before_it_is_set_right(stor
     for number, at in enumerate((now - 80 * DAY, now - DAY)):
         sighted(store, job(number), at=at)
         sighted(store, at=at)
-    store.remembering.prune(now, keep_days=90, keep_snapshots=2)
+    store.state.prune(now, keep_days=90, keep_snapshots=2)
     for _ in range(10):
-        store.remembering.prune(now + 3000 * DAY, keep_days=90, keep_snapshots=2)
-    store.remembering.prune(now + 300, keep_days=90, keep_snapshots=2)
+        store.state.prune(now + 3000 * DAY, keep_days=90, keep_snapshots=2)
+    store.state.prune(now + 300, keep_days=90, keep_snapshots=2)
     assert [row["id"] for row in store.database.rows("SELECT id FROM jobs ORDER BY id")] == ["0", "1"]
 
 
@@ -264,7 +266,7 @@ def test_an_ended_job_that_is_still_held_by_us_is_not_dropped(store: Store) -> N
     sighted(store, job(7, hold=Hold.ADMIN), at=100.0)
     journalled(store, Operation(Verb.HOLD, "7", BACK), at=100.0)
     store.database.write("UPDATE jobs SET state = 'finished'")
-    store.remembering.prune(200 * DAY, keep_days=90, keep_snapshots=2)
+    store.state.prune(200 * DAY, keep_days=90, keep_snapshots=2)
     assert [row["held_by_us"] for row in store.database.rows("SELECT held_by_us FROM jobs")] == [1]
 
 
@@ -273,12 +275,12 @@ def test_a_damaged_row_costs_its_own_job_alone_and_is_told_of(store: Store) -> N
     sighted(store, *both)
     for number in ("7", "8"):
         journalled(store, Operation(Verb.HOLD, number, BACK))
-        journalled(store, Operation(Verb.RESHAPE, number, BACK))
+        journalled(store, Operation(Verb.UPDATE, number, BACK))
     store.database.write("UPDATE jobs SET original = '{\"gpus\":[', held_by_us = 'maybe' WHERE id = '7'")
     wide = Request(gpus=2, cpus=12)
-    again = [replace(each, request=wide, standing=wide) for each in both]
-    memory = store.remembering.memory(sighted(store, *again), "synergy")
-    assert memory.originals == {"8": Request(gpus=2, cpus=6)}
+    again = [replace(each, original_request=wide, current_request=wide) for each in both]
+    memory = store.state.load_state(sighted(store, *again), "synergy")
+    assert memory.original_requests == {"8": Request(gpus=2, cpus=6)}
     assert memory.held == {"7", "8"}
     remembered(store, *again)
     (told,) = store.database.rows("SELECT place, row, problem FROM unreadable")
@@ -299,16 +301,16 @@ def test_a_damaged_row_costs_its_own_job_alone_and_is_told_of(store: Store) -> N
 )
 def test_what_the_cluster_could_never_give_is_not_usual(store: Store, poison: Request) -> None:
     seen = snapshot([node()], [job(1, gpus=2), job(2, request=poison)])
-    store.remembering.sight(None, seen, ["1", "2"])
-    assert dict(store.remembering.memory(seen, "fgd").usual) == {seen.jobs[0].request: 1}
+    store.state.record_poll(None, seen, ["1", "2"])
+    assert dict(store.state.load_state(seen, "fgd").usual) == {seen.jobs[0].original_request: 1}
 
 
 @pytest.mark.parametrize("ours", ["held_by_us", "reshaped", "boosted"])
 def test_a_job_of_which_something_is_ours_is_kept_however_old_its_row_is(store: Store, ours: str) -> None:
     sighted(store, job(7), at=100.0)
     store.database.write(f"UPDATE jobs SET {ours} = 1, state = 'finished' WHERE id = '7'")  # noqa: S608 own column
-    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    store.state.prune(100 * DAY, keep_days=90, keep_snapshots=2)
     assert [row["id"] for row in store.database.rows("SELECT id FROM jobs")] == ["7"]
     sighted(store, at=100 * DAY)
-    store.remembering.prune(100 * DAY, keep_days=90, keep_snapshots=2)
+    store.state.prune(100 * DAY, keep_days=90, keep_snapshots=2)
     assert store.database.rows("SELECT id FROM jobs") == []

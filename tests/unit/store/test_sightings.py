@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import Hold, Job, JobState, Memory, Request, SetAside, decode
-from slurmsched.rounds.holds import held_by_us
+from slurmsched.model import Hold, Job, JobState, Request, SchedulerState, SetAsideJob, decode
+from slurmsched.rounds.release import held_by_us
 from slurmsched.store.database import Database
-from slurmsched.store.sightings import sight
+from slurmsched.store.jobs import update_jobs
 from tests.builders import job, share, snapshot
 
 WIDE = Request(gpus=2, cpus=12)
@@ -22,7 +22,7 @@ def row(database: Database, number: str = "7") -> dict[str, Any]:
 
 
 def look(database: Database, *jobs: Job, at: float = 100.0) -> list[tuple[str, str]]:
-    events = sight(database, snapshot(jobs=jobs, time=at), {each.id for each in jobs})
+    events = update_jobs(database, snapshot(jobs=jobs, time=at), {each.id for each in jobs})
     return [(event.job, event.kind.value) for event in events]
 
 
@@ -37,7 +37,7 @@ def test_a_new_job_is_remembered_with_what_it_asks_for(database: Database) -> No
 
 
 def test_a_job_that_is_not_managed_gets_no_row(database: Database) -> None:
-    assert sight(database, snapshot(jobs=[job(7)]), set()) == ()
+    assert update_jobs(database, snapshot(jobs=[job(7)]), set()) == ()
     assert database.rows("SELECT * FROM jobs") == []
 
 
@@ -109,7 +109,7 @@ def test_whose_hold_a_new_job_is_under(database: Database, hint: str, hold: Hold
 def test_a_hold_of_the_hook_is_ours_until_the_owner_holds(database: Database, later: Job, held: int) -> None:
     look(database, job(7, hold=Hold.USER, hint="model=x,held=hook"))
     assert row(database)["held_by_us"] == 1
-    assert held_by_us(later, Memory(held=frozenset({"7"}))) is bool(held)
+    assert held_by_us(later, SchedulerState(held=frozenset({"7"}))) is bool(held)
     look(database, later)
     assert row(database)["held_by_us"] == held
 
@@ -148,15 +148,15 @@ def test_events_are_told_once(database: Database) -> None:
     assert look(database, waits) == []
     assert look(database, runs) == [("7", "started")]
     assert look(database, runs) == []
-    done = replace(runs, state=JobState.FINISHED, shares=())
+    done = replace(runs, state=JobState.FINISHED, allocations=())
     assert look(database, done) == [("7", "ended")]
     assert look(database) == []
 
 
 def unread(database: Database, *numbers: str, at: float = 200.0) -> list[tuple[str, str]]:
     """A look at which these are there and cannot be read."""
-    aside = tuple(SetAside(number, "its record cannot be read") for number in numbers)
-    events = sight(database, snapshot(time=at, set_aside=aside), set())
+    aside = tuple(SetAsideJob(number, "its record cannot be read") for number in numbers)
+    events = update_jobs(database, snapshot(time=at, set_aside=aside), set())
     return [(event.job, event.kind.value) for event in events]
 
 
@@ -206,7 +206,7 @@ def test_a_hold_on_a_whole_array_that_could_not_be_read_is_ours_on_each_of_its_t
     unread(database, "7")
     tasks = [job(f"7_{task}", array_job="7", hold=Hold.ADMIN) for task in (1, 2)]
     theirs = [job("7_3", array_job="7", hold=Hold.USER), job("7_4", array_job="7")]
-    sight(database, snapshot(jobs=[*tasks, *theirs], time=300.0), {task.id for task in tasks[:1]})
+    update_jobs(database, snapshot(jobs=[*tasks, *theirs], time=300.0), {task.id for task in tasks[:1]})
     held = database.rows("SELECT id FROM jobs WHERE held_by_us AND state = 'pending' ORDER BY id")
     assert [found["id"] for found in held] == ["7_1", "7_2"]
     assert row(database, "7")["state"] == "finished"

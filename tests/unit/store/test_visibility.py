@@ -12,22 +12,29 @@ from typing import Any
 import pytest
 
 from slurmsched.model import (
-    Code,
     Operation,
     Outcome,
     Reason,
+    ReasonCode,
     Result,
-    SetAside,
+    SetAsideJob,
     Snapshot,
     Verb,
     encode,
 )
-from slurmsched.policies.gandiva_fair import Account, Past, Trade
+from slurmsched.policies.gandiva_fair import Account, GandivaFairState, Trade
 from slurmsched.rounds.explanation import Explanation
-from slurmsched.store.export import Contents, Document, ExportError, Part, collect, opened
-from slurmsched.store.history import Event, Kind, note
-from slurmsched.store.journal import Tally
-from slurmsched.store.reading import Reading, reading
+from slurmsched.store.events import JobEvent, JobEventKind, record_events
+from slurmsched.store.journal import RoundStatistics
+from slurmsched.store.publication import (
+    Document,
+    DocumentKind,
+    ExportError,
+    PublishedContents,
+    collect_contents,
+    open_documents,
+)
+from slurmsched.store.read_only import ReadOnlyStore, open_read_only
 from slurmsched.store.store import Store
 from slurmsched.store.visibility import HIDEABLE, Visibility
 from tests.builders import job, node, share, snapshot
@@ -62,9 +69,9 @@ TOLD = {
     ),
     "5002": Explanation("5002", "job 5002 of bob is placed on n2, and waits for 5001, 4001 to leave"),
 }
-SHARES = Past(
+SHARES = GandivaFairState(
     time=NOW,
-    users={"alice": Account(1.0, 2.0), "bob": Account(3.0, 4.0)},
+    accounts={"alice": Account(1.0, 2.0), "bob": Account(3.0, 4.0)},
     trades=(Trade("bob", "carol", "v100", "k80", 1.0, 2.0), Trade("bob", "alice", "v100", "k80", 1.0, 2.0)),
 )
 
@@ -77,41 +84,45 @@ def database(tmp_path: Path) -> Path:
     earlier = Snapshot(NOW - 500, SEEN.nodes, (*SEEN.jobs, job(3001, user="alice"), job(3002, user="bob")))
     for seen in (earlier, SEEN):
         number = store.journal.begin_round(seen.time, "enforce", "synergy", "las")
-        store.remembering.sight(number, seen, [one.id for one in seen.jobs])
+        store.state.record_poll(number, seen, [one.id for one in seen.jobs])
     write = store.database.write
     for one, told in TOLD.items():
         values = (encode(told), told.headline, "2.0 GPU-hours attained", one)
         write("UPDATE jobs SET reason = ?, sentence = ?, rank_key = ?, rank = 1 WHERE id = ?", values)
     for one in SEEN.jobs:
-        why = Reason(Code.NEWCOMER_FIRST, {"newcomer": "job 5002 of bob", "why": "its turn"})
-        entries = store.journal.intend(number, [(0, Operation(Verb.REQUEUE, one.id, why))], NOW)
+        why = Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": "job 5002 of bob", "why": "its turn"})
+        entries = store.journal.record_intents(number, [(0, Operation(Verb.REQUEUE, one.id, why))], NOW)
         outcome = Outcome(Operation(Verb.REQUEUE, one.id, why), Result.DONE, ("scontrol requeue 4001,5001",))
-        store.journal.record([(entries[0], outcome)], NOW)
-    note(store.database, number, [Event(NOW, one.id, Kind.DEVICE, "beside job 5001, 4001") for one in SEEN.jobs])
-    write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(SHARES.written()),))
+        store.journal.record_outcomes([(entries[0], outcome)], NOW)
+    record_events(
+        store.database,
+        number,
+        [JobEvent(NOW, one.id, JobEventKind.DEVICE, "beside job 5001, 4001") for one in SEEN.jobs],
+    )
+    write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(SHARES.encode()),))
     write("INSERT OR REPLACE INTO service VALUES ('4001', 1, 7.0)")
     write("UPDATE rounds SET snapshot = ?", (COMMENT.encode(),))
     store.switches.pause("root", "maintenance", NOW)
-    store.journal.finish_round(number, NOW - 10, Tally(2, 4, 4, 2, 2), "")
+    store.journal.finish_round(number, NOW - 10, RoundStatistics(2, 4, 4, 2, 2), "")
     store.close()
     return path
 
 
 @pytest.fixture
-def contents(database: Path) -> Contents:
-    return collect(database, NOW, NOW - 86400)
+def contents(database: Path) -> PublishedContents:
+    return collect_contents(database, NOW, NOW - 86400)
 
 
-def documents(contents: Contents, hidden: set[str], viewer: str | None = None) -> list[Document]:
+def documents(contents: PublishedContents, hidden: set[str], viewer: str | None = None) -> list[Document]:
     visible = Visibility(contents, frozenset(hidden), viewer)
-    return [Document.decoded(visible.document(part).encoded(), part.value) for part in Part]
+    return [Document.from_json(visible.document(part).to_json(), part.value) for part in DocumentKind]
 
 
 def texts(found: list[Document]) -> str:
-    return "".join(document.encoded().decode() for document in found)
+    return "".join(document.to_json().decode() for document in found)
 
 
-def answers(opened: Reading) -> Mapping[str, Any]:
+def answers(opened: ReadOnlyStore) -> Mapping[str, Any]:
     """Everything that the views ask for."""
     jobs = [row.id for row in opened.jobs()] + ["3001", "3002"]
     listed = [replace(row, reason={}) for row in opened.jobs()]
@@ -124,44 +135,48 @@ def answers(opened: Reading) -> Mapping[str, Any]:
         "events": [opened.events(one) for one in jobs],
         "operations": [opened.operations(one) for one in jobs],
         "service": [opened.service(one) for one in jobs],
-        "surprises": opened.surprises(2),
-        "measured": opened.measured(),
+        "surprises": opened.device_mismatches(2),
+        "measured": opened.rates(),
         "switch": opened.switch("paused"),
         "shares": [opened.policy_state("gandiva-fair").get(key) for key in ("time", "users", "trades")],
     }
 
 
-def test_without_privatedata_the_documents_answer_as_the_database_does(database: Path, contents: Contents) -> None:
-    with reading(database) as whole, opened(documents(contents, set()), database) as published:
+def test_without_privatedata_the_documents_answer_as_the_database_does(
+    database: Path, contents: PublishedContents
+) -> None:
+    with open_read_only(database) as whole, open_documents(documents(contents, set()), database) as published:
         expected = answers(whole)
         assert answers(published) == expected
     assert len(expected["jobs"]) == 4
     assert all(len(found) == 1 for found in expected["operations"][:4])
 
 
-def test_recordings_and_comments_are_never_published(contents: Contents) -> None:
+def test_recordings_and_comments_are_never_published(contents: PublishedContents) -> None:
     assert COMMENT not in texts(documents(contents, set()))
-    assert "snapshot" not in contents.tables[Part.CURRENT]["rounds"][0]
+    assert "snapshot" not in contents.tables[DocumentKind.CURRENT]["rounds"][0]
 
 
-def test_a_file_for_everybody_holds_nothing_of_anybodys_jobs_where_these_are_private(contents: Contents) -> None:
+def test_a_file_for_everybody_holds_nothing_of_anybodys_jobs_where_these_are_private(
+    contents: PublishedContents,
+) -> None:
     everybody = documents(contents, {"jobs", "users", "usage"})
     said = texts(everybody)
     for word in ("alice", "bob", "carol", "4001", "4002", "5001", "5002", "3001", "3002", "bobs-paper", "lab-of-bob"):
         assert word not in said, word
-    with opened(everybody, Path("export")) as published:
+    with open_documents(everybody, Path("export")) as published:
         overview = published.overview()
         assert overview is not None
         assert [gpu.used for gpu in overview.nodes[0].gpus] == [1000] * 8  # free shows what sinfo does
         assert published.jobs() == ()
 
 
-def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents: Contents) -> None:
+def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents: PublishedContents) -> None:
     own = documents(contents, {"jobs", "users", "usage"}, "alice")
     said = texts(own)
     for word in ("bob", "carol", "5001", "5002", "3002", "bobs-paper", "lab-of-bob"):
         assert word not in said, word
-    with opened(own, Path("export")) as published:
+    with open_documents(own, Path("export")) as published:
         assert {row.id for row in published.jobs()} == {"4001", "4002"}
         waits = published.job("4002")
         assert waits is not None
@@ -178,8 +193,8 @@ def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents
         assert published.operations("4001")[0].reason.details["newcomer"] == "another job"
         beside = [event.sentence for event in published.events("4001") if event.kind == "device"]
         assert beside == ["beside another job"]
-        past = Past.read(published.policy_state("gandiva-fair"))
-        assert list(past.users) == ["alice"]
+        past = GandivaFairState.decode(published.policy_state("gandiva-fair"))
+        assert list(past.accounts) == ["alice"]
         assert [(trade.seller, trade.buyer) for trade in past.trades] == [("another user", "alice")]
         overview = published.overview()
         assert overview is not None
@@ -199,11 +214,11 @@ def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents
         pytest.param("cloud", "lab-of-bob", True, id="cloud: nothing of ours"),
     ],
 )
-def test_each_word_hides_its_own_kind(contents: Contents, hidden: str, word: str, there: bool) -> None:
+def test_each_word_hides_its_own_kind(contents: PublishedContents, hidden: str, word: str, there: bool) -> None:
     assert (word in texts(documents(contents, {hidden} & HIDEABLE))) is there
 
 
-def test_the_more_is_private_the_less_is_published(contents: Contents) -> None:
+def test_the_more_is_private_the_less_is_published(contents: PublishedContents) -> None:
     steps = [set(), {"accounts"}, {"accounts", "usage"}, {"accounts", "usage", "jobs"}, set(HIDEABLE)]
     sizes = [len(texts(documents(contents, hidden))) for hidden in steps]
     assert all(later < before for before, later in pairwise(sizes))
@@ -216,19 +231,19 @@ def test_jobs_that_ended_long_ago_are_not_published(database: Path) -> None:
 
 
 def published_jobs(database: Path, ended_after: float) -> list[str]:
-    return [row["id"] for row in collect(database, NOW, ended_after).tables[Part.HISTORY]["jobs"]]
+    return [row["id"] for row in collect_contents(database, NOW, ended_after).tables[DocumentKind.HISTORY]["jobs"]]
 
 
-def test_set_aside_jobs_are_named_to_their_owners(contents: Contents) -> None:
+def test_set_aside_jobs_are_named_to_their_owners(contents: PublishedContents) -> None:
     rows = [{"job": "9", "owner": "bob", "partition": "", "reason": "is not read", "since": 0.0}]
-    tables = {**contents.tables, Part.CURRENT: {**contents.tables[Part.CURRENT], "set_aside": rows}}
-    aside = Contents(NOW, tables, {**contents.owners, "9": "bob"})
+    tables = {**contents.tables, DocumentKind.CURRENT: {**contents.tables[DocumentKind.CURRENT], "set_aside": rows}}
+    aside = PublishedContents(NOW, tables, {**contents.owners, "9": "bob"})
     found = {
-        viewer: Visibility(aside, frozenset({"jobs"}), viewer).document(Part.CURRENT).tables["set_aside"]
+        viewer: Visibility(aside, frozenset({"jobs"}), viewer).document(DocumentKind.CURRENT).tables["set_aside"]
         for viewer in ("alice", "bob", None)
     }
     assert found == {"alice": [], "bob": rows, None: []}
-    assert SetAside("9", "is not read").job == "9"
+    assert SetAsideJob("9", "is not read").job == "9"
 
 
 @pytest.mark.parametrize(
@@ -236,20 +251,20 @@ def test_set_aside_jobs_are_named_to_their_owners(contents: Contents) -> None:
 )
 def test_what_is_no_document_is_told_in_one_line(data: bytes) -> None:
     with pytest.raises(ExportError, match=r"^current.json is (damaged|of another version)"):
-        Document.decoded(data, "current.json")
+        Document.from_json(data, "current.json")
 
 
-def test_a_document_of_another_release_costs_what_is_not_known_only(contents: Contents) -> None:
+def test_a_document_of_another_release_costs_what_is_not_known_only(contents: PublishedContents) -> None:
     current, history = documents(contents, set())
     newer = Document(current.at, {**current.tables, "moons": [{"phase": 1}]})
-    with opened([newer, history], Path("export")) as published:
+    with open_documents([newer, history], Path("export")) as published:
         assert len(published.jobs()) == 4
 
 
 def test_a_database_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"no database" * 1000)
     with pytest.raises(ExportError, match="synsched doctor"):
-        collect(tmp_path / "db", NOW, 0.0)
+        collect_contents(tmp_path / "db", NOW, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -266,8 +281,8 @@ def test_a_damaged_value_costs_no_more_than_its_row(database: Path, table: str, 
     store = Store.open(database, NOW)
     store.database.write(f"UPDATE {table} SET {column} = ?", (value,))  # noqa: S608 - our own names
     store.close()
-    found = collect(database, NOW, NOW - 86400)
+    found = collect_contents(database, NOW, NOW - 86400)
     for hidden in (set[str](), {"jobs", "usage"}):
         for viewer in (None, "alice"):
-            with opened(documents(found, hidden, viewer), database):
+            with open_documents(documents(found, hidden, viewer), database):
                 pass

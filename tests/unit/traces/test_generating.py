@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 
 from slurmsched.traces import TraceError
-from slurmsched.traces.generating import GENERATORS, generate, synergy
-from slurmsched.traces.own import written
+from slurmsched.traces.formats.native import to_csv
+from slurmsched.traces.generators import GENERATORS, generate, synergy_workload
 
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_same_seed_same_bytes_and_another_seed_other_jobs(name: str) -> None:
-    assert written(generate(name, 40, 1, 6)) == written(generate(name, 40, 1, 6))
-    assert written(generate(name, 40, 1, 6)) != written(generate(name, 40, 2, 6))
+    assert to_csv(generate(name, 40, 1, 6)) == to_csv(generate(name, 40, 1, 6))
+    assert to_csv(generate(name, 40, 1, 6)) != to_csv(generate(name, 40, 2, 6))
 
 
 def test_another_rate_changes_arrivals_and_nothing_else() -> None:
-    slow, fast = synergy(100, 3, 2.0), synergy(100, 3, 20.0)
+    slow, fast = synergy_workload(100, 3, 2.0), synergy_workload(100, 3, 20.0)
     assert [job.duration for job in slow.jobs] == [job.duration for job in fast.jobs]
     assert [job.model for job in slow.jobs] == [job.model for job in fast.jobs]
     assert slow.jobs[-1].arrival == pytest.approx(10 * fast.jobs[-1].arrival, rel=1e-3)
 
 
 def test_synergys_distributions() -> None:
-    jobs = synergy(20_000, 1, 9.0, multi=True).jobs
+    jobs = synergy_workload(20_000, 1, 9.0, multi=True).jobs
     minutes = np.array([job.duration for job in jobs]) / 60
     assert minutes.min() >= 10**1.5 - 1e-3
     assert minutes.max() <= 10**4 + 1e-3

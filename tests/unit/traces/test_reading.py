@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slurmsched.traces import Trace, TraceError, TraceJob
-from slurmsched.traces.imported import Sources, in_order
-from slurmsched.traces.own import read_own, written
-from slurmsched.traces.reading import FORMATS, read_trace, recognised
+from slurmsched.traces.formats.native import read_native, to_csv
+from slurmsched.traces.formats.registry import TRACE_FORMATS, detect_format, read_trace
+from slurmsched.traces.trace import ImportContext, build_trace
 
 SACCT = """JobID|JobIDRaw|User|Account|State|Submit|Start|Elapsed|Timelimit|NNodes|ReqTRES|AllocTRES|Comment
 11|11|alice|vision|COMPLETED|2026-01-31T12:00:00|2026-01-31T12:05:00|01:00:00|02:00:00|1|cpu=8,mem=64G,gres/gpu:v100=2|cpu=8,mem=64G,gres/gpu=2|synsched:model=resnet50
@@ -29,7 +29,7 @@ SACCT = """JobID|JobIDRaw|User|Account|State|Submit|Start|Elapsed|Timelimit|NNod
 def read(tmp_path: Path, text: str, name: str = "trace.txt", form: str | None = None, **sources: float) -> Trace:
     path = tmp_path / name
     path.write_text(text)
-    return read_trace(path, form, Sources(sources)).trace
+    return read_trace(path, form, ImportContext(sources)).trace
 
 
 def test_a_month_of_sacct(tmp_path: Path) -> None:
@@ -177,16 +177,16 @@ jobs = some.builds(
 
 @given(some.lists(jobs, min_size=1, max_size=8, unique_by=lambda job: job.id))
 def test_what_is_written_reads_back_the_same(some_jobs: list[TraceJob]) -> None:
-    trace = in_order("t", some_jobs, "")
-    assert read_own(written(trace), "t", Sources()).trace.jobs == trace.jobs
+    trace = build_trace("t", some_jobs, "")
+    assert read_native(to_csv(trace), "t", ImportContext()).trace.jobs == trace.jobs
 
 
-@given(some.sampled_from(sorted(FORMATS)), some.text(max_size=200))
+@given(some.sampled_from(sorted(TRACE_FORMATS)), some.text(max_size=200))
 def test_any_text_is_a_trace_or_refused(form: str, text: str) -> None:
     with contextlib.suppress(TraceError):
-        FORMATS[form].read(text, "t", Sources())
+        TRACE_FORMATS[form].read(text, "t", ImportContext())
     with contextlib.suppress(TraceError):
-        recognised(text, "t")
+        detect_format(text, "t")
 
 
 @given(
@@ -199,4 +199,4 @@ def test_any_text_is_a_trace_or_refused(form: str, text: str) -> None:
 def test_hostile_lines_of_sacct_are_read_or_refused(fields: list[str]) -> None:
     text = "JobID|State|Submit|Start|Elapsed|AllocTRES\n" + "|".join(fields)
     with contextlib.suppress(TraceError):
-        FORMATS["sacct"].read(text, "t", Sources())
+        TRACE_FORMATS["sacct"].read(text, "t", ImportContext())

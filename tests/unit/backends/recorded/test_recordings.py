@@ -10,22 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.backends import Backend, BackendError
-from slurmsched.backends.recorded import RecordedBackend, Recording, RecordingError, dump, load, pack, unpack
+from slurmsched.backends.recorded import (
+    RecordedBackend,
+    Recording,
+    RecordingError,
+    pack_recording,
+    read_recording,
+    unpack_recording,
+    write_recording,
+)
 from slurmsched.model import (
     Association,
-    Code,
     Hints,
     Hold,
     Job,
     JobState,
-    Memory,
     Node,
     NodeState,
     Operation,
     Reason,
+    ReasonCode,
     Request,
     Reservation,
     Result,
+    SchedulerState,
     Snapshot,
     Verb,
 )
@@ -38,11 +46,11 @@ jobs = st.builds(
     Job,
     id=names,
     user=names,
-    request=requests,
-    standing=requests,
+    original_request=requests,
+    current_request=requests,
     state=st.sampled_from(JobState),
     hold=st.sampled_from(Hold),
-    shares=st.just((share("n1", 2),)),
+    allocations=st.just((share("n1", 2),)),
     start_time=st.none() | times,
     hints=st.builds(Hints),
 )
@@ -72,8 +80,8 @@ states = st.recursive(
     max_leaves=4,
 )
 memories = st.builds(
-    Memory,
-    originals=st.dictionaries(names, requests, max_size=2),
+    SchedulerState,
+    original_requests=st.dictionaries(names, requests, max_size=2),
     held=st.frozensets(names, max_size=2),
     service=st.dictionaries(names, times, max_size=2),
     moves=st.dictionaries(names, st.lists(times, max_size=3).map(tuple), max_size=2),
@@ -82,17 +90,17 @@ memories = st.builds(
 
 
 @given(snapshots, memories)
-def test_a_round_reads_back_equal(seen: Snapshot, memory: Memory) -> None:
-    packed = pack(seen, memory)
-    assert unpack(packed) == Recording(seen, memory)
-    assert pack(seen, memory) == packed
+def test_a_round_reads_back_equal(seen: Snapshot, memory: SchedulerState) -> None:
+    packed = pack_recording(seen, memory)
+    assert unpack_recording(packed) == Recording(seen, memory)
+    assert pack_recording(seen, memory) == packed
 
 
 @given(st.binary(max_size=200))
 def test_any_other_bytes_are_refused_in_one_line(data: bytes) -> None:
     for bad in (data, zlib.compress(data)):
         with pytest.raises(RecordingError) as caught:
-            unpack(bad)
+            unpack_recording(bad)
         assert "\n" not in str(caught.value)
 
 
@@ -100,7 +108,7 @@ def test_any_other_bytes_are_refused_in_one_line(data: bytes) -> None:
     ("data", "cause"),
     [
         pytest.param(b"#!/bin/sh", "not a recording", id="another kind of file"),
-        pytest.param(pack(snapshot(), Memory())[:-20], "cut short", id="half a file"),
+        pytest.param(pack_recording(snapshot(), SchedulerState())[:-20], "cut short", id="half a file"),
         pytest.param(b"", "cut short", id="an empty file"),
         pytest.param(zlib.compress(b'{"version": 2}'), "reads format 1", id="a later format"),
         pytest.param(zlib.compress(b'{"version": 1}'), "not a recording", id="JSON without a round"),
@@ -111,20 +119,20 @@ def test_a_bad_file_is_named_with_its_cause(tmp_path: Path, data: bytes, cause: 
     path = tmp_path / "x.round"
     path.write_bytes(data)
     with pytest.raises(RecordingError, match=cause) as caught:
-        load(path)
+        read_recording(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurmsched.backends.recorded.recording._LARGEST", 1000)
+    monkeypatch.setattr("slurmsched.backends.recorded._MAX_UNPACKED_BYTES", 1000)
     with pytest.raises(RecordingError, match="too large"):
-        unpack(zlib.compress(b"0" * 2000))
+        unpack_recording(zlib.compress(b"0" * 2000))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="No such file"):
-        load(tmp_path / "none.round")
+        read_recording(tmp_path / "none.round")
 
 
 def test_a_dump_is_for_its_writer_alone_also_where_the_file_was_there_open_to_all(tmp_path: Path) -> None:
@@ -132,27 +140,27 @@ def test_a_dump_is_for_its_writer_alone_also_where_the_file_was_there_open_to_al
         if name.startswith("old"):
             (tmp_path / name).write_bytes(b"x" * 100_000)
             (tmp_path / name).chmod(0o666)
-        dump(tmp_path / name, snapshot(), Memory())
+        write_recording(tmp_path / name, snapshot(), SchedulerState())
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-        assert load(tmp_path / name) == Recording(snapshot(), Memory())
+        assert read_recording(tmp_path / name) == Recording(snapshot(), SchedulerState())
 
 
 def test_a_dump_goes_into_a_round_file_only(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"name it now\.json\.round"):
-        dump(tmp_path / "now.json", snapshot(), Memory())
-    dump(tmp_path / "now.round", snapshot([node()], [job(1)]), Memory())
-    assert load(tmp_path / "now.round").snapshot.job.keys() == {"1"}
+        write_recording(tmp_path / "now.json", snapshot(), SchedulerState())
+    write_recording(tmp_path / "now.round", snapshot([node()], [job(1)]), SchedulerState())
+    assert read_recording(tmp_path / "now.round").snapshot.jobs_by_id.keys() == {"1"}
 
 
 def test_a_recorded_backend_shows_its_rounds_in_turn_and_changes_nothing() -> None:
-    remembered = Memory(held=frozenset({"7"}))
+    remembered = SchedulerState(held=frozenset({"7"}))
     recorded = RecordedBackend([Recording(snapshot(time=1.0)), Recording(snapshot(time=2.0), remembered)])
     backend: Backend = recorded
     assert [backend.observe().time, backend.observe().time] == [1.0, 2.0]
-    assert recorded.memory == remembered
+    assert recorded.state == remembered
     with pytest.raises(BackendError, match="ends after 2 rounds"):
         backend.observe()
-    (outcome,) = backend.execute([Operation(Verb.HOLD, "1", Reason(Code.TAKE_OVER))])
+    (outcome,) = backend.execute([Operation(Verb.HOLD, "1", Reason(ReasonCode.TAKE_OVER))])
     assert outcome.result is Result.REFUSED
     assert "recording" in outcome.detail
 

@@ -6,26 +6,26 @@ import pytest
 
 from slurmsched.backends import Backend, UnreachableError
 from slurmsched.backends.simulated import (
-    CALM,
-    Cluster,
-    Disturbance,
-    Disturbances,
-    Happening,
-    JobSubmit,
+    NO_FAULTS,
+    Fault,
+    FaultPlan,
+    JobSubmitHook,
     SimulatedBackend,
+    SimulatedEventKind,
     Submission,
     VirtualClock,
+    VirtualCluster,
 )
-from slurmsched.model import Code, Hold, JobState, NodeState, Operation, Reason, Request, Result, Verb
-from slurmsched.settings.definition import Manage
+from slurmsched.model import Hold, JobState, NodeState, Operation, Reason, ReasonCode, Request, Result, Verb
+from slurmsched.settings.definition import ManageSettings
 from tests.builders import node
 
-HOLD = tuple(Operation(Verb.HOLD, str(job), Reason(Code.TAKE_OVER)) for job in (1, 2))
+HOLD = tuple(Operation(Verb.HOLD, str(job), Reason(ReasonCode.TAKE_OVER)) for job in (1, 2))
 
 
-def backend(disturbances: Disturbances = CALM) -> SimulatedBackend:
+def backend(disturbances: FaultPlan = NO_FAULTS) -> SimulatedBackend:
     """One node; two jobs of 8 GPUs each, the first of which runs."""
-    world = SimulatedBackend(Cluster([node()]), VirtualClock(), disturbances=disturbances)
+    world = SimulatedBackend(VirtualCluster([node()]), VirtualClock(), faults=disturbances)
     for user in ("alice", "bob"):
         world.submit(Submission(user, Request(gpus=8, cpus=8), 1000))
     return world
@@ -43,33 +43,33 @@ def test_what_is_shown_as_commands_says_that_it_is_simulated() -> None:
 
 
 def test_a_node_dies_in_the_middle_of_a_round() -> None:
-    world = backend(Disturbances(timed=((50.0, Disturbance(Happening.NODE_DOWN, "n1")),)))
-    assert world.observe().job["1"].state is JobState.RUNNING
+    world = backend(FaultPlan(timed=((50.0, Fault(SimulatedEventKind.NODE_DOWN, "n1")),)))
+    assert world.observe().jobs_by_id["1"].state is JobState.RUNNING
     world.clock.advance(60)
     seen = world.observe()
-    assert seen.node["n1"].state is NodeState.DOWN
-    assert seen.job["1"].state is JobState.PENDING
+    assert seen.nodes_by_name["n1"].state is NodeState.DOWN
+    assert seen.jobs_by_id["1"].state is JobState.PENDING
 
 
 def test_a_job_is_cancelled_between_plan_and_apply() -> None:
-    world = backend(Disturbances(before_execution={1: (Disturbance(Happening.CANCELLED, "2"),)}))
-    assert world.observe().job["2"].state is JobState.PENDING
+    world = backend(FaultPlan(before_execution={1: (Fault(SimulatedEventKind.CANCELLED, "2"),)}))
+    assert world.observe().jobs_by_id["2"].state is JobState.PENDING
     assert [outcome.result for outcome in world.execute(HOLD)] == [Result.OVERTAKEN, Result.OVERTAKEN]
-    assert world.observe().job["2"].state_text == "CANCELLED"
+    assert world.observe().jobs_by_id["2"].state_text == "CANCELLED"
 
 
 def test_a_poll_stays_unanswered_and_the_next_is_answered() -> None:
-    world = backend(Disturbances(unanswered_polls=frozenset({1})))
+    world = backend(FaultPlan(unanswered_polls=frozenset({1})))
     with pytest.raises(UnreachableError, match="try again"):
         world.observe()
     assert len(world.observe().jobs) == 2
 
 
 def test_an_execution_broken_off_has_done_its_first_part() -> None:
-    world = backend(Disturbances(broken_off={1: 1}))
+    world = backend(FaultPlan(interrupted_executions={1: 1}))
     with pytest.raises(UnreachableError):
-        world.execute((HOLD[1], Operation(Verb.PRIORITIZE, "2", Reason(Code.RANK), 0, 5)))
-    seen = world.observe().job["2"]
+        world.execute((HOLD[1], Operation(Verb.PRIORITIZE, "2", Reason(ReasonCode.RANK), 0, 5)))
+    seen = world.observe().jobs_by_id["2"]
     assert (seen.hold, seen.nice) == (Hold.ADMIN, 0)
 
 
@@ -88,22 +88,22 @@ def test_an_execution_broken_off_has_done_its_first_part() -> None:
     ],
 )
 def test_the_hook_holds_managed_jobs(submission: dict[str, object], held: bool, comment: str) -> None:
-    manage = Manage(partitions=("ours",), never_partitions=("never",))
-    world = SimulatedBackend(Cluster([node()], hook=JobSubmit(manage, lambda _now: True)), VirtualClock())
+    manage = ManageSettings(partitions=("ours",), never_partitions=("never",))
+    world = SimulatedBackend(VirtualCluster([node()], hook=JobSubmitHook(manage, lambda _now: True)), VirtualClock())
     given = {"user": "alice", "request": Request(gpus=1), "work": 10.0, **submission}
     world.submit(Submission(**given))  # type: ignore[arg-type]  # rows name what they need
-    job = world.observe().job["1"]
+    job = world.observe().jobs_by_id["1"]
     assert (job.hold is Hold.USER, job.comment) == (held, comment)
 
 
 def test_the_hook_holds_nothing_once_the_heartbeat_is_stale() -> None:
-    hook = JobSubmit(Manage(), lambda now: now < 100)
-    world = SimulatedBackend(Cluster([node()], hook=hook), VirtualClock())
+    hook = JobSubmitHook(ManageSettings(), lambda now: now < 100)
+    world = SimulatedBackend(VirtualCluster([node()], hook=hook), VirtualClock())
     hinted = Submission("alice", Request(gpus=1), 1000, comment="synsched:")
     world.submit(hinted)
     world.clock.advance(200)
     world.submit(hinted)
-    seen = world.observe().job
+    seen = world.observe().jobs_by_id
     assert (seen["1"].state, seen["2"].state) == (JobState.PENDING, JobState.RUNNING)
 
 

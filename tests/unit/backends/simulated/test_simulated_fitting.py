@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.backends.simulated.fitting import fit
-from slurmsched.backends.simulated.machine import Machine
-from slurmsched.model import Gpu, Node, Request, Resources, Share
+from slurmsched.backends.simulated.nodes import SimulatedNode, fit_request
+from slurmsched.model import Gpu, Node, NodeAllocation, Request, Resources
 from tests.builders import node
 
 GIB = 1024
 
 
-def machines(*free: int, gpu_type: str = "v100") -> list[Machine]:
+def machines(*free: int, gpu_type: str = "v100") -> list[SimulatedNode]:
     """Nodes n1, n2 ... of 4 GPUs and 12 CPUs with so many GPUs free."""
     found = []
     for number, idle in enumerate(free, 1):
-        machine = Machine(node(f"n{number}", 4, gpu_type, cpus=12, memory=400 * GIB))
+        machine = SimulatedNode(node(f"n{number}", 4, gpu_type, cpus=12, memory=400 * GIB))
         if idle < 4:
             taken = tuple(range(4 - idle))
-            machine.claim(Share(machine.name, Resources(len(taken), 3 * len(taken), 0), gpu_type, taken))
+            machine.allocate(NodeAllocation(machine.name, Resources(len(taken), 3 * len(taken), 0), gpu_type, taken))
         found.append(machine)
     return found
 
@@ -64,28 +63,28 @@ def machines(*free: int, gpu_type: str = "v100") -> list[Machine]:
 def test_a_request_gets_these_devices(
     free: tuple[int, ...], request_: Request, split: dict[str, tuple[int, ...]] | None
 ) -> None:
-    shares = fit(request_, machines(*free))
+    shares = fit_request(request_, machines(*free))
     found = None if shares is None else {s.node: s.indices for s in sorted(shares, key=lambda s: s.node)}
     assert found == split
 
 
 def test_an_uneven_split_has_equal_cpus_per_gpu() -> None:
-    shares = fit(Request(gpus=4, nodes=2, tasks=4, cpus=8), machines(1, 3)) or ()
+    shares = fit_request(Request(gpus=4, nodes=2, tasks=4, cpus=8), machines(1, 3)) or ()
     assert sorted((s.resources.gpus, s.resources.cpus) for s in shares) == [(1, 2), (3, 6)]
 
 
 def test_memory_that_was_not_said_is_the_proportional_part() -> None:
-    (share,) = fit(Request(gpus=2, cpus=2), machines(4)) or ()
+    (share,) = fit_request(Request(gpus=2, cpus=2), machines(4)) or ()
     assert share.resources.memory == 200 * GIB
 
 
 def test_shards_of_two_jobs_share_a_device_while_it_has_enough() -> None:
     cut = tuple(Gpu(i, "v100", shards=10) for i in range(2))
-    machine = Machine(Node("n1", cut, Resources(2, 8, 1000), Resources()))
+    machine = SimulatedNode(Node("n1", cut, Resources(2, 8, 1000), Resources()))
     found = []
     for _ in range(3):
-        (share,) = fit(Request(shards=4), [machine]) or ()
-        machine.claim(share)
+        (share,) = fit_request(Request(shards=4), [machine]) or ()
+        machine.allocate(share)
         found.append(share.indices)
     assert found == [(0,), (0,), (1,)]
     assert [gpu.used for gpu in machine.view().gpus] == [800, 400]
@@ -117,26 +116,26 @@ def test_shards_on_several_nodes(
 ) -> None:
     cut = tuple(Gpu(i, "v100", shards=10) for i in range(2))
     names = ("n1", "n2") if not request_.pinned else ("n1", "n2", "n3")
-    nodes = [Machine(Node(name, cut, Resources(2, 8, 1000), Resources())) for name in names]
+    nodes = [SimulatedNode(Node(name, cut, Resources(2, 8, 1000), Resources())) for name in names]
     for shards in earlier:
-        (share,) = fit(Request(shards=shards), nodes[:1]) or ()
-        nodes[0].claim(share)
-    shares = fit(request_, nodes)
+        (share,) = fit_request(Request(shards=shards), nodes[:1]) or ()
+        nodes[0].allocate(share)
+    shares = fit_request(request_, nodes)
     assert (shares and [(s.node, s.indices[0], s.shards) for s in shares]) == expected
 
 
 def test_a_device_in_shards_is_not_free_for_a_whole_gpu_job() -> None:
-    machine = Machine(Node("n1", (Gpu(0, "v100", shards=10),), Resources(1, 8, 1000), Resources()))
-    shards = fit(Request(shards=1), [machine]) or ()
-    machine.claim(shards[0])
-    assert fit(Request(gpus=1), [machine]) is None
-    machine.refund(shards[0])
-    assert fit(Request(gpus=1), [machine]) is not None
+    machine = SimulatedNode(Node("n1", (Gpu(0, "v100", shards=10),), Resources(1, 8, 1000), Resources()))
+    shards = fit_request(Request(shards=1), [machine]) or ()
+    machine.allocate(shards[0])
+    assert fit_request(Request(gpus=1), [machine]) is None
+    machine.release(shards[0])
+    assert fit_request(Request(gpus=1), [machine]) is not None
 
 
 def test_a_taken_device_cannot_be_claimed_again() -> None:
     (machine,) = machines(4)
-    share = Share("n1", Resources(1, 1, 0), "v100", (0,))
-    machine.claim(share)
+    share = NodeAllocation("n1", Resources(1, 1, 0), "v100", (0,))
+    machine.allocate(share)
     with pytest.raises(ValueError, match="not free"):
-        machine.claim(share)
+        machine.allocate(share)

@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.backends.simulated import Cluster, Delays, Happening, Submission
-from slurmsched.backends.simulated.agenda import Event
+from slurmsched.backends.simulated import Delays, SimulatedEventKind, Submission, VirtualCluster
+from slurmsched.backends.simulated.events import Event
 from slurmsched.model import Gpu, Hold, Job, JobState, NodeState, Partition, Request, Reservation
 from tests.builders import node
 
-DELAYS = Delays(restart=60, completing=5, requeue=120, remember=300)
+DELAYS = Delays(restart=60, completing=5, requeue=120, min_job_age=300)
 
 
-def cluster(gpus: int = 4, nodes: int = 1, speed: float = 1.0, **other: object) -> Cluster:
+def cluster(gpus: int = 4, nodes: int = 1, speed: float = 1.0, **other: object) -> VirtualCluster:
     machines = [node(f"n{i}", gpus, cpus=12) for i in range(1, nodes + 1)]
-    return Cluster(machines, delays=DELAYS, speed=lambda _job, _shares, _partners: speed, **other)  # type: ignore[arg-type]
+    return VirtualCluster(machines, delays=DELAYS, speed=lambda _job, _shares, _partners: speed, **other)  # type: ignore[arg-type]
 
 
 def wants(gpus: int = 1, work: float = 1000.0, **other: object) -> Submission:
     return Submission("alice", Request(gpus=gpus, cpus=gpus), work, **other)  # type: ignore[arg-type]
 
 
-def after(world: Cluster, time: float, job: str = "1") -> Job:
+def after(world: VirtualCluster, time: float, job: str = "1") -> Job:
     world.advance(time)
-    return world.snapshot().job[job]
+    return world.snapshot().jobs_by_id[job]
 
 
 def test_a_job_runs_for_its_work_at_its_speed() -> None:
@@ -34,7 +34,7 @@ def test_a_job_runs_for_its_work_at_its_speed() -> None:
     assert after(world, 499).state is JobState.RUNNING
     assert after(world, 500).state is JobState.COMPLETING
     assert after(world, 505).state is JobState.FINISHED
-    assert world.life.ended["1"].end_time == 500
+    assert world.lifecycle.ended["1"].end_time == 500
 
 
 def test_a_finished_job_is_shown_for_min_job_age() -> None:
@@ -57,7 +57,7 @@ def test_the_time_limit_ends_a_run() -> None:
     world = cluster()
     world.submit(wants(work=1000, time_limit=600))
     assert after(world, 610).state_text == "TIMEOUT"
-    assert world.life.ended["1"].end_time == 600
+    assert world.lifecycle.ended["1"].end_time == 600
 
 
 def test_a_held_job_never_starts() -> None:
@@ -71,14 +71,14 @@ def test_a_requeued_job_waits_for_its_begin_time_and_starts_over() -> None:
     world = cluster()
     world.submit(wants(work=1000))
     world.advance(400)
-    world.life.requeue(world.jobs["1"], held=False, now=400)
+    world.lifecycle.requeue(world.jobs["1"], held=False, now=400)
     assert after(world, 404).state is JobState.COMPLETING
     waits = after(world, 405)
-    assert (waits.state, waits.eligible_time, waits.restarts, waits.shares) == (JobState.PENDING, 525, 1, ())
+    assert (waits.state, waits.eligible_time, waits.restarts, waits.allocations) == (JobState.PENDING, 525, 1, ())
     runs = after(world, 525)
     assert (runs.state, runs.start_time) == (JobState.RUNNING, 525)
     world.advance(1e5)
-    assert world.life.ended["1"].end_time == 525 + 60 + 1000
+    assert world.lifecycle.ended["1"].end_time == 525 + 60 + 1000
 
 
 @pytest.mark.parametrize(
@@ -97,27 +97,27 @@ def test_a_requeue_keeps_what_the_last_checkpoint_holds(
     world.submit(submission)
     if signalled is not None:
         world.advance(signalled)
-        world.life.signal(world.jobs["1"], signalled)
+        world.lifecycle.signal(world.jobs["1"], signalled)
     world.advance(requeued)
-    world.life.requeue(world.jobs["1"], held=False, now=requeued)
+    world.lifecycle.requeue(world.jobs["1"], held=False, now=requeued)
     world.advance(1e5)
     restarted = requeued + 5 + 120
-    assert world.life.ended["1"].end_time == restarted + 60 + 1000 - saved
-    assert sum(interval.kept for interval in world.life.intervals) == 1000
+    assert world.lifecycle.ended["1"].end_time == restarted + 60 + 1000 - saved
+    assert sum(interval.useful_seconds for interval in world.lifecycle.usage_intervals) == 1000
 
 
 def test_a_suspended_job_keeps_its_gpus_and_stands_still() -> None:
     world = cluster()
     world.submit(wants(gpus=4, work=1000))
     world.advance(400)
-    world.life.suspend(world.jobs["1"], 400)
+    world.lifecycle.suspend(world.jobs["1"], 400)
     seen = after(world, 900)
     assert (seen.state, seen.run_time, seen.gpus) == (JobState.SUSPENDED, 400, 4)
-    assert world.snapshot().node["n1"].used.gpus == 4
-    assert world.snapshot().node["n1"].used.cpus == 0
-    world.life.resume(world.jobs["1"], 900)
+    assert world.snapshot().nodes_by_name["n1"].used.gpus == 4
+    assert world.snapshot().nodes_by_name["n1"].used.cpus == 0
+    world.lifecycle.resume(world.jobs["1"], 900)
     world.advance(1e5)
-    assert world.life.ended["1"].end_time == 1500
+    assert world.lifecycle.ended["1"].end_time == 1500
 
 
 def test_a_suspended_job_whose_cpus_are_taken_cannot_resume() -> None:
@@ -125,21 +125,21 @@ def test_a_suspended_job_whose_cpus_are_taken_cannot_resume() -> None:
     world.submit(wants(gpus=1))
     world.submit(Submission("bob", Request(cpus=12), 1000))
     world.advance(10)
-    world.life.suspend(world.jobs["1"], 10)
+    world.lifecycle.suspend(world.jobs["1"], 10)
     world.schedule()
     assert world.jobs["2"].state is JobState.RUNNING
     with pytest.raises(ValueError, match="CPUs are taken"):
-        world.life.resume(world.jobs["1"], 10)
+        world.lifecycle.resume(world.jobs["1"], 10)
 
 
 def test_a_job_cancelled_while_suspended_gives_back_what_it_had_once() -> None:
     world = cluster()
     world.submit(wants(gpus=2))
     world.advance(10)
-    world.life.suspend(world.jobs["1"], 10)
-    world.life.cancel(world.jobs["1"], 10)
+    world.lifecycle.suspend(world.jobs["1"], 10)
+    world.lifecycle.cancel(world.jobs["1"], 10)
     world.advance(20)
-    node_now = world.snapshot().node["n1"]
+    node_now = world.snapshot().nodes_by_name["n1"]
     assert (node_now.used.gpus, node_now.used.cpus, node_now.used.memory) == (0, 0, 0)
 
 
@@ -147,7 +147,7 @@ def test_a_node_that_dies_takes_its_jobs_back_into_the_queue() -> None:
     world = cluster()
     world.submit(wants())
     world.submit(wants(requeue=False))
-    world.agenda.enter(Event(100, Happening.NODE_DOWN, "n1"))
+    world.events.push(Event(100, SimulatedEventKind.NODE_DOWN, "n1"))
     assert after(world, 110, "1").state is JobState.PENDING
     assert after(world, 110, "2").state_text == "NODE_FAIL"
     assert after(world, 1000, "1").state is JobState.PENDING
@@ -174,7 +174,7 @@ def test_an_array_runs_as_many_tasks_as_its_throttle_allows() -> None:
     assert {job.array_job for job in world.snapshot().jobs} == {number}
     assert states.count(JobState.RUNNING) == 2
     world.advance(1000)
-    assert len(world.life.ended) == 4
+    assert len(world.lifecycle.ended) == 4
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_dependency_is_waited_for(dependency: str, first: Submission, starts: 
     world.submit(first)
     world.submit(wants(work=1e6, dependency=dependency))
     world.advance(0)
-    world.life.changed = True
+    world.lifecycle.changed = True
     assert after(world, 10_000, "2").start_time == starts
 
 
@@ -229,10 +229,10 @@ def test_jobs_arrive_when_they_are_expected() -> None:
     assert after(world, 300).submit_time == 300
 
 
-def crowded(shards: int = 2) -> Cluster:
+def crowded(shards: int = 2) -> VirtualCluster:
     """One GPU in shards; everybody on it runs at 1 / the number of jobs there."""
     machine = replace(node("n1", 1, cpus=12), gpus=(Gpu(0, "v100", shards=shards),))
-    return Cluster([machine], delays=DELAYS, speed=lambda _job, _shares, partners: 1 / (1 + len(partners)))
+    return VirtualCluster([machine], delays=DELAYS, speed=lambda _job, _shares, partners: 1 / (1 + len(partners)))
 
 
 def half(work: float) -> Submission:
@@ -244,23 +244,23 @@ def test_a_partner_slows_a_job_down_for_as_long_as_it_is_there() -> None:
     world.submit(half(1000))
     world.submit(half(100), at=500)
     world.advance(1e5)
-    ended = {job.id: job.end_time for job in world.life.ended.values()}
+    ended = {job.id: job.end_time for job in world.lifecycle.ended.values()}
     assert ended["2"] == 500 + 200
     assert ended["1"] == 500 + 205 + (500 - 205 / 2)  # the partner's shard is free once it is done completing
-    own = next(interval for interval in world.life.intervals if interval.job == "1")
-    assert own.kept * own.rate == pytest.approx(1000)
-    assert own.kept == pytest.approx(ended["1"])
+    own = next(interval for interval in world.lifecycle.usage_intervals if interval.job == "1")
+    assert own.useful_seconds * own.rate == pytest.approx(1000)
+    assert own.useful_seconds == pytest.approx(ended["1"])
 
 
 def test_a_partner_that_comes_while_it_restarts_costs_only_its_own_time() -> None:
     world = crowded()
     world.submit(half(1000))
     world.advance(100)
-    world.life.signal(world.jobs["1"], 90)
+    world.lifecycle.signal(world.jobs["1"], 90)
     world.advance(101)
-    world.life.requeue(world.jobs["1"], held=False, now=101)
+    world.lifecycle.requeue(world.jobs["1"], held=False, now=101)
     world.submit(half(100), at=230)  # the job is back at 226 and works from 286
     world.advance(1e5)
-    assert world.life.ended["2"].end_time == 430
+    assert world.lifecycle.ended["2"].end_time == 430
     done = 100 + (435 - 286) / 2
-    assert world.life.ended["1"].end_time == pytest.approx(435 + 1000 - done)
+    assert world.lifecycle.ended["1"].end_time == pytest.approx(435 + 1000 - done)

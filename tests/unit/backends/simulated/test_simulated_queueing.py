@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.backends.simulated.machine import Machine
-from slurmsched.backends.simulated.queueing import Candidate, Ending, starts
-from slurmsched.model import Request, Resources, Share
+from slurmsched.backends.simulated.nodes import SimulatedNode
+from slurmsched.backends.simulated.scheduler import BackfillCandidate, FutureRelease, schedule_queue
+from slurmsched.model import NodeAllocation, Request, Resources
 from tests.builders import node
 
 HOUR = 3600
 
 
-def waiting(job: str, gpus: int, limit: int | None = HOUR, array: str = "", **request: object) -> Candidate:
+def waiting(job: str, gpus: int, limit: int | None = HOUR, array: str = "", **request: object) -> BackfillCandidate:
     wanted = Request(gpus=gpus, cpus=gpus, memory=1, **request)  # type: ignore[arg-type]  # rows name what they need
-    return Candidate(job, wanted, (("n1", "n2"),), limit, array)
+    return BackfillCandidate(job, wanted, (("n1", "n2"),), limit, array)
 
 
-def floor(taken: dict[str, int]) -> tuple[dict[str, Machine], list[Ending]]:
+def floor(taken: dict[str, int]) -> tuple[dict[str, SimulatedNode], list[FutureRelease]]:
     """Two nodes of 4 GPUs; on each so many are taken, until 1 hour on n1 and 2 hours on n2."""
-    machines = {name: Machine(node(name, 4, cpus=12)) for name in ("n1", "n2")}
+    machines = {name: SimulatedNode(node(name, 4, cpus=12)) for name in ("n1", "n2")}
     running = []
     for name, gpus in taken.items():
-        share = Share(name, Resources(gpus, gpus, 1), "v100", tuple(range(gpus)))
-        machines[name].claim(share)
-        running.append(Ending((share,), HOUR if name == "n1" else 2 * HOUR))
+        share = NodeAllocation(name, Resources(gpus, gpus, 1), "v100", tuple(range(gpus)))
+        machines[name].allocate(share)
+        running.append(FutureRelease((share,), HOUR if name == "n1" else 2 * HOUR))
     return machines, running
 
 
@@ -74,12 +74,12 @@ def floor(taken: dict[str, int]) -> tuple[dict[str, Machine], list[Ending]]:
         ),
     ],
 )
-def test_these_jobs_start(taken: dict[str, int], queue: list[Candidate], started: str) -> None:
+def test_these_jobs_start(taken: dict[str, int], queue: list[BackfillCandidate], started: str) -> None:
     machines, running = floor(taken)
-    assert "".join(job for job, _ in starts(queue, running, machines, 0.0, {"a": 1})) == started
+    assert "".join(job for job, _ in schedule_queue(queue, running, machines, 0.0, {"a": 1})) == started
 
 
 def test_looking_at_the_queue_takes_nothing() -> None:
     machines, running = floor({})
-    first = list(starts([waiting("1", 4)], running, machines, 0.0, {}))
-    assert first == list(starts([waiting("1", 4)], running, machines, 0.0, {}))
+    first = list(schedule_queue([waiting("1", 4)], running, machines, 0.0, {}))
+    assert first == list(schedule_queue([waiting("1", 4)], running, machines, 0.0, {}))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from slurmsched.backends.slurm.backend import SlurmBackend
-from slurmsched.backends.slurm.commands import Answer, Commands, run_process
+from slurmsched.backends.slurm.command_source import CommandSource
+from slurmsched.backends.slurm.commands import CommandResult, Commands, run_process
 from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
-from slurmsched.backends.slurm.sources import CommandSource
 from slurmsched.model import Job, Snapshot
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
@@ -99,7 +99,7 @@ class PyslurmCluster:
         }  # fmt: skip
         self._file = file
 
-    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         if argv[0] != sys.executable:
             self._counts_alike()
             return self.slurm(argv, given, timeout, env)
@@ -130,11 +130,11 @@ class PyslurmCluster:
     def backend(self, *, timeout: float = 60, mebibytes: int = 1024, demanded: bool = False) -> SlurmBackend:
         """Reads with pyslurm."""
         source = PyslurmSource(lambda: self.now, mebibytes, demanded)
-        return SlurmBackend(Commands(timeout, run=self), source, lambda: self.now, lambda: "synsched")
+        return SlurmBackend(Commands(timeout, runner=self), source, lambda: self.now, lambda: "synsched")
 
     def by_commands(self) -> Snapshot:
         """What commands alone see."""
-        return SlurmBackend(Commands(60, run=self.slurm), CommandSource(), lambda: self.now).observe()
+        return SlurmBackend(Commands(60, runner=self.slurm), CommandSource(), lambda: self.now).observe()
 
     def read(self, job: dict[str, Any], fake: FakeJob | None = None) -> Job:
         """The one job that is read."""

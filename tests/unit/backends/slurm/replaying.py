@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.backends.slurm.jobs import SeenJob, jobs_of
-from slurmsched.backends.slurm.limits import NO_LIMITS
-from slurmsched.backends.slurm.table import columns_query, excluded_query, tasks_query
-from slurmsched.backends.slurm.text_jobs import TextJobs
+from slurmsched.backends.slurm.command_source import CommandJobReader
+from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, parse_jobs
+from slurmsched.backends.slurm.squeue_table import columns_query, excluded_query, tasks_query
 
 __all__ = ["Replay", "jobs_in"]
 
@@ -26,7 +25,7 @@ class Replay:
         tasks = _TASK.findall((folder / "show_job.txt").read_bytes())
         self._numbers = {f"{job.decode()}_{task.decode()}": number.decode() for number, job, task in tasks}
 
-    def __call__(self, argv: Sequence[str], given: str, _timeout: float, _env: Mapping[str, str]) -> Answer:
+    def __call__(self, argv: Sequence[str], given: str, _timeout: float, _env: Mapping[str, str]) -> CommandResult:
         self.asked.append(" ".join(argv[:6]))
         command = tuple(argv)
         for name, ids in (("table", ()), ("wide", command[-1:])):
@@ -46,20 +45,20 @@ class Replay:
             return f"scontrol: {line}\n{name}\n".encode()
         return (self._folder / "jobs" / f"{self._numbers.get(name, name)}.txt").read_bytes().removesuffix(b"scontrol: ")
 
-    def _answer(self, name: str) -> Answer:
+    def _answer(self, name: str) -> CommandResult:
         return _said(
             (self._folder / f"{name}.bin").read_bytes(),
             (self._folder / f"{name}.error.txt").read_text(encoding="utf-8"),
         )
 
 
-def _said(raw: bytes, error: str = "") -> Answer:
-    return Answer(0, raw.decode(errors="replace"), error, raw)
+def _said(raw: bytes, error: str = "") -> CommandResult:
+    return CommandResult(0, raw.decode(errors="replace"), error, raw)
 
 
-def jobs_in(folder: Path) -> list[SeenJob]:
+def jobs_in(folder: Path) -> list[ParsedJob]:
     """All recorded jobs; every one of them makes sense."""
-    records, left = TextJobs().records(Commands(5, run=Replay(folder)))
-    jobs, unclear, longer = jobs_of(records, NO_LIMITS)
+    records, left = CommandJobReader().read_records(Commands(5, runner=Replay(folder)))
+    jobs, unclear, longer = parse_jobs(records, NO_LIMITS)
     assert (left, unclear, longer) == ([], [], [])
     return jobs

@@ -9,23 +9,23 @@ import pytest
 
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.sources import CommandSource
-from slurmsched.backends.slurm.verdicts import of_job
-from slurmsched.model import Code, Operation, Outcome, Reason, Result, SetAside, Shape, Value, Verb
+from slurmsched.backends.slurm.executor import job_verdict
+from slurmsched.model import JobSpec, Operation, OperationValue, Outcome, Reason, ReasonCode, Result, SetAsideJob, Verb
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
-WHY = Reason(Code.START)
-SHAPE = Shape(("n1",), 1, 2, 2, "v100", 12, 2000, 1)
+WHY = Reason(ReasonCode.START)
+SHAPE = JobSpec(("n1",), 1, 2, 2, "v100", 12, 2000, 1)
 HELD = {"priority": 0, "reason": "JobHeldUser"}
 
 
-def op(verb: Verb, subject: int | str = 1, after: Value = None, before: Value = None) -> Operation:
+def op(verb: Verb, subject: int | str = 1, after: OperationValue = None, before: OperationValue = None) -> Operation:
     return Operation(verb, str(subject), WHY, before, after)
 
 
 def connected(slurm: FakeSlurm) -> SlurmBackend:
-    return SlurmBackend(Commands(5, run=slurm), CommandSource(), clock=lambda: 1000.0, user=lambda: "synsched")
+    return SlurmBackend(Commands(5, runner=slurm), CommandSource(), clock=lambda: 1000.0, user=lambda: "synsched")
 
 
 def done(slurm: FakeSlurm, *operations: Operation) -> tuple[Outcome, ...]:
@@ -44,7 +44,7 @@ def one(slurm: FakeSlurm, operation: Operation) -> tuple[Result, str]:
     [
         (FakeJob(1), op(Verb.HOLD)),
         (FakeJob(1, **HELD), op(Verb.RELEASE)),
-        (FakeJob(1, **HELD), op(Verb.RESHAPE, after=SHAPE)),
+        (FakeJob(1, **HELD), op(Verb.UPDATE, after=SHAPE)),
         (FakeJob(1, state="RUNNING"), op(Verb.REQUEUE)),
         (FakeJob(1, state="RUNNING"), op(Verb.NOTIFY, after="usr1")),
         (FakeJob(1), op(Verb.PRIORITIZE, after=-7)),
@@ -58,7 +58,7 @@ def test_an_operation_is_done_when_it_is_seen_to_be_done(job: FakeJob, operation
 
 def test_many_changes_are_one_batch_in_order_and_each_is_read_back() -> None:
     slurm = FakeSlurm([FakeJob(1, **HELD), FakeJob(2)])
-    outcomes = done(slurm, op(Verb.RESHAPE, 1, SHAPE), op(Verb.RELEASE, 1), op(Verb.HOLD, 2))
+    outcomes = done(slurm, op(Verb.UPDATE, 1, SHAPE), op(Verb.RELEASE, 1), op(Verb.HOLD, 2))
     assert [outcome.result for outcome in outcomes] == [Result.DONE] * 3
     assert [line.split()[0] for line in slurm.ran] == ["update", "release", "hold"]
     assert slurm.asked[-1] == "squeue"
@@ -74,7 +74,7 @@ def test_for_many_jobs_all_are_read_back_at_once() -> None:
 def test_a_change_that_slurm_takes_without_doing_it_is_not_believed() -> None:
     slurm = FakeSlurm([FakeJob(1, **HELD)])
     slurm.ignored = {"NumCPUs"}
-    result, detail = one(slurm, op(Verb.RESHAPE, after=SHAPE))
+    result, detail = one(slurm, op(Verb.UPDATE, after=SHAPE))
     assert result is Result.REFUSED
     assert detail == "it now asks for 1 nodes on n1, v100:2 GPUs, 6 CPUs, 2000 MiB per node, 1 tasks"
 
@@ -85,7 +85,7 @@ def test_a_change_that_slurm_takes_without_doing_it_is_not_believed() -> None:
         pytest.param(FakeJob(1), op(Verb.HOLD), "Access/permission denied", id="hold"),
         pytest.param(FakeJob(1, **HELD), op(Verb.RELEASE), "Access/permission denied", id="release"),
         pytest.param(FakeJob(1), op(Verb.PRIORITIZE, after=3), "Access/permission denied", id="nice"),
-        pytest.param(FakeJob(1), op(Verb.RESHAPE, after=SHAPE), "Invalid node name specified", id="shape"),
+        pytest.param(FakeJob(1), op(Verb.UPDATE, after=SHAPE), "Invalid node name specified", id="shape"),
         pytest.param(
             FakeJob(1, state="RUNNING"), op(Verb.REQUEUE), "Requested operation is presently disabled", id="requeue"
         ),
@@ -108,10 +108,10 @@ def test_a_refusal_of_one_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("verb", "after"),
-    [(Verb.HOLD, None), (Verb.RELEASE, None), (Verb.RESHAPE, SHAPE), (Verb.REQUEUE, None), (Verb.NOTIFY, "usr1")],
+    [(Verb.HOLD, None), (Verb.RELEASE, None), (Verb.UPDATE, SHAPE), (Verb.REQUEUE, None), (Verb.NOTIFY, "usr1")],
 )
 @pytest.mark.parametrize("how", ["ended", "forgotten"])
-def test_a_job_that_ended_meanwhile_has_overtaken_us(verb: Verb, after: Value, how: str) -> None:
+def test_a_job_that_ended_meanwhile_has_overtaken_us(verb: Verb, after: OperationValue, how: str) -> None:
     slurm = FakeSlurm([FakeJob(1, state="RUNNING" if verb in (Verb.REQUEUE, Verb.NOTIFY) else "PENDING")])
 
     def meanwhile(there: FakeSlurm) -> None:
@@ -170,7 +170,7 @@ def test_what_is_not_permitted_is_not_tried() -> None:
 
 @pytest.mark.parametrize("subject", ["1,2", "1 Priority=5", "-1", "1\nhold 2"])
 @pytest.mark.parametrize(("verb", "after"), [(Verb.HOLD, None), (Verb.NOTE, "synsched: x")])
-def test_what_is_no_job_id_never_reaches_slurm(verb: Verb, after: Value, subject: str) -> None:
+def test_what_is_no_job_id_never_reaches_slurm(verb: Verb, after: OperationValue, subject: str) -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2)])
     result, detail = one(slurm, op(verb, subject, after))
     assert result is Result.REFUSED
@@ -198,15 +198,15 @@ def test_a_weight_is_read_back_from_the_node(name: str, result: Result) -> None:
 def test_undoing_a_reshape_gives_the_request_as_it_was() -> None:
     slurm = FakeSlurm([FakeJob(1, **HELD)])
     backend = connected(slurm)
-    before = backend.observe().job["1"].standing
-    asked = Shape((), 1, 2, 2, "v100", 6, 1000, 1)
-    forth = op(Verb.RESHAPE, after=SHAPE, before=asked)
+    before = backend.observe().jobs_by_id["1"].current_request
+    asked = JobSpec((), 1, 2, 2, "v100", 6, 1000, 1)
+    forth = op(Verb.UPDATE, after=SHAPE, before=asked)
     back = forth.undo()
     assert back is not None
     assert [outcome.result for outcome in backend.execute([forth])] == [Result.DONE]
-    assert backend.observe().job["1"].standing != before
+    assert backend.observe().jobs_by_id["1"].current_request != before
     assert [outcome.result for outcome in backend.execute([back])] == [Result.DONE]
-    assert backend.observe().job["1"].standing == before
+    assert backend.observe().jobs_by_id["1"].current_request == before
 
 
 class TestConfiguring:
@@ -290,11 +290,11 @@ def test_among_many_one_that_slurm_knows_no_more_has_overtaken_us() -> None:
         pytest.param(Verb.RELEASE, False, "", Result.FAILED, id="a release that does not show"),
         *(
             pytest.param(verb, pending, "", Result.FAILED, id=f"{verb}, pending {pending}")
-            for verb in (Verb.RESHAPE, Verb.REQUEUE, Verb.NOTIFY, Verb.PRIORITIZE, Verb.NOTE)
+            for verb in (Verb.UPDATE, Verb.REQUEUE, Verb.NOTIFY, Verb.PRIORITIZE, Verb.NOTE)
             for pending in (True, False)
         ),
     ],
 )
 def test_what_can_be_told_of_a_job_that_cannot_be_read(verb: Verb, pending: bool, words: str, result: Result) -> None:
-    aside = SetAside("1", "its record cannot be read", pending=pending)
-    assert of_job(op(verb, after=SHAPE), None, words, aside)[0] is result
+    aside = SetAsideJob("1", "its record cannot be read", pending=pending)
+    assert job_verdict(op(verb, after=SHAPE), None, words, aside)[0] is result

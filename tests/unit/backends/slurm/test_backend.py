@@ -9,11 +9,11 @@ import pytest
 from slurmsched.backends.protocol import BackendError, Identity, Privilege, UnreachableError
 from slurmsched.backends.slurm import connect
 from slurmsched.backends.slurm.backend import SlurmBackend
-from slurmsched.backends.slurm.commands import Answer, Commands, environment
-from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmError, UnsafeError
-from slurmsched.backends.slurm.sources import CommandSource
-from slurmsched.model import Association, Code, Operation, Reason, Snapshot, Verb
-from slurmsched.settings.definition import Cluster
+from slurmsched.backends.slurm.command_source import CommandSource
+from slurmsched.backends.slurm.commands import CommandResult, Commands, command_environment
+from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmUnavailableError, UnsafeCommandError
+from slurmsched.model import Association, Operation, Reason, ReasonCode, Snapshot, Verb
+from slurmsched.settings.definition import ClusterSettings
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 DURING_MAINTENANCE = 1_795_230_000.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 def connected(slurm: FakeSlurm, clock: Clock | None = None, user: str = "synsched") -> SlurmBackend:
-    return SlurmBackend(Commands(5, run=slurm), CommandSource(), clock or Clock(), lambda: user)
+    return SlurmBackend(Commands(5, runner=slurm), CommandSource(), clock or Clock(), lambda: user)
 
 
 def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
@@ -60,12 +60,12 @@ def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
 
 
 def test_the_request_of_a_job_is_what_stands() -> None:
-    job = connected(FakeSlurm([FakeJob(1)])).observe().job["1"]
-    assert job.request == job.standing
+    job = connected(FakeSlurm([FakeJob(1)])).observe().jobs_by_id["1"]
+    assert job.original_request == job.current_request
 
 
 def test_partitions_carry_the_sites_promise_of_a_run_time() -> None:
-    assert connected(FakeSlurm()).observe().partition["gpu"].preempt_exempt_time == 300
+    assert connected(FakeSlurm()).observe().partitions_by_name["gpu"].preempt_exempt_time == 300
 
 
 def test_what_is_private_is_read_with_those_who_see_it_all_the_same() -> None:
@@ -86,8 +86,8 @@ def test_where_nothing_is_private_nobody_is_asked_for() -> None:
 def test_a_reserved_node_says_so_also_where_slurm_does_not() -> None:
     slurm = FakeSlurm(nodes=[FakeNode("n1"), FakeNode("n2")])
     now, earlier = connected(slurm, Clock(DURING_MAINTENANCE)).observe(), connected(slurm).observe()
-    assert [now.node[name].reservation for name in ("n1", "n2")] == ["", "maint"]
-    assert earlier.node["n2"].reservation == ""
+    assert [now.nodes_by_name[name].reservation for name in ("n1", "n2")] == ["", "maint"]
+    assert earlier.nodes_by_name["n2"].reservation == ""
 
 
 def test_a_poll_that_is_not_answered_says_what_to_look_at() -> None:
@@ -116,10 +116,10 @@ def test_rights_follow_from_slurms_user_and_accounting(user: str, privilege: Pri
 
 def test_the_commands_of_an_operation_are_shown_as_a_person_would_type_them() -> None:
     backend = connected(FakeSlurm())
-    note = Operation(Verb.NOTE, "7", Reason(Code.START), "", "synsched: two words")
+    note = Operation(Verb.NOTE, "7", Reason(ReasonCode.START), "", "synsched: two words")
     assert backend.commands(note) == ("scontrol update JobId=7 'AdminComment=synsched: two words'",)
-    assert backend.commands(Operation(Verb.HOLD, "7", Reason(Code.START))) == ("scontrol hold 7",)
-    assert backend.commands(Operation(Verb.HOLD, "7; x", Reason(Code.START))) == ()
+    assert backend.commands(Operation(Verb.HOLD, "7", Reason(ReasonCode.START))) == ("scontrol hold 7",)
+    assert backend.commands(Operation(Verb.HOLD, "7; x", Reason(ReasonCode.START))) == ()
 
 
 class TestAssociations:
@@ -127,7 +127,7 @@ class TestAssociations:
 
     @staticmethod
     def read(slurm: FakeSlurm, wanted: bool = True) -> Snapshot:
-        return SlurmBackend(Commands(5, run=slurm), CommandSource(), Clock(), associations=wanted).observe()
+        return SlurmBackend(Commands(5, runner=slurm), CommandSource(), Clock(), associations=wanted).observe()
 
     def test_they_are_read_where_the_settings_ask_for_them(self) -> None:
         assert self.read(FakeSlurm()).associations == (
@@ -170,8 +170,8 @@ class TestCommands:
         ],
     )
     def test_nothing_that_changes_anything_passes_for_reading(self, argv: tuple[str, ...]) -> None:
-        with pytest.raises(UnsafeError):
-            Commands(5, run=FakeSlurm()).read(*argv)
+        with pytest.raises(UnsafeCommandError):
+            Commands(5, runner=FakeSlurm()).read(*argv)
 
     @pytest.mark.parametrize(
         "argv",
@@ -185,20 +185,20 @@ class TestCommands:
         ],
     )
     def test_only_known_changes_pass(self, argv: tuple[str, ...]) -> None:
-        with pytest.raises(UnsafeError):
-            Commands(5, run=FakeSlurm()).change(*argv)
+        with pytest.raises(UnsafeCommandError):
+            Commands(5, runner=FakeSlurm()).change(*argv)
 
     @pytest.mark.parametrize(
         "line", ["shutdown", "hold 1\nshutdown", "update JobId=1 Comment='x'", "!sh", "hold 1 # x", ""]
     )
     def test_only_known_lines_are_fed_to_scontrol(self, line: str) -> None:
         slurm = FakeSlurm([FakeJob(1)])
-        with pytest.raises(UnsafeError):
-            Commands(5, run=slurm).change_many(["hold 1", line])
+        with pytest.raises(UnsafeCommandError):
+            Commands(5, runner=slurm).change_many(["hold 1", line])
         assert slurm.ran == []
 
     def test_commands_run_in_utc_with_plain_messages_and_whole_lists(self) -> None:
-        env = environment(
+        env = command_environment(
             "/x/slurm.conf", {"PATH": "/bin", "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE", "TZ": "CET"}
         )
         assert env == {
@@ -210,32 +210,34 @@ class TestCommands:
         }
 
     def test_without_slurm_that_is_said(self) -> None:
-        def missing(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        def missing(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
             raise FileNotFoundError
 
         with pytest.raises(NoSlurmError, match="no scontrol on PATH"):
-            Commands(5, run=missing).read("scontrol", "show", "config")
+            Commands(5, runner=missing).read("scontrol", "show", "config")
 
     def test_a_slow_controller_is_not_waited_for(self) -> None:
-        def slow(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        def slow(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
             raise TimeoutError
 
         with pytest.raises(UnreachableError, match="did not answer scontrol within 5 s"):
-            Commands(5, run=slow).read("scontrol", "show", "config")
+            Commands(5, runner=slow).read("scontrol", "show", "config")
 
     def test_slurms_chatter_does_not_hide_its_reason(self) -> None:
-        def chatty(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
-            return Answer(1, "", "It is so\nscontrol: select/linear: init: Linear node selection plugin loaded\n")
+        def chatty(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
+            return CommandResult(
+                1, "", "It is so\nscontrol: select/linear: init: Linear node selection plugin loaded\n"
+            )
 
         with pytest.raises(BackendError, match="scontrol failed: It is so"):
-            Commands(5, run=chatty).read("scontrol", "show", "config")
+            Commands(5, runner=chatty).read("scontrol", "show", "config")
 
 
 class TestConnecting:
     """Which way is taken."""
 
     def test_commands_are_taken_without_asking_anything(self) -> None:
-        assert connect(Cluster(backend="commands")).name == "slurm (commands)"
+        assert connect(ClusterSettings(backend="commands")).name == "slurm (commands)"
 
     @pytest.mark.parametrize(
         ("backend", "name"),
@@ -245,11 +247,11 @@ class TestConnecting:
         self, monkeypatch: pytest.MonkeyPatch, backend: str, name: str
     ) -> None:
         monkeypatch.setattr("slurmsched.backends.slurm.find_spec", lambda _: object())
-        assert connect(Cluster(backend=backend)).name == name
+        assert connect(ClusterSettings(backend=backend)).name == name
 
     def test_without_pyslurm_auto_means_commands(self) -> None:
-        assert connect(Cluster()).name == "slurm (commands)"
+        assert connect(ClusterSettings()).name == "slurm (commands)"
 
     def test_pyslurm_that_is_demanded_and_missing_is_an_error_that_says_what_to_do(self) -> None:
-        with pytest.raises(PyslurmError, match="pyslurm is not installed: set backend = 'commands'"):
-            connect(Cluster(backend="pyslurm"))
+        with pytest.raises(PyslurmUnavailableError, match="pyslurm is not installed: set backend = 'commands'"):
+            connect(ClusterSettings(backend="pyslurm"))

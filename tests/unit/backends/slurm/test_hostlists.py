@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.hostlist import expand, fold, numbers
+from slurmsched.backends.slurm.errors import SlurmParseError
+from slurmsched.backends.slurm.hostlist import expand_hostlist, expand_numbers, fold_hostlist
 
 NAMES = st.from_regex(r"[a-z]{1,3}-?(?:[0-9]{1,4}(?:-[a-z]{1,2}|x)?)?", fullmatch=True)
 
@@ -24,7 +24,7 @@ NAMES = st.from_regex(r"[a-z]{1,3}-?(?:[0-9]{1,4}(?:-[a-z]{1,2}|x)?)?", fullmatc
     ],
 )
 def test_a_hostlist_stands_for_its_names(text: str, names: list[str]) -> None:
-    assert list(expand(text)) == names
+    assert list(expand_hostlist(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_a_hostlist_stands_for_its_names(text: str, names: list[str]) -> None:
     ],
 )
 def test_a_hostlist_that_makes_no_sense_is_refused(text: str) -> None:
-    with pytest.raises(NotUnderstoodError):
-        expand(text)
+    with pytest.raises(SlurmParseError):
+        expand_hostlist(text)
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,22 @@ def test_a_hostlist_that_makes_no_sense_is_refused(text: str) -> None:
     ],
 )
 def test_names_are_folded_as_slurm_does_it(names: list[str], text: str) -> None:
-    assert fold(names) == text
+    assert fold_hostlist(names) == text
 
 
 @given(st.sets(NAMES, max_size=30))
 def test_folding_loses_no_name_and_invents_none(names: set[str]) -> None:
-    assert set(expand(fold(names))) == names
+    assert set(expand_hostlist(fold_hostlist(names))) == names
 
 
 @given(st.text(alphabet="n1,[]-:9(", max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        names = expand(text)
-    except NotUnderstoodError:
+        names = expand_hostlist(text)
+    except SlurmParseError:
         return
     assert all(isinstance(name, str) and name for name in names)
 
 
 def test_ranges_with_steps_are_counted_out() -> None:
-    assert numbers("0-10:5,3") == (0, 5, 10, 3)
+    assert expand_numbers("0-10:5,3") == (0, 5, 10, 3)

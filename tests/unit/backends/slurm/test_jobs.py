@@ -7,23 +7,22 @@ from typing import Any
 
 import pytest
 
+from slurmsched.backends.slurm.command_source import CommandJobReader
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.jobs import MOST_TASKS, SeenJob, jobs_of
-from slurmsched.backends.slurm.limits import NO_LIMITS, Limits
+from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, NO_LIMITS, ClusterLimits, ParsedJob, parse_jobs
 from slurmsched.backends.slurm.records import JobRecord
-from slurmsched.backends.slurm.text_jobs import TextJobs
-from slurmsched.model import Hold, Job, JobState, SetAside
+from slurmsched.model import Hold, Job, JobState, SetAsideJob
 from tests.unit.fake_slurm import FakeJob, FakeSlurm
 
 
 def records(*jobs: FakeJob) -> list[JobRecord]:
-    found, left = TextJobs().records(Commands(5, run=FakeSlurm(jobs)))
+    found, left = CommandJobReader().read_records(Commands(5, runner=FakeSlurm(jobs)))
     assert left == []
     return found
 
 
-def read(**other: Any) -> list[SeenJob]:
-    jobs, left, longer = jobs_of(records(FakeJob(7, **other)), NO_LIMITS)
+def read(**other: Any) -> list[ParsedJob]:
+    jobs, left, longer = parse_jobs(records(FakeJob(7, **other)), NO_LIMITS)
     assert (left, longer) == ([], [])
     return jobs
 
@@ -48,7 +47,7 @@ def test_gpus_are_counted_however_they_were_asked_for(
     asked: dict[str, str], fields: dict[str, str], gpus: int, each: int | None, kind: str | None
 ) -> None:
     totals = {"ReqTRES": f"node={fields.get('NumNodes', '1')[0]}"} | fields
-    request = one(asked=asked, fields=totals).request
+    request = one(asked=asked, fields=totals).original_request
     assert (request.gpus, request.gpus_per_node, request.gpu_type) == (gpus, each, kind)
 
 
@@ -67,17 +66,17 @@ def test_memory_is_counted_per_node_however_it_was_asked_for(
 ) -> None:
     totals = {"ReqTRES": f"node={fields.get('NumNodes', '1')[0]}"} | fields
     job = one(fields=totals, asked={"TresPerJob": "gres/gpu:2"} | asked)
-    assert job.request.memory == memory
+    assert job.original_request.memory == memory
 
 
 def test_cpus_per_gpu_count_before_slurm_has_counted_them() -> None:
     job = one(fields={"NumCPUs": "1"}, asked={"TresPerJob": "gres:gpu:2", "CpusPerTres": "gres:gpu:3"})
-    assert job.request.cpus == 6
+    assert job.original_request.cpus == 6
 
 
 def test_an_estimate_of_nodes_is_not_taken_for_a_request() -> None:
     """Slurm 22.05 shows NumNodes=2 for a waiting job of one node."""
-    request = one(fields={"NumNodes": "2", "ReqTRES": "cpu=6,node=1"}).request
+    request = one(fields={"NumNodes": "2", "ReqTRES": "cpu=6,node=1"}).original_request
     assert (request.nodes, request.max_nodes, request.gpus) == (1, None, 2)
 
 
@@ -128,32 +127,32 @@ def test_slurms_states_come_down_to_a_few(word: str, state: JobState) -> None:
 
 
 def test_the_tasks_of_a_large_array_are_told_apart_up_to_a_bound_and_the_rest_is_said() -> None:
-    jobs, _, oddities = jobs_of(records(FakeJob(7, array="7_0-999999%4")), NO_LIMITS)
-    assert [jobs[0].job.id, len(jobs)] == ["7_0", MOST_TASKS]
+    jobs, _, oddities = parse_jobs(records(FakeJob(7, array="7_0-999999%4")), NO_LIMITS)
+    assert [jobs[0].job.id, len(jobs)] == ["7_0", MAX_ARRAY_TASKS]
     assert oddities == ["job 7 has more waiting tasks than are told apart: the others follow later"]
 
 
 def test_a_list_of_tasks_that_slurm_cut_off_is_read_as_far_as_it_is_whole() -> None:
-    jobs, _, oddities = jobs_of(records(FakeJob(7, array="7_1,3,5,71...")), NO_LIMITS)
+    jobs, _, oddities = parse_jobs(records(FakeJob(7, array="7_1,3,5,71...")), NO_LIMITS)
     assert [one.job.id for one in jobs] == ["7_1", "7_3", "7_5"]
     assert len(oddities) == 1
 
 
 def test_a_job_that_makes_no_sense_is_set_aside_by_itself() -> None:
-    jobs, left, _ = jobs_of(records(FakeJob(7, fields={"ReqNodeList": "n[1-"}), FakeJob(8)), NO_LIMITS)
+    jobs, left, _ = parse_jobs(records(FakeJob(7, fields={"ReqNodeList": "n[1-"}), FakeJob(8)), NO_LIMITS)
     assert [seen.job.id for seen in jobs] == ["8"]
-    assert left == [SetAside("7", "brackets do not match in the hostlist 'n[1-'", "alice", "gpu", pending=True)]
+    assert left == [SetAsideJob("7", "brackets do not match in the hostlist 'n[1-'", "alice", "gpu", pending=True)]
 
 
 def test_an_error_that_nobody_thought_of_costs_only_the_job_it_is_about() -> None:
     [odd, good] = records(FakeJob(7), FakeJob(8))
     broken = replace(odd, fields={**odd.fields, "Requeue": None, "ReqNodeList": 7})  # type: ignore[dict-item]
-    jobs, left, _ = jobs_of([broken, good], NO_LIMITS)
+    jobs, left, _ = parse_jobs([broken, good], NO_LIMITS)
     assert [seen.job.id for seen in jobs] == ["8"]
     assert [(one.job, one.reason) for one in left] == [("7", "reading it fails (TypeError)")]
 
 
-CLUSTER = Limits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
+CLUSTER = ClusterLimits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +170,11 @@ CLUSTER = Limits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
 def test_what_is_more_than_the_cluster_has_is_set_aside(
     asked: dict[str, str], fields: dict[str, str], what: str
 ) -> None:
-    jobs, [left], _ = jobs_of(records(FakeJob(7, asked=asked, fields=fields)), CLUSTER)
+    jobs, [left], _ = parse_jobs(records(FakeJob(7, asked=asked, fields=fields)), CLUSTER)
     assert jobs == []
     assert what in left.reason
 
 
 def test_a_total_of_no_nodes_is_one_node() -> None:
-    request = one(fields={"ReqTRES": "node=0,mem=10G", "NumNodes": "0"}).request
+    request = one(fields={"ReqTRES": "node=0,mem=10G", "NumNodes": "0"}).original_request
     assert (request.nodes, request.memory) == (1, 1000)

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.backend import SlurmBackend
-from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.backends.slurm.errors import NotUnderstoodError
-from slurmsched.backends.slurm.gres import Gres, parse
-from slurmsched.backends.slurm.hostlist import expand
-from slurmsched.backends.slurm.layouts import layout_of
-from slurmsched.backends.slurm.sources import CommandSource
-from slurmsched.backends.slurm.table import rows
-from slurmsched.backends.slurm.text_jobs import TextJobs, jobs_now
+from slurmsched.backends.slurm.command_source import CommandJobReader, CommandSource, read_jobs
+from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.backends.slurm.errors import SlurmParseError
+from slurmsched.backends.slurm.gres import Gres, parse_gres
+from slurmsched.backends.slurm.hostlist import expand_hostlist
+from slurmsched.backends.slurm.job_details import parse_details
+from slurmsched.backends.slurm.squeue_table import read_squeue
 from slurmsched.model import Snapshot
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
@@ -49,7 +48,7 @@ def running(number: int, **other: Any) -> FakeJob:
 
 def observed(*jobs: FakeJob) -> tuple[Snapshot, FakeSlurm]:
     slurm = FakeSlurm(jobs, [FakeNode("n1"), FakeNode("n2")])
-    return SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0).observe(), slurm
+    return SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0).observe(), slurm
 
 
 def crowd(*jobs: FakeJob, others: int) -> list[FakeJob]:
@@ -78,13 +77,19 @@ def test_what_an_owner_writes_changes_nothing_of_what_his_job_has_or_asks_for(
 ) -> None:
     snapshot, _ = observed(*crowd(running(1, **owned), others=others))
     honest, _ = observed(*crowd(running(1), others=others))
-    assert (snapshot.job["1"].shares, snapshot.job["1"].request) == (honest.job["1"].shares, honest.job["1"].request)
+    assert (snapshot.jobs_by_id["1"].allocations, snapshot.jobs_by_id["1"].original_request) == (
+        honest.jobs_by_id["1"].allocations,
+        honest.jobs_by_id["1"].original_request,
+    )
     assert snapshot.set_aside == ()
 
 
 def test_a_comment_is_no_request_of_a_waiting_job() -> None:
     snapshot, _ = observed(FakeJob(1, comment="synsched: TresPerJob=gres/gpu:999999999"))
-    assert (snapshot.job["1"].request.gpus, snapshot.job["1"].request.gpus_per_node) == (2, 2)
+    assert (
+        snapshot.jobs_by_id["1"].original_request.gpus,
+        snapshot.jobs_by_id["1"].original_request.gpus_per_node,
+    ) == (2, 2)
 
 
 def test_records_forged_for_all_jobs_of_another_user_hide_none_of_them() -> None:
@@ -97,7 +102,7 @@ def test_records_forged_for_all_jobs_of_another_user_hide_none_of_them() -> None
     snapshot, _ = observed(poser, *waiting, *started)
     assert (len(snapshot.jobs), snapshot.set_aside) == (121, ())
     for job in started:
-        assert snapshot.job[str(job.number)].shares[0].resources.memory == 1000
+        assert snapshot.jobs_by_id[str(job.number)].allocations[0].resources.memory == 1000
     assert {job.user for job in snapshot.jobs if job.id != "1"} == {"bob"}
 
 
@@ -105,7 +110,7 @@ def test_records_forged_for_all_jobs_of_another_user_hide_none_of_them() -> None
 def test_a_job_that_poses_as_itself_is_read_from_its_first_byte(others: int) -> None:
     forged = running(1, fields=ON_N1 | {"Mem": "9"}).text()
     snapshot, _ = observed(*crowd(running(1, arguments=f"\n{forged}" * 20), others=others))
-    assert (snapshot.job["1"].shares[0].resources.memory, snapshot.set_aside) == (1000, ())
+    assert (snapshot.jobs_by_id["1"].allocations[0].resources.memory, snapshot.set_aside) == (1000, ())
 
 
 def test_a_job_that_poses_as_itself_where_its_number_stands_for_others_too_is_the_one_set_aside() -> None:
@@ -127,15 +132,15 @@ def test_a_job_whose_text_is_longer_than_slurm_should_take_is_set_aside() -> Non
 
 def test_a_layout_is_read_once_for_each_run() -> None:
     slurm = FakeSlurm([running(1)], [FakeNode("n1"), FakeNode("n2")])
-    backend = SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0)
+    backend = SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0)
     backend.observe()
     assert slurm.asked[-1] == "show job 1"
     slurm.asked.clear()
-    assert backend.observe().job["1"].shares[0].indices == (3,)
+    assert backend.observe().jobs_by_id["1"].allocations[0].indices == (3,)
     assert slurm.asked == ["show node", "squeue"]
     again = {"StartTime": "2026-11-21T02:00:00", "GRES": "gpu:v100:1(IDX:5)"}
     slurm.jobs[1].fields |= again
-    assert backend.observe().job["1"].shares[0].indices == (5,)
+    assert backend.observe().jobs_by_id["1"].allocations[0].indices == (5,)
 
 
 @pytest.mark.parametrize("others", [0, MANY])
@@ -147,7 +152,7 @@ def test_how_many_tasks_may_run_at_once_is_known_once_each_task_is_a_job_of_its_
     together = [FakeJob(21, array="20_1"), FakeJob(20, array="20_2-3%1")]
     free = [FakeJob(31, array="30_1"), FakeJob(30, array="30_2")]
     snapshot, _ = observed(*crowd(started, *waiting, *together, *free, others=others))
-    throttles = {name: snapshot.job[name].throttle for name in snapshot.job if "_" in name}
+    throttles = {name: snapshot.jobs_by_id[name].throttle for name in snapshot.jobs_by_id if "_" in name}
     assert throttles == dict.fromkeys(("9_1", "9_2", "9_3"), 2) | dict.fromkeys(
         ("20_1", "20_2", "20_3"), 1
     ) | dict.fromkeys(("30_1", "30_2"))
@@ -155,42 +160,44 @@ def test_how_many_tasks_may_run_at_once_is_known_once_each_task_is_a_job_of_its_
 
 def test_a_changed_number_of_tasks_at_once_counts_from_the_next_look_on() -> None:
     slurm = FakeSlurm([FakeJob(12, array="9_2", throttle=1), FakeJob(9, array="9_3", throttle=1)], [FakeNode("n1")])
-    backend = SlurmBackend(Commands(5, run=slurm), CommandSource(), lambda: 1000.0)
-    assert backend.observe().job["9_2"].throttle == 1
+    backend = SlurmBackend(Commands(5, runner=slurm), CommandSource(), lambda: 1000.0)
+    assert backend.observe().jobs_by_id["9_2"].throttle == 1
     for job in slurm.jobs.values():
         job.throttle = 4
-    assert backend.observe().job["9_2"].throttle == 4
+    assert backend.observe().jobs_by_id["9_2"].throttle == 4
 
 
 def test_a_job_that_ends_between_the_two_commands_is_gone() -> None:
     slurm = FakeSlurm([running(1), FakeJob(2)])
 
-    def run(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def run(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         answer = slurm(argv, given, timeout, env)
         slurm.jobs.pop(1, None)
         return answer
 
-    jobs, left = jobs_now(Commands(5, run=run), {"1", "2"})
+    jobs, left = read_jobs(Commands(5, runner=run), {"1", "2"})
     assert (sorted(jobs), left) == (["2"], ())
 
 
 def test_a_controller_that_stops_answering_is_not_a_job_that_is_gone() -> None:
     slurm = FakeSlurm([running(1)])
 
-    def run(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def run(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         answer = slurm(argv, given, timeout, env)
         if not given:
             return answer
-        unanswered = re.sub(r"(?m)^JobId=.*\n", "", answer.out)
-        return Answer(1, unanswered, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+        unanswered = re.sub(r"(?m)^JobId=.*\n", "", answer.stdout)
+        return CommandResult(
+            1, unanswered, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
+        )
 
     with pytest.raises(BackendError):
-        jobs_now(Commands(5, run=run), {"1"})
+        read_jobs(Commands(5, runner=run), {"1"})
 
 
 def test_jobs_are_read_anew_with_those_that_exist_and_cannot_be_read() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(2, wckey="x" * 2000), FakeJob(5, array="5_3-4")])
-    jobs, left = jobs_now(Commands(5, run=slurm), {"1", "2", "5_3", "77"})
+    jobs, left = read_jobs(Commands(5, runner=slurm), {"1", "2", "5_3", "77"})
     assert (sorted(jobs), [one.job for one in left]) == (["1", "5_3"], ["2"])
 
 
@@ -200,15 +207,15 @@ class Changing:
     def __init__(self, slurm: FakeSlurm, change: Callable[[FakeSlurm], object]) -> None:
         self.slurm, self.change, self.asked = slurm, change, 0
 
-    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+    def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
         if argv[0] == "scontrol" and "job" in " ".join([*argv, given]):
             self.asked += 1
             if self.asked == 1:
                 self.change(self.slurm)
         return self.slurm(argv, given, timeout, env)
 
-    def observed(self, jobs: TextJobs) -> Snapshot:
-        return SlurmBackend(Commands(5, run=self), CommandSource(jobs), lambda: 1000.0).observe()
+    def observed(self, jobs: CommandJobReader) -> Snapshot:
+        return SlurmBackend(Commands(5, runner=self), CommandSource(jobs), lambda: 1000.0).observe()
 
 
 def waits_again(slurm: FakeSlurm) -> None:
@@ -224,24 +231,24 @@ def test_a_job_that_changes_between_the_table_and_the_texts_is_read_once_more(
     change: Callable[[FakeSlurm], None], state: str, nodes: tuple[str, ...]
 ) -> None:
     slurm = Changing(FakeSlurm([running(1), running(2)], [FakeNode("n1"), FakeNode("n2")]), change)
-    snapshot = slurm.observed(TextJobs())
-    assert (snapshot.set_aside, snapshot.job["1"].state, snapshot.job["1"].nodes) == ((), state, nodes)
-    assert snapshot.job["2"].nodes == ("n1",)
+    snapshot = slurm.observed(CommandJobReader())
+    assert (snapshot.set_aside, snapshot.jobs_by_id["1"].state, snapshot.jobs_by_id["1"].nodes) == ((), state, nodes)
+    assert snapshot.jobs_by_id["2"].nodes == ("n1",)
 
 
 def test_a_job_that_ends_between_the_table_and_the_texts_is_in_neither_list() -> None:
     slurm = Changing(FakeSlurm([running(1), running(2)], [FakeNode("n1")]), lambda slurm: slurm.jobs.pop(1))
-    snapshot = slurm.observed(TextJobs())
-    assert (snapshot.set_aside, sorted(snapshot.job)) == ((), ["2"])
+    snapshot = slurm.observed(CommandJobReader())
+    assert (snapshot.set_aside, sorted(snapshot.jobs_by_id)) == ((), ["2"])
 
 
 def test_a_record_that_is_never_understood_costs_a_second_look_only_once() -> None:
     class Spoilt(Changing):
-        def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> Answer:
+        def __call__(self, argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
             answer = super().__call__(argv, given, timeout, env)
-            return replace(answer, raw=answer.data.replace(b" UserId=", b" Owner="))
+            return replace(answer, raw_stdout=answer.stdout_bytes.replace(b" UserId=", b" Owner="))
 
-    slurm, jobs, asked = Spoilt(FakeSlurm([running(1)], [FakeNode("n1")]), lambda _: None), TextJobs(), []
+    slurm, jobs, asked = Spoilt(FakeSlurm([running(1)], [FakeNode("n1")]), lambda _: None), CommandJobReader(), []
     for _ in range(3):
         assert [one.job for one in slurm.observed(jobs).set_aside] == ["1"]
         asked.append(slurm.asked - sum(asked))
@@ -253,15 +260,15 @@ def test_memory_is_asked_of_the_record_where_the_table_does_not_tell() -> None:
     fields = {"MinMemoryCPU": "2000M", "NumCPUs": "1", "ReqTRES": "cpu=1,mem=2000M,node=1"}
     asked = {"TresPerJob": "gres/gpu:2", "CpusPerTres": "gres/gpu:3"}
     snapshot, slurm = observed(FakeJob(1, fields=fields, asked=asked))
-    assert snapshot.job["1"].request.memory == 12_000
+    assert snapshot.jobs_by_id["1"].original_request.memory == 12_000
     assert "show job 1" in slurm.asked
 
 
 def test_gpus_without_files_are_counted() -> None:
-    assert parse("gpu:v100(CNT:2)") == (Gres("gpu", "v100", 2),)
-    assert parse("gpu:v100:3(CNT:2),gpu(CNT:1)") == (Gres("gpu", "v100", 2), Gres("gpu", "", 1))
+    assert parse_gres("gpu:v100(CNT:2)") == (Gres("gpu", "v100", 2),)
+    assert parse_gres("gpu:v100:3(CNT:2),gpu(CNT:1)") == (Gres("gpu", "v100", 2), Gres("gpu", "", 1))
     snapshot, _ = observed(running(1, fields=ON_N1 | {"GRES": "gpu:v100(CNT:2)"}))
-    [share] = snapshot.job["1"].shares
+    [share] = snapshot.jobs_by_id["1"].allocations
     assert (share.resources.gpus, share.gpu_type, share.indices) == (2, "v100", ())
 
 
@@ -278,14 +285,14 @@ class TestCost:
         ],
     )
     def test_arguments_of_half_a_megabyte_cost_milliseconds(self, arguments: str) -> None:
-        commands = Commands(5, run=FakeSlurm([running(1, arguments=arguments)]))
-        [row] = rows(commands).values()
+        commands = Commands(5, runner=FakeSlurm([running(1, arguments=arguments)]))
+        [row] = read_squeue(commands).values()
         data = running(1, arguments=arguments).text().encode()
         start = time.perf_counter()
-        layout_of(data, 0, row)
+        parse_details(data, 0, row)
         assert time.perf_counter() - start < 0.005
         start = time.perf_counter()
-        TextJobs().records(commands)
+        CommandJobReader().read_records(commands)
         assert time.perf_counter() - start < 1.0
 
     @pytest.mark.parametrize(
@@ -294,8 +301,8 @@ class TestCost:
     )
     def test_a_list_of_gres_takes_time_in_proportion_to_its_length(self, text: str) -> None:
         start = time.perf_counter()
-        with suppress(NotUnderstoodError):
-            parse(text)
+        with suppress(SlurmParseError):
+            parse_gres(text)
         assert time.perf_counter() - start < 0.1
 
     @pytest.mark.parametrize(
@@ -304,8 +311,8 @@ class TestCost:
     def test_a_hostlist_stands_for_no_more_names_than_are_wanted(self, text: str) -> None:
         tracemalloc.start()
         start = time.perf_counter()
-        with pytest.raises(NotUnderstoodError):
-            expand(text, 2000)
+        with pytest.raises(SlurmParseError):
+            expand_hostlist(text, 2000)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert (time.perf_counter() - start < 0.1, peak < 5_000_000) == (True, True)
@@ -330,9 +337,11 @@ def test_hostile_text_in_every_owned_field_gives_the_same_job_or_one_that_is_set
     job = running(1, fields=ON_N1 | {"Network": network}, arguments=arguments, submitted_on=host[:300], **own)
     hostile, _ = observed(job, running(2, user="bob"))
     honest, _ = observed(running(1), running(2, user="bob"))
-    assert hostile.job["2"] == honest.job["2"]
-    if "1" in hostile.job:
-        seen = replace(hostile.job["1"], name="train", comment="", account="vision", hints=honest.job["1"].hints)
-        assert seen == honest.job["1"]
+    assert hostile.jobs_by_id["2"] == honest.jobs_by_id["2"]
+    if "1" in hostile.jobs_by_id:
+        seen = replace(
+            hostile.jobs_by_id["1"], name="train", comment="", account="vision", hints=honest.jobs_by_id["1"].hints
+        )
+        assert seen == honest.jobs_by_id["1"]
     else:
         assert [left.job for left in hostile.set_aside] == ["1"]

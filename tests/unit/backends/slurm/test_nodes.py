@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from slurmsched.backends.slurm.nodes import node_of, node_state
+from slurmsched.backends.slurm.cluster import parse_node, parse_node_state
 from slurmsched.model import NodeState
 
 UP, DRAINED, DOWN = NodeState.UP, NodeState.DRAINED, NodeState.DOWN
@@ -39,12 +39,12 @@ UP, DRAINED, DOWN = NodeState.UP, NodeState.DRAINED, NodeState.DOWN
     ],
 )
 def test_a_node_takes_new_jobs_only_where_slurm_would_start_them(text: str, state: NodeState) -> None:
-    assert node_state(text) is state
+    assert parse_node_state(text) is state
 
 
 def used(gres: str, gres_used: str, alloc: str = "") -> list[int]:
     line = f"NodeName=n1 CPUTot=8 RealMemory=1000 Gres={gres} GresUsed={gres_used} State=MIXED AllocTRES={alloc}"
-    return [gpu.used for gpu in node_of(line).gpus]
+    return [gpu.used for gpu in parse_node(line).gpus]
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_each_gpu_is_used_as_far_as_slurm_says(gres: str, gres_used: str, alloc:
 
 
 def test_specialised_cpus_and_memory_are_not_handed_out() -> None:
-    node = node_of("NodeName=n1 CPUEfctv=60 CPUTot=64 RealMemory=1000 MemSpecLimit=100 State=IDLE")
+    node = parse_node("NodeName=n1 CPUEfctv=60 CPUTot=64 RealMemory=1000 MemSpecLimit=100 State=IDLE")
     assert (node.total.cpus, node.total.memory) == (60, 900)
 
 
 def test_a_reason_cannot_pass_for_a_state() -> None:
-    node = node_of(
+    node = parse_node(
         "NodeName=n1 CPUTot=8 RealMemory=1000 State=IDLE+DRAIN Weight=3 "
         "Reason=fan = bad State=IDLE Weight=9 [root@2026-11-21T01:21:28] Comment=State=IDLE"
     )
@@ -78,16 +78,16 @@ def test_a_reason_cannot_pass_for_a_state() -> None:
 
 
 def test_devices_without_files_are_counted_on_the_node() -> None:
-    found = node_of("NodeName=n1 CPUTot=8 RealMemory=100 Gres=gpu:v100:4 GresUsed=gpu:v100:2(CNT:2) State=MIXED")
+    found = parse_node("NodeName=n1 CPUTot=8 RealMemory=100 Gres=gpu:v100:4 GresUsed=gpu:v100:2(CNT:2) State=MIXED")
     assert [gpu.idle for gpu in found.gpus] == [False, False, True, True]
 
 
 def test_a_reason_full_of_blanks_costs_milliseconds() -> None:
     start = time.perf_counter()
-    assert node_of(f"NodeName=n1 State=DOWN Reason=x{' ' * 200_000}y [root@now]").reason.endswith("y")
+    assert parse_node(f"NodeName=n1 State=DOWN Reason=x{' ' * 200_000}y [root@now]").reason.endswith("y")
     assert time.perf_counter() - start < 0.1
 
 
 @pytest.mark.parametrize("text", ["Reason=moved to ReservationName=old [root@2026]", "Comment=see ReservationName=x"])
 def test_a_reservation_in_what_people_write_of_a_node_is_none_of_it(text: str) -> None:
-    assert node_of(f"NodeName=n1 CPUTot=24 RealMemory=1000 State=IDLE {text}").reservation == ""
+    assert parse_node(f"NodeName=n1 CPUTot=24 RealMemory=1000 State=IDLE {text}").reservation == ""

@@ -9,7 +9,7 @@ import pytest
 
 from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
-from slurmsched.backends.slurm.errors import PyslurmError
+from slurmsched.backends.slurm.errors import PyslurmUnavailableError
 from tests.unit.backends.slurm.pyslurm_cluster import NOW, PyslurmCluster, fake_running, pyslurm_job, running
 from tests.unit.fake_slurm import FakeJob
 
@@ -137,13 +137,13 @@ class TestPauses:
 
     def test_what_was_asked_is_still_known_afterwards(self, busy: PyslurmCluster) -> None:
         backend = busy.backend()
-        known = backend.observe().job["1"]
+        known = backend.observe().jobs_by_id["1"]
         busy.shown["end"] = "SIGKILL"
         assert starts(busy, backend, 1) == [True]
         busy.shown["end"] = ""
         busy.now = NOW + 100
         busy.slurm.asked.clear()
-        assert backend.observe().job["1"] == known
+        assert backend.observe().jobs_by_id["1"] == known
         assert "squeue" not in busy.slurm.asked
 
 
@@ -215,7 +215,7 @@ def test_where_it_does_not_fit_and_is_demanded_that_is_an_error(
     busy: PyslurmCluster, shown: dict[str, str], said: str
 ) -> None:
     busy.shown |= shown
-    with pytest.raises(PyslurmError, match=said):
+    with pytest.raises(PyslurmUnavailableError, match=said):
         busy.backend(demanded=True).observe()
 
 

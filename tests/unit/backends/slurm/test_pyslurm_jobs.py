@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from slurmsched.backends.slurm.cluster import SlurmctldConfiguration
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.partitions import Configuration
 from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
-from slurmsched.model import Code, Operation, Reason, Result, Verb
+from slurmsched.model import Operation, Reason, ReasonCode, Result, Verb
 from tests.unit.backends.slurm.pyslurm_cluster import (
     NOW,
     PyslurmCluster,
@@ -37,7 +37,7 @@ def test_both_ways_see_the_same_cluster(cluster: PyslurmCluster) -> None:
     seen = backend.observe()
     assert (backend.name, len(backend.remarks)) == ("slurm (pyslurm)", 1)
     assert seen == cluster.by_commands()
-    assert [(share.node, share.indices) for share in seen.job["2"].shares] == [("n1", (0, 1))]
+    assert [(share.node, share.indices) for share in seen.jobs_by_id["2"].allocations] == [("n1", (0, 1))]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_waiting_job_reads_the_same_either_way(
     cluster: PyslurmCluster, shown: dict[str, Any], fake: dict[str, Any]
 ) -> None:
     job = cluster.read(pyslurm_job(1, **shown), FakeJob(1, user="root", **fake))
-    assert job == cluster.by_commands().job["1"]
+    assert job == cluster.by_commands().jobs_by_id["1"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_running_job_reads_the_same_either_way(
 ) -> None:
     cluster.occupied()
     job = cluster.read(running(1, **shown), fake_running(1, **fake))
-    assert job == cluster.by_commands().job["1"]
+    assert job == cluster.by_commands().jobs_by_id["1"]
     assert remarks(cluster) == ()
 
 
@@ -140,11 +140,13 @@ class TestRequests:
         amounts = "cpu=6,mem=1000M,node=1,gres/gpu=2"
         fake = FakeJob(1, user="root", asked=asked, fields={"ReqTRES": amounts})
         job = cluster.read(pyslurm_job(1), fake)
-        assert job == cluster.by_commands().job["1"]
-        assert job.request.gpus == gpus
+        assert job == cluster.by_commands().jobs_by_id["1"]
+        assert job.original_request.gpus == gpus
 
     def test_it_is_told_also_where_accounting_tracks_no_gpus(self, cluster: PyslurmCluster) -> None:
-        assert cluster.read(pyslurm_job(1, requested_tres={"cpu": 6, "mem": 1000, "node": 1})).request.gpus == 2
+        assert (
+            cluster.read(pyslurm_job(1, requested_tres={"cpu": 6, "mem": 1000, "node": 1})).original_request.gpus == 2
+        )
 
     def test_squeue_is_asked_once_for_each_request(self, cluster: PyslurmCluster) -> None:
         fake = FakeJob(1, user="root")
@@ -154,7 +156,7 @@ class TestRequests:
         for change in ({}, {}, {"requested_tres": {"cpu": 6, "mem": 1000, "node": 1, "gres/gpu": 4}}):
             cluster.shown["jobs"][0] |= change
             cluster.slurm.asked.clear()
-            gpus = backend.observe().job["1"].request.gpus
+            gpus = backend.observe().jobs_by_id["1"].original_request.gpus
             found.append((cluster.slurm.asked.count("squeue") > 0, gpus))
             fake.asked = {"TresPerNode": "gres/gpu:v100:4"}
         assert found == [(True, 2), (False, 2), (True, 4)]
@@ -164,9 +166,9 @@ class TestRequests:
         fake = FakeJob(1, user="root")
         cluster.holds((pyslurm_job(1, gres_per_node={"gres/gpu:v100": 2}), fake))
         backend = cluster.backend()
-        assert backend.observe().job["1"].request.gpu_type == "v100"
+        assert backend.observe().jobs_by_id["1"].original_request.gpu_type == "v100"
         cluster.shown["jobs"][0]["gres_per_node"], fake.asked = {"gres/gpu:k80": 2}, {"TresPerNode": "gres/gpu:k80:2"}
-        assert backend.observe().job["1"].request.gpu_type == "k80"
+        assert backend.observe().jobs_by_id["1"].original_request.gpu_type == "k80"
 
     @pytest.mark.parametrize("asked", ["TresPerJob", "TresPerTask"])
     def test_another_type_that_pyslurm_does_not_show_is_asked_for_at_every_poll(
@@ -175,9 +177,9 @@ class TestRequests:
         fake = FakeJob(1, user="root", asked={asked: "gres/gpu:v100:2"})
         cluster.holds((pyslurm_job(1), fake))
         backend = cluster.backend()
-        assert backend.observe().job["1"].request.gpu_type == "v100"
+        assert backend.observe().jobs_by_id["1"].original_request.gpu_type == "v100"
         fake.asked = {asked: "gres/gpu:k80:2"}
-        assert backend.observe().job["1"].request.gpu_type == "k80"
+        assert backend.observe().jobs_by_id["1"].original_request.gpu_type == "k80"
 
     @pytest.mark.parametrize(
         ("shown", "asked", "counted"),
@@ -199,10 +201,12 @@ class TestRequests:
         cluster.moving = True
         cluster.holds((pyslurm_job(1, **shown), fake))
         backend = cluster.backend()
-        assert backend.observe().job["1"].request == cluster.by_commands().job["1"].request
+        assert (
+            backend.observe().jobs_by_id["1"].original_request == cluster.by_commands().jobs_by_id["1"].original_request
+        )
         assert backend.remarks[1:] == ("1 job is read by commands, as it changed between two looks: 1",)
         cluster.moving, fake.asked = False, {"TresPerNode": "gres/gpu:v100:2"}
-        seen = backend.observe().job["1"].request
+        seen = backend.observe().jobs_by_id["1"].original_request
         assert (seen.gpus, seen.gpu_type, backend.remarks[1:]) == (2, "v100", ())
 
     @pytest.mark.parametrize(
@@ -314,7 +318,7 @@ def test_a_core_has_as_many_cpus_as_its_node_says(cluster: PyslurmCluster) -> No
     cluster.shown["nodes"] = [pyslurm_node("n1"), pyslurm_node("n2", threads_per_core=1)]
     there = layout("0-1,4", 1, "0") | layout("0-1,4", 1, "3", "n2")
     job = cluster.read(running(1, layout=there, cpus=9, num_nodes=2), fake_running(1))
-    assert [(share.node, share.resources.cpus, share.indices) for share in job.shares] == [
+    assert [(share.node, share.resources.cpus, share.indices) for share in job.allocations] == [
         ("n1", 6, (0,)),
         ("n2", 3, (3,)),
     ]
@@ -363,9 +367,9 @@ class TestArrays:
             (pyslurm_job(9, array_id=9, array_tasks_waiting="0,2"), FakeJob(9, user="root", array="9_0,2")),
             (pyslurm_job(10, array_id=9, array_task_id=1, **after), FakeJob(10, user="root", array="9_1")),
         )
-        configuration = Configuration("mini", "25.11.7", "slurm")
+        configuration = SlurmctldConfiguration("mini", "25.11.7", "slurm")
         source = PyslurmSource(lambda: NOW, 1024)
-        view = source.view(Commands(60, run=cluster), configuration, around=False)
+        view = source.read(Commands(60, runner=cluster), configuration, with_partitions=False)
         assert [one.job.id for one in view.jobs] == ["9_0", "9_2", "9_1"]
 
     def test_an_array_of_which_every_task_has_its_own_record_is_no_job_more(self, cluster: PyslurmCluster) -> None:
@@ -378,7 +382,7 @@ class TestArrays:
     def test_task_0_runs_under_its_name(self, cluster: PyslurmCluster) -> None:
         cluster.occupied()
         job = cluster.read(running(10, array_id=9), replace(fake_running(10), array="9_0"))
-        assert job == cluster.by_commands().job["9_0"]
+        assert job == cluster.by_commands().jobs_by_id["9_0"]
 
     def test_a_finished_array_whose_task_may_be_0_or_none_is_read_by_commands(self, cluster: PyslurmCluster) -> None:
         fake = FakeJob(9, user="root", array="9_4294967294", state="CANCELLED")
@@ -407,7 +411,7 @@ def test_changes_go_by_commands(cluster: PyslurmCluster) -> None:
     cluster.holds((pyslurm_job(1, nice=5), FakeJob(1, user="root", nice=5)))
     backend = cluster.backend()
     backend.observe()
-    nice = Operation(Verb.PRIORITIZE, "1", Reason(Code.RANK), 5, 0)
-    hold = Operation(Verb.HOLD, "1", Reason(Code.TAKE_OVER))
+    nice = Operation(Verb.PRIORITIZE, "1", Reason(ReasonCode.RANK), 5, 0)
+    hold = Operation(Verb.HOLD, "1", Reason(ReasonCode.TAKE_OVER))
     assert [outcome.result for outcome in backend.execute([nice, hold])] == [Result.DONE, Result.DONE]
     assert cluster.slurm.ran == ["update JobId=1 Nice=0", "hold 1"]

@@ -30,8 +30,8 @@ class TestGpus:
             (running(2, layout=other, allocated_tres={**had, "gres/gpu": 1}), fake_running(2)),
         )
         seen = cluster.backend().observe()
-        assert [gpu.index for gpu in seen.node["n1"].gpus if not gpu.idle] == [1, 5, 7]
-        assert [gpu.index for gpu in seen.node["n2"].gpus if not gpu.idle] == []
+        assert [gpu.index for gpu in seen.nodes_by_name["n1"].gpus if not gpu.idle] == [1, 5, 7]
+        assert [gpu.index for gpu in seen.nodes_by_name["n2"].gpus if not gpu.idle] == []
         assert asked_nodes(cluster) == []
 
     @pytest.mark.parametrize(
@@ -78,7 +78,9 @@ class TestGpus:
         cluster.shown["nodes"][0]["configured_gres"] |= configured
         seen = cluster.backend().observe()
         assert asked_nodes(cluster) == ["show node"]
-        assert seen.node["n1"].used == Resources(2, 6, 1000), "a job that is hidden, or not quite ended, has them"
+        assert seen.nodes_by_name["n1"].used == Resources(2, 6, 1000), (
+            "a job that is hidden, or not quite ended, has them"
+        )
 
     @pytest.mark.parametrize("count", [2, 26])
     def test_however_many_they_are_read_by_one_query(self, cluster: PyslurmCluster, count: int) -> None:
@@ -139,7 +141,7 @@ def test_states_are_slurms_words(cluster: PyslurmCluster, state: str | None, exp
 )
 def test_what_a_node_has_for_jobs(cluster: PyslurmCluster, shown: dict[str, Any], total: Resources) -> None:
     cluster.shown["nodes"] = [pyslurm_node("n1", **shown)]
-    assert cluster.backend().observe().node["n1"].total == total
+    assert cluster.backend().observe().nodes_by_name["n1"].total == total
 
 
 def test_a_weight_of_0_comes_as_none(cluster: PyslurmCluster) -> None:
@@ -164,7 +166,7 @@ def test_a_weight_of_0_comes_as_none(cluster: PyslurmCluster) -> None:
 )
 def test_partitions(cluster: PyslurmCluster, shown: dict[str, Any], field: str, expected: object) -> None:
     cluster.shown["partitions"][0] |= shown
-    assert getattr(cluster.backend().observe().partition["gpu"], field) == expected
+    assert getattr(cluster.backend().observe().partitions_by_name["gpu"], field) == expected
 
 
 def test_reservations_without_end_or_names(cluster: PyslurmCluster) -> None:

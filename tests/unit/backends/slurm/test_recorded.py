@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import BackendError, NotPermittedError, UnreachableError
-from slurmsched.backends.slurm import layouts
-from slurmsched.backends.slurm.associations import associations_of
-from slurmsched.backends.slurm.errors import NoConfigurationError, explained
-from slurmsched.backends.slurm.jobs import SeenJob
-from slurmsched.backends.slurm.nodes import node_of
-from slurmsched.backends.slurm.partitions import configuration_of, partition_of, reservation_of
-from slurmsched.backends.slurm.requests import Form
+from slurmsched.backends.slurm import job_details
+from slurmsched.backends.slurm.accounting import parse_associations
+from slurmsched.backends.slurm.cluster import parse_configuration, parse_node, parse_partition, parse_reservation
+from slurmsched.backends.slurm.errors import NoConfigurationError, error_from_stderr
+from slurmsched.backends.slurm.jobs import ParsedJob
+from slurmsched.backends.slurm.requests import RequestForm
 from slurmsched.model import Association, Hold, Job, JobState, Node, NodeState
 from tests.unit.backends.slurm.replaying import jobs_in
 
@@ -30,7 +29,7 @@ def text(release: str, name: str) -> str:
     return (RECORDED / release / name).read_text(encoding="utf-8")
 
 
-def seen(release: str) -> dict[str, SeenJob]:
+def seen(release: str) -> dict[str, ParsedJob]:
     return {one.job.id: one for one in jobs_in(RECORDED / release)}
 
 
@@ -40,7 +39,7 @@ def jobs(release: str) -> dict[str, Job]:
 
 
 def nodes(release: str) -> dict[str, Node]:
-    found = [node_of(line) for line in text(release, "show_node.txt").splitlines()]
+    found = [parse_node(line) for line in text(release, "show_node.txt").splitlines()]
     return {node.name: node for node in found}
 
 
@@ -50,7 +49,7 @@ def test_every_job_makes_sense(release: str) -> None:
 
 def test_a_single_job_has_the_gpus_that_slurm_gave_it(release: str) -> None:
     single = jobs(release)["single"]
-    [share] = single.shares
+    [share] = single.allocations
     assert (single.state, single.user, single.account, single.time_limit) == (
         JobState.RUNNING,
         "alice",
@@ -63,31 +62,35 @@ def test_a_single_job_has_the_gpus_that_slurm_gave_it(release: str) -> None:
 
 def test_a_gang_has_equal_shares_on_both_nodes(release: str) -> None:
     gang = jobs(release)["gang"]
-    request = gang.request
+    request = gang.original_request
     assert (request.gpus, request.gpus_per_node, request.nodes, request.cpus) == (16, 8, 2, 48)
-    assert {share.resources for share in gang.shares} == {gang.shares[0].resources}
-    assert [share.indices for share in gang.shares] == [tuple(range(8))] * 2
+    assert {share.resources for share in gang.allocations} == {gang.allocations[0].resources}
+    assert [share.indices for share in gang.allocations] == [tuple(range(8))] * 2
 
 
 def test_a_job_that_asked_for_gpus_in_total_may_be_split_unevenly(release: str) -> None:
     split_up = jobs(release)["split"]
-    assert (split_up.request.gpus, split_up.request.gpus_per_node, split_up.request.tasks) == (4, None, 4)
-    assert sorted(share.resources.gpus for share in split_up.shares) == [1, 3]
+    assert (
+        split_up.original_request.gpus,
+        split_up.original_request.gpus_per_node,
+        split_up.original_request.tasks,
+    ) == (4, None, 4)
+    assert sorted(share.resources.gpus for share in split_up.allocations) == [1, 3]
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        ("single", Form(per_node=True)),
-        ("gang", Form(per_node=True, tasks_per_node=True)),
-        ("four", Form(per_job=True)),
-        ("split", Form(per_job=True, per_task=True)),
-        ("pernode", Form(per_node=True, cpus_per_gpu=True, memory_per_gpu=True)),
-        ("requeue", Form(per_node=True, requeued=True)),
+        ("single", RequestForm(per_node=True)),
+        ("gang", RequestForm(per_node=True, tasks_per_node=True)),
+        ("four", RequestForm(per_job=True)),
+        ("split", RequestForm(per_job=True, per_task=True)),
+        ("pernode", RequestForm(per_node=True, cpus_per_gpu=True, memory_per_gpu=True)),
+        ("requeue", RequestForm(per_node=True, requeued=True)),
     ],
 )
-def test_the_form_of_a_request_is_seen(release: str, name: str, form: Form) -> None:
-    assert next(one.form for one in seen(release).values() if one.job.name == name) == form
+def test_the_form_of_a_request_is_seen(release: str, name: str, form: RequestForm) -> None:
+    assert next(one.request_form for one in seen(release).values() if one.job.name == name) == form
 
 
 @pytest.mark.parametrize(
@@ -122,12 +125,12 @@ def test_parts_of_a_heterogeneous_job_are_named_as_squeue_names_them(release: st
 
 
 def test_only_an_exclusive_job_is_exclusive(release: str) -> None:
-    assert [name for name, job in jobs(release).items() if job.request.exclusive] == ["exclusive"]
+    assert [name for name, job in jobs(release).items() if job.original_request.exclusive] == ["exclusive"]
 
 
 def test_shards_are_neither_gpus_nor_nothing(release: str) -> None:
     shards = jobs(release)["shard-a"]
-    assert (shards.request.gpus, shards.request.shards, shards.shares[0].shards) == (0, 4, 4)
+    assert (shards.original_request.gpus, shards.original_request.shards, shards.allocations[0].shards) == (0, 4, 4)
 
 
 def test_an_interactive_job_is_not_a_batch_job(release: str) -> None:
@@ -164,9 +167,9 @@ def test_nodes_have_what_slurm_may_hand_out(release: str) -> None:
 def test_what_is_taken_on_a_node_is_what_its_running_jobs_have(release: str) -> None:
     """Suspended jobs give back their CPUs, completing ones all they had: both are left out where they are."""
     found, running = nodes(release), [one.job for one in seen(release).values()]
-    odd = {share.node for job in running if job.state is not JobState.RUNNING for share in job.shares}
+    odd = {share.node for job in running if job.state is not JobState.RUNNING for share in job.allocations}
     for node in found.values():
-        shares = [share for job in running for share in job.shares if share.node == node.name]
+        shares = [share for job in running for share in job.allocations if share.node == node.name]
         whole = {index for share in shares if not share.shards for index in share.indices}
         cut = {index for share in shares if share.shards for index in share.indices}
         if node.name not in odd:
@@ -188,31 +191,36 @@ def test_drained_and_lost_nodes_take_nothing_new(release: str) -> None:
 
 
 def test_partitions_and_reservations_name_their_nodes(release: str) -> None:
-    gpu, _ = (partition_of(line) for line in text(release, "show_partition.txt").splitlines())
+    gpu, _ = (parse_partition(line) for line in text(release, "show_partition.txt").splitlines())
     assert (gpu.name, gpu.default, gpu.up, gpu.max_time) == ("gpu", True, True, None)
     assert "v100-3" in gpu.nodes
-    reservations = {r.name: r for r in map(reservation_of, text(release, "show_reservation.txt").splitlines())}
+    reservations = {r.name: r for r in map(parse_reservation, text(release, "show_reservation.txt").splitlines())}
     assert reservations["maint"].nodes == {"v100-1", "v100-2"}
     assert reservations["synsched_1"].users == {"alice", "bob"}
     assert reservations["maint"].end - reservations["maint"].start == 4 * 3600
 
 
 def test_the_configuration_tells_who_slurm_is(release: str) -> None:
-    found = configuration_of(text(release, "show_config.txt"))
+    found = parse_configuration(text(release, "show_config.txt"))
     assert (found.cluster, found.slurm_user) == ("mini", "slurm")
     assert found.release.startswith(SERIES[release])
 
 
 def test_layouts_read_at_once_are_those_of_single_jobs(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = seen(release)
-    monkeypatch.setattr(layouts, "_FEW", 0)
+    monkeypatch.setattr(job_details, "_MAX_SINGLE_QUERIES", 0)
     assert seen(release) == one_by_one
 
 
 def test_text_that_poses_as_fields_and_as_a_record_stays_text(release: str) -> None:
     [job] = [one.job for one in seen(release).values() if one.job.name.startswith("posing")]
-    assert (job.user, job.request.gpus, job.request.gpu_type, job.request.memory) == ("carol", 1, "k80", 21_333)
-    [share] = job.shares
+    assert (job.user, job.original_request.gpus, job.original_request.gpu_type, job.original_request.memory) == (
+        "carol",
+        1,
+        "k80",
+        21_333,
+    )
+    [share] = job.allocations
     assert (share.resources.gpus, share.resources.cpus, share.gpu_type) == (1, 1, "k80")
     assert share.node.startswith("k80-")
     assert job.comment.startswith("x\nJobId=1 JobName=x UserId=root(0)")
@@ -231,13 +239,13 @@ def test_text_that_poses_as_fields_and_as_a_record_stays_text(release: str) -> N
     ],
 )
 def test_errors_are_told_apart_by_what_to_do_about_them(release: str, name: str, kind: type[BackendError]) -> None:
-    error = explained("scontrol", text(release, f"errors/{name}.txt"))
+    error = error_from_stderr("scontrol", text(release, f"errors/{name}.txt"))
     assert type(error) is kind
     assert "\n" not in str(error)
 
 
 def test_shares_are_read_with_the_accounts_they_hang_under(release: str) -> None:
-    found = associations_of(text(release, "sshare.txt"))
+    found = parse_associations(text(release, "sshare.txt"))
     assert found[:4] == (
         Association("root", shares=None),
         Association("root", "root", "root", 1),

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.backends.slurm.shards import counted_by_job
-from slurmsched.model import Gpu, Job, JobState, Request, Resources, Share
+from slurmsched.backends.slurm.cluster import count_shards_by_job
+from slurmsched.model import Gpu, Job, JobState, NodeAllocation, Request, Resources
 from tests.builders import job, node
 
 
 def part(number: int, device: int, shards: int, state: JobState = JobState.RUNNING) -> Job:
-    share = Share("n1", Resources(0, 1, 0), "v100", (device,), shards)
-    return replace(job(number, request=Request(shards=shards)), state=state, shares=(share,))
+    share = NodeAllocation("n1", Resources(0, 1, 0), "v100", (device,), shards)
+    return replace(job(number, request=Request(shards=shards)), state=state, allocations=(share,))
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def part(number: int, device: int, shards: int, state: JobState = JobState.RUNNI
 )
 def test_each_device_is_used_as_far_as_its_jobs_say(said: list[int], jobs: list[Job], expected: list[int]) -> None:
     gpus = tuple(Gpu(index, "v100", used, 10) for index, used in enumerate(said))
-    (found,) = counted_by_job([replace(node("n1", len(said)), gpus=gpus)], jobs)
+    (found,) = count_shards_by_job([replace(node("n1", len(said)), gpus=gpus)], jobs)
     assert [gpu.used for gpu in found.gpus] == expected

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import BackendError
-from slurmsched.backends.slurm.commands import Answer, Commands
-from slurmsched.backends.slurm.table import columns_query, rows
+from slurmsched.backends.slurm.commands import CommandResult, Commands
+from slurmsched.backends.slurm.squeue_table import columns_query, read_squeue
 from tests.unit.fake_slurm import FakeJob, FakeSlurm
 
 FORGED = FakeJob(2, user="root", state="RUNNING").text().rstrip()
@@ -16,27 +16,27 @@ FORGED = FakeJob(2, user="root", state="RUNNING").text().rstrip()
 
 def test_words_that_look_like_fields_or_records_stay_in_the_name_and_the_comment() -> None:
     job = FakeJob(1, name=f"x\n{FORGED}"[:1000], comment=f"a TresPerJob=gres/gpu:9\n{FORGED}"[:1000])
-    table = rows(Commands(5, run=FakeSlurm([job, FakeJob(2, user="bob")])))
+    table = read_squeue(Commands(5, runner=FakeSlurm([job, FakeJob(2, user="bob")])))
     assert {number: row.text("UserName") for number, row in table.items()} == {"1": "alice", "2": "bob"}
     assert (table["1"].text("Name"), table["1"].text("Comment")) == (job.name, job.comment)
 
 
 def test_characters_of_several_bytes_and_bytes_that_are_no_characters_do_not_move_a_column() -> None:
     job = FakeJob(1, name="学" * 300, comment="\udcff\udc80 ü")
-    row = rows(Commands(5, run=FakeSlurm([job])))["1"]
+    row = read_squeue(Commands(5, runner=FakeSlurm([job])))["1"]
     assert (row.text("Name"), row.text("Comment")) == ("学" * 300, "\ufffd\ufffd ü")
 
 
 def test_a_value_that_fills_its_column_is_asked_for_once_more_and_wider() -> None:
     nodes = ",".join(f"node{number}" for number in range(200))
     slurm = FakeSlurm([FakeJob(1, fields={"ExcNodeList": nodes}), FakeJob(2)])
-    table = rows(Commands(5, run=slurm))
+    table = read_squeue(Commands(5, runner=slurm))
     assert (table["1"].text("ExcNodes"), table["1"].too_long) == (nodes, frozenset())
     assert slurm.asked == ["squeue", "squeue"]
 
 
 def test_a_value_that_is_too_long_even_so_is_known_to_be_cut() -> None:
-    table = rows(Commands(5, run=FakeSlurm([FakeJob(1, wckey="x" * 2000), FakeJob(2)])))
+    table = read_squeue(Commands(5, runner=FakeSlurm([FakeJob(1, wckey="x" * 2000), FakeJob(2)])))
     assert (table["1"].too_long, table["2"].too_long) == ({"WCKey"}, frozenset())
 
 
@@ -49,13 +49,13 @@ def test_a_job_that_went_between_the_two_queries_is_left_as_it_was_seen() -> Non
             slurm.jobs.clear()
             return answer
 
-    assert rows(Commands(5, run=Going()))["1"].too_long == {"Feature"}
+    assert read_squeue(Commands(5, runner=Going()))["1"].too_long == {"Feature"}
 
 
 def test_slurm_22_05_has_the_excluded_nodes_in_its_short_form_only() -> None:
     slurm = FakeSlurm([FakeJob(1, fields={"ExcNodeList": "n[1-2]"}), FakeJob(2)])
     slurm.unknown_columns = frozenset({"ExcNodes", "Exclusive"})
-    table = rows(Commands(5, run=slurm))
+    table = read_squeue(Commands(5, runner=slurm))
     assert [table[number].text("ExcNodes") for number in "12"] == ["n[1-2]", ""]
 
 
@@ -63,24 +63,29 @@ def test_a_release_without_a_column_that_is_needed_is_an_error() -> None:
     slurm = FakeSlurm([FakeJob(1)])
     slurm.unknown_columns = frozenset({"tres-alloc"})
     with pytest.raises(BackendError, match="squeue does not know the columns tres-alloc"):
-        rows(Commands(5, run=slurm))
+        read_squeue(Commands(5, runner=slurm))
 
 
 @pytest.mark.parametrize("spoilt", [b"x", b"\n" * 9])
 def test_text_of_another_length_is_no_table(spoilt: bytes) -> None:
-    raw = FakeSlurm([FakeJob(1)])(columns_query(), "", 5, {}).data + spoilt
+    raw = FakeSlurm([FakeJob(1)])(columns_query(), "", 5, {}).stdout_bytes + spoilt
     with pytest.raises(BackendError, match="squeue prints records of another length"):
-        rows(
-            Commands(5, run=lambda *_: Answer(0, "", "squeue: error: Invalid job format specification: Exclusive", raw))
+        read_squeue(
+            Commands(
+                5,
+                runner=lambda *_: CommandResult(
+                    0, "", "squeue: error: Invalid job format specification: Exclusive", raw
+                ),
+            )
         )
 
 
 def test_jobs_asked_for_by_number_are_those_that_exist_and_the_tasks_of_arrays() -> None:
     slurm = FakeSlurm([FakeJob(1), FakeJob(5, array="5_4-9"), FakeJob(6, array="5_3"), FakeJob(8)])
-    assert sorted(rows(Commands(5, run=slurm), ["1", "5", "99"])) == ["1", "5", "6"]
-    assert rows(Commands(5, run=slurm), ["99"]) == {}
+    assert sorted(read_squeue(Commands(5, runner=slurm), ["1", "5", "99"])) == ["1", "5", "6"]
+    assert read_squeue(Commands(5, runner=slurm), ["99"]) == {}
     many = [str(number) for number in range(5, 900)]
-    assert sorted(rows(Commands(5, run=slurm), many)) == ["5", "6", "8"]
+    assert sorted(read_squeue(Commands(5, runner=slurm), many)) == ["5", "6", "8"]
 
 
 def test_asking_for_one_task_of_an_array_prints_no_wide_columns_for_the_thousands_of_others() -> None:
@@ -92,10 +97,10 @@ def test_asking_for_one_task_of_an_array_prints_no_wide_columns_for_the_thousand
         def __call__(self, argv, given, timeout, env):  # type: ignore[no-untyped-def]
             nonlocal printed
             answer = slurm(argv, given, timeout, env)
-            printed += len(answer.data)
+            printed += len(answer.stdout_bytes)
             return answer
 
-    table = rows(Commands(5, run=Counting()), ["6000"])
+    table = read_squeue(Commands(5, runner=Counting()), ["6000"])
     assert (len(table), table["6000"].text("WCKey"), table["6000"].too_long) == (200, "x" * 40, frozenset())
     assert printed < 200 * 12_000
 
@@ -107,11 +112,11 @@ def test_a_waiting_task_that_was_changed_by_itself_is_read_although_squeue_shows
 
     def squeue(argv, given, timeout, env):  # type: ignore[no-untyped-def]
         if "-r" in argv:
-            return Answer(0, tasks, "", tasks.encode())
+            return CommandResult(0, tasks, "", tasks.encode())
         return (apart if argv[-1] == "5_3" else combined)(argv, given, timeout, env)
 
     for ids in (None, ["5", "8"]):
-        table = rows(Commands(5, run=squeue), ids)
+        table = read_squeue(Commands(5, runner=squeue), ids)
         assert {number: row.text("ArrayTaskID") for number, row in table.items()} == {
             "5": "4,5,6",
             "6": "3",
@@ -131,8 +136,8 @@ def test_nobodys_words_change_a_column_that_is_not_his(
     hostile = FakeJob(
         1, name=name, comment=comment, account=account, wckey=wckey, submitted_on=host, fields={"Features": features}
     )
-    seen = rows(Commands(5, run=FakeSlurm([hostile, other])))
-    expected = rows(Commands(5, run=FakeSlurm([plain, other])))
+    seen = read_squeue(Commands(5, runner=FakeSlurm([hostile, other])))
+    expected = read_squeue(Commands(5, runner=FakeSlurm([plain, other])))
     owned = {"Name", "Comment", "Account", "WCKey", "AllocNodes", "Feature"}
     assert list(seen) == list(expected)
     assert seen["2"] == expected["2"]

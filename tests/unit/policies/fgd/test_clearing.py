@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.model import Code, Decision, Job, Node, Reason, Request, Resources, Share
-from slurmsched.policies import system
+from slurmsched.model import Decision, Job, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
+from slurmsched.policies import policy
 from tests.builders import job, node, situation
 
 WAITS = 99
@@ -26,14 +26,14 @@ def part(shards: int) -> Request:
 
 def runs(number: int, request: Request, where: str, *indices: int, **other: object) -> Job:
     gpus = 0 if request.shards else request.gpus
-    share = Share(where, Resources(gpus, request.cpus, request.memory), "v100", indices, request.shards)
+    share = NodeAllocation(where, Resources(gpus, request.cpus, request.memory), "v100", indices, request.shards)
     return job(number, request=request, on=[share], hint="ckpt=usr1", **other)
 
 
 def decided(nodes: Sequence[Node], jobs: Sequence[Job], moves: int = 8, fixed: Sequence[int] = ()) -> Decision:
-    must_stay = {str(number): Reason(Code.MIN_RUN_TIME) for number in fixed}
-    asked = situation(nodes, jobs, moves=moves, fixed=must_stay, restart_cost=100.0)
-    return system("fgd", "fifo", defragment=True).decide(asked)
+    must_stay = {str(number): Reason(ReasonCode.MIN_RUN_TIME) for number in fixed}
+    asked = situation(nodes, jobs, max_moves=moves, non_preemptible=must_stay, restart_cost=100.0)
+    return policy("fgd", "fifo", defragment=True).decide(asked)
 
 
 TWO = [node("n1", 4, shards=10), node("n2", 4, shards=10)]
@@ -89,12 +89,12 @@ def test_what_may_not_move_stays(moves: int, fixed: Sequence[int]) -> None:
     jobs = [runs(1, whole(1), "n1", 0), runs(2, whole(4), "n2", 0, 1, 2, 3), job(WAITS, request=whole(4))]
     decision = decided([*TWO, node("n3", 1)], jobs, moves, fixed)
     assert not decision.victims
-    assert decision.waiting[str(WAITS)].code is Code.NO_ROOM
+    assert decision.waiting[str(WAITS)].code is ReasonCode.NO_ROOM
 
 
 def test_without_being_asked_nobody_moves() -> None:
     jobs = [runs(1, whole(1), "n1", 0), runs(2, whole(2), "n2", 0, 1), job(WAITS, request=whole(4))]
-    assert not system("fgd", "fifo").decide(situation(TWO, jobs)).victims
+    assert not policy("fgd", "fifo").decide(situation(TWO, jobs)).victims
 
 
 def _fits(free: dict[str, list[int]], where: str, request: Request) -> list[int] | None:
@@ -107,7 +107,7 @@ def _fits(free: dict[str, list[int]], where: str, request: Request) -> list[int]
 def _free(jobs: Sequence[Job], without: Sequence[Job]) -> dict[str, list[int]]:
     free = {"n1": [10] * 3, "n2": [10] * 3}
     for own in jobs:
-        for share in own.shares if own not in without else ():
+        for share in own.allocations if own not in without else ():
             for index in share.indices:
                 free[share.node][index] -= share.shards or 10
     return free
@@ -125,7 +125,7 @@ def _brute(jobs: Sequence[Job], asked: Request) -> int | None:
                 if devices is None:
                     continue
                 other = "n2" if where == "n1" else "n1"
-                if _all_fit(free, other, [own.request for own in chosen]):
+                if _all_fit(free, other, [own.original_request for own in chosen]):
                     return size
     return None
 

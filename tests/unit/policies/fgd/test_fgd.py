@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.model import MILLI, Code, Decision, Job, JobState, Node, Request, Resources, Share
-from slurmsched.policies import PolicyError, system
-from slurmsched.policies.fgd import asking, usual_workload
-from slurmsched.policies.placing.fragmentation import Task
+from slurmsched.model import (
+    MILLI_PER_GPU,
+    Decision,
+    Job,
+    JobState,
+    Node,
+    NodeAllocation,
+    ReasonCode,
+    Request,
+    Resources,
+)
+from slurmsched.policies import PolicyError, policy
+from slurmsched.policies.fgd import node_demands, target_workload
+from slurmsched.policies.place.fragmentation import TaskDemand
 from tests.builders import job, node, share, situation
 
 WHOLE, FOUR = Request(gpus=1, cpus=2, gpus_per_node=1), Request(gpus=4, cpus=4, gpus_per_node=4)
@@ -22,12 +32,12 @@ def shards(count: int, cpus: int = 1, **other: object) -> Request:
     return Request(shards=count, cpus=cpus, **other)  # type: ignore[arg-type]  # by name
 
 
-def has(count: int, index: int, where: str = "n1", cpus: int = 1) -> Share:
-    return Share(where, Resources(0, cpus, 0), "v100", (index,), count)
+def has(count: int, index: int, where: str = "n1", cpus: int = 1) -> NodeAllocation:
+    return NodeAllocation(where, Resources(0, cpus, 0), "v100", (index,), count)
 
 
 def decided(nodes: Sequence[Node], jobs: Sequence[Job], usual: dict[Request, int] | None = None) -> Decision:
-    return system("fgd", "fifo").decide(situation(nodes, jobs, usual=tuple((usual or {}).items())))
+    return policy("fgd", "fifo").decide(situation(nodes, jobs, recent_requests=tuple((usual or {}).items())))
 
 
 def homes(decision: Decision) -> dict[str, str]:
@@ -115,7 +125,7 @@ def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dic
 )
 def test_what_never_fits_is_told(request_: Request, sentence: str) -> None:
     reason = decided([N1], [job(1, request=request_)]).waiting["1"]
-    assert reason.code is Code.NEVER_FITS
+    assert reason.code is ReasonCode.NEVER_FITS
     assert sentence in reason.sentence
 
 
@@ -129,12 +139,12 @@ def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        pytest.param(shards(6), Code.NO_SHARDS, id="shards are left, too few on each GPU"),
-        pytest.param(WHOLE, Code.NO_ROOM, id="no whole GPU"),
-        pytest.param(Request(cpus=23), Code.NO_CPUS, id="no CPUs"),
+        pytest.param(shards(6), ReasonCode.NO_SHARDS, id="shards are left, too few on each GPU"),
+        pytest.param(WHOLE, ReasonCode.NO_ROOM, id="no whole GPU"),
+        pytest.param(Request(cpus=23), ReasonCode.NO_CPUS, id="no CPUs"),
     ],
 )
-def test_what_does_not_fit_now_says_what_is_missing(request_: Request, code: Code) -> None:
+def test_what_does_not_fit_now_says_what_is_missing(request_: Request, code: ReasonCode) -> None:
     full = [job(place, request=shards(5), on=[has(5, place)]) for place in range(2)]
     reason = decided([node("n1", 2, shards=10)], [*full, job(9, request=request_)]).waiting["9"]
     assert reason.code is code
@@ -144,8 +154,8 @@ def test_the_device_is_the_first_that_has_enough_left() -> None:
     """Slurm would not look for the fullest."""
     jobs = [job(1, request=shards(7), on=[has(7, 1)]), job(2, request=shards(3))]
     (target,) = (target for target in decided([N1], jobs).targets.values() if target.job == "2")
-    assert target.shares[0].indices == (0,)
-    assert (target.shares[0].shards, target.shares[0].resources.gpus) == (3, 0)
+    assert target.allocations[0].indices == (0,)
+    assert (target.allocations[0].shards, target.allocations[0].resources.gpus) == (3, 0)
 
 
 def test_a_node_with_gpus_of_several_types_is_left_alone() -> None:
@@ -176,8 +186,8 @@ def test_a_job_of_several_nodes_has_one_gpu_type(request_: Request, expected: di
 def test_a_job_that_is_ending_still_has_its_place() -> None:
     ending = job(1, request=WHOLE, on=[share("n1", (0,), cpus=2, memory=0)], state=JobState.COMPLETING)
     decision = decided([node("n1", 1)], [ending, job(2, request=WHOLE)])
-    assert decision.waiting["1"].code is Code.FREED_SOON
-    assert decision.waiting["2"].code is Code.NO_ROOM
+    assert decision.waiting["1"].code is ReasonCode.FREED_SOON
+    assert decision.waiting["2"].code is ReasonCode.NO_ROOM
 
 
 def test_a_vanished_node_changes_nothing_for_the_others() -> None:
@@ -188,32 +198,40 @@ def test_a_vanished_node_changes_nothing_for_the_others() -> None:
 @pytest.mark.parametrize(
     ("request_", "tasks"),
     [
-        pytest.param(shards(4, cpus=3, memory=7), [Task(3000, 7, 1, 400)], id="shards"),
-        pytest.param(Request(gpus=4, gpus_per_node=2, nodes=2, cpus=5), [Task(3000, 0, 2, MILLI)] * 2, id="per node"),
-        pytest.param(Request(gpus=3, nodes=2, cpus=2), [Task(1000, 0, 2, MILLI), Task(1000, 0, 1, MILLI)], id="uneven"),
-        pytest.param(Request(cpus=4, nodes=2), [Task(2000, 0, 0, 0)] * 2, id="no GPUs"),
-        pytest.param(Request(gpus=1, gpu_type="k80"), [Task(1000, 0, 1, MILLI, ("k80",))], id="a type"),
+        pytest.param(shards(4, cpus=3, memory=7), [TaskDemand(3000, 7, 1, 400)], id="shards"),
+        pytest.param(
+            Request(gpus=4, gpus_per_node=2, nodes=2, cpus=5),
+            [TaskDemand(3000, 0, 2, MILLI_PER_GPU)] * 2,
+            id="per node",
+        ),
+        pytest.param(
+            Request(gpus=3, nodes=2, cpus=2),
+            [TaskDemand(1000, 0, 2, MILLI_PER_GPU), TaskDemand(1000, 0, 1, MILLI_PER_GPU)],
+            id="uneven",
+        ),
+        pytest.param(Request(cpus=4, nodes=2), [TaskDemand(2000, 0, 0, 0)] * 2, id="no GPUs"),
+        pytest.param(Request(gpus=1, gpu_type="k80"), [TaskDemand(1000, 0, 1, MILLI_PER_GPU, ("k80",))], id="a type"),
     ],
 )
-def test_what_is_asked_for_on_each_node(request_: Request, tasks: list[Task]) -> None:
-    assert list(asking(request_, 10).tasks) == tasks
+def test_what_is_asked_for_on_each_node(request_: Request, tasks: list[TaskDemand]) -> None:
+    assert list(node_demands(request_, 10).tasks) == tasks
 
 
 def test_shards_that_no_gpu_has() -> None:
     with pytest.raises(PolicyError, match="11 shards of one GPU; the GPUs there have 10"):
-        asking(shards(11), 10)
+        node_demands(shards(11), 10)
 
 
 def test_the_usual_workload_leaves_out_what_fits_nowhere_and_is_never_empty() -> None:
-    made = usual_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], 10, 4)
-    assert made.tasks == (Task(1000, 0, 1, 500),)
-    assert usual_workload([], 10, 4).tasks == (Task(1000, 0, 1, MILLI),)
+    made = target_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], 10, 4)
+    assert made.tasks == (TaskDemand(1000, 0, 1, 500),)
+    assert target_workload([], 10, 4).tasks == (TaskDemand(1000, 0, 1, MILLI_PER_GPU),)
 
 
 def test_a_request_for_a_thousand_million_gpus_takes_no_memory() -> None:
     tracemalloc.start()
-    wanted = asking(Request(gpus=999_999_999, gpus_per_node=1), 10)
-    uneven = asking(Request(gpus=1_999_999_999, nodes=999_999_999), 10)
+    wanted = node_demands(Request(gpus=999_999_999, gpus_per_node=1), 10)
+    uneven = node_demands(Request(gpus=1_999_999_999, nodes=999_999_999), 10)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (len(wanted.tasks), len(uneven.tasks), uneven.tasks[-1].gpus) == (999_999_999, 999_999_999, 2)
@@ -236,7 +254,7 @@ def test_nothing_is_promised_twice(requests: list[Request], kinds: list[int]) ->
     assert set(decision.targets) | set(decision.waiting) == {one.id for one in jobs}
     assert not set(decision.targets) & set(decision.waiting)
     for own in nodes:
-        shares = [s for target in decision.targets.values() for s in target.shares if s.node == own.name]
+        shares = [s for target in decision.targets.values() for s in target.allocations if s.node == own.name]
         assert sum(s.resources.cpus for s in shares) <= own.total.cpus
         for gpu in own.gpus:
             there = [s for s in shares if gpu.index in s.indices]

@@ -13,126 +13,150 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.experiments.fgd.openb import read_tasks
+from slurmsched.experiments.fgd.baselines import GpuPacking
+from slurmsched.experiments.fgd.trace import read_tasks
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.placing.fragmentation import (
-    Descent,
-    Fragment,
-    GpuPacking,
-    Idle,
-    Measure,
-    Server,
-    Task,
-    Workload,
-    typical,
+from slurmsched.policies.place.fragmentation import (
+    FragmentationMeasure,
+    FragmentClass,
+    FreeDevices,
+    FreeNode,
+    TargetWorkload,
+    TaskDemand,
+    typical_workload,
 )
+from slurmsched.policies.place.scores import FragmentationScore
 
 ALL = np.array([0])
 
 
-def fragment(server: Server, task: Task) -> tuple[Fragment, float, float]:
+def fragment(server: FreeNode, task: TaskDemand) -> tuple[FragmentClass, float, float]:
     """Section 3.2, one task at a time: the class, what of the idle GPUs is in it, and what of that lacks GPU."""
-    idle = sum(server.gpus)
-    fits = server.cpu >= task.cpu
+    idle = sum(server.milli_gpus)
+    fits = server.milli_cpu >= task.milli_cpu
     if not task.gpus:
-        return (Fragment.NO_GPU if fits else Fragment.NO_GPU_LACK_CPU), idle, 0
-    if task.types and server.gpu_type not in task.types:
-        return Fragment.NO_ACCESS, idle, 0
-    large = [part for part in server.gpus if part >= task.milli]
+        return (FragmentClass.NO_GPU if fits else FragmentClass.NO_GPU_LACK_CPU), idle, 0
+    if task.gpu_types and server.gpu_type not in task.gpu_types:
+        return FragmentClass.NO_ACCESS, idle, 0
+    large = [part for part in server.milli_gpus if part >= task.milli_per_gpu]
     if len(large) >= task.gpus:
         small = idle - sum(large)
-        return (Fragment.SATISFIED, idle - small, small) if fits else (Fragment.LACK_CPU, idle, 0)
-    return (Fragment.LACK_GPU if fits else Fragment.LACK_BOTH), idle, 0
+        return (FragmentClass.SATISFIED, idle - small, small) if fits else (FragmentClass.LACK_CPU, idle, 0)
+    return (FragmentClass.LACK_GPU if fits else FragmentClass.LACK_BOTH), idle, 0
 
 
-def amount(server: Server, workload: Workload) -> float:
+def amount(server: FreeNode, workload: TargetWorkload) -> float:
     total = 0.0
     for task, popularity in zip(workload.tasks, workload.popularity, strict=True):
         name, idle, small = fragment(server, task)
-        total += popularity * (small if name is Fragment.SATISFIED else idle)
+        total += popularity * (small if name is FragmentClass.SATISFIED else idle)
     return total
 
 
 MILLI = st.sampled_from([100, 190, 320, 470, 500, 810, 1000])
 TASKS = st.one_of(
-    st.builds(Task, st.integers(0, 9000), st.just(0), st.just(1), MILLI, st.sampled_from([(), ("a",), ("a", "b")])),
-    st.builds(Task, st.integers(0, 9000), st.just(0), st.integers(2, 4), st.sampled_from([500, 1000])),
-    st.builds(Task, st.integers(0, 9000), st.just(0), st.just(0), st.just(0)),
+    st.builds(
+        TaskDemand, st.integers(0, 9000), st.just(0), st.just(1), MILLI, st.sampled_from([(), ("a",), ("a", "b")])
+    ),
+    st.builds(TaskDemand, st.integers(0, 9000), st.just(0), st.integers(2, 4), st.sampled_from([500, 1000])),
+    st.builds(TaskDemand, st.integers(0, 9000), st.just(0), st.just(0), st.just(0)),
 )
 PARTS = st.lists(st.integers(0, 10).map(lambda tenth: 100 * tenth), min_size=1, max_size=4).map(tuple)
-SERVERS = st.builds(Server, st.integers(0, 12000), st.just(0), PARTS, st.sampled_from(["a", "b", "c"]))
+SERVERS = st.builds(FreeNode, st.integers(0, 12000), st.just(0), PARTS, st.sampled_from(["a", "b", "c"]))
 WORKLOADS = st.lists(TASKS, min_size=1, max_size=6).map(
-    lambda tasks: Workload(tuple(tasks), tuple([1 / len(tasks)] * len(tasks)))
+    lambda tasks: TargetWorkload(tuple(tasks), tuple([1 / len(tasks)] * len(tasks)))
 )
 
 
 @given(st.lists(SERVERS, min_size=1, max_size=5), WORKLOADS)
-def test_the_amount_is_the_texts(servers: Sequence[Server], workload: Workload) -> None:
-    measure = Measure(workload, Idle(servers))
+def test_the_amount_is_the_texts(servers: Sequence[FreeNode], workload: TargetWorkload) -> None:
+    measure = FragmentationMeasure(workload, FreeDevices(servers))
     found = measure.amount(np.arange(len(servers)))
     assert found == pytest.approx([amount(server, workload) for server in servers], abs=1e-5)
 
 
 @given(st.lists(SERVERS, min_size=1, max_size=4), WORKLOADS)
-def test_what_is_idle_is_in_exactly_one_class(servers: Sequence[Server], workload: Workload) -> None:
-    idle = Idle(servers)
-    measure, nodes = Measure(workload, idle), np.arange(len(servers))
+def test_what_is_idle_is_in_exactly_one_class(servers: Sequence[FreeNode], workload: TargetWorkload) -> None:
+    idle = FreeDevices(servers)
+    measure, nodes = FragmentationMeasure(workload, idle), np.arange(len(servers))
     by_class = measure.by_class(nodes)
-    assert by_class.sum(axis=1) == pytest.approx(idle.gpus.sum(axis=1), abs=1e-6)
-    fragments = by_class.sum(axis=1) - by_class[:, Fragment.SATISFIED]
+    assert by_class.sum(axis=1) == pytest.approx(idle.milli_gpus.sum(axis=1), abs=1e-6)
+    fragments = by_class.sum(axis=1) - by_class[:, FragmentClass.SATISFIED]
     assert fragments == pytest.approx(measure.amount(nodes), abs=1e-5)
 
 
 @given(SERVERS, TASKS, WORKLOADS)
-def test_what_would_be_is_what_is_once_it_is_placed(server: Server, task: Task, workload: Workload) -> None:
-    idle = Idle([server])
-    measure = Measure(workload, idle)
+def test_what_would_be_is_what_is_once_it_is_placed(
+    server: FreeNode, task: TaskDemand, workload: TargetWorkload
+) -> None:
+    idle = FreeDevices([server])
+    measure = FragmentationMeasure(workload, idle)
     if not idle.fits(task, ALL)[0]:
         return
-    foretold = measure.after(task, ALL)[0]
-    choices = np.flatnonzero(idle.gpus[0] >= task.milli) if task.partial else [0]
+    foretold = measure.amount_after(task, ALL)[0]
+    choices = np.flatnonzero(idle.milli_gpus[0] >= task.milli_per_gpu) if task.shares_gpu else [0]
     for choice in choices:
-        devices = (int(choice),) if task.partial else idle.lowest(0, task)
-        idle.take(0, task, devices)
+        devices = (int(choice),) if task.shares_gpu else idle.lowest_devices(0, task)
+        idle.allocate(0, task, devices)
         assert foretold[choice] == pytest.approx(measure.amount(ALL)[0], abs=1e-5)
-        idle.give(0, task, devices)
+        idle.release(0, task, devices)
 
 
 @pytest.mark.parametrize(
     ("server", "task", "name"),
     [
-        pytest.param(Server(1000, 0, (200, 600), "a"), Task(2000, 0, 4, 1000), Fragment.LACK_BOTH, id="lacks both"),
-        pytest.param(Server(1000, 0, (200, 600), "a"), Task(1000, 0, 4, 1000), Fragment.LACK_GPU, id="GPUs too small"),
-        pytest.param(Server(1000, 0, (200, 600), "a"), Task(1000, 0, 1, 100), Fragment.SATISFIED, id="fits"),
-        pytest.param(Server(1000, 0, (200, 600), "a"), Task(2000, 0, 1, 100), Fragment.LACK_CPU, id="stranded"),
-        pytest.param(Server(1000, 0, (600,), "a"), Task(1000, 0, 1, 100, ("b",)), Fragment.NO_ACCESS, id="other type"),
-        pytest.param(Server(1000, 0, (600,), "a"), Task(1000, 0, 0, 0), Fragment.NO_GPU, id="needs no GPU and fits"),
-        pytest.param(Server(100, 0, (600,), "a"), Task(1000, 0, 0, 0), Fragment.NO_GPU_LACK_CPU, id="nor has CPUs"),
+        pytest.param(
+            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 4, 1000), FragmentClass.LACK_BOTH, id="lacks both"
+        ),
+        pytest.param(
+            FreeNode(1000, 0, (200, 600), "a"),
+            TaskDemand(1000, 0, 4, 1000),
+            FragmentClass.LACK_GPU,
+            id="GPUs too small",
+        ),
+        pytest.param(
+            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(1000, 0, 1, 100), FragmentClass.SATISFIED, id="fits"
+        ),
+        pytest.param(
+            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 1, 100), FragmentClass.LACK_CPU, id="stranded"
+        ),
+        pytest.param(
+            FreeNode(1000, 0, (600,), "a"),
+            TaskDemand(1000, 0, 1, 100, ("b",)),
+            FragmentClass.NO_ACCESS,
+            id="other type",
+        ),
+        pytest.param(
+            FreeNode(1000, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU, id="needs no GPU and fits"
+        ),
+        pytest.param(
+            FreeNode(100, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU_LACK_CPU, id="nor has CPUs"
+        ),
     ],
 )
-def test_the_seven_classes(server: Server, task: Task, name: Fragment) -> None:
-    by_class = Measure(Workload((task,), (1.0,)), Idle([server])).by_class(ALL)[0]
+def test_the_seven_classes(server: FreeNode, task: TaskDemand, name: FragmentClass) -> None:
+    by_class = FragmentationMeasure(TargetWorkload((task,), (1.0,)), FreeDevices([server])).by_class(ALL)[0]
     assert by_class.argmax() == name
-    assert by_class[name] == sum(server.gpus)
+    assert by_class[name] == sum(server.milli_gpus)
 
 
 def test_the_typical_workload_is_what_is_commonest() -> None:
-    common, rare = Task(1000, 5, 1, 500), Task(2000, 5, 1, 1000)
-    made = typical([common] * 18 + [Task(1000, 7, 1, 500)] * 2 + [rare])
-    assert made.tasks == (Task(1000, 0, 1, 500),)
+    common, rare = TaskDemand(1000, 5, 1, 500), TaskDemand(2000, 5, 1, 1000)
+    made = typical_workload([common] * 18 + [TaskDemand(1000, 7, 1, 500)] * 2 + [rare])
+    assert made.tasks == (TaskDemand(1000, 0, 1, 500),)
     assert made.popularity == (1.0,)
-    assert len(typical([common, rare]).tasks) == 2
+    assert len(typical_workload([common, rare]).tasks) == 2
 
 
 def test_without_tasks_there_is_no_typical_workload() -> None:
     with pytest.raises(PolicyError, match="no task is known"):
-        typical([])
+        typical_workload([])
 
 
 @pytest.mark.parametrize("wrong", [(1, 1, 1, 1001), (1, 1, 0, 100), (-1, 1, 1, 100), (1, 1, 1, 0)], ids=str)
 def test_what_is_no_task(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(PolicyError, match="is no task"):
-        Task(*wrong)
+        TaskDemand(*wrong)
 
 
 needs_data = pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no data sets")
@@ -143,27 +167,27 @@ def vectors() -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def task_of(pod: dict[str, Any]) -> Task:
+def task_of(pod: dict[str, Any]) -> TaskDemand:
     types = tuple(part for part in pod.get("gpu_type", "").split("|") if part)
-    return Task(pod["cpu_milli"], 0, pod["num_gpu"], pod["gpu_milli"], types)
+    return TaskDemand(pod["cpu_milli"], 0, pod["num_gpu"], pod["gpu_milli"], types)
 
 
-def server_of(node: dict[str, Any]) -> Server:
-    return Server(node["cpu_milli_left"], 0, tuple(node["gpu_milli_left"]), node.get("gpu_type", "any"))
+def server_of(node: dict[str, Any]) -> FreeNode:
+    return FreeNode(node["cpu_milli_left"], 0, tuple(node["gpu_milli_left"]), node.get("gpu_type", "any"))
 
 
-def workload_of(pods: list[dict[str, Any]]) -> Workload:
-    return Workload(tuple(task_of(pod) for pod in pods), tuple(pod["freq"] for pod in pods))
+def workload_of(pods: list[dict[str, Any]]) -> TargetWorkload:
+    return TargetWorkload(tuple(task_of(pod) for pod in pods), tuple(pod["freq"] for pod in pods))
 
 
 NAMES = {
-    "q1_lack_both": Fragment.LACK_BOTH,
-    "q2_lack_gpu": Fragment.LACK_GPU,
-    "q3_satisfied": Fragment.SATISFIED,
-    "q4_lack_cpu": Fragment.LACK_CPU,
-    "xl_satisfied": Fragment.NO_GPU,
-    "xr_lack_cpu": Fragment.NO_GPU_LACK_CPU,
-    "no_access": Fragment.NO_ACCESS,
+    "q1_lack_both": FragmentClass.LACK_BOTH,
+    "q2_lack_gpu": FragmentClass.LACK_GPU,
+    "q3_satisfied": FragmentClass.SATISFIED,
+    "q4_lack_cpu": FragmentClass.LACK_CPU,
+    "xl_satisfied": FragmentClass.NO_GPU,
+    "xr_lack_cpu": FragmentClass.NO_GPU_LACK_CPU,
+    "no_access": FragmentClass.NO_ACCESS,
 }
 
 
@@ -173,8 +197,8 @@ def test_published_amounts_by_class() -> None:
     assert len(data["frag_amount"]) == 4
     for row in data["frag_amount"]:
         workload = workload_of(data["typical_pods"][row["typical_pods"]])
-        by_class = Measure(workload, Idle([server_of(row)])).by_class(ALL)[0]
-        fragments = by_class.sum() - by_class[Fragment.SATISFIED]
+        by_class = FragmentationMeasure(workload, FreeDevices([server_of(row)])).by_class(ALL)[0]
+        fragments = by_class.sum() - by_class[FragmentClass.SATISFIED]
         assert fragments == pytest.approx(row["expected"], abs=0.01), row["node"]
         named = {name: by_class[place] for name, place in NAMES.items()}
         assert named == pytest.approx(row["by_class"], abs=0.01), row["node"]
@@ -186,25 +210,28 @@ def test_published_classifications() -> None:
     rows = data["classification"] + data["classification_rule_examples"]
     assert len(rows) >= 5
     for row in rows:
-        workload = Workload((task_of(row["pod"]),), (1.0,))
-        assert Measure(workload, Idle([server_of(row)])).by_class(ALL)[0].argmax() == NAMES[row["expected"]]
+        workload = TargetWorkload((task_of(row["pod"]),), (1.0,))
+        assert (
+            FragmentationMeasure(workload, FreeDevices([server_of(row)])).by_class(ALL)[0].argmax()
+            == NAMES[row["expected"]]
+        )
 
 
 @needs_data
 def test_published_rests_beside_a_task_that_fits() -> None:
     for row in vectors()["gpu_frag_milli_for_satisfied_pod"]:
-        server = Server(9000, 0, tuple(row["gpu_milli_left"]), "any")
-        workload = Workload((Task(0, 0, row["num_gpu"], row["pod_gpu_milli"]),), (1.0,))
-        by_class = Measure(workload, Idle([server])).by_class(ALL)[0]
-        assert by_class[Fragment.LACK_GPU] == row["expected"]
+        server = FreeNode(9000, 0, tuple(row["gpu_milli_left"]), "any")
+        workload = TargetWorkload((TaskDemand(0, 0, row["num_gpu"], row["pod_gpu_milli"]),), (1.0,))
+        by_class = FragmentationMeasure(workload, FreeDevices([server])).by_class(ALL)[0]
+        assert by_class[FragmentClass.LACK_GPU] == row["expected"]
 
 
 @needs_data
 def test_published_packing_scores() -> None:
     for row in vectors()["gpu_packing_score"]:
-        idle = Idle([Server(9000, 0, tuple(row["gpu_milli_left"]), "any")])
-        task = Task(0, 0, row["num_gpu"], row["pod_gpu_milli"])
-        assert GpuPacking().scores(idle, task, ALL)[0] == row["expected"]
+        idle = FreeDevices([FreeNode(9000, 0, tuple(row["gpu_milli_left"]), "any")])
+        task = TaskDemand(0, 0, row["num_gpu"], row["pod_gpu_milli"])
+        assert GpuPacking().node_scores(idle, task, ALL)[0] == row["expected"]
 
 
 @needs_data
@@ -213,21 +240,21 @@ def test_published_descents() -> None:
     workload = workload_of(data["openb_default_typical_pods"])
     assert len(data["fgd_score_examples"]["cases"]) == 4
     for row in data["fgd_score_examples"]["cases"]:
-        idle, task = Idle([server_of(row)]), task_of(row["pod"])
-        measure = Measure(workload, idle)
+        idle, task = FreeDevices([server_of(row)]), task_of(row["pod"])
+        measure = FragmentationMeasure(workload, idle)
         assert measure.amount(ALL)[0] == pytest.approx(row["F_before"], abs=0.001)
-        after, rounded = measure.after(task, ALL)[0], Descent(measure, rounded=True)
+        after, rounded = measure.amount_after(task, ALL)[0], FragmentationScore(measure, rounded=True)
         for device, (expected, score) in row["F_after_and_score"].items():
-            place = int(device) if task.partial else 0
+            place = int(device) if task.shares_gpu else 0
             assert after[place] == pytest.approx(expected, abs=0.001)
-            assert rounded.by_device(task, ALL)[0][place] == score
-        if task.partial:
-            assert rounded.device(idle, task, 0) == int(row["best"][0])
+            assert rounded.device_scores(task, ALL)[0][place] == score
+        if task.shares_gpu:
+            assert rounded.best_device(idle, task, 0) == int(row["best"][0])
 
 
 @needs_data
 def test_the_typical_workload_of_openb_is_the_published_one() -> None:
     tasks = read_tasks(Path(os.environ["SLURMSCHED_DATA"]) / "fgd/openb_pod_list_default.csv")
-    made, theirs = typical(tasks), workload_of(vectors()["openb_default_typical_pods"])
+    made, theirs = typical_workload(tasks), workload_of(vectors()["openb_default_typical_pods"])
     assert made.tasks == theirs.tasks
     assert made.popularity == pytest.approx(theirs.popularity, abs=1e-8)

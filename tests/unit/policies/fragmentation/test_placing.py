@@ -9,43 +9,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.placing.fragmentation import (
+from slurmsched.experiments.fgd.baselines import (
     BestFit,
-    Descent,
     DotProduct,
     GpuClustering,
     GpuPacking,
-    Heuristic,
-    Idle,
-    Measure,
-    MovingScores,
-    PricedDescent,
+    MigratingScoreTable,
     RandomFit,
-    RandomScores,
-    Scores,
-    Server,
-    Task,
-    Workload,
+    RandomNodeScoreTable,
 )
-from slurmsched.policies.placing.fragmentation.prices import worth
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.place.fragmentation import (
+    FragmentationMeasure,
+    FreeDevices,
+    FreeNode,
+    TargetWorkload,
+    TaskDemand,
+)
+from slurmsched.policies.place.scores import (
+    FragmentationScore,
+    NodeScoreTable,
+    PlacementHeuristic,
+    PricedFragmentationScore,
+    idle_gpu_worth,
+)
 
-WHOLE = Task(1000, 10, 1, 1000)
-HALF = Task(1000, 10, 1, 500)
-EIGHT = Task(8000, 80, 8, 1000)
-CPU = Task(4000, 10, 0, 0)
-EVEN = Workload((WHOLE, HALF), (0.5, 0.5))
+WHOLE = TaskDemand(1000, 10, 1, 1000)
+HALF = TaskDemand(1000, 10, 1, 500)
+EIGHT = TaskDemand(8000, 80, 8, 1000)
+CPU = TaskDemand(4000, 10, 0, 0)
+EVEN = TargetWorkload((WHOLE, HALF), (0.5, 0.5))
 
 
-def server(*gpus: int, cpu: int = 12000, gpu_type: str = "a") -> Server:
-    return Server(cpu, 1000, gpus, gpu_type)
+def server(*gpus: int, cpu: int = 12000, gpu_type: str = "a") -> FreeNode:
+    return FreeNode(cpu, 1000, gpus, gpu_type)
 
 
 def choice(
-    make: Callable[[Idle, Measure], Heuristic], servers: Sequence[Server], task: Task, workload: Workload = EVEN
+    make: Callable[[FreeDevices, FragmentationMeasure], PlacementHeuristic],
+    servers: Sequence[FreeNode],
+    task: TaskDemand,
+    workload: TargetWorkload = EVEN,
 ) -> tuple[int, tuple[int, ...]] | None:
-    idle = Idle(servers)
-    return Scores(idle, make(idle, Measure(workload, idle))).place(task)
+    idle = FreeDevices(servers)
+    return NodeScoreTable(idle, make(idle, FragmentationMeasure(workload, idle))).place(task)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +66,16 @@ def choice(
         ),
         pytest.param([server(500, 500)], WHOLE, None, id="two halves are no whole"),
         pytest.param([server(1000, cpu=900)], WHOLE, None, id="no CPUs"),
-        pytest.param([server(1000, gpu_type="b"), server(1000)], Task(1, 1, 1, 1000, ("a",)), (1, (0,)), id="type"),
+        pytest.param(
+            [server(1000, gpu_type="b"), server(1000)], TaskDemand(1, 1, 1, 1000, ("a",)), (1, (0,)), id="type"
+        ),
         pytest.param([server(*[1000] * 7), server(*[1000] * 8)], EIGHT, (1, tuple(range(8))), id="a whole node"),
     ],
 )
 def test_the_steepest_descent(
-    servers: Sequence[Server], task: Task, expected: tuple[int, tuple[int, ...]] | None
+    servers: Sequence[FreeNode], task: TaskDemand, expected: tuple[int, tuple[int, ...]] | None
 ) -> None:
-    assert choice(lambda _, measure: Descent(measure), servers, task) == expected
+    assert choice(lambda _, measure: FragmentationScore(measure), servers, task) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,16 +89,18 @@ def test_the_steepest_descent(
         pytest.param(GpuPacking(), [server(1000, 1000), server(1000)], WHOLE, 1, id="packing: the smaller new node"),
     ],
 )
-def test_where_the_others_place(heuristic: Heuristic, servers: Sequence[Server], task: Task, expected: int) -> None:
+def test_where_the_others_place(
+    heuristic: PlacementHeuristic, servers: Sequence[FreeNode], task: TaskDemand, expected: int
+) -> None:
     found = choice(lambda _idle, _measure: heuristic, servers, task)
     assert found is not None
     assert found[0] == expected
 
 
 def test_clustering_keeps_widths_apart() -> None:
-    idle = Idle([server(1000, 1000), server(1000, 1000), server(1000, 1000)])
-    scores = Scores(idle, GpuClustering())
-    homes = [scores.place(task) for task in (WHOLE, HALF, WHOLE, HALF, Task(1, 1, 2, 1000))]
+    idle = FreeDevices([server(1000, 1000), server(1000, 1000), server(1000, 1000)])
+    scores = NodeScoreTable(idle, GpuClustering())
+    homes = [scores.place(task) for task in (WHOLE, HALF, WHOLE, HALF, TaskDemand(1, 1, 2, 1000))]
     assert [home[0] for home in homes if home] == [0, 1, 0, 1, 2]
 
 
@@ -98,21 +109,23 @@ def test_random_fit_takes_any_node_that_fits_and_no_other() -> None:
     homes = set()
     for seed in range(20):
         random = np.random.default_rng(seed)
-        found = RandomScores(Idle(servers), RandomFit(random), random=random).place(WHOLE)
+        found = RandomNodeScoreTable(FreeDevices(servers), RandomFit(random), random=random).place(WHOLE)
         assert found is not None
         homes.add(found[0])
     assert homes == {0, 2}
 
 
 TASKS = st.one_of(
-    st.builds(Task, st.integers(0, 4000), st.integers(0, 300), st.just(1), st.sampled_from([190, 320, 500, 810, 1000])),
-    st.builds(Task, st.integers(0, 4000), st.integers(0, 300), st.just(2), st.just(1000)),
-    st.builds(Task, st.integers(0, 4000), st.integers(0, 300), st.just(0), st.just(0)),
+    st.builds(
+        TaskDemand, st.integers(0, 4000), st.integers(0, 300), st.just(1), st.sampled_from([190, 320, 500, 810, 1000])
+    ),
+    st.builds(TaskDemand, st.integers(0, 4000), st.integers(0, 300), st.just(2), st.just(1000)),
+    st.builds(TaskDemand, st.integers(0, 4000), st.integers(0, 300), st.just(0), st.just(0)),
 )
-HEURISTICS: Sequence[Callable[[Measure], Heuristic]] = (
-    Descent,
-    lambda measure: Descent(measure, rounded=True),
-    PricedDescent,
+HEURISTICS: Sequence[Callable[[FragmentationMeasure], PlacementHeuristic]] = (
+    FragmentationScore,
+    lambda measure: FragmentationScore(measure, rounded=True),
+    PricedFragmentationScore,
     lambda _: BestFit(),
     lambda _: DotProduct(rounded=True),
     lambda _: GpuPacking(),
@@ -126,28 +139,30 @@ HEURISTICS: Sequence[Callable[[Measure], Heuristic]] = (
     st.lists(st.tuples(TASKS, st.booleans()), max_size=25),
 )
 def test_the_table_chooses_as_if_it_asked_every_node_anew(
-    make: Callable[[Measure], Heuristic], servers: Sequence[Server], steps: Sequence[tuple[Task, bool]]
+    make: Callable[[FragmentationMeasure], PlacementHeuristic],
+    servers: Sequence[FreeNode],
+    steps: Sequence[tuple[TaskDemand, bool]],
 ) -> None:
-    idle = Idle(servers)
-    scores = Scores(idle, make(Measure(EVEN, idle)))
-    placed: list[tuple[int, Task, tuple[int, ...]]] = []
+    idle = FreeDevices(servers)
+    scores = NodeScoreTable(idle, make(FragmentationMeasure(EVEN, idle)))
+    placed: list[tuple[int, TaskDemand, tuple[int, ...]]] = []
     for task, leaves in steps:
         if leaves and placed:
-            idle.give(*placed.pop(0))
-        fresh = Scores(idle, scores.heuristic)
-        assert scores.choose(task) == fresh.choose(task)
+            idle.release(*placed.pop(0))
+        fresh = NodeScoreTable(idle, scores.heuristic)
+        assert scores.best_node(task) == fresh.best_node(task)
         found = scores.place(task)
         if found is not None:
             placed.append((found[0], task, found[1]))
-        assert (idle.gpus >= 0).all()
-        assert (idle.cpu >= 0).all()
+        assert (idle.milli_gpus >= 0).all()
+        assert (idle.milli_cpu >= 0).all()
         assert (idle.memory >= 0).all()
     for node, task, devices in placed:
-        idle.give(node, task, devices)
-    full = Idle(servers)
-    assert (idle.gpus == full.gpus).all()
-    assert (idle.cpu == full.cpu).all()
-    assert not idle.tags.any()
+        idle.release(node, task, devices)
+    full = FreeDevices(servers)
+    assert (idle.milli_gpus == full.milli_gpus).all()
+    assert (idle.milli_cpu == full.milli_cpu).all()
+    assert not idle.tag_counts.any()
 
 
 @pytest.mark.parametrize(
@@ -155,19 +170,19 @@ def test_the_table_chooses_as_if_it_asked_every_node_anew(
     [
         pytest.param(WHOLE, (1,), id="a device that is in use"),
         pytest.param(WHOLE, (0, 2), id="more than it asks"),
-        pytest.param(Task(99999, 0, 1, 1000), (0,), id="more CPUs than there are"),
+        pytest.param(TaskDemand(99999, 0, 1, 1000), (0,), id="more CPUs than there are"),
     ],
 )
-def test_what_is_not_idle_cannot_be_taken(task: Task, devices: tuple[int, ...]) -> None:
-    idle = Idle([server(1000, 500, 1000)])
+def test_what_is_not_idle_cannot_be_taken(task: TaskDemand, devices: tuple[int, ...]) -> None:
+    idle = FreeDevices([server(1000, 500, 1000)])
     with pytest.raises(PolicyError, match="cannot give"):
-        idle.take(0, task, devices)
-    assert idle.gpus.sum() == 2500
+        idle.allocate(0, task, devices)
+    assert idle.milli_gpus.sum() == 2500
 
 
 def test_a_rest_is_worth_what_can_be_cut_from_it() -> None:
-    pieces = Workload((Task(1, 1, 1, 810), Task(1, 1, 1, 470)), (0.5, 0.5))
-    found = worth(pieces)
+    pieces = TargetWorkload((TaskDemand(1, 1, 1, 810), TaskDemand(1, 1, 1, 470)), (0.5, 0.5))
+    found = idle_gpu_worth(pieces)
     assert (found[0], found[190], found[469], found[1000]) == (0.0, 0.0, 0.0, 1.0)
     assert found[470] == found[530] == pytest.approx(0.5)
     assert found[810] == pytest.approx(1.0)
@@ -175,8 +190,8 @@ def test_a_rest_is_worth_what_can_be_cut_from_it() -> None:
 
 @given(st.lists(st.integers(5, 99).map(lambda size: 10 * size), min_size=1, max_size=6))
 def test_no_way_to_cut_a_gpu_is_worth_more_than_the_gpu(sizes: list[int]) -> None:
-    pieces = Workload(tuple(Task(1, 1, 1, size) for size in sizes), tuple([1 / len(sizes)] * len(sizes)))
-    found = worth(pieces)
+    pieces = TargetWorkload(tuple(TaskDemand(1, 1, 1, size) for size in sizes), tuple([1 / len(sizes)] * len(sizes)))
+    found = idle_gpu_worth(pieces)
     assert (np.diff(found) >= 0).all()
     assert found[1000] == 1.0
     for first in sizes:
@@ -186,21 +201,21 @@ def test_no_way_to_cut_a_gpu_is_worth_more_than_the_gpu(sizes: list[int]) -> Non
 
 
 def test_where_the_workload_has_no_parts_only_a_whole_gpu_is_worth_anything() -> None:
-    found = worth(Workload((WHOLE,), (1.0,)))
+    found = idle_gpu_worth(TargetWorkload((WHOLE,), (1.0,)))
     assert found[999] == 0.0
     assert found[1000] == 1.0
 
 
 def test_a_part_goes_beside_what_it_completes() -> None:
     """Beside 470 a 320 leaves 210, which nothing of the workload fills; beside 650 it leaves next to nothing."""
-    pieces = Workload(tuple(Task(1, 1, 1, size) for size in (650, 470, 320)), (0.3, 0.4, 0.3))
+    pieces = TargetWorkload(tuple(TaskDemand(1, 1, 1, size) for size in (650, 470, 320)), (0.3, 0.4, 0.3))
     servers = [server(530), server(350)]
-    assert choice(lambda _, m: PricedDescent(m), servers, Task(1, 1, 1, 320), pieces) == (1, (0,))
+    assert choice(lambda _, m: PricedFragmentationScore(m), servers, TaskDemand(1, 1, 1, 320), pieces) == (1, (0,))
 
 
-def moving(servers: Sequence[Server], tasks: Sequence[Task], budget: int) -> MovingScores:
-    idle = Idle(servers)
-    scores = MovingScores(idle, BestFit(), budget=budget)
+def moving(servers: Sequence[FreeNode], tasks: Sequence[TaskDemand], budget: int) -> MigratingScoreTable:
+    idle = FreeDevices(servers)
+    scores = MigratingScoreTable(idle, BestFit(), max_moves=budget)
     for task in tasks:
         scores.place(task)
     return scores
@@ -209,28 +224,30 @@ def moving(servers: Sequence[Server], tasks: Sequence[Task], budget: int) -> Mov
 @pytest.mark.parametrize(
     ("servers", "tasks", "budget", "moves", "left"),
     [
-        pytest.param([server(1000), server(500)], [Task(1, 1, 1, 600), HALF], 1, 0, 400, id="there is room already"),
+        pytest.param(
+            [server(1000), server(500)], [TaskDemand(1, 1, 1, 600), HALF], 1, 0, 400, id="there is room already"
+        ),
         pytest.param([server(1000), server(500)], [HALF, HALF, WHOLE], 9, 0, 500, id="nobody has another place"),
-        pytest.param([server(1000, 1000), server(600)], [Task(1, 1, 2, 1000)], 9, 0, 600, id="all fits"),
+        pytest.param([server(1000, 1000), server(600)], [TaskDemand(1, 1, 2, 1000)], 9, 0, 600, id="all fits"),
     ],
 )
 def test_nothing_moves_in_vain(
-    servers: Sequence[Server], tasks: Sequence[Task], budget: int, moves: int, left: int
+    servers: Sequence[FreeNode], tasks: Sequence[TaskDemand], budget: int, moves: int, left: int
 ) -> None:
     scores = moving(servers, tasks, budget)
     assert scores.moves == moves
-    assert scores.idle.gpus.sum() == left
+    assert scores.free.milli_gpus.sum() == left
 
 
 def test_a_small_task_makes_room_for_a_whole_one() -> None:
     """A 300 came while the second node was full. Since then 400 are free there, and a whole GPU is asked for."""
-    blocked = Task(1, 1, 1, 600)
+    blocked = TaskDemand(1, 1, 1, 600)
     for budget, expected in ((0, None), (1, (0, (0,)))):
         scores = moving([server(1000), server(1000)], [], budget)
-        scores.idle.take(1, WHOLE, (0,))
-        assert scores.place(Task(1, 1, 1, 300)) == (0, (0,))
-        scores.idle.give(1, WHOLE, (0,))
-        scores.idle.take(1, blocked, (0,))
+        scores.free.allocate(1, WHOLE, (0,))
+        assert scores.place(TaskDemand(1, 1, 1, 300)) == (0, (0,))
+        scores.free.release(1, WHOLE, (0,))
+        scores.free.allocate(1, blocked, (0,))
         assert scores.place(WHOLE) == expected
         assert scores.moves == budget
-        assert scores.idle.gpus.sum() == (1100 if budget == 0 else 100)
+        assert scores.free.milli_gpus.sum() == (1100 if budget == 0 else 100)

@@ -8,16 +8,16 @@ import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
-from slurmsched.model import Code, Decision, Job, Memory, Request, Reservation, Verb, parse_hints
-from slurmsched.policies.gandiva_fair import GandivaFair, Past
-from slurmsched.policies.gandiva_fair.speedups import slowed_down
-from slurmsched.rounds.explaining import explain
+from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, SchedulerState, Verb, parse_hints
+from slurmsched.policies.gandiva_fair import GandivaFair, GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import suspected_users
+from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
-from slurmsched.settings import Manage, Mode, Policy, Rounds, Settings, Tickets
+from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSettings, Settings, TicketSettings
 from tests.builders import job, node, share, situation, snapshot
 from tests.turning import QUANTUM, Cluster, tickets
 
-SLICES = Tickets(quantum=600.0, wide_quantum=1800.0)
+SLICES = TicketSettings(quantum=600.0, wide_quantum=1800.0)
 
 
 def running(number: int, run_time: float, gpus: int = 8, user: str = "alice") -> Job:
@@ -38,31 +38,31 @@ def after(first: Job, *others: Job, service: float) -> Decision:
 def test_a_slice_ends_for_the_job_that_is_due() -> None:
     decision = after(running(1, 700), job(2, 8, user="bob"), service=8 * 600)
     assert (set(decision.targets), decision.victims) == ({"2"}, {"1": "2"})
-    assert decision.waiting["1"].code is Code.SLICE_ENDED
+    assert decision.waiting["1"].code is ReasonCode.SLICE_ENDED
     assert decision.waiting["1"].sentence == (
         "has had its slice of 11.7 min: it is 20 min ahead on 4.00 GPUs due, job 2 of bob 0 s"
     )
-    assert decision.targets["2"].reasons[0].code is Code.TURN
+    assert decision.targets["2"].reasons[0].code is ReasonCode.TURN
 
 
 def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_says_why() -> None:
     jobs = [replace(running(1, 1300), hints=parse_hints("synsched:ckpt=usr1@60")), job(2, 8, user="bob")]
     seen = snapshot([node("n1")], jobs)
     settings = Settings(
-        manage=Manage(partitions=("gpu",)),
-        rounds=Rounds(mode=Mode.ENFORCE),
-        policy=Policy(system="gandiva-fair"),
+        manage=ManageSettings(partitions=("gpu",)),
+        rounds=RoundSettings(mode=Mode.ENFORCE),
+        policy=PolicySettings(system="gandiva-fair"),
         tickets=SLICES,
     )
     rights = Identity("synsched", Privilege.OPERATOR)
-    first = run_round(seen, Memory(), settings, Knowledge(), rights)
-    memory = Memory(policy_state=first.decision.state, service={"1": 8 * 600.0})
+    first = run_round(seen, SchedulerState(), settings, Knowledge(), rights)
+    memory = SchedulerState(policy_state=first.decision.state, service={"1": 8 * 600.0})
     result = run_round(seen, memory, settings, Knowledge(), rights)
     done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
     assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
-    assert result.displacement["1"].reason.code is Code.SLICE_ENDED
+    assert result.requeues["1"].reason.code is ReasonCode.SLICE_ENDED
     assert explain(result, "1").headline.startswith("job 1 has had its slice of 21.7 min")
-    assert result.start["2"].gone == ("1",)
+    assert result.starts["2"].gone == ("1",)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_say
             [running(1, 700, 4), job(2, 4, user="bob")], 9e9, {"1", "2"}, id="nobody leaves where there is room"
         ),
         pytest.param(
-            [replace(running(1, 900), request=Request(gpus=8)), job(2, 16, user="bob")],
+            [replace(running(1, 900), original_request=Request(gpus=8)), job(2, 16, user="bob")],
             9e9,
             {"1"},
             id="nobody leaves for a job that is too wide for the cluster",
@@ -86,14 +86,14 @@ def test_who_keeps_the_place(jobs: list[Job], service: float, runs: set[str]) ->
 
 
 def test_no_more_leave_than_may_and_what_was_due_most_comes_first() -> None:
-    ahead, further = running(1, 700), replace(running(2, 700), shares=(share("n2", 8, cpus=24),))
+    ahead, further = running(1, 700), replace(running(2, 700), allocations=(share("n2", 8, cpus=24),))
     waiting = [job(3, 8, user="bob"), job(4, 8, user="carol")]
     past = decided(ahead, further, *waiting, nodes=2).state
     service = {"1": 8 * 600.0, "2": 8 * 1200.0}
-    decision = decided(ahead, further, *waiting, nodes=2, service=service, state=past, moves=1)
+    decision = decided(ahead, further, *waiting, nodes=2, service=service, state=past, max_moves=1)
     assert set(decision.victims) == {"2"}
-    assert [reason.code for reason in decision.waiting.values()].count(Code.MOVES_SPENT) == 1
-    assert not decided(ahead, further, *waiting, nodes=2, service=service, state=past, moves=0).victims
+    assert [reason.code for reason in decision.waiting.values()].count(ReasonCode.MOVES_SPENT) == 1
+    assert not decided(ahead, further, *waiting, nodes=2, service=service, state=past, max_moves=0).victims
 
 
 def test_a_gang_on_two_nodes_has_its_turn_among_narrow_jobs() -> None:
@@ -129,13 +129,16 @@ def test_a_round_that_is_decided_again_from_what_was_stored_decides_the_same() -
     cluster.run(7)
     once, again = (GandivaFair().decide(cluster.situation()) for _ in range(2))
     assert once == again
-    assert Past.read(cluster.state).written() == cluster.state
+    assert GandivaFairState.decode(cluster.state).encode() == cluster.state
 
 
 def test_what_was_had_while_nobody_decided_counts() -> None:
     """Rounds that were missed lose nothing: passes follow from the GPU-seconds that jobs attained."""
     late = after(running(1, 7200), job(2, 8, user="bob"), service=8 * 7200)
-    assert Past.read(late.state).jobs["1"].passed > Past.read(late.state).jobs["2"].passed
+    assert (
+        GandivaFairState.decode(late.state).jobs["1"].pass_value
+        > GandivaFairState.decode(late.state).jobs["2"].pass_value
+    )
     assert set(late.victims) == {"1"}
 
 
@@ -176,7 +179,7 @@ def test_a_job_in_a_reservation_of_other_gpus_starts_there() -> None:
         [job(1, 8), job(2, 2, reservation="lab", user="bob")],
         reservations=(Reservation("lab", frozenset({"k1"}), 0.0, 1e9),),
     )
-    asked = situation(nodes, seen.jobs, seen=seen, usable={"gpu": frozenset({"n1"})})
+    asked = situation(nodes, seen.jobs, seen=seen, open_nodes={"gpu": frozenset({"n1"})})
     assert {one.job: one.nodes for one in GandivaFair().decide(asked).targets.values()} == {"1": ("n1",), "2": ("k1",)}
 
 
@@ -185,16 +188,18 @@ class TestBadInput:
 
     def test_a_user_with_only_oversize_jobs_takes_nobodys_share(self) -> None:
         decision = decided(job(1, 64, user="big"), job(2, 8), job(3, 8))
-        assert decision.waiting["1"].code is Code.NEVER_FITS
-        assert "big" not in {user for user, own in Past.read(decision.state).users.items() if own.holdings}
+        assert decision.waiting["1"].code is ReasonCode.NEVER_FITS
+        assert "big" not in {
+            user for user, own in GandivaFairState.decode(decision.state).accounts.items() if own.holdings
+        }
 
     def test_tickets_for_nobody_here_change_nothing(self) -> None:
         asked = situation([node("n1")], [job(1, 8), job(2, 8, user="bob")])
-        named = replace(asked, tickets=Tickets(users=("nobody=9",)))
+        named = replace(asked, tickets=TicketSettings(users=("nobody=9",)))
         assert GandivaFair().decide(named).targets == GandivaFair().decide(asked).targets
 
     def test_without_speedups_nobody_trades(self) -> None:
-        assert Past.read(mixed(Knowledge()).state).trades == ()
+        assert GandivaFairState.decode(mixed(Knowledge()).state).trades == ()
 
     def test_nothing_at_all(self) -> None:
         assert GandivaFair().decide(situation([], [])).targets == {}
@@ -216,20 +221,20 @@ def mixed(knowledge: Knowledge, rounds: int = 1, trading: bool = True) -> Cluste
 
 def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
     cluster = mixed(sample_speedups(), 60)
-    past = Past.read(cluster.state)
+    past = GandivaFairState.decode(cluster.state)
     assert {(one.seller, one.buyer, round(one.price, 2)) for one in past.trades if one.fast == "v100"} == {
         ("alice", "dave", 6.33),
         ("bob", "dave", 6.33),
     }
-    for user, account in past.users.items():
+    for user, account in past.accounts.items():
         for kind, gpus in account.holdings.items():
             assert cluster.by_type[user, kind] / cluster.time == pytest.approx(gpus, abs=0.35)
-    assert past.users["alice"].had == pytest.approx(past.users["alice"].due, rel=0.05)
+    assert past.accounts["alice"].received == pytest.approx(past.accounts["alice"].due, rel=0.05)
 
 
 def test_nobody_is_worse_off_with_trading_than_without() -> None:
     traded, not_traded = (mixed(sample_speedups(), 60, trading) for trading in (True, False))
-    for user, account in Past.read(traded.state).users.items():
+    for user, account in GandivaFairState.decode(traded.state).accounts.items():
         rates = [
             sum(gpus * account.speedups[kind] for (owner, kind), gpus in one.by_type.items() if owner == user)
             for one in (traded, not_traded)
@@ -248,7 +253,7 @@ def test_nobody_is_worse_off_with_trading_than_without() -> None:
 )
 def test_who_slows_down_slow_gpus_is_found(now: dict[str, float], found: set[str]) -> None:
     jobs = {"1": job(1, hint="model=vae")}
-    assert slowed_down({"vae k80": 10.0, "vae v100": 50.0}, {"1": now}, "k80", jobs) == found
+    assert suspected_users({"vae k80": 10.0, "vae v100": 50.0}, {"1": now}, "k80", jobs) == found
 
 
 def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
@@ -256,7 +261,7 @@ def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
     cluster = mixed(sample_speedups(), 2)
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 10.0, "v100": 64.0}})
     cluster.run(1)
-    assert {one.buyer for one in Past.read(cluster.state).trades} == {"dave"}
+    assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"dave"}
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 5.0, "v100": 64.0}})
     cluster.run(1)
-    assert {one.buyer for one in Past.read(cluster.state).trades} == {"carol"}
+    assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"carol"}

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.gandiva_fair import Strider, gang_aware, plain
-from slurmsched.policies.gandiva_fair.filling import filled
+from slurmsched.policies.gandiva_fair import StrideJob, gang_aware_stride, plain_stride
+from slurmsched.policies.gandiva_fair.tickets import water_filling
 
 
 def test_the_talks_table_of_two_jobs_with_four_tickets_and_one() -> None:
     """Ties go to B, as the table has them at 0 and at 5."""
-    queue = [Strider("B", 1), Strider("A", 4)]
+    queue = [StrideJob("B", 1), StrideJob("A", 4)]
     passes = {"A": 0.0, "B": 0.0}
     rows = []
     for _ in range(9):
         before = (passes["A"], passes["B"])
-        rows.append((*before, plain(queue, passes)))
+        rows.append((*before, plain_stride(queue, passes)))
     assert rows == [
         (0, 0, "B"),
         (0, 1, "A"),
@@ -34,12 +34,12 @@ def test_the_talks_table_of_two_jobs_with_four_tickets_and_one() -> None:
 
 def test_the_talks_table_of_gangs_on_four_gpus() -> None:
     """Passes of A to E before each quantum. Ties go to E, then by name, as the table has them at 0, 1 and 5."""
-    queue = [Strider("E", 1, 4), Strider("A", 1), Strider("B", 1), Strider("C", 1, 2), Strider("D", 1, 2)]
+    queue = [StrideJob("E", 1, 4), StrideJob("A", 1), StrideJob("B", 1), StrideJob("C", 1, 2), StrideJob("D", 1, 2)]
     passes = dict.fromkeys("ABCDE", 0.0)
     rows = []
     for _ in range(9):
         before = tuple(passes.values())
-        rows.append((before, "".join(sorted(gang_aware(queue, passes, 4)))))
+        rows.append((before, "".join(sorted(gang_aware_stride(queue, passes, 4)))))
     assert rows == [
         ((0, 0, 0, 0, 0), "E"),
         ((0, 0, 0, 0, 4), "ABC"),
@@ -64,11 +64,11 @@ def test_received_service_stays_within_a_gang_quantum_per_job_of_the_entitlement
     """Gangs of one size that start one stride in, as newcomers do: nobody is ever more than one gang quantum short of
     what the tickets stand for; nobody has more too much than the others together are short of."""
     caps = np.full(len(held), float(size))
-    due = filled(float(size * gangs), np.array(held, dtype=float), caps)
-    queue = [Strider(str(place), float(gpus), size) for place, gpus in enumerate(due)]
+    due = water_filling(float(size * gangs), np.array(held, dtype=float), caps)
+    queue = [StrideJob(str(place), float(gpus), size) for place, gpus in enumerate(due)]
     passes, had = {job.job: job.stride for job in queue}, dict.fromkeys((job.job for job in queue), 0)
     for quantum in range(1, quanta + 1):
-        for job in gang_aware(queue, passes, size * gangs):
+        for job in gang_aware_stride(queue, passes, size * gangs):
             had[job] += size
         over = {job.job: had[job.job] - job.tickets * quantum for job in queue}
         assert min(over.values()) >= -size - 1e-6
@@ -82,11 +82,11 @@ def test_received_service_stays_within_a_gang_quantum_per_job_of_the_entitlement
     st.integers(1, 60),
 )
 def test_nobody_waits_while_a_wider_job_that_had_more_runs(jobs: list[tuple[int, int]], quanta: int) -> None:
-    queue = [Strider(str(place), float(held), size) for place, (held, size) in enumerate(jobs)]
+    queue = [StrideJob(str(place), float(held), size) for place, (held, size) in enumerate(jobs)]
     passes = {job.job: 0.0 for job in queue}
     for _ in range(quanta):
         before = dict(passes)
-        runs = gang_aware(queue, passes, 8)
+        runs = gang_aware_stride(queue, passes, 8)
         used = sum(job.size for job in queue if job.job in runs)
         assert min(before, key=lambda job: before[job]) in {job for job in before if before[job] in _of(runs, before)}
         for waits in (job for job in queue if job.job not in runs):
@@ -111,7 +111,7 @@ def _of(jobs: tuple[str, ...], passes: dict[str, float]) -> set[float]:
     ],
 )
 def test_filling(amount: float, weights: tuple[float, ...], caps: tuple[float, ...], parts: tuple[float, ...]) -> None:
-    found = filled(amount, np.array(weights, dtype=float), np.array(caps, dtype=float))
+    found = water_filling(amount, np.array(weights, dtype=float), np.array(caps, dtype=float))
     assert found.tolist() == pytest.approx(parts)
 
 
@@ -124,7 +124,7 @@ def test_filling_gives_out_all_and_leaves_nobody_below_the_level(
 ) -> None:
     """Max-min by weight: who has less for his tickets than another has all he wants."""
     weights, caps = (np.array(column) for column in zip(*wants, strict=True))
-    found = filled(amount, weights, caps)
+    found = water_filling(amount, weights, caps)
     assert found.sum() == pytest.approx(min(amount, caps.sum()))
     assert (found <= caps + 1e-9).all()
     level = (found / weights).max()

@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.model import Association, Job
-from slurmsched.policies.gandiva_fair.entitlement import entitled, mix
-from slurmsched.policies.gandiva_fair.tickets import registry_of, share_out, tree
-from slurmsched.settings import Tickets
+from slurmsched.policies.gandiva_fair.tickets import (
+    build_ticket_registry,
+    build_ticket_tree,
+    compose_types,
+    divide_by_tickets,
+    entitled_gpus,
+)
+from slurmsched.settings import TicketSettings
 from tests.builders import job
 
 SSHARE = (
@@ -27,10 +32,14 @@ SSHARE = (
 
 
 def shares(
-    jobs: list[Job], said: Tickets, associations: tuple[Association, ...] = (), gpus: float = 12.0
+    jobs: list[Job], said: TicketSettings, associations: tuple[Association, ...] = (), gpus: float = 12.0
 ) -> list[float]:
-    caps = np.array([float(one.request.gpus) for one in jobs])
-    return share_out(tree(jobs, registry_of(said, associations)), gpus, caps).round(6).tolist()
+    caps = np.array([float(one.original_request.gpus) for one in jobs])
+    return (
+        divide_by_tickets(build_ticket_tree(jobs, build_ticket_registry(said, associations)), gpus, caps)
+        .round(6)
+        .tolist()
+    )
 
 
 def owned(number: int, user: str, gpus: int = 8, account: str = "") -> Job:
@@ -40,44 +49,46 @@ def owned(number: int, user: str, gpus: int = 8, account: str = "") -> Job:
 @pytest.mark.parametrize(
     ("jobs", "said", "parts"),
     [
-        pytest.param([owned(1, "a"), owned(2, "b"), owned(3, "b")], Tickets(), [6, 3, 3], id="users are equal"),
-        pytest.param([owned(1, "a"), owned(2, "b")], Tickets(users=("a=2",)), [8, 4], id="a user with two tickets"),
+        pytest.param([owned(1, "a"), owned(2, "b"), owned(3, "b")], TicketSettings(), [6, 3, 3], id="users are equal"),
+        pytest.param(
+            [owned(1, "a"), owned(2, "b")], TicketSettings(users=("a=2",)), [8, 4], id="a user with two tickets"
+        ),
         pytest.param(
             [owned(1, "a"), owned(2, "stranger")],
-            Tickets(users=("a=3",), default=1),
+            TicketSettings(users=("a=3",), default=1),
             [8, 4],
             id="a user nobody named has the default, and no job gets more than it can use",
         ),
         pytest.param(
-            [owned(1, "a", 1), owned(2, "b", 16)], Tickets(), [1, 11], id="what one leaves goes to the others"
+            [owned(1, "a", 1), owned(2, "b", 16)], TicketSettings(), [1, 11], id="what one leaves goes to the others"
         ),
         pytest.param(
             [owned(1, "a", 1), owned(2, "a", 16), owned(3, "b", 16)],
-            Tickets(),
+            TicketSettings(),
             [1, 5, 6],
             id="first to the other jobs of the same user",
         ),
         pytest.param(
             [owned(1, "a", 1, "x"), owned(2, "b", 16, "x"), owned(3, "c", 16, "y")],
-            Tickets(accounts=("x=1", "y=1")),
+            TicketSettings(accounts=("x=1", "y=1")),
             [1, 5, 6],
             id="then to the users of the same account",
         ),
         pytest.param(
             [owned(1, "a", 16, "x"), owned(2, "c", 16, "y"), owned(3, "d", 16, "z")],
-            Tickets(accounts=("lab=1", "lab/x=1", "lab/y=3", "z=2")),
+            TicketSettings(accounts=("lab=1", "lab/x=1", "lab/y=3", "z=2")),
             [1, 3, 8],
             id="accounts within accounts",
         ),
         pytest.param(
             [owned(1, "a", 16, "x"), owned(2, "b", 16, "elsewhere")],
-            Tickets(accounts=("x=2",)),
+            TicketSettings(accounts=("x=2",)),
             [8, 4],
             id="an account nobody named stands beside the others",
         ),
     ],
 )
-def test_tickets_are_divided(jobs: list[Job], said: Tickets, parts: list[float]) -> None:
+def test_tickets_are_divided(jobs: list[Job], said: TicketSettings, parts: list[float]) -> None:
     assert shares(jobs, said) == pytest.approx(parts)
 
 
@@ -102,12 +113,12 @@ def test_tickets_are_divided(jobs: list[Job], said: Tickets, parts: list[float])
     ],
 )
 def test_without_tickets_of_our_own_slurms_shares_count(jobs: list[Job], parts: list[float]) -> None:
-    assert shares(jobs, Tickets(), SSHARE) == pytest.approx(parts)
+    assert shares(jobs, TicketSettings(), SSHARE) == pytest.approx(parts)
 
 
 def test_an_account_above_itself_hangs_under_the_root() -> None:
     jobs = [owned(1, "a", account="x"), owned(2, "b", account="y")]
-    assert shares(jobs, Tickets(accounts=("y/x=1", "x/y=1"))) == pytest.approx([6, 6])
+    assert shares(jobs, TicketSettings(accounts=("y/x=1", "x/y=1"))) == pytest.approx([6, 6])
 
 
 ANY = frozenset({"fast", "slow"})
@@ -138,15 +149,17 @@ FAST = frozenset({"fast"})
 def test_what_tickets_stand_for_where_jobs_insist_on_a_type(
     jobs: list[Job], allowed: list[frozenset[str]], parts: list[float]
 ) -> None:
-    branch = tree(jobs, registry_of(Tickets(), ()))
-    caps = np.array([float(one.request.gpus) if kinds else 0.0 for one, kinds in zip(jobs, allowed, strict=True)])
-    assert entitled(branch, caps, allowed, {"fast": 4.0, "slow": 8.0}).tolist() == pytest.approx(parts)
+    branch = build_ticket_tree(jobs, build_ticket_registry(TicketSettings(), ()))
+    caps = np.array(
+        [float(one.original_request.gpus) if kinds else 0.0 for one, kinds in zip(jobs, allowed, strict=True)]
+    )
+    assert entitled_gpus(branch, caps, allowed, {"fast": 4.0, "slow": 8.0}).tolist() == pytest.approx(parts)
 
 
 def test_where_not_all_is_needed_the_fastest_is_taken() -> None:
     left = {"slow": 8.0, "fast": 4.0}
-    assert mix(6, left, ("fast", "slow")) == {"fast": 4, "slow": 2}
-    assert mix(12, left, ("fast", "slow")) == {"fast": 4, "slow": 8}
+    assert compose_types(6, left, ("fast", "slow")) == {"fast": 4, "slow": 2}
+    assert compose_types(12, left, ("fast", "slow")) == {"fast": 4, "slow": 8}
 
 
 kinds = st.sampled_from((ANY, FAST, frozenset({"slow"})))
@@ -161,7 +174,7 @@ def test_entitlements_are_within_every_type_and_use_all_that_can_be_used(
     allowed = [where for _, _, where in wanted]
     caps = np.array([float(gpus) for _, gpus, _ in wanted])
     capacity = {"fast": 4.0, "slow": 8.0}
-    found = entitled(tree(jobs, registry_of(Tickets(), ())), caps, allowed, capacity)
+    found = entitled_gpus(build_ticket_tree(jobs, build_ticket_registry(TicketSettings(), ())), caps, allowed, capacity)
     assert (found <= caps + 1e-6).all()
     total = {
         where: sum(float(gpus) for gpus, own in zip(found, allowed, strict=True) if own == where)

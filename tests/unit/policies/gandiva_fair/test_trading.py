@@ -22,8 +22,8 @@ def test_the_talks_trade_at_the_price_of_the_third_user() -> None:
     before = (trader("u1", 1.2), trader("u2", 6.0), trader("u3", 2.0, 0, 0))
     after, trades = trade(before, V100)
     assert trades == (Trade("u1", "u2", "v100", "k80", 1.0, 2.0),)
-    assert [one.worth for one in before] == pytest.approx([5.2, 10, 0])
-    assert [one.worth for one in after] == pytest.approx([6, 14, 0])
+    assert [one.value for one in before] == pytest.approx([5.2, 10, 0])
+    assert [one.value for one in after] == pytest.approx([6, 14, 0])
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_the_talks_trade_at_the_price_of_the_third_user() -> None:
             id="the buyer has GPUs for half of it",
         ),
         pytest.param(
-            [trader("u1", 1.2, room=0.5), trader("u2", 6.0), trader("u3", 2.0)],
+            [trader("u1", 1.2, spare_demand=0.5), trader("u2", 6.0), trader("u3", 2.0)],
             {},
             [("u1", 0.5, 2.0)],
             id="the seller has jobs for half of what he would get",
         ),
         pytest.param(
-            [trader("u1", 1.2), trader("u2", 6.0, usable={"v100": 1.5}), trader("u3", 2.0)],  # type: ignore[arg-type]  # a mapping
+            [trader("u1", 1.2), trader("u2", 6.0, max_usable={"v100": 1.5}), trader("u3", 2.0)],  # type: ignore[arg-type]  # a mapping
             {},
             [("u1", 0.5, 2.0)],
             id="the buyer can use half of it",
@@ -78,7 +78,8 @@ def test_the_table_of_speedups_is_the_talks() -> None:
     known = sample_speedups()
     table = {
         name: tuple(
-            round(profile.scaling[kind].at(1) / profile.scaling["k80"].at(1), 2) for kind in ("p40", "p100", "v100")
+            round(profile.scaling[kind].rate_at(1) / profile.scaling["k80"].rate_at(1), 2)
+            for kind in ("p40", "p100", "v100")
         )
         for name, profile in known.models.items()
     }
@@ -91,7 +92,7 @@ def test_the_table_of_speedups_is_the_talks() -> None:
         "resnet50": (3.17, 3.34, 5.14),
         "resnext50": (3.70, 4.12, 6.33),
     }
-    milliseconds = [1000 / profile.scaling["k80"].at(1) for profile in known.models.values()]
+    milliseconds = [1000 / profile.scaling["k80"].rate_at(1) for profile in known.models.values()]
     assert milliseconds == pytest.approx([11.5, 207.5, 183.4, 48.4, 48.9, 134, 2005.7], rel=1e-4)
 
 
@@ -106,7 +107,9 @@ def markets(draw: st.DrawFn) -> list[Trader]:
     found = []
     for number in range(draw(st.integers(2, 6))):
         holdings = {kind: draw(gpus) for kind in ("k80", "p100", "v100")}
-        found.append(Trader(f"u{number}", holdings, {**draw(speedups), "k80": 1.0}, room=draw(st.floats(0, 40))))
+        found.append(
+            Trader(f"u{number}", holdings, {**draw(speedups), "k80": 1.0}, spare_demand=draw(st.floats(0, 40)))
+        )
     return found
 
 
@@ -120,11 +123,11 @@ def test_nobody_is_worse_off_and_no_gpu_is_lost_or_made(traders: list[Trader], p
     for kind in ("k80", "p100", "v100"):
         assert sum(one.holdings[kind] for one in after) == pytest.approx(sum(one.holdings[kind] for one in traders))
     for before, one in zip(traders, after, strict=True):
-        assert one.worth >= before.worth - 1e-6
+        assert one.value >= before.value - 1e-6
         assert min(one.holdings.values()) >= -1e-6
-        assert sum(one.holdings.values()) <= sum(before.holdings.values()) + before.room + 1e-6
+        assert sum(one.holdings.values()) <= sum(before.holdings.values()) + before.spare_demand + 1e-6
     traded = {user for one in trades for user in (one.seller, one.buyer)}
-    gains = {one.user for before, one in zip(traders, after, strict=True) if one.worth > before.worth + 1e-6}
+    gains = {one.user for before, one in zip(traders, after, strict=True) if one.value > before.value + 1e-6}
     assert gains <= traded
 
 
@@ -139,8 +142,8 @@ def test_nobody_gains_by_understating_or_inflating_a_speedup(
     lie = {**data.draw(speedups), "k80": 1.0}
     told = [replace(one, speedups=lie) if at == place else one for at, one in enumerate(traders)]
     lied, _ = trade(told, TYPES, prices)
-    got = replace(lied[place], speedups=truth).worth
-    assert got <= honest[place].worth + 1e-6 * (1 + honest[place].worth)
+    got = replace(lied[place], speedups=truth).value
+    assert got <= honest[place].value + 1e-6 * (1 + honest[place].value)
 
 
 @settings(deadline=None)
@@ -148,7 +151,9 @@ def test_nobody_gains_by_understating_or_inflating_a_speedup(
 def test_no_two_on_the_two_sides_of_a_price_could_gain_any_more(traders: list[Trader]) -> None:
     """A buyer that still has the currency meets sellers without GPUs, or without jobs for more."""
     for_two = ({kind: one.holdings[kind] for kind in ("k80", "v100")} for one in traders)
-    unlimited = [replace(one, holdings=held, room=float("inf")) for one, held in zip(traders, for_two, strict=True)]
+    unlimited = [
+        replace(one, holdings=held, spare_demand=float("inf")) for one, held in zip(traders, for_two, strict=True)
+    ]
     after, trades = trade(unlimited, V100)
     assume(trades)
     final = {one.user: one for one in after}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from slurmsched.policies.gavel.centre import Polytope, centre
+from slurmsched.policies.gavel.program import Polytope, analytic_centre
 
 
 def polytope(rows: list[list[float]], limits: list[float], times: list[float] | None = None) -> Polytope:
@@ -28,9 +28,9 @@ def polytope(rows: list[list[float]], limits: list[float], times: list[float] | 
 def test_the_centre(
     rows: list[list[float]], limits: list[float], times: list[float] | None, expected: list[float]
 ) -> None:
-    found = centre(polytope(rows, limits, times), np.full(len(rows[0]), 0.7))
+    found = analytic_centre(polytope(rows, limits, times), np.full(len(rows[0]), 0.7))
     assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_what_has_no_inside_has_no_centre() -> None:
-    assert centre(polytope([[1.0], [-1.0]], [1.0, -2.0]), np.ones(1)) is None
+    assert analytic_centre(polytope([[1.0], [-1.0]], [1.0, -2.0]), np.ones(1)) is None

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Code, Decision, Request
-from slurmsched.policies import Situation, system
-from slurmsched.policies.gavel.memory import Remembered
+from slurmsched.model import Decision, ReasonCode, Request
+from slurmsched.policies import Situation, policy
+from slurmsched.policies.gavel.rounds import GavelState
 from tests.builders import job, node, share, situation
 
-GAVEL = system("gavel")
+GAVEL = policy("gavel")
 
 
 def known(**rates: tuple[float, float]) -> Knowledge:
@@ -32,7 +32,7 @@ CLUSTER = (node("fast", 1, "v100"), node("slow", 1, "k80"))
 
 
 def types(decision: Decision) -> dict[str, str]:
-    return {target.job: target.shares[0].gpu_type for target in decision.targets.values()}
+    return {target.job: target.allocations[0].gpu_type for target in decision.targets.values()}
 
 
 def asked(*jobs: object, **other: object) -> Situation:
@@ -47,12 +47,12 @@ def test_who_gains_from_the_fast_type_has_it() -> None:
 def test_a_job_waits_rather_than_start_where_it_cannot_run() -> None:
     decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
     assert types(decision) == {"1": "v100"}
-    assert decision.waiting["2"].code is Code.BEHIND
+    assert decision.waiting["2"].code is ReasonCode.BEHIND
 
 
 def test_who_runs_on_one_type_only_has_its_part_of_that() -> None:
     decision = GAVEL.decide(asked(job(1, hint="model=gains"), job(2, hint="model=cannot")))
-    shares = {name: account.share for name, account in Remembered.read(dict(decision.state)).jobs.items()}
+    shares = {name: account.share for name, account in GavelState.decode(dict(decision.state)).jobs.items()}
     on_the_fast = [share[1] for share in (shares["1"], shares["2"]) if share]
     assert on_the_fast == pytest.approx([0.5, 0.5], abs=1e-3)
 
@@ -60,7 +60,7 @@ def test_who_runs_on_one_type_only_has_its_part_of_that() -> None:
 @pytest.mark.parametrize("name", ["proportional", "tiresias", "yarn-cs", "gavel"])
 def test_no_system_starts_a_job_where_it_is_known_not_to_run(name: str) -> None:
     only = situation(CLUSTER[1:], [job(1, hint="model=cannot")], RATES)
-    assert system(name).decide(only).waiting["1"].code is Code.NEVER_FITS
+    assert policy(name).decide(only).waiting["1"].code is ReasonCode.NEVER_FITS
 
 
 def test_a_type_that_was_asked_for_stands() -> None:
@@ -78,12 +78,12 @@ def test_time_had_is_booked_and_the_turn_goes_to_who_had_less() -> None:
     first = GAVEL.decide(asked(*jobs, time=10_000.0))
     (begun,) = first.targets
     running = [
-        replace(job(one.id, hint="model=even", on=[share("fast")], request=one.request), run_time=300.0)
+        replace(job(one.id, hint="model=even", on=[share("fast")], request=one.original_request), run_time=300.0)
         if one.id == begun
         else one
         for one in jobs
     ]
-    second = GAVEL.decide(asked(*running, time=10_300.0, state=json.loads(json.dumps(first.state)), fixed={}))
+    second = GAVEL.decide(asked(*running, time=10_300.0, state=json.loads(json.dumps(first.state)), non_preemptible={}))
     assert set(second.targets) == {"1", "2"} - {begun}
     assert second.victims == {begun: next(iter(second.targets))}
 
@@ -92,16 +92,16 @@ def test_a_running_job_goes_to_a_faster_type_that_is_free_where_it_pays() -> Non
     slow = job(1, hint="model=gains,duration=10h", on=[share("slow", gpu_type="k80")], run_time=600.0)
     moved = GAVEL.decide(asked(slow, service={"1": 600.0}))
     assert types(moved) == {"1": "v100"}
-    assert moved.targets["1"].reasons[0].code is Code.PAYS_FOR_RESTART
+    assert moved.targets["1"].reasons[0].code is ReasonCode.PAYS_FOR_RESTART
     stays = GAVEL.decide(asked(replace(slow, hints=replace(slow.hints, duration=700)), service={"1": 600.0}))
     assert types(stays) == {"1": "k80"}
 
 
 def test_the_books_survive_json() -> None:
     state = GAVEL.decide(asked(job(1, hint="model=even"), job(2, hint="model=gains"))).state
-    read = Remembered.read(json.loads(json.dumps(state)))
+    read = GavelState.decode(json.loads(json.dumps(state)))
     assert read.types == ("k80", "v100")
-    assert read.said() == json.loads(json.dumps(state))
+    assert read.encode() == json.loads(json.dumps(state))
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_the_books_survive_json() -> None:
     ],
 )
 def test_books_that_cannot_be_read_are_begun_anew(state: dict[str, object]) -> None:
-    assert Remembered.read(state) == Remembered()
+    assert GavelState.decode(state) == GavelState()
     assert GAVEL.decide(asked(job(1, hint="model=even"), state=state)).targets

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.backends.slurm.requests import PLAIN
-from slurmsched.backends.slurm.wording import worded
+from slurmsched.backends.slurm.operation_commands import commands_for
+from slurmsched.backends.slurm.requests import DEFAULT_FORM
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Code, Node, Operation, Reason, Request, Verb
-from slurmsched.policies import system
-from slurmsched.policies.hadar.questions import question_of
-from slurmsched.rounds.shapes import assigned
+from slurmsched.model import Node, Operation, Reason, ReasonCode, Request, Verb
+from slurmsched.policies import policy
+from slurmsched.policies.hadar.policy import build_problem
+from slurmsched.rounds.specs import pinned_spec
 from tests.builders import job, node, share, situation
 
 SPEEDS = {"v100": 1.0, "p100": 0.5, "k80": 0.1}
@@ -38,9 +38,9 @@ def gang(number: int, gpu_type: str | None = None, hint: str = "model=m,duration
 def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
     asked = situation(types("v100", "p100"), [gang(1)], KNOWN)
 
-    target = system("hadar").decide(asked).targets["1"]
+    target = policy("hadar").decide(asked).targets["1"]
 
-    assert {(share.node, share.gpu_type, share.resources.gpus) for share in target.shares} == {
+    assert {(share.node, share.gpu_type, share.resources.gpus) for share in target.allocations} == {
         ("v100-1", "v100", 2),
         ("p100-2", "p100", 2),
     }
@@ -49,10 +49,10 @@ def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
 
 def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
     asked = situation(types("v100", "p100"), [gang(1)], KNOWN)
-    target, request = system("hadar").decide(asked).targets["1"], asked.jobs[0].request
-    shape = assigned(target.shares, request, asked.snapshot.node)
+    target, request = policy("hadar").decide(asked).targets["1"], asked.jobs[0].original_request
+    shape = pinned_spec(target.allocations, request, asked.snapshot.nodes_by_name)
 
-    (line,) = worded(Operation(Verb.RESHAPE, "1", Reason(Code.START), None, shape), PLAIN).lines
+    (line,) = commands_for(Operation(Verb.UPDATE, "1", Reason(ReasonCode.START), None, shape), DEFAULT_FORM).lines
 
     assert "ReqNodeList=p100-2,v100-1" in line
     assert "TresPerNode=gres/gpu:2" in line
@@ -61,7 +61,7 @@ def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> Non
 def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
     asked = situation(types("v100", "p100", "p100"), [gang(1, hint="model=flat,duration=5h")], KNOWN)
 
-    shares = system("hadar").decide(asked).targets["1"].shares
+    shares = policy("hadar").decide(asked).targets["1"].allocations
 
     assert {share.gpu_type for share in shares} == {"p100"}
 
@@ -79,9 +79,9 @@ def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, n
     one = job(1, hint="model=m", request=Request(gpus=4, nodes=nodes, tasks=nodes, cpus=4, gpu_type=asked_type))
     asked = situation(cluster, [*others, one], KNOWN, managed=[one])
 
-    waiting = system("hadar").decide(asked).waiting["1"]
+    waiting = policy("hadar").decide(asked).waiting["1"]
 
-    assert waiting.code is Code.ONE_TYPE
+    assert waiting.code is ReasonCode.ONE_TYPE
     assert waiting.sentence == f"waits for 4 GPUs of one type, and cannot have several: {why}"
 
 
@@ -91,7 +91,7 @@ def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
         job(2, hint="model=m,duration=5h", request=Request(gpus=2, cpus=2)),
     ]
 
-    targets = system("hadar").decide(situation(types("v100", "p100"), jobs, KNOWN)).targets
+    targets = policy("hadar").decide(situation(types("v100", "p100"), jobs, KNOWN)).targets
 
     assert {name: target.nodes for name, target in targets.items()} == {"1": ("p100-2",), "2": ("v100-1",)}
 
@@ -99,9 +99,9 @@ def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
 def test_a_running_job_keeps_its_place_where_the_fast_gpus_do_not_pay() -> None:
     running = job(1, 2, hint="model=flat,duration=30m", on=[share("p100-2", 2, gpu_type="p100")])
 
-    decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
+    decision = policy("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
 
-    assert decision.targets["1"].shares == running.shares
+    assert decision.targets["1"].allocations == running.allocations
     assert not decision.victims
 
 
@@ -109,15 +109,15 @@ def test_copies_of_one_job_have_a_part_of_it_each() -> None:
     copies = [job(f"7_{at}", hint="model=m,duration=4h,fork=900", array_job="7") for at in range(4)]
     alone = job(8, hint="model=m,duration=4h")
 
-    queue = question_of(situation(types("v100"), [*copies, alone], KNOWN)).queue
+    queue = build_problem(situation(types("v100"), [*copies, alone], KNOWN)).queue
 
-    assert [ask.left for ask in queue] == [3600.0] * 4 + [4 * 3600.0]
+    assert [ask.remaining for ask in queue] == [3600.0] * 4 + [4 * 3600.0]
 
 
 def test_a_running_job_moves_to_the_fast_gpus_where_that_pays() -> None:
     running = job(1, 2, hint="model=m,duration=50h", on=[share("p100-2", 2, gpu_type="p100")], requeue=True)
 
-    decision = system("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
+    decision = policy("hadar").decide(situation(types("v100", "p100"), [running], KNOWN))
 
     assert decision.targets["1"].nodes == ("v100-1",)
     assert decision.victims == {"1": "1"}
@@ -136,7 +136,7 @@ def test_who_came_in_the_place_of_another_is_not_displaced_at_once(remembered: d
     long = job(1, 2, hint="duration=50h")
     asked = situation([node("v1", 2, "v100")], [came, long], KNOWN)
 
-    decision = system("hadar").decide(replace(asked, state=remembered))
+    decision = policy("hadar").decide(replace(asked, state=remembered))
 
     assert ("7" in decision.targets) is stays
     assert decision.state == {"came": [] if stays else ["1"]}
@@ -146,6 +146,6 @@ def test_a_job_that_waits_for_one_type_does_not_say_so_while_all_are_taken() -> 
     full = [job(8, 2, on=[share("v100-1", 2)]), job(9, 2, on=[share("p100-2", 2, gpu_type="p100")])]
     one = job(1, hint="model=m", request=Request(gpus=2, cpus=2, gpu_type="v100"))
 
-    waiting = system("hadar").decide(situation(types("v100", "p100"), [*full, one], KNOWN, managed=[one])).waiting["1"]
+    waiting = policy("hadar").decide(situation(types("v100", "p100"), [*full, one], KNOWN, managed=[one])).waiting["1"]
 
-    assert waiting.code is Code.NO_ROOM
+    assert waiting.code is ReasonCode.NO_ROOM

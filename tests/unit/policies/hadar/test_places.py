@@ -5,22 +5,34 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.policies.hadar import Ask, Prices, Servers, Speeds, admit, effective_throughput, fill, offers, prices
+from slurmsched.policies.hadar import (
+    GangThroughput,
+    HadarJob,
+    Prices,
+    ServerPools,
+    compute_prices,
+    dp_allocation,
+    effective_throughput,
+    fill_idle,
+    find_alloc,
+)
 
-TWO_TYPES = Servers.alike([("v100", 4), ("v100", 4), ("p100", 4)])
+TWO_TYPES = ServerPools.of_single_type([("v100", 4), ("v100", 4), ("p100", 4)])
 FAST_ON_V100 = (4.0, 2.0)
 
 
-def speeds(workers: int, together: tuple[float, ...] = FAST_ON_V100, apart: tuple[float, ...] | None = None) -> Speeds:
-    return Speeds(workers, together, together if apart is None else apart)
+def speeds(
+    workers: int, together: tuple[float, ...] = FAST_ON_V100, apart: tuple[float, ...] | None = None
+) -> GangThroughput:
+    return GangThroughput(workers, together, together if apart is None else apart)
 
 
-def ask(name: str, workers: int, together: tuple[float, ...] = FAST_ON_V100, left: float = 3600.0) -> Ask:
-    return Ask(name, speeds(workers, together), left, left)
+def ask(name: str, workers: int, together: tuple[float, ...] = FAST_ON_V100, left: float = 3600.0) -> HadarJob:
+    return HadarJob(name, speeds(workers, together), left, left)
 
 
-def by_type(servers: Servers, allocation: tuple[tuple[int, int], ...]) -> dict[str, int]:
-    return {servers.types[kind]: gpus for kind, gpus in servers.counts(allocation).items()}
+def by_type(servers: ServerPools, allocation: tuple[tuple[int, int], ...]) -> dict[str, int]:
+    return {servers.types[kind]: gpus for kind, gpus in servers.gpus_by_type(allocation).items()}
 
 
 @pytest.mark.parametrize(
@@ -37,17 +49,17 @@ def by_type(servers: Servers, allocation: tuple[tuple[int, int], ...]) -> dict[s
     ],
 )
 def test_the_fastest_place_that_there_is(
-    gang: Speeds, free: tuple[int, ...], expected: tuple[tuple[int, int], ...] | None
+    gang: GangThroughput, free: tuple[int, ...], expected: tuple[tuple[int, int], ...] | None
 ) -> None:
     level = np.ones(3)
 
-    found = offers(gang, TWO_TYPES, np.array(free), level)
+    found = find_alloc(gang, TWO_TYPES, np.array(free), level)
 
     assert (found[0].allocation if found else None) == expected
 
 
 def test_a_mixed_gang_is_as_fast_as_its_slowest_task() -> None:
-    found = offers(speeds(4), TWO_TYPES, np.array([2, 0, 2]), np.ones(3))
+    found = find_alloc(speeds(4), TWO_TYPES, np.array([2, 0, 2]), np.ones(3))
 
     assert found[0].rate == 2.0
 
@@ -55,7 +67,7 @@ def test_a_mixed_gang_is_as_fast_as_its_slowest_task() -> None:
 def test_communication_costs_a_gang_apart_its_speed() -> None:
     gang = speeds(4, (4.0, 3.0), apart=(2.0, 1.0))
 
-    found = offers(gang, TWO_TYPES, np.array([2, 2, 4]), np.ones(3))
+    found = find_alloc(gang, TWO_TYPES, np.array([2, 2, 4]), np.ones(3))
 
     assert [(offer.allocation, offer.rate) for offer in found] == [(((2, 4),), 3.0)]
 
@@ -63,7 +75,7 @@ def test_communication_costs_a_gang_apart_its_speed() -> None:
 def test_a_slower_place_is_offered_only_where_it_is_cheaper() -> None:
     dear_v100 = np.array([5.0, 5.0, 1.0])
 
-    found = [offers(speeds(4), TWO_TYPES, TWO_TYPES.capacity, price) for price in (dear_v100, np.ones(3))]
+    found = [find_alloc(speeds(4), TWO_TYPES, TWO_TYPES.capacity, price) for price in (dear_v100, np.ones(3))]
 
     assert [[(offer.rate, offer.cost) for offer in among] for among in found] == [
         [(4.0, 20.0), (2.0, 4.0)],
@@ -74,15 +86,21 @@ def test_a_slower_place_is_offered_only_where_it_is_cheaper() -> None:
 @pytest.mark.parametrize(
     ("gang", "expected"),
     [
-        pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, mixes=False), [((0, 4), (1, 2))], id="one type only"),
-        pytest.param(Speeds(6, FAST_ON_V100, FAST_ON_V100, most=1), [], id="one server only"),
         pytest.param(
-            Speeds(4, (4.0, 0.0), (4.0, 0.0), fewest=2), [((0, 2), (1, 2))], id="two servers though one would hold it"
+            GangThroughput(6, FAST_ON_V100, FAST_ON_V100, mixes_types=False), [((0, 4), (1, 2))], id="one type only"
+        ),
+        pytest.param(GangThroughput(6, FAST_ON_V100, FAST_ON_V100, max_servers=1), [], id="one server only"),
+        pytest.param(
+            GangThroughput(4, (4.0, 0.0), (4.0, 0.0), min_servers=2),
+            [((0, 2), (1, 2))],
+            id="two servers though one would hold it",
         ),
     ],
 )
-def test_a_gang_lies_only_where_its_request_lets_it(gang: Speeds, expected: list[tuple[tuple[int, int], ...]]) -> None:
-    found = offers(gang, TWO_TYPES, np.array([4, 4, 4]), np.ones(3))
+def test_a_gang_lies_only_where_its_request_lets_it(
+    gang: GangThroughput, expected: list[tuple[tuple[int, int], ...]]
+) -> None:
+    found = find_alloc(gang, TWO_TYPES, np.array([4, 4, 4]), np.ones(3))
 
     assert [offer.allocation for offer in found] == expected
 
@@ -90,7 +108,7 @@ def test_a_gang_lies_only_where_its_request_lets_it(gang: Speeds, expected: list
 def test_the_price_rises_from_the_lowest_to_the_highest_as_a_server_fills() -> None:
     known = Prices(np.array([0.01, 0.02]), np.array([1.0, 2.0]))
 
-    empty, half, full = (known.at(TWO_TYPES, np.full(3, free)) for free in (4, 2, 0))
+    empty, half, full = (known.pool_prices(TWO_TYPES, np.full(3, free)) for free in (4, 2, 0))
 
     assert empty == pytest.approx([0.01, 0.01, 0.02])
     assert half == pytest.approx([0.1, 0.1, 0.2])
@@ -101,15 +119,17 @@ def test_a_full_server_is_dearer_than_anybody_gains_from_it() -> None:
     queue = [ask("a", 1), ask("b", 2, (1.0, 1.0)), ask("c", 4, (9.0, 1.0))]
     utility = effective_throughput(queue, TWO_TYPES)
 
-    full = prices(queue, TWO_TYPES, utility, 360.0).at(TWO_TYPES, np.zeros(3, dtype=np.int64))
+    full = compute_prices(queue, TWO_TYPES, utility, 360.0).pool_prices(TWO_TYPES, np.zeros(3, dtype=np.int64))
 
     for job in queue:
-        for kind, rate in enumerate(job.speeds.together):
-            assert full[TWO_TYPES.type_of == kind].min() >= utility(job, job.completion(rate)) / job.workers - 1e-12
+        for kind, rate in enumerate(job.throughput.consolidated):
+            assert (
+                full[TWO_TYPES.type_of == kind].min() >= utility(job, job.completion_time(rate)) / job.workers - 1e-12
+            )
 
 
 def test_the_job_that_gains_most_from_the_fast_type_gets_it() -> None:
-    servers = Servers.alike([("v100", 2), ("p100", 2)])
+    servers = ServerPools.of_single_type([("v100", 2), ("p100", 2)])
     queue = [ask("hardly", 2, (4.0, 3.6)), ask("much", 2, (10.0, 1.0))]
 
     found = _admitted(queue, servers)
@@ -123,15 +143,17 @@ def test_a_gang_is_placed_whole_or_not_at_all() -> None:
 
 
 def test_what_nobody_pays_for_is_filled() -> None:
-    servers = Servers.alike([("v100", 1)])
+    servers = ServerPools.of_single_type([("v100", 1)])
     dear = Prices(np.array([50.0]), np.array([100.0]))
     queue = [ask("poor", 1, (1.0,))]
     utility = effective_throughput(queue, servers)
 
-    assert admit(queue, servers, servers.capacity, dear, utility) == {}
-    assert fill(queue, servers, servers.capacity, dear, utility) == {"poor": ((0, 1),)}
+    assert dp_allocation(queue, servers, servers.capacity, dear, utility) == {}
+    assert fill_idle(queue, servers, servers.capacity, dear, utility) == {"poor": ((0, 1),)}
 
 
-def _admitted(queue: list[Ask], servers: Servers) -> dict[str, tuple[tuple[int, int], ...]]:
+def _admitted(queue: list[HadarJob], servers: ServerPools) -> dict[str, tuple[tuple[int, int], ...]]:
     utility = effective_throughput(queue, servers)
-    return dict(admit(queue, servers, servers.capacity, prices(queue, servers, utility, 360.0), utility))
+    return dict(
+        dp_allocation(queue, servers, servers.capacity, compute_prices(queue, servers, utility, 360.0), utility)
+    )

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slurmsched.knowledge import Profile, Scaling
-from slurmsched.model import Code, Decision, Job, JobState, Node, NodeState
-from slurmsched.policies import system
-from slurmsched.policies.hadare.machines import estimates
+from slurmsched.model import Decision, Job, JobState, Node, NodeState, ReasonCode
+from slurmsched.policies import policy
+from slurmsched.policies.hadare.throughput import estimates_by_type
 from tests.builders import job, node, share, situation
 
 TYPES = ("v100", "p100", "k80")
@@ -34,7 +34,7 @@ def copy(array: int, task: int, on: str = "", steps: int = 1000, hint: str = "",
 def decided(cluster: list[Node], jobs: list[Job], said: Mapping[str, Any] | None = None, **other: Any) -> Decision:
     """`said`: what the copies have told of themselves."""
     asked = situation(cluster, jobs, **other)
-    return system("hadare").decide(replace(asked, knowledge=replace(asked.knowledge, **(said or {}))))
+    return policy("hadare").decide(replace(asked, knowledge=replace(asked.knowledge, **(said or {}))))
 
 
 def places(decision: Decision) -> dict[str, tuple[str, ...]]:
@@ -95,8 +95,12 @@ def test_a_profile_that_knows_all_the_types_is_believed_rather_than_equation_10(
 
 
 def test_a_type_that_nobody_knows_counts_as_the_slowest_of_the_others() -> None:
-    assert estimates(["k80", "own-board", "V100"]) == {"k80": SLOW, "own-board": SLOW, "V100": pytest.approx(15.7 / 4)}
-    assert estimates(["own-board", "another"]) == {"own-board": 1.0, "another": 1.0}
+    assert estimates_by_type(["k80", "own-board", "V100"]) == {
+        "k80": SLOW,
+        "own-board": SLOW,
+        "V100": pytest.approx(15.7 / 4),
+    }
+    assert estimates_by_type(["own-board", "another"]) == {"own-board": 1.0, "another": 1.0}
 
 
 def test_what_a_copy_measures_corrects_the_estimates_of_the_others() -> None:
@@ -127,7 +131,7 @@ def test_a_copy_that_would_come_too_late_stays_held() -> None:
     jobs = [copy(7, 0, on="v100-1"), copy(7, 1)]
     said = {"measured": {"7_0": {"v100": 10.0}}, "steps": {"7_0": 700}}
     waiting = decided(nodes("v100", "k80"), jobs, said, restart_cost=60.0).waiting
-    assert waiting["7_1"].code is Code.COPIES_SUFFICE
+    assert waiting["7_1"].code is ReasonCode.COPIES_SUFFICE
     assert "last 300 steps" in waiting["7_1"].sentence
     assert not decided(nodes("v100", "k80"), jobs, said, restart_cost=10.0).waiting
 
@@ -166,6 +170,6 @@ def test_nothing_starts_on_a_node_that_is_down() -> None:
 def test_without_copies_it_decides_as_hadar_does() -> None:
     jobs = [job(number, gpus=number, hint="duration=5h") for number in (1, 2, 3)]
     asked = situation(nodes(*TYPES, gpus=2), jobs)
-    alone, forked = system("hadar").decide(asked), system("hadare").decide(asked)
+    alone, forked = policy("hadar").decide(asked), policy("hadare").decide(asked)
     assert forked.targets.keys() == alone.targets.keys()
     assert places(forked) == places(alone)

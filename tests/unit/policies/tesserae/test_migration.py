@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from slurmsched.policies.tesserae import Layout, moved, renamed, renaming_cost
+from slurmsched.policies.tesserae import PlacementPlan, find_renaming, migrated_jobs, migration_cost
 
 Row = tuple[int, int, tuple[int, ...]]
 Grid = list[list[frozenset[int]]]
@@ -82,36 +82,36 @@ def alike(nodes: int) -> np.ndarray:
     ],
 )  # fmt: skip
 def test_fewest_moves(before: list[Row], after: list[Row], nodes: int, moves: int, cost: float) -> None:
-    old, new = Layout.of(before), Layout.of(after)
-    found = renamed(old, new, alike(nodes))
-    assert len(found.moved) == moves
+    old, new = PlacementPlan.from_rows(before), PlacementPlan.from_rows(after)
+    found = find_renaming(old, new, alike(nodes))
+    assert len(found.migrated) == moves
     assert found.cost == cost
-    assert moved(old, new.renamed(found.names)) == found.moved
+    assert migrated_jobs(old, new.with_renamed_nodes(found.node_map)) == found.migrated
 
 
 def test_figure_6_two_out_and_one_in_are_one_and_a_half() -> None:
     """Node 0 before has jobs 1 and 4 that node 1 after has not, and lacks 6: each move in or out is a half."""
-    before = Layout.of([(0, 1, (1,)), (0, 1, (4,)), (1, 1, (6,))])
-    after = Layout.of([(1, 1, (6,)), (0, 1, (1,)), (0, 1, (4,))])
+    before = PlacementPlan.from_rows([(0, 1, (1,)), (0, 1, (4,)), (1, 1, (6,))])
+    after = PlacementPlan.from_rows([(1, 1, (6,)), (0, 1, (1,)), (0, 1, (4,))])
     swapped = np.array([1, 0])
-    assert renaming_cost(before, after, swapped) == 3.0  # 1.5 for each of the two nodes
-    assert renaming_cost(before, after, np.array([0, 1])) == 0.0
+    assert migration_cost(before, after, swapped) == 3.0  # 1.5 for each of the two nodes
+    assert migration_cost(before, after, np.array([0, 1])) == 0.0
 
 
 def test_a_gang_stays_on_one_node_where_a_matching_of_gpus_would_tear_it_apart() -> None:
     """Appendix B: job 1 may follow job 2 or job 3, and half of it each is as cheap to a matching of single GPUs."""
-    before = Layout.of([(0, 2, (1, 2)), (1, 2, (3,))])
-    after = Layout.of([(0, 2, (2,)), (1, 2, (1, 3))])
-    names = renamed(before, after, alike(2)).names
-    rows = after.renamed(names)
+    before = PlacementPlan.from_rows([(0, 2, (1, 2)), (1, 2, (3,))])
+    after = PlacementPlan.from_rows([(0, 2, (2,)), (1, 2, (1, 3))])
+    names = find_renaming(before, after, alike(2)).node_map
+    rows = after.with_renamed_nodes(names)
     assert sorted(rows.gpus[(rows.jobs == 1).any(axis=1)].tolist()) == [2]
 
 
 def test_names_are_exchanged_only_between_nodes_that_are_alike() -> None:
-    before = Layout.of([(0, 4, (1,)), (1, 4, (2,))])
-    after = Layout.of([(0, 4, (2,)), (1, 4, (1,))])
-    found = renamed(before, after, np.array([0, 1]))
-    assert (found.names.tolist(), found.moved) == ([0, 1], {1, 2})
+    before = PlacementPlan.from_rows([(0, 4, (1,)), (1, 4, (2,))])
+    after = PlacementPlan.from_rows([(0, 4, (2,)), (1, 4, (1,))])
+    found = find_renaming(before, after, np.array([0, 1]))
+    assert (found.node_map.tolist(), found.migrated) == ([0, 1], {1, 2})
 
 
 def any_grid(random: np.random.Generator, nodes: int, gpus: int) -> Grid:
@@ -121,9 +121,9 @@ def any_grid(random: np.random.Generator, nodes: int, gpus: int) -> Grid:
     ]
 
 
-def layout(grid: Grid) -> Layout:
+def layout(grid: Grid) -> PlacementPlan:
     rows = Counter((node, jobs) for node, gpus in enumerate(grid) for jobs in gpus if jobs)
-    return Layout.of([(node, gpus, tuple(jobs)) for (node, jobs), gpus in rows.items()])
+    return PlacementPlan.from_rows([(node, gpus, tuple(jobs)) for (node, jobs), gpus in rows.items()])
 
 
 def widths(grid: Grid) -> Counter[int]:
@@ -158,12 +158,12 @@ def test_no_naming_of_nodes_and_gpus_is_cheaper(seed: int) -> None:
         nodes, gpus = (int(size) for size in random.integers(1, 4, 2))
         before, after = any_grid(random, nodes, gpus), any_grid(random, nodes, gpus)
         old, new = layout(before), layout(after)
-        found = renamed(old, new, alike(nodes))
-        assert sorted(found.names.tolist()) == list(range(nodes))
-        assert moved(old, new.renamed(found.names)) == found.moved
-        assert len(found.moved) <= len(moved(old, new))
+        found = find_renaming(old, new, alike(nodes))
+        assert sorted(found.node_map.tolist()) == list(range(nodes))
+        assert migrated_jobs(old, new.with_renamed_nodes(found.node_map)) == found.migrated
+        assert len(found.migrated) <= len(migrated_jobs(old, new))
         best = cheapest(before, after) + constant(before, after)
-        kept_its_names = found.names.tolist() == list(range(nodes))
+        kept_its_names = found.node_map.tolist() == list(range(nodes))
         if kept_its_names:  # where they move fewer jobs, though more parts of jobs, they are kept
             assert found.cost >= best - 1e-9
         else:
@@ -174,9 +174,9 @@ def test_no_naming_of_nodes_and_gpus_is_cheaper(seed: int) -> None:
 def test_at_scale_never_more_jobs_move_than_under_the_names_as_they_fall(nodes: int) -> None:
     random = np.random.default_rng(nodes)
 
-    def filled() -> Layout:
+    def filled() -> PlacementPlan:
         jobs = iter(random.permutation(8 * nodes).tolist())
-        return Layout.of(
+        return PlacementPlan.from_rows(
             (node, gpus, tuple(next(jobs) for _ in range(random.integers(1, 3))))
             for node in range(nodes)
             for gpus in ((8,), (4, 4), (4, 2, 1, 1), (2, 2, 2, 2))[random.integers(0, 4)]
@@ -184,9 +184,9 @@ def test_at_scale_never_more_jobs_move_than_under_the_names_as_they_fall(nodes: 
 
     for _ in range(20):
         before, after = filled(), filled()
-        found = renamed(before, after, alike(nodes))
-        assert len(found.moved) <= len(moved(before, after))
-        assert found.moved == moved(before, after.renamed(found.names))
+        found = find_renaming(before, after, alike(nodes))
+        assert len(found.migrated) <= len(migrated_jobs(before, after))
+        assert found.migrated == migrated_jobs(before, after.with_renamed_nodes(found.node_map))
 
 
 @some.composite
@@ -215,6 +215,6 @@ def gangs(draw: some.DrawFn) -> tuple[Grid, Grid]:
 @given(gangs())
 def test_gangs_of_one_node_move_whole_and_their_number_is_the_cost(rounds: tuple[Grid, Grid]) -> None:
     before, after = rounds
-    found = renamed(layout(before), layout(after), alike(3))
-    assert len(found.moved) == pytest.approx(found.cost)
+    found = find_renaming(layout(before), layout(after), alike(3))
+    assert len(found.migrated) == pytest.approx(found.cost)
     assert found.cost == pytest.approx(cheapest(before, after))

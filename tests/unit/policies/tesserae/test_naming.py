@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 
 from slurmsched.model import Job, Node
-from slurmsched.policies.allocating import Proportional
-from slurmsched.policies.draft import Draft
-from slurmsched.policies.ledger import Ledger
-from slurmsched.policies.ordering import FirstInFirstOut
-from slurmsched.policies.placing import CONSOLIDATED, Placement
-from slurmsched.policies.tesserae.naming import rename_nodes
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.orders import FirstInFirstOut
+from slurmsched.policies.place.placement import CONSOLIDATED, Placement
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Proportional
+from slurmsched.policies.tesserae.migration import rename_nodes
 from tests.builders import MEMORY, job, node, share, situation
 
 
@@ -20,23 +20,25 @@ def running(number: int, where: str, gpus: int = 8, **other: object) -> Job:
     return job(number, gpus, on=[share(where, gpus, 3 * gpus, gpus * MEMORY // 8)], **other)
 
 
-def drafted(nodes: list[Node], jobs: list[Job], moves: Mapping[str, str]) -> Draft:
+def drafted(nodes: list[Node], jobs: list[Job], moves: Mapping[str, str]) -> Session:
     """A round that displaced these jobs, each for the next, and placed them on these nodes."""
-    draft = Draft(situation(nodes, jobs), FirstInFirstOut(), Proportional(), CONSOLIDATED)
+    draft = Session(situation(nodes, jobs), FirstInFirstOut(), Proportional(), CONSOLIDATED)
     for victim in moves:
-        if draft.jobs[victim].shares:
-            draft.displace(victim, jobs[-1])
+        if draft.jobs[victim].allocations:
+            draft.evict(victim, jobs[-1])
     for mover, where in moves.items():
         pool = next(at for at in range(len(draft.pools)) if draft.pools.node(at).name == where)
-        wish = draft.wishes.of(draft.jobs[mover])
+        wish = draft.demands.of(draft.jobs[mover])
         kind = int(draft.pools.kind_of[pool])
-        draft.seat(draft.jobs[mover], Placement(wish.gang, (pool,), (wish.gang.parts,), wish.terms[kind].least, kind))
+        draft.allocate(
+            draft.jobs[mover], Placement(wish.gang, (pool,), (wish.gang.parts,), wish.ranges[kind].minimum, kind)
+        )
     rename_nodes(draft)
     return draft
 
 
-def places(draft: Draft) -> dict[str, str]:
-    return {one: draft.pools.node(placed.pools[0]).name for one, placed in draft.placed.items()}
+def places(draft: Session) -> dict[str, str]:
+    return {one: draft.pools.node(placed.pools[0]).name for one, placed in draft.placements.items()}
 
 
 THREE = [node("n1"), node("n2"), node("n3")]
@@ -48,19 +50,19 @@ def test_a_round_in_which_naming_alone_would_move_three_jobs_moves_none() -> Non
     jobs = [running(1, "n1"), running(2, "n2"), running(3, "n3")]
     draft = drafted(THREE, jobs, ROUND)
     assert places(draft) == {"1": "n1", "2": "n2", "3": "n3"}
-    draft.spare_the_unchanged()
-    assert (set(draft.leases), draft.placed, draft.victims) == ({"1", "2", "3"}, {}, {})
+    draft.cancel_noop_evictions()
+    assert (set(draft.running), draft.placements, draft.victims) == ({"1", "2", "3"}, {}, {})
 
 
 def test_what_is_free_is_the_same_whatever_the_names() -> None:
     draft = drafted([*THREE, node("n4")], [running(1, "n1", 4), running(2, "n2"), job(3, 2)], {"1": "n2", "3": "n4"})
-    empty = Ledger.empty(draft.pools)
-    for placement in draft.placed.values():
-        empty.claim(placement.claim(draft.pools))
-    for lease in draft.leases.values():
-        empty.claim(lease)
-    assert empty.gpus.tolist() == draft.tight.gpus.tolist()
-    assert empty.cpus.tolist() == draft.tight.cpus.tolist()
+    empty = FreeResources.of_empty_cluster(draft.pools)
+    for placement in draft.placements.values():
+        empty.allocate(placement.allocation(draft.pools))
+    for lease in draft.running.values():
+        empty.allocate(lease)
+    assert empty.gpus.tolist() == draft.free_at_minimum.gpus.tolist()
+    assert empty.cpus.tolist() == draft.free_at_minimum.cpus.tolist()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Code, Decision, Job, JobState, Node, Request, Resources, Share
-from slurmsched.policies import system
-from slurmsched.policies.tesserae.pairing import kept_by_both, may_share
+from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation, ReasonCode, Request, Resources
+from slurmsched.policies import policy
+from slurmsched.policies.tesserae.packing import may_share, relative_rates_of_pair
 from tests.builders import job, node, share, situation
 
 SHARDS = 10
@@ -31,22 +31,22 @@ RATES = known(a={"a": 0.4, "b": 0.8, "c": 0.95}, b={"a": 0.7, "b": 0.6}, c={"a":
 """Two of a do less than one; a and c do most; b and c do not fit together."""
 
 
-def half(number: int, model: str, hint: str = "", on: Sequence[Share] = (), **other: object) -> Job:
+def half(number: int, model: str, hint: str = "", on: Sequence[NodeAllocation] = (), **other: object) -> Job:
     request = Request(shards=5, cpus=1, **other)  # type: ignore[arg-type]  # by name
     return job(number, request=request, hint=f"model={model}{',' + hint if hint else ''}", on=on)
 
 
-def has(index: int, where: str = "n1", shards: int = 5) -> Share:
-    return Share(where, Resources(0, 1, 0), "v100", (index,), shards)
+def has(index: int, where: str = "n1", shards: int = 5) -> NodeAllocation:
+    return NodeAllocation(where, Resources(0, 1, 0), "v100", (index,), shards)
 
 
 def decided(nodes: Sequence[Node], jobs: Sequence[Job], managed: Sequence[Job] | None = None) -> Decision:
-    return system("tesserae-packed", "fifo").decide(situation(nodes, jobs, RATES, managed=managed))
+    return policy("tesserae-packed", "fifo").decide(situation(nodes, jobs, RATES, managed=managed))
 
 
 def devices(decision: Decision) -> dict[str, str]:
     return {
-        target.job: ",".join(f"{own.node}:{index}" for own in target.shares for index in own.indices)
+        target.job: ",".join(f"{own.node}:{index}" for own in target.allocations for index in own.indices)
         for target in decision.targets.values()
     }
 
@@ -161,7 +161,7 @@ def test_a_pair_that_runs_is_told_again_from_what_slurm_shows() -> None:
     decision = decided([TWO], [half(1, "a", on=[has(1)]), half(2, "b", on=[has(1)]), half(3, "b", on=[has(0)])])
     assert [decision.targets[one].speed for one in "123"] == [0.8, 0.7, 1.0]
     assert [decision.targets[one].beside for one in "123"] == [("2",), ("1",), ()]
-    assert decision.targets["3"].reasons[0].code is Code.KEEPS_LEASE
+    assert decision.targets["3"].reasons[0].code is ReasonCode.KEEPS_LEASE
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: 
     [
         pytest.param(
             [half(1, "a", "pack=no", on=[has(0)]), half(2, "b")],
-            "waits: on n1 Slurm may put it on GPU 0, beside job 1, and these are not to share",
+            "waits: on n1 Slurm may put it on GPU 0, beside job 1, and these may not share",
             id="Slurm would put it beside one that said no",
         ),
         pytest.param(
@@ -214,13 +214,13 @@ def started(
     enough, whole GPUs to the first idle ones, or with a `step` of -1 to the last, of which nothing is promised."""
     taken = {(own.name, gpu.index): 0 for own in nodes for gpu in own.gpus}
     for one in running:
-        for own in one.shares:
+        for own in one.allocations:
             for index in own.indices:
                 taken[own.node, index] += own.shards or SHARDS
     found = []
     for one in order:
         shares = []
-        for own in decision.targets[one.id].shares:
+        for own in decision.targets[one.id].allocations:
             most = SHARDS - own.shards if own.shards else 0
             room = [index for (name, index), used in sorted(taken.items()) if name == own.node and used <= most]
             chosen = room[:1] if own.shards else room[::step][: own.resources.gpus]
@@ -228,14 +228,14 @@ def started(
             for index in chosen:
                 taken[own.node, index] += own.shards or SHARDS
             shares.append(replace(own, indices=tuple(sorted(chosen))))
-        found.append(replace(one, shares=tuple(shares), state=JobState.RUNNING, state_text="RUNNING"))
+        found.append(replace(one, allocations=tuple(shares), state=JobState.RUNNING, state_text="RUNNING"))
     return found
 
 
 def users(jobs: Sequence[Job]) -> Devices:
     found = defaultdict[tuple[str, int], list[str]](list)
     for one in jobs:
-        for own in one.shares:
+        for own in one.allocations:
             for index in own.indices:
                 found[own.node, index].append(one.id)
     return found
@@ -266,8 +266,8 @@ def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.Dat
             jobs.append(job(next(numbers), request=request, hint=hint))
         decision = decided(nodes, jobs)
         assert set(decision.targets) ^ set(decision.waiting) == {one.id for one in jobs}
-        running = [one for one in jobs if one.shares]
-        new = data.draw(st.permutations([one for one in jobs if one.id in decision.targets and not one.shares]))
+        running = [one for one in jobs if one.allocations]
+        new = data.draw(st.permutations([one for one in jobs if one.id in decision.targets and not one.allocations]))
         now = {
             one.id: one
             for one in (*running, *started(new, decision, nodes, running, data.draw(st.sampled_from((1, -1)))))
@@ -275,22 +275,27 @@ def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.Dat
         for on in users(list(now.values())).values():
             if len(on) > 1:
                 one, other = (now[name] for name in on)
-                both = kept_by_both(RATES, one, other, "v100")
+                both = relative_rates_of_pair(RATES, one, other, "v100")
                 assert may_share(one)
                 assert may_share(other)
                 assert both is not None
                 assert min(both) > 0
                 assert sum(both) > 1
-                assert {one.request.shards / one.request.nodes, other.request.shards / other.request.nodes} == {5}
+                assert {
+                    one.original_request.shards / one.original_request.nodes,
+                    other.original_request.shards / other.original_request.nodes,
+                } == {5}
                 assert decision.targets[one.id].beside == (other.id,)
         paired = [target for target in decision.targets.values() if target.beside]
         assert all(users([now[t.job]]).keys() == users([now[t.beside[0]]]).keys() for t in paired)
-        jobs = [one for one in (now.get(old.id, old) for old in jobs) if data.draw(st.integers(0, 3)) or not one.shares]
+        jobs = [
+            one for one in (now.get(old.id, old) for old in jobs) if data.draw(st.integers(0, 3)) or not one.allocations
+        ]
 
 
 def test_a_host_that_is_left_gets_another_guest() -> None:
     nodes, first = [ONE], decided([ONE], [half(1, "a"), half(2, "b")])
-    host = replace(half(1, "a"), shares=first.targets["1"].shares, state=JobState.RUNNING)
+    host = replace(half(1, "a"), allocations=first.targets["1"].allocations, state=JobState.RUNNING)
     assert devices(decided(nodes, [host, half(3, "c")])) == {"1": "n1:0", "3": "n1:0"}
 
 
@@ -298,4 +303,4 @@ def test_a_part_that_somebody_else_cut_off_a_gpu_is_nobodys_half() -> None:
     foreign = replace(half(9, "b", on=[has(0)]), partitions=("debug",))
     mine = half(1, "a")
     decision = decided([ONE], [foreign, mine], [mine])
-    assert decision.waiting["1"].code is Code.BESIDE_ANOTHER
+    assert decision.waiting["1"].code is ReasonCode.BESIDE_ANOTHER

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Job, Request, Share
-from slurmsched.policies.tesserae.pairing import Pair, apart, may_share, pairs
+from slurmsched.model import Job, NodeAllocation, Request
+from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, separated_pairs
 from tests.builders import job, share
 
 HALF, WHOLE = 4, 8
@@ -29,13 +29,13 @@ def sharing(number: int, model: str, gpus: int = 1, hint: str = "") -> Job:
     return job(number, request=request, hint=f"model={model}{',' + hint if hint else ''}")
 
 
-def paired(placed: list[Job], pending: list[Job], urgent: tuple[str, ...] = (), kind: str = "v100") -> list[Pair]:
+def paired(placed: list[Job], pending: list[Job], urgent: tuple[str, ...] = (), kind: str = "v100") -> list[PackedPair]:
     types = {one.id: kind for one in placed}
-    return list(pairs(placed, pending, types=types, knowledge=RATES, shards_per_gpu=WHOLE, urgent=urgent))
+    return list(match_pairs(placed, pending, types=types, knowledge=RATES, shards_per_gpu=WHOLE, urgent=urgent))
 
 
 def test_two_that_do_more_together_share_and_it_is_said_how_fast() -> None:
-    assert paired([sharing(1, "a")], [sharing(2, "b")]) == [Pair("1", "2", (0.8, 0.7))]
+    assert paired([sharing(1, "a")], [sharing(2, "b")]) == [PackedPair("1", "2", (0.8, 0.7))]
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_whose_gpus_may_be_shared(one: Job, may: bool) -> None:
     assert may_share(one) is may
 
 
-def on(one: Job, *shares: Share) -> Job:
-    return replace(one, shares=shares)
+def on(one: Job, *shares: NodeAllocation) -> Job:
+    return replace(one, allocations=shares)
 
 
 def test_a_pair_on_different_devices_is_noticed() -> None:
     host, guest = on(sharing(1, "a"), share("n1", [0])), on(sharing(2, "b"), share("n1", [1]))
-    found = apart([("1", "2"), ("1", "9")], {"1": host, "2": guest})
+    found = separated_pairs([("1", "2"), ("1", "9")], {"1": host, "2": guest})
     assert [(one.host, one.guest) for one in found] == [("1", "2")]
     assert found[0].devices == (frozenset({("n1", 0)}), frozenset({("n1", 1)}))
-    assert apart([("1", "2")], {"1": host, "2": on(guest, share("n1", [0]))}) == ()
+    assert separated_pairs([("1", "2")], {"1": host, "2": on(guest, share("n1", [0]))}) == ()

@@ -1,0 +1,240 @@
+"""Virtual nodes: what is free on each, device by device, and where a request fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+
+from slurmsched.model import MILLI_PER_GPU, Gpu, Node, NodeAllocation, NodeState, Request, Resources
+
+
+class SimulatedNode:
+    """A node's ledger. `facts` is the node as configured; claims and refunds keep what is free.
+
+    Raises ValueError for a claim of what is taken and for a refund of what is free: a device is never booked twice.
+    """
+
+    def __init__(self, configured: Node) -> None:
+        if [gpu.index for gpu in configured.gpus] != list(range(len(configured.gpus))):
+            raise ValueError(f"number the GPUs of {configured.name} from 0 in order")
+        self.configured = configured
+        self.free_cpus = configured.total.cpus
+        self.free_memory = configured.total.memory
+        self.idle_gpus = [gpu.index for gpu in configured.gpus]
+        """Devices nobody uses, ascending."""
+        self.used_shards: dict[int, int] = {}
+        """Shards taken on each device that is cut into shards now."""
+        self.allocation_count = 0
+        self._view: Node | None = None
+
+    @property
+    def name(self) -> str:
+        return self.configured.name
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether something may start here."""
+        return self.configured.state is NodeState.UP
+
+    def clone(self) -> SimulatedNode:
+        """A ledger of the same state that can be claimed from without touching this one."""
+        twin = copy(self)
+        twin.idle_gpus, twin.used_shards = list(self.idle_gpus), dict(self.used_shards)
+        return twin
+
+    def idle_gpus_by_type(self, gpu_type: str | None) -> dict[str, list[int]]:
+        """Idle devices by type, of one type where it is named."""
+        by_type: dict[str, list[int]] = {}
+        for index in self.idle_gpus:
+            kind = self.configured.gpus[index].type
+            if gpu_type in (None, kind):
+                by_type.setdefault(kind, []).append(index)
+        return by_type
+
+    def update(self, **changes: object) -> None:
+        """Another state, reason or weight."""
+        self.configured = replace(self.configured, **changes)  # type: ignore[arg-type]  # replace() cannot type its keywords
+        self._view = None
+
+    def allocate(self, allocation: NodeAllocation) -> None:
+        """Take the share."""
+        if not self.can_allocate(allocation):
+            raise ValueError(f"{allocation} is not free on {self.name}")
+        self.free_cpus -= allocation.resources.cpus
+        self.free_memory -= allocation.resources.memory
+        self.allocation_count += 1
+        if allocation.shards:
+            (device,) = allocation.indices
+            self.used_shards[device] = self.used_shards.get(device, 0) + allocation.shards
+        self.idle_gpus = [index for index in self.idle_gpus if index not in allocation.indices]
+        self._view = None
+
+    def release(self, allocation: NodeAllocation) -> None:
+        """Give the share back."""
+        returned = allocation.indices
+        if allocation.shards:
+            (device,) = allocation.indices
+            self.used_shards[device] -= allocation.shards
+            returned = () if self.used_shards[device] else allocation.indices
+            if returned:
+                del self.used_shards[device]
+        if set(returned) & set(self.idle_gpus):
+            raise ValueError(f"{allocation} is not taken on {self.name}")
+        self.free_cpus += allocation.resources.cpus
+        self.free_memory += allocation.resources.memory
+        self.allocation_count -= 1
+        self.idle_gpus = sorted((*self.idle_gpus, *returned))
+        self._view = None
+
+    def can_allocate(self, allocation: NodeAllocation) -> bool:
+        """Whether exactly this share is free."""
+        if allocation.resources.cpus > self.free_cpus or allocation.resources.memory > self.free_memory:
+            return False
+        if allocation.shards:
+            (device,) = allocation.indices
+            return (device in self.idle_gpus or device in self.used_shards) and (
+                self.used_shards.get(device, 0) + allocation.shards <= self.configured.gpus[device].shards
+            )
+        return all(index in self.idle_gpus for index in allocation.indices)
+
+    def take_cpus(self, amount: int) -> None:
+        """CPUs alone change hands: a suspended job leaves them (negative), a resumed one has them again."""
+        self.free_cpus -= amount
+        self._view = None
+
+    def view(self) -> Node:
+        """The node as a poll sees it."""
+        if self._view is None:
+            total = self.configured.total
+            gpus = tuple(replace(gpu, used=self._used_milli_gpu(gpu)) for gpu in self.configured.gpus)
+            taken = sum(1 for gpu in gpus if not gpu.idle)
+            self._view = replace(
+                self.configured,
+                gpus=gpus,
+                used=Resources(taken, total.cpus - self.free_cpus, total.memory - self.free_memory),
+                state_text=self._state_text(taken),
+            )
+        return self._view
+
+    def _used_milli_gpu(self, gpu: Gpu) -> int:
+        if gpu.index in self.used_shards:
+            return MILLI_PER_GPU * self.used_shards[gpu.index] // gpu.shards
+        return 0 if gpu.index in self.idle_gpus else MILLI_PER_GPU
+
+    def _state_text(self, gpus_taken: int) -> str:
+        busy = (
+            "IDLE" if not self.allocation_count else "ALLOCATED" if gpus_taken == len(self.configured.gpus) else "MIXED"
+        )
+        match self.configured.state:
+            case NodeState.DOWN:
+                return "DOWN"
+            case NodeState.DRAINED:
+                return f"{busy}+DRAIN"
+            case NodeState.UP:
+                return busy
+
+
+def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeAllocation, ...] | None:
+    """The shares this request would get now, or None. `machines` are usable and stand in order of preference.
+
+    The fewest nodes are tried first; an even split before an uneven one, which only a request without `gpus_per_node`
+    may have. Pinned nodes are always part; with as many of them as nodes are wanted there are no others. A request
+    that says nothing of memory gets the GPU-proportional part, as with DefMemPerGPU.
+    """
+    eligible = [m for m in nodes if m.name not in request.excluded and _has_features(m, request.features)]
+    if request.exclusive:
+        eligible = [m for m in eligible if not m.allocation_count]
+    if request.pinned:
+        eligible.sort(key=lambda m: m.name not in request.pinned)
+        if not request.pinned <= {m.name for m in eligible}:
+            return None
+    for count in _node_counts(request):
+        candidates = eligible[: len(request.pinned)] if len(request.pinned) >= count else eligible
+        allocations = _fit_evenly(request, candidates, count) or _fit_unevenly(request, candidates, count)
+        if allocations:
+            return allocations
+    return None
+
+
+def _has_features(node: SimulatedNode, features: str) -> bool:
+    """`a&b|c`, as --constraint has it."""
+    return not features or any(
+        all(feature in node.configured.features for feature in choice.split("&")) for choice in features.split("|")
+    )
+
+
+def _node_counts(request: Request) -> range:
+    if request.gpus_per_node:
+        least = -(-request.gpus // request.gpus_per_node)
+        return range(least, least + 1)
+    least = max(request.nodes, len(request.pinned), 1)
+    return range(least, max(least, request.max_nodes or 0) + 1)
+
+
+def _fit_evenly(request: Request, nodes: Sequence[SimulatedNode], count: int) -> tuple[NodeAllocation, ...] | None:
+    if request.gpus % count:
+        return None
+    allocations: list[NodeAllocation] = []
+    for node in nodes:
+        allocation = _allocation_on(request, node, request.gpus // count, -(-request.cpus // count))
+        if allocation is not None:
+            allocations.append(allocation)
+            if len(allocations) == count:
+                return tuple(allocations)
+        elif node.name in request.pinned:
+            return None
+    return None
+
+
+def _fit_unevenly(request: Request, nodes: Sequence[SimulatedNode], count: int) -> tuple[NodeAllocation, ...] | None:
+    """Most free GPUs first; each of `count` nodes gives at least one."""
+    if request.gpus_per_node or count == 1 or request.gpus < count:
+        return None
+    per_gpu = request.cpus / request.gpus
+    free_gpus = [(node, _max_gpus(request, node, per_gpu)) for node in nodes]
+    free_gpus = sorted((r for r in free_gpus if r[1]), key=lambda r: (r[0].name not in request.pinned, -r[1]))[:count]
+    if len(free_gpus) < count or not request.pinned <= {node.name for node, _ in free_gpus}:
+        return None
+    left, allocations = request.gpus, list[NodeAllocation]()
+    for index, (node, most) in enumerate(free_gpus):
+        gpus = min(most, left - (count - index - 1))
+        allocation = _allocation_on(request, node, gpus, -(-request.cpus * gpus // request.gpus))
+        if allocation is None:
+            return None
+        allocations.append(allocation)
+        left -= gpus
+    return tuple(allocations) if not left else None
+
+
+def _max_gpus(request: Request, node: SimulatedNode, cpus_per_gpu: float) -> int:
+    idle = max((len(devices) for devices in node.idle_gpus_by_type(request.gpu_type).values()), default=0)
+    return min(idle, int(node.free_cpus / cpus_per_gpu)) if request.memory <= node.free_memory else 0
+
+
+def _allocation_on(request: Request, node: SimulatedNode, gpus: int, cpus: int) -> NodeAllocation | None:
+    if request.exclusive:
+        cpus = node.configured.total.cpus
+    memory = request.memory or node.configured.proportional_share(gpus).memory
+    if cpus > node.free_cpus or memory > node.free_memory or gpus > len(node.idle_gpus):
+        return None
+    if request.shards:
+        return _shards_on(request, node, Resources(0, cpus, memory))
+    if not gpus:
+        return NodeAllocation(node.name, Resources(0, cpus, memory))
+    for gpu_type, devices in node.idle_gpus_by_type(request.gpu_type).items():
+        if len(devices) >= gpus:
+            return NodeAllocation(node.name, Resources(gpus, cpus, memory), gpu_type, tuple(devices[:gpus]))
+    return None
+
+
+def _shards_on(request: Request, node: SimulatedNode, size: Resources) -> NodeAllocation | None:
+    """Every node gives as many shards, from the first device of its own that has enough of them left (measured on
+    22.05, 24.11 and 26.05)."""
+    shards = -(-request.shards // max(request.nodes, 1))
+    for gpu in node.configured.gpus:
+        if gpu.shards and request.gpu_type in (None, gpu.type):
+            allocation = NodeAllocation(node.name, size, gpu.type, (gpu.index,), shards)
+            if node.can_allocate(allocation):
+                return allocation
+    return None

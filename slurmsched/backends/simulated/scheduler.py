@@ -1,0 +1,278 @@
+"""Slurm's own scheduler: priority order with EASY backfill.
+
+What may start is tried in order of priority. The first job that does not fit gets a reservation at the moment the time
+limits of the running jobs promise it room; a later one starts only if it leaves that promise whole, because it ends
+before or uses what the reserved job does not need. (sched/backfill with bf_max_job_part unlimited and one reservation.)
+
+What jobs occupy, as Slurm's scheduler reckons with it: resources until their end, places of throttled arrays.
+
+What keeps a pending job from starting apart from room, and where it may start: Slurm's rules before the queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
+from typing import Final
+
+from slurmsched.backends.simulated.job import SimulatedJob
+from slurmsched.backends.simulated.nodes import SimulatedNode, fit_request
+from slurmsched.model import Hold, JobId, JobState, Node, NodeAllocation, Partition, Request, Reservation
+
+NodesByName = Mapping[str, SimulatedNode]
+_RequestClass = tuple[Request, tuple[tuple[str, ...], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillCandidate:
+    """A pending job that nothing but room keeps from starting. `places` are the nodes it may use, partition by
+    partition, each in order of preference; `limit` its time limit in seconds, None for none. `array` is set where the
+    array allows only so many tasks at once."""
+
+    job: JobId
+    request: Request
+    node_lists: tuple[tuple[str, ...], ...]
+    time_limit: int | None
+    array: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FutureRelease:
+    """What a running or completing job will give back by `end` at the latest."""
+
+    allocations: tuple[NodeAllocation, ...]
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    start: float
+    nodes_then: NodesByName
+    """The nodes as they will be then, the reserved job's shares taken."""
+    nodes: frozenset[str]
+    """Where the reserved job will be."""
+
+    def admits(self, allocations: Sequence[NodeAllocation]) -> bool:
+        """Whether these shares can stay beyond `at`; if so they are taken there too. Devices of a type are alike."""
+        alike = [_equivalent(allocation, self.nodes_then[allocation.node]) for allocation in allocations]
+        equivalents = [allocation for allocation in alike if allocation is not None]
+        if len(equivalents) < len(alike):
+            return False
+        for allocation in equivalents:
+            self.nodes_then[allocation.node].allocate(allocation)
+        return True
+
+
+def schedule_queue(
+    queue: Iterable[BackfillCandidate],
+    running: Sequence[FutureRelease],
+    nodes: NodesByName,
+    now: float,
+    slots: Mapping[str, int],
+) -> Iterator[tuple[JobId, tuple[NodeAllocation, ...]]]:
+    """Which of the queue (highest priority first) start now, and on what. `slots` says how many more tasks of an array
+    may run. Works on copies: `floor` is not changed."""
+    nodes = {name: node.clone() for name, node in nodes.items()}
+    slots, running = dict(slots), list(running)
+    reservation: _Reservation | None = None
+    without_room, would_delay = set[_RequestClass](), set[_RequestClass]()
+    for candidate in queue:
+        kind = (candidate.request, candidate.node_lists)
+        if kind in without_room or (candidate.array and slots.get(candidate.array, 0) <= 0):
+            continue  # room only shrinks while one pass lasts
+        end = now + candidate.time_limit if candidate.time_limit is not None else inf
+        allocations = _first_fit(candidate, nodes)
+        if allocations is None:
+            without_room.add(kind)
+            reservation = reservation or _reserve(candidate, running, nodes)
+            continue
+        if reservation is not None and end > reservation.start:
+            allocations = None if kind in would_delay else _backfill(candidate, nodes, reservation, allocations)
+            if allocations is None:
+                would_delay.add(kind)
+                continue
+        for allocation in allocations:
+            nodes[allocation.node].allocate(allocation)
+        running.append(FutureRelease(allocations, end))
+        if candidate.array:
+            slots[candidate.array] -= 1
+        yield candidate.job, allocations
+
+
+def _backfill(
+    candidate: BackfillCandidate, nodes: NodesByName, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
+) -> tuple[NodeAllocation, ...] | None:
+    """Shares that leave the promise whole: these, or others away from the reserved nodes."""
+    if reservation.admits(allocations):
+        return allocations
+    elsewhere = _first_fit(candidate, nodes, avoiding=reservation.nodes)
+    return elsewhere if elsewhere is not None and reservation.admits(elsewhere) else None
+
+
+def _first_fit(
+    candidate: BackfillCandidate, nodes: NodesByName, avoiding: frozenset[str] = frozenset()
+) -> tuple[NodeAllocation, ...] | None:
+    for names in candidate.node_lists:
+        allocations = fit_request(candidate.request, [nodes[name] for name in names if name not in avoiding])
+        if allocations is not None:
+            return allocations
+    return None
+
+
+def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nodes: NodesByName) -> _Reservation | None:
+    """When and where the blocked job will fit; None if it would not fit even on nodes that run nothing."""
+    later = {name: node.clone() for name, node in nodes.items()}
+    for end, group in groupby(sorted(running, key=lambda ending: ending.end), key=lambda ending: ending.end):
+        for allocation in (taken for ending in group for taken in ending.allocations):
+            later[allocation.node].release(allocation)
+        allocations = _first_fit(candidate, later)
+        if allocations is not None:
+            for allocation in allocations:
+                later[allocation.node].allocate(allocation)
+            return _Reservation(end, later, frozenset(allocation.node for allocation in allocations))
+    return None
+
+
+def _equivalent(allocation: NodeAllocation, node: SimulatedNode) -> NodeAllocation | None:
+    """The same amount on the same node, on whichever of its devices are free there."""
+    idle = node.idle_gpus_by_type(allocation.gpu_type).get(allocation.gpu_type, []) if allocation.gpu_type else []
+    if not allocation.shards:
+        allocation = replace(allocation, indices=tuple(idle[: allocation.resources.gpus]))
+    complete = allocation.shards or len(allocation.indices) == allocation.resources.gpus
+    return allocation if complete and node.can_allocate(allocation) else None
+
+
+_HOLDING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+
+
+def future_releases(jobs: Collection[SimulatedJob], completing: float, now: float) -> list[FutureRelease]:
+    """What has resources now, and until when at the latest; ending takes `completing` seconds more."""
+    return [
+        FutureRelease(_held_allocations(job), _latest_end(job, now) + completing)
+        for job in jobs
+        if job.state in _HOLDING
+    ]
+
+
+def free_array_slots(jobs: Collection[SimulatedJob]) -> dict[JobId, int]:
+    """How many more tasks of each throttled array may run."""
+    running = Counter(job.array_job for job in jobs if job.array_job and job.state in _HOLDING)
+    limits = {job.array_job: job.throttle for job in jobs if job.throttle is not None}
+    return {array: limit - running[array] for array, limit in limits.items()}
+
+
+def _latest_end(job: SimulatedJob, now: float) -> float:
+    match job.state:
+        case JobState.SUSPENDED:
+            return inf
+        case JobState.COMPLETING:
+            return now if job.end_time is None else job.end_time
+        case _:
+            return job.latest_end
+
+
+def _held_allocations(job: SimulatedJob) -> tuple[NodeAllocation, ...]:
+    """What the job really holds: a suspended one has left its CPUs."""
+    if not job.cpus_released:
+        return job.allocations
+    return tuple(replace(allocation, resources=replace(allocation.resources, cpus=0)) for allocation in job.allocations)
+
+
+_HOLD_REASONS: Final[Mapping[Hold, str]] = {
+    Hold.USER: "JobHeldUser",
+    Hold.ADMIN: "JobHeldAdmin",
+    Hold.REQUEUED: "job_requeued_in_held_state",
+}
+
+
+def pending_reason(job: SimulatedJob, now: float) -> str:
+    """Slurm's reason why this pending job may not start whatever is free, empty when it may. Its dependency is what
+    `dependency_left` left of it."""
+    if job.hold is not Hold.NONE:
+        return _HOLD_REASONS[job.hold]
+    if job.begin is not None and job.begin > now:
+        return "BeginTime"
+    return "Dependency" if job.dependency else ""
+
+
+def unmet_dependencies(dependency: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> str:
+    """The conditions still unmet, as --dependency writes them. Known are after, afterany, afterok and afternotok, all
+    of which must hold; any other is never met. A job Slurm does not know counts as long gone."""
+    return ",".join(part for part in dependency.split(",") if part and not _is_met(part, jobs, ended))
+
+
+def _is_met(condition: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> bool:
+    kind, *ids = condition.split(":")
+    known = {**ended, **jobs}
+    others = [job for job in known.values() if job.id in ids or job.array_job in ids]
+    match kind:
+        case "after":
+            return all(job.state is not JobState.PENDING for job in others)
+        case "afterany":
+            return all(job.state is JobState.FINISHED for job in others)
+        case "afterok":
+            return all(job.state_text == "COMPLETED" for job in others)
+        case "afternotok":
+            return all(job.state is JobState.FINISHED and job.state_text != "COMPLETED" for job in others)
+        case _:
+            return False
+
+
+class EligibleNodes:
+    """Where jobs may start during one look at the queue: up, in one of their partitions, not promised to others."""
+
+    def __init__(
+        self,
+        nodes: Mapping[str, SimulatedNode],
+        partitions: Iterable[Partition],
+        reservations: Iterable[Reservation],
+        now: float,
+    ) -> None:
+        usable = [node for node in nodes.values() if node.is_usable]
+        self._usable = [m.name for m in sorted(usable, key=lambda m: m.configured.weight)]
+        self._partitions = {partition.name: partition for partition in partitions}
+        self._reservations = tuple(reservations)
+        self._now = now
+        self._known: dict[tuple[tuple[str, ...], frozenset[str]], tuple[tuple[str, ...], ...]] = {}
+
+    def for_job(self, job: SimulatedJob) -> tuple[tuple[str, ...], ...]:
+        """The nodes for this job, partition by partition as it names them, lightest weight first."""
+        limit = inf if job.submission.time_limit is None else job.submission.time_limit
+        named = [self._partitions[name] for name in job.submission.partitions if name in self._partitions]
+        admitting = tuple(p.name for p in named if p.up and (p.max_time is None or limit <= p.max_time))
+        key = admitting, self._excluded_nodes(job, self._now + limit)
+        if key not in self._known:
+            free = [name for name in self._usable if name not in key[1]]
+            nodes = [self._partitions[name].nodes for name in admitting]
+            self._known[key] = tuple(tuple(name for name in free if name in inside) for inside in nodes)
+        return self._known[key]
+
+    def _excluded_nodes(self, job: SimulatedJob, end: float) -> frozenset[str]:
+        usable_reservations = [
+            r for r in self._reservations if r.name == job.submission.reservation and _may_use_reservation(job, r)
+        ]
+        barred = {
+            n
+            for r in self._reservations
+            if r not in usable_reservations and r.start < end and self._now < r.end
+            for n in r.nodes
+        }
+        if job.submission.reservation:
+            inside = {name for r in Reservation.active(usable_reservations, self._now) for name in r.nodes}
+            barred |= {name for name in self._usable if name not in inside}
+        return frozenset(barred)
+
+
+def _may_use_reservation(job: SimulatedJob, reservation: Reservation) -> bool:
+    given = job.submission
+    return given.user in reservation.users or given.account in reservation.accounts
+
+
+def default_partitions(nodes: Iterable[Node]) -> tuple[Partition, ...]:
+    """One partition for every name the nodes know, up and without limits."""
+    nodes = tuple(nodes)
+    names = sorted({name for node in nodes for name in node.partitions})
+    return tuple(Partition(name, frozenset(n.name for n in nodes if name in n.partitions)) for name in names)

@@ -1,0 +1,115 @@
+"""`synsched pause`, `resume` and `release`: the ways to switch it off."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from contextlib import closing
+
+import click
+
+from slurmsched.cli.cluster import connect_backend
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import json_option, print_json
+from slurmsched.cli.parameters import parse_job_ids
+from slurmsched.daemon.cleanup import ReleaseResult, no_scheduler_alive, open_store_if_usable, release_all
+from slurmsched.model import JobId, Outcome, Result, SynschedError
+from slurmsched.model.reasons import pluralise
+from slurmsched.report.quantities import duration
+from slurmsched.store.store import Store
+
+_SUCCESSFUL = frozenset({Result.DONE, Result.OVERTAKEN})
+
+
+class NotReleasedError(SynschedError):
+    """Something of ours is still held."""
+
+
+@click.command()
+@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask 'synsched status'.")
+@click.pass_obj
+def pause(invocation: Invocation, *, reason: str) -> None:
+    """Change nothing until resumed.
+
+    Rounds go on deciding and recording. What is held stays held; 'synsched release' gives it back.
+
+    \b
+    Example:
+      synsched pause --reason "upgrade of slurmctld"
+    """
+    with closing(Store.open(invocation.database_path, invocation.now())) as store:
+        store.switches.pause(_calling_user(), reason, invocation.now())
+    click.echo("paused: nothing is changed until 'synsched resume'")
+
+
+@click.command()
+@click.pass_obj
+def resume(invocation: Invocation) -> None:
+    """Go on after a pause.
+
+    \b
+    Example:
+      synsched resume
+    """
+    with closing(Store.open(invocation.database_path, invocation.now())) as store:
+        paused = store.switches.current_pause()
+        store.switches.resume()
+    if paused is None:
+        click.echo("nothing was paused")
+    else:
+        click.echo(f"resumed: it was {paused.sentence}, {duration(invocation.now() - paused.since)} ago")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID...]")
+@click.option("--if-stale", is_flag=True, help="Only if nobody schedules any more.")
+@json_option
+@click.pass_obj
+def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_stale: bool, as_json: bool) -> None:
+    """Give jobs back to Slurm as they were submitted.
+
+    Every hold, shape and nice of ours, or those of the jobs named. Works without a daemon and without a database; holds
+    that are not ours stay. While rounds go on they take the jobs over again: pause them first.
+
+    \b
+    Example:
+      synsched release
+      synsched release 1234,1235
+    """
+    settings, now = invocation.settings, invocation.now()
+    alive = not no_scheduler_alive(settings.hook, now)
+    if if_stale and alive:
+        return
+    store, store_warning = open_store_if_usable(invocation.database_path, now)
+    try:
+        only = {job for group in jobs for job in group} or None
+        released = release_all(connect_backend(settings), store, invocation.clock, settings.rounds.settle_timeout, only)
+        paused = store is not None and store.switches.current_pause() is not None
+    finally:
+        if store is not None:
+            store.close()
+    if as_json:
+        print_json({"released": released.jobs, "outcomes": released.outcomes, "warnings": released.warnings})
+    elif released.jobs or not if_stale:
+        click.echo(f"{pluralise(len(released.jobs), 'job')} given back to Slurm")
+    for warning in filter(None, (store_warning, *released.warnings)):
+        click.echo(f"synsched: {warning}", err=True)
+    if alive and released.jobs and not paused and settings.rounds.mode == "enforce":
+        click.echo("synsched: rounds go on and will take these jobs over again: 'synsched pause' first", err=True)
+    _check_released(released)
+
+
+def _check_released(released: ReleaseResult) -> None:
+    left = [outcome for outcome in released.outcomes if outcome.result not in _SUCCESSFUL]
+    if left:
+        raise NotReleasedError(f"{pluralise(len(left), 'operation')} did not work: {_failure_text(left[0])}")
+
+
+def _failure_text(outcome: Outcome) -> str:
+    operation = outcome.operation
+    return f"{operation.verb.value} of {operation.subject} was {outcome.result.value}: {outcome.detail}"
+
+
+def _calling_user() -> str:
+    """Also behind sudo the person, not root."""
+    return os.environ.get("SUDO_USER") or getpass.getuser()

@@ -1,0 +1,287 @@
+"""What of a report is believed: nothing that Slurm knows better, and only what can be so.
+
+The reports in the spool, read as what they are: files that anybody may have put there.
+
+Slurm says whose each job is. Only that owner's folder is looked into, only a plain file of his is opened, and of that
+only what a report may be long. Nothing is listed to find a report, so a full folder slows nobody down.
+
+What jobs report, taken in once a round.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from pwd import getpwnam
+from typing import Final
+
+from slurmsched.jobside.errors import ReportError, UntrustedFolderError
+from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, decode_report
+from slurmsched.jobside.spool import report_file_name
+from slurmsched.jobside.untrusted import SAFE_READ_FLAGS, SPOOL_FLAGS, open_descriptor, open_owned_folder
+from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, Resources, Snapshot
+from slurmsched.store.measurements import LastReport, Measurements, RateSample, RejectedReport
+
+_CLOCK_TOLERANCE: Final = 60.0
+"""Seconds by which clocks, and what they count, may differ."""
+
+_MIN_SECONDS: Final = 1.0
+"""Seconds of work that say something of a rate."""
+
+_MAX_RATE: Final = 100_000.0
+"""Steps per second that nobody does."""
+
+_MAX_RATE_RATIO: Final = 10.0
+"""A claimed rate so many times that of the steps is no matter of averaging."""
+
+
+def last_report(job: Job, report: Report) -> LastReport:
+    """What is kept of a report until the next one."""
+    return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy)
+
+
+def reject_reason(job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
+    """Why the report cannot be so; None where it can. `before` is the last word of the same run that was believed."""
+    return next((reason for check in _CHECKS if (reason := check(job, report, before, now)) is not None), None)
+
+
+def rate_sample(job: Job, report: Report, before: LastReport | None, nodes: Mapping[str, Node]) -> RateSample | None:
+    """What the report adds to what was measured, with what Slurm says the job has; None where that is nothing, and for
+    jobs on several types of GPUs, whose rate says nothing of either."""
+    steps, seconds = _new_work(report, before)
+    types = {share.gpu_type for share in job.allocations}
+    hosts = [(nodes[share.node], share.resources.gpus) for share in job.allocations if share.node in nodes]
+    if steps <= 0 or seconds < _MIN_SECONDS or len(types) != 1 or not job.gpus or len(hosts) != len(job.allocations):
+        return None
+    allocated, fair = job.allocated, sum((node.proportional_share(gpus) for node, gpus in hosts), Resources())
+    each = 1 / job.gpus
+    measured = MeasuredRate(
+        gpu_type=types.pop(),
+        gpus=job.gpus,
+        nodes=len(job.allocations),
+        cpus=allocated.cpus * each,
+        memory=allocated.memory * each,
+        fair_cpus=fair.cpus * each,
+        fair_memory=fair.memory * each,
+        rate=steps / seconds,
+        at=report.at,
+    )
+    return RateSample(job.id, measured, steps, seconds)
+
+
+def _new_work(report: Report, before: LastReport | None) -> tuple[int, float]:
+    """Steps and seconds of this run that are new."""
+    return (
+        (report.done - before.timed_steps, report.busy - before.timed_seconds) if before else (report.done, report.busy)
+    )
+
+
+_Check = Callable[[Job, Report, LastReport | None, float], str | None]
+
+
+def _wrong_job(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
+    return f"reports as job {report.job}" if report.job != job.id else None
+
+
+def _wrong_run(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
+    return f"reports of a run {report.run} that has not been" if report.run > job.restarts else None
+
+
+def _wrong_node(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
+    share = next((share for share in job.allocations if share.node == report.node), None)
+    if report.run != job.restarts or not report.node:
+        return None
+    if share is None:
+        return f"reports from {report.node}, where it is not"
+    foreign = share.indices and not set(report.gpus) <= set(share.indices)
+    return f"reports GPUs of {report.node} that it has not" if foreign else None
+
+
+def _wrong_time(_job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
+    if report.at > now + _CLOCK_TOLERANCE:
+        return "reports from the future: look at the clock of its node"
+    return "reports an older time than before" if before is not None and report.at < before.at else None
+
+
+def _impossible_amount(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
+    if report.run == job.restarts and report.busy > job.run_time + _CLOCK_TOLERANCE:
+        return f"claims {report.busy:.0f} s of work in a run of {job.run_time:.0f} s"
+    return f"claims {report.done} steps of {report.steps}" if report.done > report.steps else None
+
+
+def _counts_backwards(_job: Job, report: Report, before: LastReport | None, _now: float) -> str | None:
+    steps, seconds = _new_work(report, before)
+    fell = steps < 0 or seconds < 0
+    return "counts backwards within a run" if fell else None
+
+
+def _too_fast(_job: Job, report: Report, before: LastReport | None, _now: float) -> str | None:
+    steps, seconds = _new_work(report, before)
+    if max(steps - 1, 0) > _MAX_RATE * seconds or report.rate > _MAX_RATE:
+        return f"claims more than {_MAX_RATE:.0f} steps per second"
+    if (
+        seconds >= _CLOCK_TOLERANCE
+        and steps
+        and not 1 / _MAX_RATE_RATIO < report.rate * seconds / steps < _MAX_RATE_RATIO
+    ):
+        return f"claims {report.rate:.3g} steps per second and counts {steps / seconds:.3g}"
+    return None
+
+
+_CHECKS: Final[tuple[_Check, ...]] = (
+    _wrong_job,
+    _wrong_run,
+    _wrong_node,
+    _wrong_time,
+    _impossible_amount,
+    _counts_backwards,
+    _too_fast,
+)
+
+
+MAX_LISTED: Final = 2000
+"""Files in one folder after which its owner is named; nothing beyond is looked at."""
+
+UserIdLookup = Callable[[str], int | None]
+"""A user's number on this machine; None for one that it does not know."""
+
+
+def uid_of(user: str) -> int | None:
+    """As the system knows users."""
+    try:
+        return getpwnam(user).pw_uid
+    except KeyError:
+        return None
+
+
+def complaint_subject(job: Job) -> str:
+    """How a complaint names a job."""
+    return f"job {job.id} of {job.user}"
+
+
+def read_reports(
+    root: Path, jobs: Iterable[Job], owners: Mapping[JobId, str], uid: UserIdLookup = uid_of
+) -> tuple[Mapping[JobId, Report], tuple[RejectedReport, ...]]:
+    """What these jobs report, and who put something there that is no report of his. `owners` are all jobs' users."""
+    reports: dict[JobId, Report] = {}
+    complaints: list[RejectedReport] = []
+    by_user: defaultdict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        by_user[job.user].append(job)
+    try:
+        with open_descriptor(root, SPOOL_FLAGS) as spool:
+            for user, user_jobs in by_user.items():
+                number = uid(user)
+                if number is None:
+                    complaints.append(
+                        RejectedReport(f"user {user}", "is not known on this host: his reports are not read")
+                    )
+                    continue
+                user_reports, user_complaints = _read_user_reports(spool, user, number, user_jobs, owners)
+                reports.update(user_reports)
+                complaints += user_complaints
+    except FileNotFoundError:
+        return {}, ()
+    except OSError as error:
+        return {}, (RejectedReport("the spool", f"cannot be read: {error}"),)
+    return reports, tuple(complaints)
+
+
+def checkpointed_jobs(root: Path, jobs: Sequence[Job], uid: UserIdLookup = uid_of) -> frozenset[JobId]:
+    """Those of the jobs that say that their state is saved. Who lies about it loses his own work and nobody else's."""
+    reports, _ = read_reports(root, jobs, {}, uid)
+    return frozenset(
+        job.id
+        for job in jobs
+        if (report := reports.get(job.id)) is not None
+        and (report.job, report.run, report.stage) == (job.id, job.restarts, Stage.CHECKPOINTED)
+    )
+
+
+def _read_user_reports(
+    spool: int, user: str, uid: int, jobs: Iterable[Job], owners: Mapping[JobId, str]
+) -> tuple[Mapping[JobId, Report], Sequence[RejectedReport]]:
+    reports: dict[JobId, Report] = {}
+    complaints: list[RejectedReport] = []
+    try:
+        with open_owned_folder(spool, str(uid), {uid}) as folder:
+            for job in jobs:
+                try:
+                    report = _read_report(folder, job.id, uid)
+                except ReportError as error:
+                    complaints.append(RejectedReport(complaint_subject(job), str(error)))
+                else:
+                    reports.update({job.id: report} if report else {})
+            complaints += _foreign_files(folder, user, owners)
+    except FileNotFoundError:
+        return {}, ()
+    except UntrustedFolderError as error:
+        complaints.append(RejectedReport(f"user {user}", f"the spool folder {uid} is not read: it {error}"))
+    except OSError as error:
+        complaints.append(RejectedReport(f"user {user}", f"the spool folder {uid} cannot be read: {error}"))
+    return reports, complaints
+
+
+def _read_report(folder: int, job: JobId, uid: int) -> Report | None:
+    try:
+        with open_descriptor(report_file_name(job), SAFE_READ_FLAGS, folder) as file:
+            status = os.fstat(file)
+            if status.st_uid != uid:
+                raise ReportError(f"its report belongs to user number {status.st_uid}: have it removed")
+            if not stat.S_ISREG(status.st_mode):
+                raise ReportError("its report is no plain file")
+            return decode_report(os.read(file, MAX_REPORT_BYTES + 1))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ReportError(f"its report cannot be read: {error.strerror}") from error
+
+
+def _foreign_files(folder: int, user: str, owners: Mapping[JobId, str]) -> Iterator[RejectedReport]:
+    """What lies in a user's folder and is not his."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in islice(entries, MAX_LISTED)]
+    if len(names) == MAX_LISTED:
+        yield RejectedReport(f"user {user}", f"has {MAX_LISTED} files or more in the spool: have them removed")
+    for job in (name.removesuffix(".json") for name in names):
+        if owners.get(job, user) != user:
+            yield RejectedReport(f"user {user}", f"reports about job {job}, which is {owners[job]}'s: not read")
+            return
+
+
+def ingest(
+    spool: Path, snapshot: Snapshot, managed: Collection[JobId], measurements: Measurements, uid: UserIdLookup = uid_of
+) -> int:
+    """Read what the managed jobs that run report, and keep what is believed; how many reports there were.
+
+    No file in the spool can make it fail. Raises StoreError.
+    """
+    running = [job for job in snapshot.jobs_in_state(JobState.RUNNING) if job.id in managed]
+    reports, complaints = read_reports(spool, running, {job.id: job.user for job in snapshot.jobs}, uid)
+    last = measurements.last_reports(job.id for job in running)
+    accepted: list[LastReport] = []
+    samples: list[RateSample] = []
+    rejected: list[RejectedReport] = []
+    for job in running:
+        report, before = reports.get(job.id), last.get(job.id)
+        if report is None or not _is_new(job, report, before):
+            continue
+        since = before if before is not None and before.run == report.run else None
+        why = reject_reason(job, report, since, snapshot.time)
+        if why is not None:
+            rejected.append(RejectedReport(complaint_subject(job), why))
+            continue
+        accepted.append(last_report(job, report))
+        sample = rate_sample(job, report, since, snapshot.nodes_by_name)
+        samples += [sample] if sample is not None else []
+    measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time)
+    return len(reports)
+
+
+def _is_new(job: Job, report: Report, last: LastReport | None) -> bool:
+    """Whether it is of the run that is under way, and not the one that was read before."""
+    return report.run >= job.restarts and (last is None or (report.run, report.at) != (last.run, last.at))

@@ -1,0 +1,139 @@
+"""Signs of life: the heartbeat file, while rounds succeed, with the mode they really run in; and sd_notify(3)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatError, HeartbeatFile, ProcessIdentity
+from slurmsched.policies.policies import SHARD_POLICIES
+from slurmsched.settings.definition import Settings
+from slurmsched.store.errors import StoreError
+from slurmsched.store.store import Switches
+from slurmsched.template_files import render
+
+
+class SystemdNotifier:
+    """The datagram socket of `NOTIFY_SOCKET`; without one (a terminal, cron) nothing is said."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+
+    def ready(self, status: str) -> None:
+        """Started, or done reloading."""
+        self._send(f"READY=1\nSTATUS={_line(status)}")
+
+    def status(self, status: str) -> None:
+        """One line for `systemctl status`; keeps the watchdog content too."""
+        self._send(f"WATCHDOG=1\nSTATUS={_line(status)}")
+
+    def keep_alive(self) -> None:
+        """Keeps the watchdog content."""
+        self._send("WATCHDOG=1")
+
+    def reloading(self) -> None:
+        """The settings are being read again; `ready` ends it."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """On the way out."""
+        self._send("STOPPING=1")
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
+            to.sendto(message.encode(), self._address)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_INTERVAL: Final = 10.0
+"""Seconds between two signs of life."""
+
+
+class Keepalive:
+    """The heartbeat of one daemon under one set of settings.
+
+    Who cannot schedule gives no sign of life, although it lives: with `well` False the file grows old, the hook leaves
+    new jobs to Slurm and the watchdog gives back the others. Where another process gives it already, ours is not
+    written over it: one of the two then stands back, and takes over once the other is silent.
+    """
+
+    def __init__(
+        self, settings: Settings, switches: Switches, clock: Clock, systemd: SystemdNotifier, log: Callable[[str], None]
+    ) -> None:
+        self.healthy = True
+        self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
+        self._rounds = settings.rounds
+        self._hook_settings = render(
+            "hook.conf",
+            settings=settings,
+            parts=settings.policy.system in SHARD_POLICIES,
+            file="the settings in force",
+            uids=(os.geteuid(),),
+        )
+        self._gate = Gate(settings, switches, clock)
+        self._clock = clock
+        self._systemd = systemd
+        self._log = log
+        self._last = clock.monotonic()
+        self._last_logged = ""
+        self._on_standby = False
+
+    @property
+    def on_standby(self) -> bool:
+        """Whether another process gave the last sign of life that we looked for."""
+        return self._on_standby
+
+    def renew(self) -> None:
+        """One sign of life, now. Raises HeartbeatError, StoreError."""
+        self._last = self._clock.monotonic()
+        if self._yields_to_rival():
+            return
+        mode = self._rounds.mode.value if self._gate.closed_reason() is None else PAUSED
+        self._heartbeat.write(
+            self._clock.now(), mode, self._rounds.period, self._hook_settings, ProcessIdentity.current()
+        )
+
+    def tick(self) -> None:
+        """Called often: a sign of life when one is due."""
+        self._systemd.keep_alive()
+        if self.healthy and self._clock.monotonic() - self._last >= _INTERVAL:
+            self.try_renew()
+
+    def try_renew(self) -> None:
+        """One sign of life, now. A failure is said once, and rounds go on."""
+        try:
+            self.renew()
+            self._last_logged = ""
+        except HeartbeatError as error:
+            if str(error) != self._last_logged:
+                self._log(str(error))
+            self._last_logged = str(error)
+        except StoreError:
+            return  # the round itself meets the same error and tells it
+
+    def stop(self) -> None:
+        """The last sign: nobody schedules from here on."""
+        if self._yields_to_rival():
+            return
+        with suppress(HeartbeatError):  # a heartbeat that cannot be written grows old by itself
+            self._heartbeat.write(self._clock.now(), STOPPED, self._rounds.period, daemon=ProcessIdentity.current())
+
+    def _yields_to_rival(self) -> bool:
+        rival = self._gate.rival()
+        if (rival is not None) != self._on_standby:
+            self._on_standby = rival is not None
+            self._log(f"nothing is changed: {rival}" if rival else "the other scheduler is silent: we take over")
+        return self._on_standby

@@ -1,0 +1,285 @@
+"""One round in time: observe, decide, plan, apply, record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from slurmsched.backends.protocol import Backend, CallCounts
+from slurmsched.backends.recorded import pack_recording
+from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
+from slurmsched.daemon.clock import Clock
+from slurmsched.daemon.config_fragments import render_fragments
+from slurmsched.daemon.dispatch_files import make_dispatches, write_dispatches
+from slurmsched.daemon.execution import Applier, ApplyResult
+from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
+from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.isolation import (
+    IsolatedDecision,
+    decide_isolated,
+    managed_jobs,
+    overview_or_survey,
+    record_poll_isolated,
+    still_failing_jobs,
+)
+from slurmsched.daemon.job_reports import checkpointed_jobs, ingest
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, SchedulerState, Snapshot, SynschedError
+from slurmsched.policies.policies import policy
+from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds.device_mismatch import device_mismatches
+from slurmsched.rounds.round import RoundResult, run_round
+from slurmsched.rounds.set_aside import set_aside_jobs
+from slurmsched.settings.definition import Mode, Settings
+from slurmsched.store.errors import StoreError
+from slurmsched.store.journal import RoundStatistics
+from slurmsched.store.store import Store
+
+
+class TimedPolicy:
+    """A system that decides like another; `seconds` is how long the last decision took."""
+
+    def __init__(self, policy: Policy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self.seconds = 0.0
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    def decide(self, situation: Situation) -> Decision:
+        """What the other decides."""
+        began = self._clock.monotonic()
+        decision = self._policy.decide(situation)
+        self.seconds = self._clock.monotonic() - began
+        return decision
+
+
+_DISPATCH_PERIODS: Final = 3
+"""Periods for which copies go by what they were told where nobody tells them anything new."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerContext:
+    """What rounds are run with: the settings in force, the cluster they name, what is known of its jobs."""
+
+    settings: Settings
+    backend: Backend
+    knowledge: Knowledge
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """A round that is over. `snapshot` is the cluster as it was seen last."""
+
+    id: int
+    result: RoundResult
+    outcomes: tuple[Outcome, ...]
+    snapshot: Snapshot
+    tally: RoundStatistics
+
+
+def schedule_round(
+    context: SchedulerContext,
+    store: Store,
+    clock: Clock,
+    *,
+    tick: Callable[[], None] = lambda: None,
+    stopping: Callable[[], bool] = lambda: False,
+    log: Callable[[str], None] = lambda _: None,
+) -> RoundReport:
+    """Run one. Raises BackendError, StoreError, RoundFailedError and what else keeps a round from being decided.
+
+    The round is in the database before the cluster is asked: with no space for it nothing is changed. What was under
+    way when an error is raised is read back by the next round. `say` gets what went wrong and did not end the round.
+    """
+    rounds, policy = context.settings.rounds, context.settings.policy
+    store.journal.close_interrupted_rounds(clock.now())
+    round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
+    gate = Gate(context.settings, store.switches, clock)
+    spool = context.settings.reports.spool
+    applier = Applier(
+        context.backend,
+        store.journal,
+        gate,
+        clock,
+        rounds,
+        tick=tick,
+        stopping=stopping,
+        checkpointed=lambda jobs: _checkpointed(spool, jobs),
+    )
+    try:
+        report = _Round(round_id, context, store, clock, applier, gate, log).run()
+        store.journal.finish_round(round_id, clock.now(), report.tally)
+    except SynschedError as error:
+        with suppress(StoreError):  # the first error is the one to tell
+            store.journal.finish_round(round_id, clock.now(), RoundStatistics(), str(error))
+        raise
+    except Exception as error:
+        failed = RoundFailedError(f"the round failed: {describe_error(error)}")
+        log(f"the round failed: {format_trace(error)}")
+        with suppress(StoreError):  # as above
+            store.journal.finish_round(round_id, clock.now(), RoundStatistics(), str(failed))
+        raise failed from error
+    return report
+
+
+def _checkpointed(spool: str, jobs: Sequence[Job]) -> frozenset[JobId]:
+    """Those that report that their checkpoint is written; nobody where the reports cannot be read."""
+    try:
+        return checkpointed_jobs(Path(spool), jobs) if spool and jobs else frozenset()
+    except (SynschedError, OSError, ValueError):
+        return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    """The cluster as this round found it, with nothing of ours where it should not be.
+
+    `troubled` are jobs of the poll that are set aside by us, with the reason.
+    """
+
+    snapshot: Snapshot
+    state: SchedulerState
+    managed: frozenset[JobId]
+    failing: Mapping[JobId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    id: int
+    context: SchedulerContext
+    store: Store
+    clock: Clock
+    applier: Applier
+    gate: Gate
+    log: Callable[[str], None]
+
+    def run(self) -> RoundReport:
+        calls, began = replace(self.context.backend.calls), self.clock.monotonic()
+        seen, returned = self._observe()
+        observed = self.clock.monotonic()
+        decided, decide_s = self._decide(seen)
+        planned, result = self.clock.monotonic(), decided.result
+        self._record(seen, decided)
+        applied = self._apply(seen, result)
+        tally = replace(
+            _tally(seen, calls, self.context.backend.calls),
+            observe_s=observed - began,
+            decide_s=decide_s,
+            plan_s=planned - observed - decide_s,
+            apply_s=self.clock.monotonic() - planned,
+        )
+        return RoundReport(self.id, result, (*returned, *applied.outcomes), applied.snapshot, tally)
+
+    def _observe(self) -> tuple[_Observation, tuple[Outcome, ...]]:
+        """Look; where an interrupted round or other settings left something behind, mend that and look again."""
+        seen = self._poll()
+        mode, at = self.context.settings.rounds.mode, self.clock.now()
+        repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at).operations
+        strays = stray_release_plan(seen.snapshot, seen.state, seen.managed, mode).operations
+        if not repairs and not strays:
+            return seen, ()
+        mended = self.applier.apply_without_waiting(self.id, Plan((*repairs, *strays)), seen.snapshot)
+        return self._poll() if mended.changed else seen, mended.outcomes
+
+    def _poll(self) -> _Observation:
+        settings = self.context.settings
+        polled = self.context.backend.observe()
+        managed, failing = managed_jobs(polled, settings)
+        failing |= record_poll_isolated(self.store, self.id, set_aside_jobs(polled, failing), managed)
+        failing |= still_failing_jobs(polled, self.store)
+        snapshot = set_aside_jobs(polled, failing)
+        managed -= failing.keys()
+        if settings.reports.spool:
+            self._ingest(snapshot, managed)
+        state = self.store.state.load_state(snapshot, settings.policy.system)
+        checkpointed = _checkpointed(settings.reports.spool, [snapshot.jobs_by_id[job] for job in state.notified])
+        notified = {job: replace(notice, saved=job in checkpointed) for job, notice in state.notified.items()}
+        return _Observation(snapshot, replace(state, notified=notified), managed, failing)
+
+    def _ingest(self, snapshot: Snapshot, managed: frozenset[JobId]) -> None:
+        """What jobs report; anybody may write there, so whatever it does it does not end a round."""
+        try:
+            ingest(Path(self.context.settings.reports.spool), snapshot, managed, self.store.measurements)
+        except SynschedError:
+            raise
+        except Exception as error:
+            self.log(f"the reports of jobs are left out: {format_trace(error)}")
+
+    def _decide(self, seen: _Observation) -> tuple[IsolatedDecision, float]:
+        settings = self.context.settings
+        timed = TimedPolicy(
+            policy(
+                settings.policy.system,
+                settings.policy.order,
+                settings.policy.las_queues,
+                defragment=settings.policy.defragment,
+            ),
+            self.clock,
+        )
+        identity = self.context.backend.identity()
+        files = render_fragments(settings, seen.snapshot)
+
+        def decide(snapshot: Snapshot) -> RoundResult:
+            return run_round(
+                snapshot,
+                seen.state,
+                settings,
+                self.context.knowledge,
+                identity,
+                policy_override=timed,
+                config_fragments=files,
+            )
+
+        return decide_isolated(seen.snapshot, decide, self.store, self.clock, self.log), timed.seconds
+
+    def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
+        storage, result = self.context.settings.storage, decided.result
+        recording = pack_recording(seen.snapshot, seen.state) if storage.keep_snapshots else None
+        overview = overview_or_survey(result.snapshot, seen.state.usual)
+        self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
+        carried = {job: mark for job, mark in self.store.set_aside.fingerprints().items() if job in seen.failing}
+        self.store.set_aside.replace(result.snapshot.set_aside, seen.snapshot.time, {**carried, **decided.marks})
+        self.store.state.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
+
+    def _apply(self, seen: _Observation, result: RoundResult) -> ApplyResult:
+        settles = self.context.settings.rounds.mode is Mode.ENFORCE
+        apply = self.applier.apply if settles else self.applier.apply_without_waiting
+        applied = apply(self.id, result.plan, seen.snapshot)
+        if settles and self.gate.closed_reason() is None:
+            self._dispatch(result, applied.snapshot)
+        if applied.changed:
+            last, targets = applied.snapshot, result.decision.targets
+            surprised = device_mismatches(targets.values(), seen.snapshot, last)
+            self.store.state.record_events(self.id, applied.outcomes, targets, last.time, surprised)
+            record_poll_isolated(self.store, self.id, last, seen.managed, overview_or_survey(last, seen.state.usual))
+        return applied
+
+    def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
+        """Tell copies that run how many steps each does."""
+        spool, now = self.context.settings.reports.spool, self.clock.now()
+        forked = {job.copy_of for job in last.jobs if job.copy_of}
+        if not spool:
+            return
+        until = now + _DISPATCH_PERIODS * self.context.settings.rounds.period
+        words = make_dispatches(result.decision.targets.values(), last, round(now * 1000), until)
+        if complaints := write_dispatches(Path(spool), words, forked) if forked or words else ():
+            self.store.measurements.record((), (), complaints, now)
+
+
+def _tally(seen: _Observation, before: CallCounts, after: CallCounts) -> RoundStatistics:
+    managed = [job for job in seen.snapshot.jobs if job.id in seen.managed]
+    return RoundStatistics(
+        nodes=len(seen.snapshot.nodes),
+        jobs=len(seen.snapshot.jobs),
+        managed=len(managed),
+        running=sum(job.state is JobState.RUNNING for job in managed),
+        waiting=sum(job.state is JobState.PENDING for job in managed),
+        reads=after.reads - before.reads,
+        writes=after.writes - before.writes,
+    )

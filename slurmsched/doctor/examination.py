@@ -1,0 +1,123 @@
+"""Everything looked at, one thing after the other; what cannot be looked at is a finding too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurmsched.backends.protocol import Backend
+from slurmsched.daemon.heartbeat import HeartbeatFile
+from slurmsched.daemon.lock import lock_holder
+from slurmsched.doctor.finding import Finding, advice, ok, problem
+from slurmsched.doctor.installation import (
+    REHEARSAL_COMMENT,
+    ROUNDS_EXAMINED,
+    check_daemons,
+    check_database,
+    check_export,
+    check_hook,
+    check_lifted_holds,
+    check_liveness,
+    check_reports,
+    check_spool,
+    check_switches,
+    check_unit,
+)
+from slurmsched.doctor.slurm import (
+    check_clock,
+    check_configuration,
+    check_nodes,
+    check_release,
+    check_rights,
+    parse_configuration,
+)
+from slurmsched.model import SynschedError
+from slurmsched.report.status import ClusterStatus
+from slurmsched.settings.file import LoadedSettings
+from slurmsched.store.publication import export_folder
+from slurmsched.store.read_only import open_read_only
+from slurmsched.store.rows import RejectedReportRow
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """How things are looked at; each may raise a SynschedError.
+
+    `configuration` gives what `scontrol show config` prints, `rehearse` what sbatch says of a job with this comment.
+    """
+
+    connect: Callable[[], Backend]
+    configuration: Callable[[], str]
+    rehearse: Callable[[str], str]
+    status: Callable[[], ClusterStatus]
+    rejected_reports: Callable[[], Sequence[RejectedReportRow]]
+    now: Callable[[], float]
+
+
+def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
+    """Findings as they are made: the settings, Slurm, the hook, our own files."""
+    where = str(loaded.file) if loaded.file else "no file, so the defaults"
+    yield ok("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
+    yield from _guarded("Slurm", lambda: _check_slurm(loaded, probes))
+    yield from _guarded("slurm.conf", lambda: _check_configuration(loaded, probes))
+    yield from check_unit(loaded.settings)
+    yield from check_database(Path(loaded.settings.storage.path))
+    yield from _guarded("rounds", lambda: _check_rounds(loaded, probes))
+    yield from _guarded("reports", lambda: _check_reports(loaded, probes))
+
+
+def _guarded(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from check()
+    except SynschedError as error:
+        what, _, remedy = str(error).partition(": ")
+        yield problem(topic, what, remedy or "see the message")
+
+
+def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
+    backend = probes.connect()
+    snapshot = backend.observe()
+    yield check_release(snapshot)
+    yield ok("backend", backend.name)
+    for remark in backend.remarks:
+        yield ok("backend", remark)
+    yield from check_nodes(snapshot, loaded.settings)
+    yield check_rights(backend.identity(), loaded.settings)
+
+
+def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
+    configuration, as_of = parse_configuration(probes.configuration())
+    yield from check_configuration(configuration, loaded.settings)
+    yield check_clock(probes.now(), as_of)
+    if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
+        yield check_hook(probes.rehearse(REHEARSAL_COMMENT))
+
+
+def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
+    if not Path(loaded.settings.storage.path).exists():
+        yield advice("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
+        return
+    hook, database = loaded.settings.hook, Path(loaded.settings.storage.path)
+    beat = HeartbeatFile(Path(hook.heartbeat)).read()
+    yield from check_daemons(beat, lock_holder(database), probes.now(), hook.stale_after)
+    with open_read_only(database) as opened:
+        latest = opened.rounds(ROUNDS_EXAMINED)
+        if latest:
+            yield from check_lifted_holds(opened.lifted_holds(latest[-1].started))
+    status = probes.status()
+    for own in status.set_aside:
+        if own.readable:
+            yield advice(
+                "jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error"
+            )
+    yield check_liveness(status.liveness, sum(job.held_by_us for job in status.jobs))
+    ended = status.round.finished if status.round else None
+    yield check_export(export_folder(loaded.settings.storage), ended, database.stat().st_uid)
+    yield from check_switches(status.paused, Path(loaded.settings.hook.disable_file))
+
+
+def _check_reports(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
+    yield from check_spool(loaded.settings.reports.spool, Path(loaded.settings.storage.path))
+    if loaded.settings.reports.spool and Path(loaded.settings.storage.path).exists():
+        yield from check_reports(probes.rejected_reports())

@@ -1,0 +1,188 @@
+"""Slurm's side: release, nodes, GPUs, rights, the clock, and its own settings as far as rounds depend on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.doctor.finding import Finding, advice, ok, problem
+from slurmsched.model import Snapshot
+from slurmsched.model.reasons import pluralise
+from slurmsched.report.quantities import duration
+from slurmsched.settings.definition import Mode, Settings
+
+OLDEST_RELEASE, NEWEST_RELEASE = (22, 5), (26, 5)
+"""Releases of Slurm that are tested."""
+
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
+_MAX_NAMED: Final = 20
+"""So many jobs that are set aside are named one by one."""
+_SET_ASIDE: Final = "it waits until nobody else does, a day at most; 'scontrol show job {job}' shows it"
+_MAX_SKEW: Final = 5.0
+"""Seconds by which two clocks may differ unnoticed."""
+
+
+def check_release(snapshot: Snapshot) -> Finding:
+    """Whether this release of Slurm is one that is tested."""
+    match = _RELEASE.search(snapshot.release)
+    if match is None:
+        return advice("Slurm", f"says it is release {snapshot.release or 'unknown'}", "see 'scontrol --version'")
+    release = (int(match[1]), int(match[2]))
+    if OLDEST_RELEASE <= release <= NEWEST_RELEASE:
+        return ok("Slurm", f"release {snapshot.release}, cluster {snapshot.cluster or 'without a name'}")
+    tested = f"{OLDEST_RELEASE[0]}.{OLDEST_RELEASE[1]:02} to {NEWEST_RELEASE[0]}.{NEWEST_RELEASE[1]:02}"
+    return advice(
+        "Slurm", f"release {snapshot.release} is not tested", f"tested are {tested}: stay in mode observe at first"
+    )
+
+
+def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
+    """Whether Slurm shows GPUs, with types, in partitions that are managed."""
+    gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
+    if not gpus:
+        yield problem(
+            "GPUs", "no node has any", "describe them: Gres= in slurm.conf, and gres.conf ('synsched render')"
+        )
+        return
+    types = sorted({gpu.type for gpu in gpus if gpu.type})
+    nodes = sum(bool(node.gpus) for node in snapshot.nodes)
+    yield ok(
+        "GPUs", f"{pluralise(len(gpus), 'GPU')} on {pluralise(nodes, 'node')}: {', '.join(types) or 'without a type'}"
+    )
+    if any(not gpu.type for gpu in gpus):
+        yield advice(
+            "GPUs", "some have no type: all count as alike", "write Type= in gres.conf ('synsched render gres.conf')"
+        )
+    for name in sorted(set(settings.manage.partitions) - set(snapshot.partitions_by_name)):
+        yield problem(
+            "partitions", f"manage.partitions names {name}, which does not exist", "see 'sinfo -s' for the names"
+        )
+    if not settings.manage.partitions and not settings.manage.qos:
+        which = "only jobs with a synsched: hint are managed" if settings.manage.opt_in else "no job is managed"
+        yield advice("partitions", which, "set manage.partitions or manage.qos for more")
+    for oddity in snapshot.oddities:
+        yield advice("Slurm", oddity, "'synsched dump' records what Slurm showed")
+    for aside in snapshot.set_aside[:_MAX_NAMED]:
+        of = f" of {aside.user}" if aside.user else ""
+        yield advice("jobs", f"job {aside.job}{of} is set aside: {aside.reason}", _SET_ASIDE.format(job=aside.job))
+    if len(snapshot.set_aside) > _MAX_NAMED:
+        more = pluralise(len(snapshot.set_aside) - _MAX_NAMED, "more job")
+        yield advice("jobs", f"{more} set aside", "see 'synsched status --json'")
+
+
+def check_rights(identity: Identity, settings: Settings) -> Finding:
+    """Whether we may do what the settings ask of us."""
+    needed, what = _required_privilege(settings)
+    have = f"{identity.user} acts as {_ROLES[identity.privilege]}"
+    if identity.privilege >= needed:
+        return ok("rights", have)
+    remedy = {
+        Privilege.OPERATOR: f"sacctmgr modify user {identity.user} set AdminLevel=Operator",
+        Privilege.ADMINISTRATOR: f"sacctmgr modify user {identity.user} set AdminLevel=Administrator",
+    }.get(needed, "run as SlurmUser or root, or switch nodes.weights and nodes.fragments off")
+    return problem("rights", f"{have}; {what} needs {_ROLES[needed]}", remedy)
+
+
+def check_clock(ours: float, theirs: float | None) -> Finding:
+    """Whether slurmctld's clock (unix seconds, to the second) and ours agree."""
+    if theirs is None:
+        return advice("clock", "slurmctld's time could not be read", "see the first line of 'scontrol show config'")
+    skew = abs(ours - theirs)
+    if skew > _MAX_SKEW:
+        return problem(
+            "clock", f"is {duration(skew)} away from slurmctld's: ages and leads are wrong", "run NTP on both"
+        )
+    return ok("clock", "agrees with slurmctld's")
+
+
+_ROLES: Final = {
+    Privilege.NONE: "an ordinary user",
+    Privilege.OPERATOR: "Operator",
+    Privilege.ADMINISTRATOR: "Administrator",
+    Privilege.SLURM_USER: "SlurmUser or root",
+}
+
+
+def _required_privilege(settings: Settings) -> tuple[Privilege, str]:
+    if settings.rounds.mode is Mode.OBSERVE:
+        return Privilege.NONE, "mode observe"
+    if settings.nodes.weights or settings.nodes.fragments:
+        return Privilege.SLURM_USER, "writing node weights or files"
+    if settings.nodes.admin_comment:
+        return Privilege.ADMINISTRATOR, "nodes.admin_comment"
+    return Privilege.OPERATOR, f"mode {settings.rounds.mode.value}"
+
+
+ScontrolConfig = Mapping[str, str]
+"""What `scontrol show config` prints: `SelectType` -> `select/cons_tres`."""
+
+_TOPIC: Final = "slurm.conf"
+_AS_OF: Final = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+def parse_configuration(text: str) -> tuple[ScontrolConfig, float | None]:
+    """The settings in the text of `scontrol show config` under TZ=UTC, and slurmctld's time in its first line."""
+    pairs = (line.partition(" = ") for line in text.splitlines())
+    match = _AS_OF.search(text)
+    as_of = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() if match else None
+    return {name.strip(): value.strip() for name, sign, value in pairs if sign}, as_of
+
+
+def check_configuration(configuration: ScontrolConfig, settings: Settings) -> tuple[Finding, ...]:
+    """What each setting that matters is, in the order of _CHECKS."""
+    found = tuple(finding for check in _CONFIGURATION_CHECKS for finding in check(configuration, settings))
+    return found or (ok(_TOPIC, "has what rounds need"),)
+
+
+def _select(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    kind = configuration.get("SelectType", "")
+    if kind != "select/cons_tres":
+        yield problem(_TOPIC, f"SelectType is {kind or 'not set'}: GPUs cannot be allocated", "set select/cons_tres")
+    if "MEMORY" not in configuration.get("SelectTypeParameters", "").upper():
+        yield advice(
+            _TOPIC, "memory is not scheduled: a round cannot size it", "set SelectTypeParameters=CR_Core_Memory"
+        )
+
+
+def _gres(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    if "gpu" not in configuration.get("GresTypes", "").split(","):
+        yield problem(_TOPIC, "GresTypes has no gpu", "set GresTypes=gpu and describe the GPUs in gres.conf")
+
+
+def _hook(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
+        return
+    told = "hooks/job_submit.lua is not in force: nobody tells people of wrong hints"
+    remedy = "set JobSubmitPlugins=lua and install hooks/job_submit.lua beside slurm.conf"
+    if settings.rounds.mode is Mode.ENFORCE:
+        yield problem(
+            _TOPIC, "hooks/job_submit.lua is not in force: Slurm may start jobs before a round sees them", remedy
+        )
+    else:
+        yield advice(_TOPIC, told, remedy)
+
+
+def _requeue(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    if configuration.get("JobRequeue", "1") == "0":
+        yield advice(
+            _TOPIC,
+            "JobRequeue is 0: only jobs submitted with --requeue are ever moved",
+            "set JobRequeue=1 if jobs may be",
+        )
+
+
+def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
+    if "rl_enable" in configuration.get("SlurmctldParameters", ""):
+        yield advice(_TOPIC, "rl_enable limits how fast our updates are taken", "leave rounds.period at 5m or longer")
+
+
+_CONFIGURATION_CHECKS: Final[tuple[Callable[[ScontrolConfig, Settings], Iterator[Finding]], ...]] = (
+    _select,
+    _gres,
+    _hook,
+    _requeue,
+    _limits,
+)

@@ -1,0 +1,162 @@
+"""Monte-Carlo inflation: a cluster filled task by task under each heuristic, and the curves the paper draws of it.
+
+No task leaves; one that does not fit is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.fgd.baselines import (
+    BestFit,
+    DotProduct,
+    GpuClustering,
+    GpuPacking,
+    MigratingScoreTable,
+    RandomFit,
+    RandomNodeScoreTable,
+)
+from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
+from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TargetWorkload, typical_workload
+from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
+
+Floats = NDArray[np.float64]
+
+CURVE_POINTS = 131
+"""From 0 to 130 % of the GPUs asked for."""
+
+ScoreTableFactory = Callable[[FreeDevices, FragmentationMeasure], NodeScoreTable]
+"""Makes what places tasks on a cluster, for a target workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class InflationResult:
+    """`allocated` and `fragment` are by per cent of the GPUs that have been asked for, in per cent of all GPUs;
+    [POINTS]. `failed` tasks found no place. `moves` is how many running tasks were moved. `cpu_s` is what all decisions
+    took."""
+
+    allocated: Floats
+    fragmentation: Floats
+    unplaced: int
+    moves: int
+    decisions: int
+    cpu_s: float
+
+
+def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTableFactory) -> InflationResult:
+    """Raises PolicyError."""
+    free_devices = FreeDevices(arrivals.nodes)
+    measure = FragmentationMeasure(workload, free_devices)
+    table = make_scores(free_devices, measure)
+    fragment_of_node = measure.amount(np.arange(len(free_devices)))
+    free, fragmentation, seen = int(free_devices.milli_gpus.sum()), float(fragment_of_node.sum()), 0
+    capacity, requested, unplaced = free, 0, 0
+    samples = np.zeros((len(arrivals.tasks), 3))
+    began = time.process_time()
+    for index, task in enumerate(arrivals.tasks):
+        requested += task.total_milli_gpu
+        if table.place(task) is None:
+            unplaced += 1
+        else:
+            free -= task.total_milli_gpu
+        if seen < len(free_devices.changed_nodes):
+            changed = np.unique(free_devices.changed_nodes[seen:])
+            seen = len(free_devices.changed_nodes)
+            after = measure.amount(changed)
+            fragmentation += float((after - fragment_of_node[changed]).sum())
+            fragment_of_node[changed] = after
+        samples[index] = requested, capacity - free, fragmentation
+    spent = time.process_time() - began
+    samples *= 100 / capacity
+    allocated = _curve_by_percent(samples[:, 0], np.round(samples[:, 1], 2))
+    moves = getattr(table, "moves", 0)
+    return InflationResult(
+        allocated, _curve_by_percent(samples[:, 0], samples[:, 2]), unplaced, moves, len(arrivals.tasks), spent
+    )
+
+
+def _curve_by_percent(requested: Floats, values: Floats) -> Floats:
+    """The mean of the samples that round to each per cent, of its neighbours where there is none, to two digits."""
+    percent = np.rint(requested)
+    curve = np.zeros(CURVE_POINTS)
+    for point in range(CURVE_POINTS):
+        matching = percent == point
+        if not matching.any():
+            matching = np.abs(percent - point) <= 1
+        curve[point] = np.round(values[matching].mean(), 2) if matching.any() else np.nan
+    return curve
+
+
+MAX_MOVES: Final = 100
+"""The most tasks that `fgd_moving` moves in a run of some 10,900 arrivals."""
+
+PUBLISHED_POLICIES: Final[Mapping[str, str]] = {
+    "fgd": "FGD",
+    "best_fit": "BestFit",
+    "gpu_packing": "GpuPacking",
+    "clustering": "GpuClustering",
+    "dot_product": "DotProd",
+    "random_fit": "Random",
+}
+"""The paper's names of those that it has."""
+
+_SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
+    "fgd": lambda idle, measure: NodeScoreTable(idle, FragmentationScore(measure, rounded=True)),
+    "fgd_argmin": lambda idle, measure: NodeScoreTable(idle, FragmentationScore(measure)),
+    "fgd_priced": lambda idle, measure: NodeScoreTable(idle, PricedFragmentationScore(measure)),
+    "fgd_moving": lambda idle, measure: MigratingScoreTable(
+        idle, PricedFragmentationScore(measure), max_moves=MAX_MOVES
+    ),
+    "best_fit": lambda idle, _measure: NodeScoreTable(idle, BestFit(rounded=True)),
+    "gpu_packing": lambda idle, _measure: NodeScoreTable(idle, GpuPacking()),
+    "clustering": lambda idle, _measure: NodeScoreTable(idle, GpuClustering()),
+    "dot_product": lambda idle, _measure: NodeScoreTable(idle, DotProduct(rounded=True)),
+}
+
+
+def score_table_factory(name: str, seed: int) -> ScoreTableFactory:
+    """As the authors run those of the paper: with whole scores. Raises KeyError for a name there is not."""
+    if name == "random_fit":
+        random = np.random.default_rng([seed, 1])
+        return lambda idle, _measure: RandomNodeScoreTable(idle, RandomFit(random), random=random)
+    return _SCORE_TABLES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class InflationConfig:
+    """One run. With `sequences`, a file, the arrivals are the authors' where it has the seed."""
+
+    policy: str
+    seed: int
+    pods_file: Path
+    nodes_file: Path
+    sequences_file: Path | None = None
+
+
+def run_inflations(
+    configs: Sequence[InflationConfig], setup: ExperimentSetup, label: str
+) -> Mapping[InflationConfig, InflationResult]:
+    """Every cell, on all cores. Raises ExperimentError, TraceError."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        running = [(config, pool.submit(_run_config, config)) for config in configs]
+        return {cell: future.result() for cell, future in setup.track_progress(running, label)}
+
+
+def _run_config(config: InflationConfig) -> InflationResult:
+    tasks, nodes = read_tasks(config.pods_file), read_nodes(config.nodes_file)
+    arrivals = recorded_arrivals(config.sequences_file, config.seed, tasks, nodes) if config.sequences_file else None
+    return inflate(
+        arrivals or draw_arrivals(config.seed, tasks, nodes),
+        typical_workload(tasks),
+        score_table_factory(config.policy, config.seed),
+    )

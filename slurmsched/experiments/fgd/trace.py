@@ -1,0 +1,108 @@
+"""The openb trace as the experiment takes it: tasks and servers, times left out.
+
+Who arrives in which order, and which node is the first of equals (section 6.1): the paper's construction.
+
+The trace is shuffled, and tuned until 130 % of the cluster's GPUs have been asked for: with tasks of it drawn again, or
+less some of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from cattrs import BaseValidationError, Converter
+
+from slurmsched.experiments.experiment import ExperimentError
+from slurmsched.model import MILLI_PER_GPU
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.place.fragmentation import FreeNode, TaskDemand
+from slurmsched.traces.tables import TableRow, csv_rows, read_text
+
+_TASK_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+
+
+def read_tasks(path: Path) -> tuple[TaskDemand, ...]:
+    """A list of pods, those without GPUs included. Raises TraceError."""
+    return tuple(_parse_task(line) for line in csv_rows(read_text(path), path.name, _TASK_COLUMNS))
+
+
+def _parse_task(line: TableRow) -> TaskDemand:
+    gpus = line.integer("num_gpu")
+    types = tuple(part for part in line.text("gpu_spec").split("|") if part)
+    try:
+        return TaskDemand(
+            line.integer("cpu_milli"), line.integer("memory_mib"), gpus, line.integer("gpu_milli") if gpus else 0, types
+        )
+    except PolicyError:
+        raise line.error("gpu_milli", f"1 to {MILLI_PER_GPU} of each GPU") from None
+
+
+def read_nodes(path: Path) -> tuple[FreeNode, ...]:
+    """A list of nodes, all of them idle. Raises TraceError."""
+    return tuple(
+        FreeNode(
+            milli_cpu=line.integer("cpu_milli"),
+            memory=line.integer("memory_mib"),
+            milli_gpus=(MILLI_PER_GPU,) * line.integer("gpu"),
+            gpu_type=line.text("model"),
+        )
+        for line in csv_rows(read_text(path), path.name, _NODE_COLUMNS)
+    )
+
+
+REQUESTED_FRACTION: Final = 1.3
+"""What has been asked for in the end, of all GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Tasks in order of arrival, servers in order of preference among equals."""
+
+    tasks: tuple[TaskDemand, ...]
+    nodes: tuple[FreeNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedSequence:
+    pods: tuple[int, ...]
+    node_order: tuple[int, ...]
+
+
+def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals | None:
+    """The very sequence of the authors' run with this seed; None for a seed the file does not have.
+
+    Raises ExperimentError.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))["seeds"].get(str(seed))
+        if data is None:
+            return None
+        sequence = Converter().structure(data, _RecordedSequence)
+        return Arrivals(tuple(tasks[i] for i in sequence.pods), tuple(nodes[i] for i in sequence.node_order))
+    except (OSError, ValueError, KeyError, IndexError, BaseValidationError) as error:
+        raise ExperimentError(f"{path}: expected arrival and node orders by seed: {error!r}") from error
+
+
+def draw_arrivals(seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals:
+    """One of our own."""
+    shuffling, tuning, ordering = (np.random.default_rng(own) for own in np.random.SeedSequence(seed).spawn(3))
+    arrivals = [tasks[place] for place in shuffling.permutation(len(tasks))]
+    requested, target = (
+        sum(task.total_milli_gpu for task in arrivals),
+        REQUESTED_FRACTION * MILLI_PER_GPU * sum(len(server.milli_gpus) for server in nodes),
+    )
+    while requested < target:
+        extra = tasks[int(tuning.integers(len(tasks)))]
+        if requested + extra.milli_per_gpu > target:  # once, not for each of its GPUs, as the authors tune
+            break
+        requested += extra.total_milli_gpu
+        arrivals.append(extra)
+    while requested > target:
+        requested -= arrivals.pop(int(tuning.integers(len(arrivals)))).total_milli_gpu
+    return Arrivals(tuple(arrivals), tuple(nodes[place] for place in ordering.permutation(len(nodes))))

@@ -1,0 +1,99 @@
+"""Gavel's policies on its static trace: 60 GPUs of three types, all jobs there at once, no cost of restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import numpy as np
+from cattrs import BaseValidationError, Converter
+
+from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
+from slurmsched.experiments.mixed.problem import ReplayJob
+from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, static_trace_jobs
+from slurmsched.policies.gavel import GAVEL_POLICIES
+
+TOLERANCE: Final = 0.03
+HOUR: Final = 3600.0
+QUICK_JOB_COUNT: Final = 120
+ORDER_DRAWS: Final = 5
+"""Replays of a blind policy, each with its own draws of the order of GPU types; their mean is the figure."""
+
+_FIXED_SUFFIX: Final = "_fixed"
+_DRAWN_NOTE: Final = "The mean of several orders of GPU types, which are drawn each round; theirs is one."
+_DROPPED_NOTE: Final = "Their simulator drops {} jobs whose last steps are fewer than their GPUs; ours end."
+
+
+@dataclass(frozen=True, slots=True)
+class _GavelResult:
+    """What Gavel's own simulator gave. Times in seconds."""
+
+    policy: str
+    jobs: int
+    completed: int
+    makespan_s: float
+    avg_jct_s: float
+    utilisation: float
+
+    @property
+    def policy_name(self) -> str:
+        """Gavel's own name of the policy."""
+        return self.policy.removesuffix(_FIXED_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class _BaselineFile:
+    simulations: tuple[_GavelResult, ...]
+
+
+def run_gavel_static(setup: ExperimentSetup) -> ExperimentResult:
+    """Makespan and mean JCT under each policy, held against Gavel's own simulator; the small version has the small
+    queues only. FIFO with types at random and Gandiva's random pairs are left out: their one draw is no figure.
+
+    Raises ExperimentError, TraceError, ProfileError.
+    """
+    jobs = static_trace_jobs(setup)
+    known_results = [
+        theirs
+        for theirs in _read_baselines(setup.data_file("gavel", "baselines.json"))
+        if theirs.policy_name in GAVEL_POLICIES
+    ]
+    selected = [theirs for theirs in known_results if not setup.quick or theirs.jobs <= QUICK_JOB_COUNT]
+    rows = [row for theirs in setup.track_progress(selected, "replaying") for row in _policy_rows(theirs, jobs, setup)]
+    return ExperimentResult("gavel-static", tuple(rows))
+
+
+def _policy_rows(reference: _GavelResult, jobs: Sequence[ReplayJob], setup: ExperimentSetup) -> Iterator[FigureRow]:
+    policy = GAVEL_POLICIES[reference.policy_name]
+    seeds = np.random.SeedSequence(setup.seeds[0]).spawn(ORDER_DRAWS if policy.blind else 1)
+    runs: list[ReplayResult] = [
+        replay_rounds(
+            jobs[: reference.jobs],
+            CLUSTER_OF_60,
+            GavelReplayPolicy(reference.policy_name, policy, np.random.default_rng(seed)),
+        )
+        for seed in seeds
+    ]
+    dropped = reference.jobs - reference.completed
+    note = " ".join([*([_DRAWN_NOTE] if policy.blind else []), *([_DROPPED_NOTE.format(dropped)] if dropped else [])])
+    name = f"{reference.jobs} jobs, {reference.policy_name}"
+    makespan, jct = fmean(run.makespan for run in runs), fmean(run.mean_jct for run in runs)
+    yield FigureRow(f"{name}: makespan", "h", makespan / HOUR, None, reference.makespan_s / HOUR, TOLERANCE, note=note)
+    yield FigureRow(f"{name}: mean JCT", "h", jct / HOUR, None, reference.avg_jct_s / HOUR, TOLERANCE, note=note)
+    utilisation = fmean(run.utilisation for run in runs)
+    yield FigureRow(
+        f"{name}: utilisation", "", utilisation, None, reference.utilisation, bound=Bound.INFORMATIVE, note=note
+    )
+
+
+def _read_baselines(path: Path) -> tuple[_GavelResult, ...]:
+    try:
+        return Converter().structure(json.loads(path.read_text(encoding="utf-8")), _BaselineFile).simulations
+    except (OSError, ValueError, BaseValidationError) as error:
+        raise ExperimentError(f"{path}: expected the figures of Gavel's simulator: {error!r}") from error

@@ -1,0 +1,252 @@
+"""Which jobs get GPUs to themselves, and on which nodes (Tesserae, section 3.2, algorithm 1).
+
+Both ways keep a gang consolidated: on one node where it fits into one, else on whole nodes and one rest.
+
+One round of Tesserae: order, place, pack, rename (section 3.2, algorithm 1), on nodes of one GPU type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+import numpy as np
+
+from slurmsched.policies.cluster.pools import Ints, Mask
+from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan, find_renaming, merge_rows, migrated_jobs
+from slurmsched.policies.tesserae.packing import EdgeWeights, PackingJob, pack
+
+NodeGpus = tuple[int, int]
+"""A node and how many of its GPUs."""
+
+
+class Allocator(Protocol):
+    """Seats of the jobs that get GPUs, by job. `order` has the jobs, the first come first; `gpus` is by job, `sizes` by
+    node; `homes` are the seats of the jobs that run."""
+
+    def __call__(
+        self, order: Sequence[int], gpus: Ints, node_gpus: Ints, previous: Mapping[int, Sequence[NodeGpus]], /
+    ) -> dict[int, list[NodeGpus]]: ...
+
+
+def allocate_in_order(
+    order: Sequence[int], gpus: Ints, node_gpus: Ints, _homes: Mapping[int, Sequence[NodeGpus]]
+) -> dict[int, list[NodeGpus]]:
+    """As the paper has it: from nothing, each job in its turn on the fullest node that holds it; one that finds no
+    consolidated place is pending, and those behind it are still tried."""
+    return _allocate_free(_FreeGpus(node_gpus), order, gpus)
+
+
+def allocate_keeping_nodes(
+    order: Sequence[int], gpus: Ints, node_gpus: Ints, previous: Mapping[int, Sequence[NodeGpus]]
+) -> dict[int, list[NodeGpus]]:
+    """Ours: first who, then where. As many of the first jobs as there are GPUs for are chosen, and seated the widest
+    first, so that narrow ones do not break up nodes. A job that runs keeps its nodes where they are free; another goes
+    where the fewest of those still to be seated are at home. What is left is offered in order."""
+    chosen = _first_fitting(order, gpus, int(node_gpus.sum()))
+    free, found = _FreeGpus(node_gpus), dict[int, list[NodeGpus]]()
+    for job in chosen:
+        free.expect(previous.get(job, ()), 1)
+    by_width = sorted(chosen, key=lambda job: (-int(gpus[job]), job not in previous))
+    for job in by_width:
+        width, home = int(gpus[job]), previous.get(job, ())
+        free.expect(home, -1)
+        allocations = list(home) if home and free.fits(home) else free.on_least_expected(width)
+        if allocations:
+            free.allocate(allocations)
+            found[job] = allocations
+    return found | _allocate_free(free, [job for job in order if job not in found] if free.total_free else (), gpus)
+
+
+def _allocate_free(free: _FreeGpus, order: Sequence[int], gpus: Ints) -> dict[int, list[NodeGpus]]:
+    """Seats of what is free, for who comes first."""
+    found, too_wide = dict[int, list[NodeGpus]](), int(free.node_gpus.sum()) + 1
+    for job in order:
+        if not free.total_free:
+            break
+        width = int(gpus[job])
+        if width >= too_wide:  # nothing is given back, so who is as wide as one that failed fails too
+            continue
+        allocations = free.on_fullest(width)
+        if allocations:
+            free.allocate(allocations)
+            found[job] = allocations
+        else:
+            too_wide = width
+    return found
+
+
+def _first_fitting(order: Sequence[int], gpus: Ints, left: int) -> list[int]:
+    """Those of the order that the GPUs suffice for, by number alone."""
+    chosen = list[int]()
+    for job in order:
+        if not left:
+            break
+        if gpus[job] <= left:
+            left -= int(gpus[job])
+            chosen.append(job)
+    return chosen
+
+
+@dataclass(slots=True)
+class _FreeGpus:
+    """What is free on each node, and how many of its GPUs jobs that are still to be seated had before."""
+
+    node_gpus: Ints
+    free: Ints = field(init=False)
+    expected: Ints = field(init=False)
+    total_free: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.free = self.node_gpus.copy()
+        self.expected = np.zeros_like(self.node_gpus)
+        self.total_free = int(self.node_gpus.sum())
+
+    def expect(self, allocations: Sequence[NodeGpus], times: int) -> None:
+        for node, gpus in allocations:
+            self.expected[node] += gpus * times
+
+    def fits(self, allocations: Sequence[NodeGpus]) -> bool:
+        return all(self.free[node] >= gpus for node, gpus in allocations)
+
+    def allocate(self, allocations: Sequence[NodeGpus]) -> None:
+        for node, gpus in allocations:
+            self.free[node] -= gpus
+            self.total_free -= gpus
+
+    def on_fullest(self, width: int) -> list[NodeGpus]:
+        """Seats on the fullest nodes; none where it does not fit consolidated."""
+        return self._consolidated(width, self.free)
+
+    def on_least_expected(self, width: int) -> list[NodeGpus]:
+        """Seats that displace the fewest; of those the fullest nodes."""
+        displaced = np.maximum(self.expected - self.free + min(width, int(self.node_gpus.max())), 0)
+        return self._consolidated(width, displaced * (int(self.node_gpus.max()) + 1) + self.free)
+
+    def _consolidated(self, width: int, cost: Ints) -> list[NodeGpus]:
+        whole = int(self.node_gpus.max(initial=1))
+        full, rest = divmod(width, whole)
+        chosen = list[int]()
+        if full:
+            empty = np.flatnonzero((self.free == whole) & (self.node_gpus == whole))
+            if len(empty) < full:
+                return []
+            chosen = empty[np.argsort(cost[empty], kind="stable")[:full]].tolist()
+        allocations = [(node, whole) for node in chosen]
+        if rest:
+            fits = self.free >= rest
+            fits[chosen] = False
+            if not fits.any():
+                return []
+            allocations.append((int(np.argmin(np.where(fits, cost, np.iinfo(np.int64).max))), rest))
+        return allocations
+
+
+@dataclass(frozen=True, slots=True)
+class TesseraeProblem:
+    """Jobs by number: GPUs, kind and whether each may share them. `order` has the active ones, who comes first first.
+    `sizes` are the GPUs of each node, `before` is the last round."""
+
+    order: Sequence[int]
+    gpus: Ints
+    job_type: Ints
+    may_share: Mask
+    node_gpus: Ints
+    previous: PlacementPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TesseraeVariant:
+    """What parts of it are used. `widest` is the width up to which jobs are packed, 0 for none. Pairs that last keep
+    each other where neither gets GPUs to itself; without that every round is packed anew."""
+
+    allocator: Allocator = allocate_keeping_nodes
+    max_packed_width: float = inf
+    keep_pairs: bool = True
+    rename_nodes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TesseraePlan:
+    """`pairs` are the job that was placed and the one that shares its GPUs; `moved` run on other GPUs than before."""
+
+    placement: PlacementPlan
+    pairs: tuple[tuple[int, int], ...]
+    migrated: frozenset[int]
+
+
+def plan_round(
+    problem: TesseraeProblem,
+    weights: EdgeWeights,
+    variant: TesseraeVariant,
+    on_stage: Callable[[str], None] = lambda _stage: None,
+) -> TesseraePlan:
+    """Who runs in the coming round, where and beside whom. `done` is told the name of each stage behind it."""
+    allocations = variant.allocator(problem.order, problem.gpus, problem.node_gpus, _previous_nodes(problem.previous))
+    on_stage("place")
+    pairs = _pack_pairs(problem, allocations, weights, variant)
+    on_stage("pack")
+    placement = _placement_plan(allocations, dict(pairs))
+    if variant.rename_nodes:
+        renaming = find_renaming(problem.previous, placement, problem.node_gpus)
+        placement, changed = placement.with_renamed_nodes(renaming.node_map), renaming.migrated
+    else:
+        changed = migrated_jobs(problem.previous, placement)
+    on_stage("rename")
+    return TesseraePlan(placement, pairs, changed)
+
+
+def _previous_nodes(previous: PlacementPlan) -> Mapping[int, list[NodeGpus]]:
+    nodes_by_job: dict[int, dict[int, int]] = {}
+    jobs, gpus, row = previous.entries()
+    for job, count, node in zip(jobs.tolist(), gpus.tolist(), previous.node[row].tolist(), strict=True):
+        nodes = nodes_by_job.setdefault(job, {})
+        nodes[node] = nodes.get(node, 0) + count
+    return {job: list(seats.items()) for job, seats in nodes_by_job.items()}
+
+
+def _pack_pairs(
+    problem: TesseraeProblem,
+    allocations: Mapping[int, Sequence[NodeGpus]],
+    weights: EdgeWeights,
+    variant: TesseraeVariant,
+) -> tuple[tuple[int, int], ...]:
+    if not variant.max_packed_width:
+        return ()
+    able = problem.may_share & (problem.gpus <= variant.max_packed_width)
+    placed = [job for job in allocations if able[job]]
+    pending = [job for job in problem.order if job not in allocations and able[job]]
+    kept = _surviving_pairs(problem, set(placed), set(pending), weights) if variant.keep_pairs else {}
+    guests = set(kept.values())
+    placed, pending = [job for job in placed if job not in kept], [job for job in pending if job not in guests]
+    found = pack(_packing_jobs(problem, placed), _packing_jobs(problem, pending), weights)
+    return (*kept.items(), *((placed[host], pending[guest]) for host, guest in found))
+
+
+def _packing_jobs(problem: TesseraeProblem, jobs: Sequence[int]) -> list[PackingJob]:
+    return [PackingJob(int(problem.gpus[job]), int(problem.job_type[job])) for job in jobs]
+
+
+def _surviving_pairs(
+    problem: TesseraeProblem, placed: set[int], pending: set[int], weights: EdgeWeights
+) -> dict[int, int]:
+    """Pairs of the last round of which one is placed and the other pending now."""
+    last = problem.previous.jobs[problem.previous.jobs[:, 1] != NO_JOB].tolist()
+    both = [(a, b) if a in placed else (b, a) for a, b in last]
+    return {
+        host: guest
+        for host, guest in both
+        if host in placed and guest in pending and weights[problem.job_type[host], problem.job_type[guest]] > 0
+    }
+
+
+def _placement_plan(allocations: Mapping[int, Sequence[NodeGpus]], guest_of: Mapping[int, int]) -> PlacementPlan:
+    rows = [
+        (node, gpus, job, guest_of.get(job, NO_JOB)) for job, places in allocations.items() for node, gpus in places
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
+    jobs = table[:, 2:]
+    ascending = np.where((jobs[:, 1:] != NO_JOB) & (jobs[:, :1] > jobs[:, 1:]), jobs[:, ::-1], jobs)
+    return merge_rows(table[:, 0], table[:, 1], ascending)

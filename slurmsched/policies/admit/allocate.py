@@ -1,0 +1,65 @@
+"""Admits on what is free (Synergy-Tune, section 4.2, steps 1 and 2), or once completing jobs are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurmsched.model import Job, JobState, Reason, ReasonCode
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.session import FailedRequestCache, Session
+
+
+@dataclass(slots=True)
+class AllocateFree:
+    """On its best-case demand; else on the least it accepts; else where jobs placed this round make room for that."""
+
+    session: Session
+    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+
+    def try_admit(self, job: Job) -> bool:
+        session, demand = self.session, self.session.demands.of(job)
+        if self._failed.contains(demand, session.eviction_epoch):
+            return False
+        last = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum)
+        if last is None:
+            self._failed.add(demand)
+            return False
+        session.allocate(
+            job,
+            session.find_placement(demand, DemandLevel.BEST, session.free_as_planned)
+            or session.find_placement(demand, DemandLevel.MINIMUM, session.free_as_planned)
+            or last,
+        )
+        return True
+
+
+@dataclass(slots=True)
+class WaitForCompleting:
+    """Keep a place that is free once completing jobs are gone, so that the newcomer displaces nobody meanwhile."""
+
+    session: Session
+    _completing: tuple[Job, ...] = ()
+    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+
+    def __post_init__(self) -> None:
+        ending = self.session.situation.snapshot.jobs_in_state(JobState.COMPLETING)
+        self._completing = tuple(job for job in ending if job.allocations)
+
+    def try_admit(self, job: Job) -> bool:
+        session, demand = self.session, self.session.demands.of(job)
+        if not self._completing or self._failed.contains(demand, session.eviction_epoch):
+            return False
+        free_soon = session.free_at_minimum.copy()
+        for other in self._completing:
+            free_soon.release(session.pools.allocation(other.allocations, exclusive=other.original_request.exclusive))
+        placement = session.find_placement(demand, DemandLevel.MINIMUM, free_soon)
+        if placement is None:
+            self._failed.add(demand)
+            return False
+        session.reserve(placement)
+        nodes = sorted(session.pools.node(pool).name for pool in placement.pools)
+        leaving = [other.id for other in self._completing if not set(nodes).isdisjoint(other.nodes)]
+        session.set_waiting_reason(
+            job, Reason(ReasonCode.FREED_SOON, {"jobs": ", ".join(leaving), "nodes": ", ".join(nodes)})
+        )
+        return True

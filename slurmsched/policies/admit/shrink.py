@@ -1,0 +1,132 @@
+"""Restarts running jobs on less, where idle GPUs lack CPUs or memory (Synergy-Tune, section 4.2, step 2a)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slurmsched.model import Job, JobId, Reason, ReasonCode
+from slurmsched.model.reasons import format_gpu_hours
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.session import FailedRequestCache, Session
+
+
+@dataclass(frozen=True, slots=True)
+class _Shrinkable:
+    """A running job with more than its least: where it would lie with that, and what it would give back."""
+
+    job: JobId
+    smaller: Placement
+    excess: Allocation
+
+
+@dataclass(slots=True)
+class ShrinkRunning:
+    """Restart the fewest running jobs on the least they accept, no slower than at their share, where that pays.
+
+    It pays when the newcomer has more GPU time to go than the restarts lose (Synergy-Tune, section 4.2, step 2a,
+    between jobs that run).
+    """
+
+    session: Session
+    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+    _shrinkable: tuple[_Shrinkable, ...] = ()
+    _excess: FreeResources | None = None
+    _epoch: int = -1
+
+    def try_admit(self, job: Job) -> bool:
+        session, demand = self.session, self.session.demands.of(job)
+        if self._failed.contains(demand, session.eviction_epoch):
+            return False
+        if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # a restart frees no GPU
+            self._failed.add(demand)
+            return False
+        free = self._free_if_all_shrunk()
+        placement = session.find_placement(demand, DemandLevel.MINIMUM, free) if self._shrinkable else None
+        if placement is None:
+            self._failed.add(demand)
+            return False
+        chosen = _fewest_that_suffice(
+            session.free_at_minimum.copy(), self._shrinkable, placement.allocation(session.pools)
+        )
+        if len(chosen) > session.moves_left:
+            session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
+            return False
+        saving = job.gpus * session.situation.knowledge.remaining_seconds(job)
+        cost = sum(session.jobs[other.job].gpus for other in chosen) * session.situation.restart_cost
+        if saving <= cost:
+            return False
+        for other in chosen:
+            detail = {"saving": f"{format_gpu_hours(saving)} of waiting", "cost": format_gpu_hours(cost)}
+            session.shrink(other.job, other.smaller, job, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+        session.allocate(job, placement)
+        return True
+
+    def _free_if_all_shrunk(self) -> FreeResources:
+        """What would be free if all rich jobs were restarted; those that have left count no more."""
+        session = self.session
+        if self._excess is None or self._epoch != session.eviction_epoch:
+            shrinkable = _shrinkable_jobs(session) if self._excess is None else self._shrinkable
+            self._shrinkable = tuple(other for other in shrinkable if other.job in session.running)
+            self._epoch = session.eviction_epoch
+            self._excess = FreeResources.none(session.pools)
+            for other in self._shrinkable:
+                self._excess.release(other.excess)
+        return session.free_at_minimum.plus(self._excess)
+
+
+def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
+    """Running jobs that may be restarted and would do with less on the same GPUs, the richest in CPUs first; of equal
+    ones the last in order."""
+    found = [
+        rich
+        for job_id, allocation in session.running.items()
+        if session.is_preemptible(job_id)
+        and (rich := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
+    ]
+    return tuple(
+        sorted(found, key=lambda rich: (-max(rich.excess.cpus), -max(rich.excess.memory), -session.rank_of[rich.job]))
+    )
+
+
+def _shrink_to_minimum(session: Session, job: Job, current: Allocation) -> _Shrinkable | None:
+    demand = session.demands.of(job)
+    gang, kinds = demand.gang, {int(session.pools.kind_of[pool]) for pool in current.pools}
+    if gang.profile is None or len(kinds) != 1 or any(gpus % gang.gpus_per_part for gpus in current.gpus):
+        return None
+    kind = kinds.pop()
+    parts = tuple(gpus // gang.gpus_per_part for gpus in current.gpus)
+    smaller = Placement(gang, current.pools, parts, demand.ranges[kind].minimum, kind)
+    minimum = smaller.allocation(session.pools)
+    cpus = tuple(has - needs for has, needs in zip(current.cpus, minimum.cpus, strict=True))
+    memory = tuple(has - needs for has, needs in zip(current.memory, minimum.memory, strict=True))
+    if min(cpus + memory) < 0 or not any(cpus + memory):
+        return None
+    return _Shrinkable(job.id, smaller, Allocation(current.pools, (0,) * len(current.pools), cpus, memory))
+
+
+def _fewest_that_suffice(
+    free: FreeResources, shrinkable: Sequence[_Shrinkable], needed: Allocation
+) -> list[_Shrinkable]:
+    """Enough of them, richest first, for the claim to be held; those found unnecessary in the end are left alone."""
+    by_node = defaultdict[int, list[_Shrinkable]](list)
+    for other in shrinkable:
+        for pool in other.excess.pools:
+            by_node[int(free.pools.node_of[pool])].append(other)
+    taken = dict[JobId, _Shrinkable]()
+    for pool in needed.pools:
+        for other in by_node[int(free.pools.node_of[pool])]:
+            if other.job not in taken and not free.fits(needed):
+                free.release(other.excess)
+                taken[other.job] = other
+    for other in [*taken.values()][-2::-1]:
+        free.allocate(other.excess)
+        if free.fits(needed):
+            del taken[other.job]
+        else:
+            free.release(other.excess)
+    return [*taken.values()]

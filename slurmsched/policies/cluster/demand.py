@@ -1,0 +1,188 @@
+"""The resource demand of each job, computed once for all jobs with the same request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job, JobId
+from slurmsched.policies.cluster.eligibility import Eligibility
+from slurmsched.policies.cluster.gang import Gang, gang_of
+from slurmsched.policies.cluster.pools import Ints, Mask, Pools
+from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing
+
+
+class DemandLevel(StrEnum):
+    """How much of what it wants a job is placed with."""
+
+    BEST = "best"
+    MINIMUM = "least"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidatePools:
+    """Pools that the gang may lie in together, with CPUs and MiB for each of its parts at both levels.
+
+    `kinds` says for each pool on the terms of which kind. Where these are not its own, at least one of the `slowest`
+    must be taken, whose terms they are: else the gang would be slower than its share.
+    """
+
+    mask: Mask
+    kinds: Ints
+    cpus: dict[DemandLevel, Ints]
+    memory: dict[DemandLevel, Ints]
+    one_required: Mask | None = None
+
+    def per_task(self, level: DemandLevel, pool: int) -> PerTaskResources:
+        return PerTaskResources(int(self.cpus[level][pool]), int(self.memory[level][pool]))
+
+    def kind(self, pool: int) -> int:
+        return int(self.kinds[pool])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ResourceDemand:
+    """A gang and where it may lie, the option to try first being first. Two jobs that ask alike share the object.
+
+    `options` are for one node, `together` for several.
+    """
+
+    gang: Gang
+    single_node: tuple[CandidatePools, ...]
+    multi_node: tuple[CandidatePools, ...]
+    required_nodes: tuple[int, ...]
+    """Nodes, by position, that must all be part of the place."""
+    ranges: tuple[DemandRange, ...]
+    """By kind."""
+
+
+class DemandCache:
+    """The wish of every job. `closed` are nodes that a job may not be on as things stand, beside those it names."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        eligibility: Eligibility,
+        knowledge: Knowledge,
+        sizing: Sizing,
+        *,
+        mixed_types: Mapping[JobId, frozenset[str]] | None = None,
+        excluded_nodes: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
+    ) -> None:
+        self._pools, self._eligibility, self._mixed_types = pools, eligibility, mixed_types or {}
+        self._excluded_nodes = excluded_nodes
+        self._knowledge, self._sizing = knowledge, sizing
+        self._position = {node.name: at for at, node in enumerate(pools.nodes)}
+        self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
+        self._by_job: dict[str, ResourceDemand] = {}
+
+    def of(self, job: Job) -> ResourceDemand:
+        """The same object for the same question."""
+        excluded = self._excluded_nodes(job)
+        if excluded:
+            request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
+            return self._cached(replace(job, original_request=request))
+        demand = self._by_job.get(job.id)
+        if demand is None:
+            demand = self._by_job[job.id] = self._cached(job)
+        return demand
+
+    def forget(self, job: Job) -> None:
+        """The job asks for something else from here on."""
+        self._by_job.pop(job.id, None)
+
+    def _cached(self, job: Job) -> ResourceDemand:
+        profile = self._knowledge.profile(job)
+        mixed_types = self._mixed_types.get(job.id, frozenset())
+        key = (
+            job.original_request,
+            job.partitions,
+            job.reservation,
+            id(profile),
+            job.hints.memory_tunable,
+            mixed_types,
+        )
+        if key not in self._by_request:
+            self._by_request[key] = self._demand(
+                job, gang_of(job.original_request, profile, job.hints.memory_tunable), mixed_types
+            )
+        return self._by_request[key]
+
+    def _demand(self, job: Job, gang: Gang, mixed_types: frozenset[str]) -> ResourceDemand:
+        ranges = tuple(self._sizing.demand_range(gang, kind) for kind in self._pools.kinds)
+        runnable = self._runnable_mask(gang)
+        masks = [mask for ground in self._eligibility.pool_masks(job) if (mask := ground & runnable).any()]
+        required_nodes = tuple(self._position.get(name, -1) for name in sorted(job.original_request.pinned))
+        if -1 in required_nodes:
+            masks = []
+        single_node = tuple(_candidate_pools(mask, ranges, self._pools.kind_of) for mask in masks)
+        multi_node_masks = masks if gang.max_nodes > 1 else []
+        multi_node = tuple(option for mask in multi_node_masks for option in self._one_type_candidates(mask, ranges))
+        multi_node += tuple(
+            option for mask in multi_node_masks for option in self._mixed_type_candidates(mask, ranges, mixed_types)
+        )
+        return ResourceDemand(gang, single_node, multi_node, required_nodes, ranges)
+
+    def _runnable_mask(self, gang: Gang) -> Mask:
+        """The pools of GPU types that the job is not known to be unable to run on."""
+        scaling = gang.profile.scaling if gang.profile else {}
+        unable = {kind for kind, known in scaling.items() if known.rate_at(max(gang.request.gpus, 1)) <= 0}
+        return np.array([kind not in unable for kind in self._pools.gpu_types], dtype=np.bool_)
+
+    def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...]) -> Iterator[CandidatePools]:
+        """Several pools on one set of terms, for every worker gets the same and the slowest share decides: the pools of
+        one kind, or all of one GPU type on the terms of the kind that has the least to share."""
+        pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
+        for kind in present:
+            yield _candidate_pools(mask & (pools.kind_of == kind), ranges, np.full(len(pools), kind))
+        for gpu_type in sorted({pools.kinds[kind].gpu_type for kind in present}):
+            alike = [kind for kind in present if pools.kinds[kind].gpu_type == gpu_type]
+            if len(alike) > 1:
+                leanest = min(alike, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
+                candidates = _candidate_pools(
+                    mask & np.isin(pools.kind_of, alike), ranges, np.full(len(pools), leanest)
+                )
+                yield replace(candidates, one_required=pools.kind_of == leanest)
+
+    def _mixed_type_candidates(
+        self, mask: Mask, ranges: tuple[DemandRange, ...], mixed_types: frozenset[str]
+    ) -> Iterator[CandidatePools]:
+        """Pools of all these types, on the terms of the leanest kind among them. Nodes with several types are left
+        out: a job has GPUs of one type on each of its nodes."""
+        pools = self._pools
+        of_types = (
+            np.isin(np.array(pools.gpu_types), sorted(mixed_types))
+            if mixed_types
+            else np.zeros(len(pools), dtype=np.bool_)
+        )
+        here = mask & of_types & (np.bincount(pools.node_of, minlength=len(pools.nodes)) == 1)[pools.node_of]
+        kinds = [int(kind) for kind in np.unique(pools.kind_of[here])]
+        if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
+            leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
+            candidates = _candidate_pools(here, ranges, np.full(len(pools), leanest))
+            yield replace(candidates, one_required=pools.kind_of == leanest)
+
+
+def _candidate_pools(mask: Mask, ranges: tuple[DemandRange, ...], kind_of: Ints) -> CandidatePools:
+    """The terms of each pool's kind as vectors over pools."""
+    best, minimum = [term.best for term in ranges], [term.minimum for term in ranges]
+    return CandidatePools(
+        mask,
+        kind_of,
+        {
+            DemandLevel.BEST: _by_pool([p.cpus for p in best], kind_of),
+            DemandLevel.MINIMUM: _by_pool([p.cpus for p in minimum], kind_of),
+        },
+        {
+            DemandLevel.BEST: _by_pool([p.memory for p in best], kind_of),
+            DemandLevel.MINIMUM: _by_pool([p.memory for p in minimum], kind_of),
+        },
+    )
+
+
+def _by_pool(by_kind: list[int], kind_of: Ints) -> Ints:
+    return np.array(by_kind, dtype=np.int64)[kind_of]

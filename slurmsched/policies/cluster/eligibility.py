@@ -1,0 +1,149 @@
+"""Filters the pools a job is eligible for, free or not: by partition, reservation, GPU type and `--constraint`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from slurmsched.model import Job, NodeState, Request, Reservation, Snapshot
+from slurmsched.policies.cluster.pools import Mask, Pools
+from slurmsched.policies.errors import PolicyError
+
+FeatureConstraint = Callable[[frozenset[str]], bool]
+"""Whether a node with these features will do."""
+
+_TOKEN: Final = re.compile(r"\s*([\w.+:-]+|[&,|()])")
+_MAX_CHARACTERS: Final = 1000
+_MAX_TOKENS: Final = 200
+"""Names, operators and brackets: each may nest what is read, and what is asked of every node, one level deeper."""
+
+
+def parse_constraint(text: str) -> FeatureConstraint:
+    """`a&b`, `a|b`, `(a|b)&c`; a comma is an `&`. The empty text accepts every node.
+
+    Raises PolicyError for what is no such expression, among them counts (`a*2`) and one-of-all groups (`[a|b]`).
+    """
+    tokens = _tokens(text)
+    accepts = _parse_or(tokens) if tokens else _accept_all
+    if tokens:
+        raise _syntax_error(text)
+    return accepts
+
+
+def _tokens(text: str) -> list[str]:
+    """The words in reverse, so that the next one is taken off the end."""
+    tokens, at = list[str](), 0
+    text = text.strip()
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or len(text) > _MAX_CHARACTERS:
+            raise _syntax_error(text)
+        tokens.append(match[1])
+        at = match.end()
+    if len(tokens) > _MAX_TOKENS:
+        raise _syntax_error(text)
+    return tokens[::-1]
+
+
+def _parse_or(tokens: list[str]) -> FeatureConstraint:
+    left = _parse_and(tokens)
+    while tokens and tokens[-1] == "|":
+        tokens.pop()
+        left = _or(left, _parse_and(tokens))
+    return left
+
+
+def _parse_and(tokens: list[str]) -> FeatureConstraint:
+    left = _parse_operand(tokens)
+    while tokens and tokens[-1] in ("&", ","):
+        tokens.pop()
+        left = _and(left, _parse_operand(tokens))
+    return left
+
+
+def _parse_operand(tokens: list[str]) -> FeatureConstraint:
+    symbol = tokens.pop() if tokens else ""
+    if symbol == "(":
+        inner = _parse_or(tokens)
+        if not tokens or tokens.pop() != ")":
+            raise _syntax_error("(")
+        return inner
+    if not symbol or symbol in "&,|)":
+        raise _syntax_error(symbol)
+    return lambda features: symbol in features
+
+
+def _or(left: FeatureConstraint, right: FeatureConstraint) -> FeatureConstraint:
+    return lambda features: left(features) or right(features)
+
+
+def _and(left: FeatureConstraint, right: FeatureConstraint) -> FeatureConstraint:
+    return lambda features: left(features) and right(features)
+
+
+def _accept_all(features: frozenset[str]) -> bool:  # noqa: ARG001 as every constraint is called
+    return True
+
+
+def _syntax_error(text: str) -> PolicyError:
+    return PolicyError(f"constraint {text!r} is not of the form a&b, a|b or (a|b)&c")
+
+
+class Eligibility:
+    """The pools open to each job. `open_nodes` are the nodes that jobs of each partition may start on."""
+
+    def __init__(self, pools: Pools, snapshot: Snapshot, open_nodes: Mapping[str, frozenset[str]]) -> None:
+        self._pools = pools
+        self._snapshot = snapshot
+        self._open_nodes = open_nodes
+        self._masks: dict[tuple[object, ...], Mask] = {}
+
+    def pool_masks(self, job: Job) -> tuple[Mask, ...]:
+        """One mask of pools for each partition the job may run in: it lies in one of them, never across two.
+
+        Empty where its constraint cannot be read: then it waits, with the reason NEVER_FITS.
+        """
+        try:
+            wanted = self._requested_mask(job.original_request)
+        except PolicyError:
+            return ()
+        masks = [wanted & self._partition_mask(partition, job.reservation) for partition in job.partitions]
+        return tuple({mask.tobytes(): mask for mask in masks}.values())
+
+    def _requested_mask(self, request: Request) -> Mask:
+        key = (request.gpu_type, request.features, request.excluded)
+        if key not in self._masks:
+            accepts = parse_constraint(request.features)
+            pools = self._pools
+            self._masks[key] = np.array(
+                [
+                    request.gpu_type in (None, gpu_type)
+                    and pools.node(pool).name not in request.excluded
+                    and accepts(pools.node(pool).features)
+                    for pool, gpu_type in enumerate(pools.gpu_types)
+                ],
+                dtype=np.bool_,
+            )
+        return self._masks[key]
+
+    def _partition_mask(self, partition: str, reservation: str) -> Mask:
+        key = (partition, reservation)
+        if key not in self._masks:
+            nodes = (
+                self._reserved_nodes(partition, reservation)
+                if reservation
+                else self._open_nodes.get(partition, frozenset())
+            )
+            pools = self._pools
+            self._masks[key] = np.array([pools.node(pool).name in nodes for pool in range(len(pools))], dtype=np.bool_)
+        return self._masks[key]
+
+    def _reserved_nodes(self, partition: str, reservation: str) -> frozenset[str]:
+        """Nodes of a reservation that holds now: only its own jobs may use them, so nobody's list has them open."""
+        active = Reservation.active(self._snapshot.reservations, self._snapshot.time)
+        named = frozenset().union(*(r.nodes for r in active if r.name == reservation))
+        up = {n.name for n in self._snapshot.nodes if n.state is NodeState.UP and partition in n.partitions}
+        return named & up

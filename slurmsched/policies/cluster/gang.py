@@ -1,0 +1,63 @@
+"""A job as placing sees it: equal parts that may lie on one node or on several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from slurmsched.knowledge import Profile
+from slurmsched.model import Request
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Gang:
+    """Everything of a job that decides where it fits. One gang stands for all jobs that ask alike.
+
+    `parts` of `gpus` GPUs and `tasks` whole tasks each are never divided; they lie on `fewest` to `most` nodes, with
+    `each` of them on every node where the owner fixed that. `memory` is the least MiB on any node.
+    """
+
+    request: Request
+    profile: Profile | None
+    parts: int
+    gpus_per_part: int
+    tasks_per_part: int
+    min_nodes: int
+    max_nodes: int
+    parts_per_node: int | None
+    memory_per_node: int
+
+    @property
+    def max_parts_per_node(self) -> int:
+        """Most parts that one node must hold when the gang lies on as few nodes as it may."""
+        return self.parts_per_node or -(-self.parts // self.min_nodes)
+
+
+def gang_of(request: Request, profile: Profile | None, memory_tunable: bool) -> Gang:
+    """Divide a request. A node never gets a part of a task, and only jobs that asked for it lie on several nodes.
+
+    A split that the owner fixed stands even where tasks do not divide evenly: then they are rounded up on each node.
+    """
+    gpus, min_nodes = max(request.gpus, 1), max(request.nodes, 1)
+    max_nodes = max(min_nodes, request.max_nodes or min_nodes)
+    tasks = max(request.tasks, min_nodes)
+    if request.gpus_per_node:
+        part = gcd(request.gpus_per_node, gpus)
+        min_nodes = max_nodes = max(1, gpus // request.gpus_per_node)
+    else:
+        part = gpus // gcd(gpus, tasks)
+        part = gcd(part, gpus // min_nodes) if gpus % min_nodes == 0 else part
+        part = part if gpus // part >= min_nodes else 1
+    parts = gpus // part
+    parts_per_node = request.gpus_per_node // part if request.gpus_per_node else None
+    return Gang(
+        request=request,
+        profile=profile,
+        parts=parts,
+        gpus_per_part=part,
+        tasks_per_part=-(-tasks * part // gpus),
+        min_nodes=min_nodes,
+        max_nodes=min(max_nodes, parts),
+        parts_per_node=parts_per_node,
+        memory_per_node=0 if memory_tunable else request.memory,
+    )

@@ -1,0 +1,1 @@
+"""Steps once every job had its turn: spare resources are handed out, running jobs resized."""

@@ -1,0 +1,255 @@
+"""What the policy remembers from round to round: passes, homes, what users were due and had. JSON-safe.
+
+It comes back from a database that others may have written: what does not make sense counts as never said.
+
+What was had since the last round: brought forward in passes, and in the accounts of users.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Final, TypeGuard
+
+from slurmsched.model import Job, JobId
+from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.trading import Entitlements, Trade
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """Of a job: its pass, the GPU-seconds it had attained by then, and its home as `node type` (empty for none)."""
+
+    pass_value: float
+    attained: float
+    assigned_pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Of a user. `due` and `had` are GPU-seconds in GPUs of the slowest type, since the user's first job of now came.
+
+    `holdings` are the GPUs of each type that the user's tickets stand for after trading, `speedups` what one of each is
+    worth to the user. `owed` are GPU-seconds of each type by which what was had fell short lately, below zero for more.
+    """
+
+    due: float = 0.0
+    received: float = 0.0
+    holdings: Mapping[str, float] = field(default_factory=dict)
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    shortfall: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GandivaFairState:
+    """All of it, as of `time` (unix seconds; None before the first round). `best` are the highest rates measured, by
+    `model type`."""
+
+    time: float | None = None
+    jobs: Mapping[JobId, PassRecord] = field(default_factory=dict)
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    trades: Sequence[Trade] = ()
+    best_rates: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def decode(cls, state: Mapping[str, object]) -> GandivaFairState:
+        """Raises nothing."""
+        time = state.get("time")
+        return cls(
+            time=float(time) if _is_number(time) else None,
+            jobs=_decode_jobs(state.get("jobs")),
+            accounts={user: _decode_account(settings) for user, settings in _as_mapping(state.get("users")).items()},
+            trades=tuple(filter(None, map(_decode_trade, _as_list(state.get("trades"))))),
+            best_rates=_as_numbers(state.get("best")),
+        )
+
+    def encode(self) -> Mapping[str, object]:
+        """As the store keeps it; jobs as columns, for there may be many."""
+        jobs = self.jobs.values()
+        return {
+            "time": self.time,
+            "jobs": {
+                "id": [*self.jobs],
+                "pass": [round(job.pass_value, 3) for job in jobs],
+                "attained": [job.attained for job in jobs],
+                "home": [job.assigned_pool for job in jobs],
+            },
+            "users": {user: _encode_account(account) for user, account in self.accounts.items()},
+            "trades": [
+                {
+                    "seller": runnable.seller,
+                    "buyer": runnable.buyer,
+                    "fast": runnable.fast,
+                    "slow": runnable.slow,
+                    "gpus": runnable.gpus,
+                    "price": runnable.price,
+                }
+                for runnable in self.trades
+            ],
+            "best": dict(self.best_rates),
+        }
+
+
+def _encode_account(account: Account) -> Mapping[str, object]:
+    return {
+        "due": account.due,
+        "had": account.received,
+        "holdings": dict(account.holdings),
+        "speedups": dict(account.speedups),
+        "owed": dict(account.shortfall),
+    }
+
+
+def _decode_jobs(raw: object) -> Mapping[JobId, PassRecord]:
+    columns = [_as_list(_as_mapping(raw).get(key)) for key in ("id", "pass", "attained", "home")]
+    if len({len(column) for column in columns}) != 1:
+        return {}
+    return {
+        job: PassRecord(float(passed), float(attained), home)
+        for job, passed, attained, home in zip(*columns, strict=True)
+        if isinstance(job, str) and isinstance(home, str) and _is_number(passed) and _is_number(attained)
+    }
+
+
+def _decode_account(raw: object) -> Account:
+    fields = _as_mapping(raw)
+    due, had = fields.get("due"), fields.get("had")
+    return Account(
+        float(due) if _is_number(due) else 0.0,
+        float(had) if _is_number(had) else 0.0,
+        _as_numbers(fields.get("holdings")),
+        _as_numbers(fields.get("speedups")),
+        _as_numbers(fields.get("owed")),
+    )
+
+
+def _decode_trade(raw: object) -> Trade | None:
+    fields = _as_mapping(raw)
+    match [fields.get(key) for key in ("seller", "buyer", "fast", "slow", "gpus", "price")]:
+        case [str(seller), str(buyer), str(fast), str(slow), float(gpus) | int(gpus), float(price) | int(price)]:
+            return Trade(seller, buyer, fast, slow, gpus, price)
+    return None
+
+
+def _as_mapping(raw: object) -> Mapping[str, object]:
+    return raw if isinstance(raw, dict) else {}
+
+
+def _as_list(raw: object) -> Sequence[object]:
+    return raw if isinstance(raw, list) else ()
+
+
+def _as_numbers(raw: object) -> Mapping[str, float]:
+    return {key: float(value) for key, value in _as_mapping(raw).items() if _is_number(value)}
+
+
+def _is_number(raw: object) -> TypeGuard[float]:
+    return isinstance(raw, (int, float)) and not isinstance(raw, bool) and isfinite(raw)
+
+
+_EPSILON: Final = 1e-9
+_SHORTFALL_ROUNDS: Final = 8.0
+"""Rounds that a shortfall of one type of GPU is remembered for."""
+
+ReceivedService = Mapping[tuple[str, str], float]
+"""GPU-seconds by user and type."""
+
+
+def _received_since(
+    contenders: Iterable[RunnableJob], state: GandivaFairState, attained_by: Mapping[JobId, float]
+) -> ReceivedService:
+    """What jobs had since the last round, as the GPU-seconds they attained tell: measured, not planned, so that nothing
+    is lost when a round is. A job counts on the type it was at home on."""
+    found = defaultdict[tuple[str, str], float](float)
+    for runnable in contenders:
+        before = state.jobs.get(runnable.job.id)
+        if before is None:
+            continue
+        attained = max(0.0, attained_by.get(runnable.job.id, 0.0) - before.attained)
+        gpu_type = before.assigned_pool.rpartition(" ")[2]
+        if attained:
+            found[runnable.job.user, gpu_type] += attained
+    return found
+
+
+def compute_shortfalls(
+    problem: StrideProblem, entitlements: Entitlements, state: GandivaFairState
+) -> Mapping[str, Mapping[str, float]]:
+    """GPU-seconds of each type by which every user fell short lately, below zero for those who had more.
+
+    Only the mix of types counts: what a user is short of on all of them alike no other home would mend.
+    """
+    lapse, found = _elapsed(problem, state), dict[str, dict[str, float]]()
+    if len(entitlements.types) == 1:
+        return found
+    anywhere = [
+        runnable for runnable, free in zip(problem.runnable_jobs, entitlements.runs_anywhere, strict=True) if free
+    ]
+    had = _received_since(anywhere, state, problem.situation.knowledge.service)
+    for user, held in entitlements.holdings.items():
+        before = state.accounts.get(user, Account()).shortfall
+        late = {
+            gpu_type: before.get(gpu_type, 0.0) + gpus * lapse - had.get((user, gpu_type), 0.0)
+            for gpu_type, gpus in held.items()
+        }
+        alike = sum(late.values()) / max(sum(held.values()), _EPSILON)
+        _user_shortfalls = found[user] = {}
+        for gpu_type, gpus in held.items():
+            limit = _SHORTFALL_ROUNDS * problem.situation.period * max(gpus, 1.0)
+            _user_shortfalls[gpu_type] = max(-limit, min(limit, late[gpu_type] - alike * gpus))
+    return found
+
+
+def update_accounts(
+    problem: StrideProblem,
+    entitlements: Entitlements,
+    state: GandivaFairState,
+    shortfalls: Mapping[str, Mapping[str, float]],
+) -> Mapping[str, Account]:
+    """The account of everybody who has jobs: those of the others are closed."""
+    had = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service)
+    lapse, found = _elapsed(problem, state), dict[str, Account]()
+    for user in dict.fromkeys(runnable.job.user for runnable in problem.runnable_jobs):
+        before, worth = state.accounts.get(user, Account()), entitlements.speedups.get(user, {})
+        held = dict(entitlements.holdings.get(user, {}))
+        for gpu_type, gpus in entitlements.confined_holdings.get(user, {}).items():
+            held[gpu_type] = held.get(gpu_type, 0.0) + gpus
+        due = sum(gpus * worth.get(gpu_type, 1.0) for gpu_type, gpus in held.items())
+        gained = sum(had.get((user, gpu_type), 0.0) * worth.get(gpu_type, 1.0) for gpu_type in entitlements.types)
+        found[user] = Account(
+            due=before.due + due * lapse,
+            received=before.received + gained,
+            holdings={gpu_type: round(gpus, 6) for gpu_type, gpus in held.items() if gpus > 0},
+            speedups=dict(worth),
+            shortfall={gpu_type: round(late, 3) for gpu_type, late in shortfalls.get(user, {}).items()},
+        )
+    return found
+
+
+def _elapsed(problem: StrideProblem, state: GandivaFairState) -> float:
+    """Seconds since the last round."""
+    return 0.0 if state.time is None else max(0.0, problem.situation.snapshot.time - state.time)
+
+
+def best_rates(
+    state: GandivaFairState, jobs: Iterable[Job], measured: Mapping[str, Mapping[str, float]]
+) -> Mapping[str, float]:
+    """The highest rates so far, by `model type`, of models that still have jobs."""
+    models = {job.id: job.hints.model for job in jobs if job.hints.model}
+    alive = frozenset(models.values())
+    best = {key: rate for key, rate in state.best_rates.items() if key.rpartition(" ")[0] in alive}
+    for job, model in models.items():
+        for gpu_type, rate in measured.get(job, {}).items():
+            best[f"{model} {gpu_type}"] = max(best.get(f"{model} {gpu_type}", 0.0), rate)
+    return best
+
+
+def advance_passes(contenders: Iterable[RunnableJob], state: GandivaFairState, attained: Mapping[JobId, float]) -> None:
+    """Every job's pass, by what it had, in seconds of its tickets."""
+    for runnable in contenders:
+        before = state.jobs.get(runnable.job.id)
+        if before is not None:
+            gained = max(0.0, attained.get(runnable.job.id, 0.0) - before.attained)
+            runnable.pass_value = before.pass_value + (gained / runnable.tickets if runnable.tickets > 0 else 0.0)

@@ -1,0 +1,446 @@
+"""Where each job takes its turns (Gandiva_fair, slide 10): servers are fair among each other while their load, tickets
+per GPU, is balanced; and a user's jobs lie on the types of GPU that the user holds.
+
+What a round of turns means, in the words of the model: targets, and why the others wait.
+
+Gandiva_fair (Chaudhary et al., EuroSys 2020, as their talk has it): everybody has the part of the whole cluster's
+throughput that the tickets stand for, whatever the GPUs and however large the jobs.
+
+On Slurm a suspended job keeps its GPUs, so a slice ends with the checkpoint signal and a requeue. A waiting job may
+then go on anywhere: another home costs nothing, and no running job is moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from slurmsched.model import (
+    Decision,
+    Job,
+    JobId,
+    JobState,
+    NodeAllocation,
+    RankedJob,
+    Reason,
+    ReasonCode,
+    Reservation,
+    Target,
+)
+from slurmsched.model.reasons import format_duration
+from slurmsched.policies.cluster.demand import ResourceDemand
+from slurmsched.policies.cluster.pools import Ints
+from slurmsched.policies.gandiva_fair.accounts import (
+    GandivaFairState,
+    PassRecord,
+    advance_passes,
+    best_rates,
+    compute_shortfalls,
+    update_accounts,
+)
+from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.stride import StrideSchedule, backfill, split_stride
+from slurmsched.policies.gandiva_fair.tickets import Floats
+from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
+from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.sizes import Proportional, Sizing
+from slurmsched.policies.stages import Situation
+
+_HORIZON_ROUNDS: Final = 4.0
+"""Rounds over which a shortfall is made good, and over which the servers' progress is compared."""
+
+_EPSILON: Final = 1e-9
+
+
+class LoadBalancer:
+    """The load of every pool as jobs find a home. `owed` are GPU-seconds by user and type that fell short lately."""
+
+    def __init__(
+        self,
+        problem: StrideProblem,
+        entitlements: Entitlements,
+        shortfalls: Mapping[str, Mapping[str, float]],
+        assigned: Sequence[RunnableJob],
+    ) -> None:
+        self._problem, self._entitlements, self._settings = problem, entitlements, problem.situation.tickets
+        self._horizon = _HORIZON_ROUNDS * problem.situation.period
+        self._capacity = np.maximum(problem.capacity.gpus.astype(np.float64), 1e-9)
+        self._shortfalls: dict[tuple[str, str], float] = {}
+        for user, held in entitlements.holdings.items():
+            user_shortfalls = shortfalls.get(user, {})
+            for gpu_type, gpus in held.items():
+                self._shortfalls[user, gpu_type] = gpus + user_shortfalls.get(gpu_type, 0.0) / self._horizon
+        self._pools_by_type: dict[tuple[ResourceDemand, str], Ints] = {}
+        self._unconfined = {
+            runnable.job.id
+            for runnable, free in zip(problem.runnable_jobs, entitlements.runs_anywhere, strict=True)
+            if free
+        }
+        self._migrations = 0
+        self._min_pass: dict[int, float] = {}
+        for runnable in assigned:
+            self._min_pass[runnable.assigned_pool] = min(
+                runnable.pass_value, self._min_pass.get(runnable.assigned_pool, runnable.pass_value)
+            )
+        self._global_min_pass = min(self._min_pass.values(), default=0.0)
+        for runnable in assigned:
+            self._cap_lead(runnable)
+            self._add_holding(runnable, 1.0)
+        local_jobs = [runnable for runnable in assigned if runnable.is_local]
+        pool_indices = np.array([runnable.assigned_pool for runnable in local_jobs], dtype=np.int64)
+        tickets = np.array([runnable.tickets for runnable in local_jobs])
+        self._tickets = np.bincount(pool_indices, weights=tickets, minlength=len(problem.pools)).astype(np.float64)
+        service = tickets * np.array([runnable.pass_value for runnable in local_jobs])
+        self._service = np.bincount(pool_indices, weights=service, minlength=len(problem.pools)).astype(np.float64)
+        """Tickets times passes: what the jobs of a pool have had."""
+
+    def assign(self, runnable: RunnableJob, part: float | None = None) -> None:
+        """A home for who has none: the type of which the user is shortest, and there the server with the least load.
+
+        A newcomer starts `part` of a slice after the last of those there; None for a job that only lost its home. It is
+        1 for a job that comes alone: who submits one short job after the other gets no more than who submits a long
+        one. Those that come together spread over the slice, so that they do not all have their turns at once.
+        """
+        if runnable.is_local and runnable.assigned_pool < 0:
+            kinds = [
+                gpu_type for gpu_type in self._entitlements.types if len(self._pools_of_type(runnable.demand, gpu_type))
+            ]
+            gpu_type = max(kinds, key=lambda gpu_type: self._shortfalls.get((runnable.job.user, gpu_type), 0.0))
+            runnable.assigned_pool = self._least_loaded(runnable, gpu_type)
+        if part is not None:
+            runnable.pass_value = self._min_pass_of(runnable.assigned_pool) + part * runnable.stride(
+                runnable.min_quantum(self._settings)
+            )
+        if runnable.is_local:
+            self._add_load(runnable, 1.0)
+
+    def _min_pass_of(self, pool: int) -> float:
+        """Seconds of its tickets that every job had, of those that were in this pool before; else of all."""
+        return self._min_pass.get(pool, self._global_min_pass)
+
+    def _cap_lead(self, runnable: RunnableJob) -> None:
+        """What a job had only because nobody before it could use it is not held against it for ever: it is never more
+        than two slices ahead of the last."""
+        quantum = max(runnable.min_quantum(self._settings), self._problem.situation.period)
+        runnable.pass_value = min(
+            runnable.pass_value, self._min_pass_of(runnable.assigned_pool) + 2 * runnable.stride(quantum)
+        )
+
+    def balance(self, waiting: Sequence[RunnableJob]) -> None:
+        """Give a few waiting jobs another home: first on another type, then on another server of the type."""
+        most = self._settings.migrations
+        if len(self._entitlements.types) > 1:
+            self._rebalance_types(waiting, most)
+        by_pool = defaultdict[int, list[RunnableJob]](list)
+        for runnable in sorted(waiting, key=lambda runnable: runnable.pass_value):
+            by_pool[runnable.assigned_pool].append(runnable)
+        for gpu_type in self._entitlements.types:
+            pools = np.array(
+                [pool for pool, own in enumerate(self._problem.pools.gpu_types) if own == gpu_type], dtype=np.int64
+            )
+            while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
+                self._migrations += 1
+
+    def _pools_of_type(self, demand: ResourceDemand, gpu_type: str) -> Ints:
+        key = (demand, gpu_type)
+        if key not in self._pools_by_type:
+            types, pools = self._problem.pools.gpu_types, self._problem.local_pools(demand)
+            self._pools_by_type[key] = pools[[types[int(pool)] == gpu_type for pool in pools]] if len(pools) else pools
+        return self._pools_by_type[key]
+
+    def _least_loaded(self, runnable: RunnableJob, gpu_type: str) -> int:
+        pools = self._pools_of_type(runnable.demand, gpu_type)
+        load = (self._tickets[pools] + runnable.tickets) / self._capacity[pools]
+        return int(pools[int(np.argmin(load))])
+
+    def _add_load(self, runnable: RunnableJob, sign: float) -> None:
+        self._tickets[runnable.assigned_pool] += sign * runnable.tickets
+        self._service[runnable.assigned_pool] += sign * runnable.tickets * runnable.pass_value
+        self._add_holding(runnable, sign)
+
+    def _add_holding(self, runnable: RunnableJob, sign: float) -> None:
+        """Count it on the type it is at home on, against what its user holds of that."""
+        if runnable.is_local and runnable.job.id in self._unconfined:
+            key = (runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool])
+            self._shortfalls[key] = self._shortfalls.get(key, 0.0) - sign * runnable.tickets
+
+    def _reassign(self, runnable: RunnableJob, pool: int) -> None:
+        self._add_load(runnable, -1.0)
+        runnable.assigned_pool = pool
+        self._add_load(runnable, 1.0)
+
+    def _rebalance_types(self, waiting: Sequence[RunnableJob], most: int) -> None:
+        by_user_and_type = defaultdict[tuple[str, str], list[RunnableJob]](list)
+        for runnable in sorted(waiting, key=lambda runnable: runnable.pass_value):
+            if runnable.job.id in self._unconfined:
+                by_user_and_type[runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool]].append(
+                    runnable
+                )
+        users = {user for user, _ in by_user_and_type}
+        while self._migrations < most and users:
+            gaps = [(self._type_gap(user, by_user_and_type), user) for user in sorted(users)]
+            (gain, source, target), user = max(gaps, key=lambda gap: gap[0][0])
+            mover = next(
+                (runnable for runnable in by_user_and_type[user, source] if self._may_move(runnable, target, gain)),
+                None,
+            )
+            if mover is None:
+                users.discard(user)
+                continue
+            by_user_and_type[user, source].remove(mover)
+            self._reassign(mover, self._least_loaded(mover, target))
+            self._migrations += 1
+
+    def _type_gap(
+        self, user: str, by_user_and_type: Mapping[tuple[str, str], list[RunnableJob]]
+    ) -> tuple[float, str, str]:
+        """By how much the user has too much of one type and too little of another."""
+        short = {gpu_type: self._shortfalls.get((user, gpu_type), 0.0) for gpu_type in self._entitlements.types}
+        sources = [gpu_type for gpu_type in short if by_user_and_type.get((user, gpu_type))]
+        target = max(short, key=lambda gpu_type: short[gpu_type])
+        source = min(sources, key=lambda gpu_type: short[gpu_type], default=target)
+        return short[target] - short[source], source, target
+
+    def _may_move(self, runnable: RunnableJob, gpu_type: str, gap: float) -> bool:
+        return gap > runnable.tickets and len(self._pools_of_type(runnable.demand, gpu_type)) > 0
+
+    def _rebalance_pools(self, pools: Ints, by_pool: Mapping[int, list[RunnableJob]]) -> bool:
+        """Move a waiting job from the server whose jobs will be furthest behind to the one furthest ahead, if that
+        brings the two closer."""
+        tickets, had = self._tickets[pools], self._service[pools]
+        ahead = _projected_pass(tickets, had + self._horizon * self._capacity[pools])
+        source, target = int(np.argmin(ahead)), int(np.argmax(ahead))
+        gap = float(ahead[target] - ahead[source]) if source != target else 0.0
+        if gap <= self._settings.quantum:
+            return False
+        there = int(pools[target])
+        for runnable in by_pool.get(int(pools[source]), []):
+            if not self._problem.is_local_pool(runnable.demand, there):
+                continue
+            moved = np.array([-runnable.tickets, runnable.tickets])
+            both = np.array([source, target])
+            served = had[both] + self._horizon * self._capacity[pools[both]] + moved * runnable.pass_value
+            behind, before = _projected_pass(tickets[both] + moved, served).tolist()
+            if abs(before - behind) < gap:
+                by_pool[runnable.assigned_pool].remove(runnable)
+                self._reassign(runnable, there)
+                by_pool[there].append(runnable)
+                return True
+        return False
+
+
+def _projected_pass(tickets: Floats, served: Floats) -> Floats:
+    """The mean pass that each server's jobs will have come to; one without jobs is ahead of all."""
+    return np.where(tickets > _EPSILON, served / np.maximum(tickets, _EPSILON), np.inf)
+
+
+_AWAITS_TURN_KEYS: Final = ("count", "node", "due", "ahead")
+"""What the sentence of who waits for a turn needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassText:
+    """How far a job is ahead of the last in its own pool, and the GPUs that its tickets stand for, for people."""
+
+    ahead: str
+    due: str
+
+    @classmethod
+    def of(cls, runnable: RunnableJob, min_pass: Mapping[int, float]) -> PassText:
+        return cls(
+            format_duration(max(0.0, runnable.pass_value - min_pass[runnable.assigned_pool])), f"{runnable.tickets:.2f}"
+        )
+
+
+def rank_by_pass(queue: Iterable[RunnableJob], texts: Mapping[JobId, PassText]) -> tuple[RankedJob, ...]:
+    """In order of pass."""
+    keys = ((runnable.job.id, texts[runnable.job.id]) for runnable in queue)
+    return tuple(RankedJob(job, f"{own.ahead} ahead on {own.due} GPUs due") for job, own in keys)
+
+
+def build_targets(
+    problem: StrideProblem,
+    schedule: StrideSchedule,
+    backfilled: Mapping[JobId, Placement],
+    texts: Mapping[JobId, PassText],
+) -> dict[JobId, Target]:
+    """Everybody who runs next."""
+    targets: dict[JobId, Target] = {}
+    for runnable in schedule.kept.values():
+        targets[runnable.job.id] = _target(
+            problem, runnable.job, runnable.job.allocations, (Reason(ReasonCode.KEEPS_LEASE),)
+        )
+    for runnable, placement in schedule.started.values():
+        text = texts[runnable.job.id]
+        why = Reason(ReasonCode.TURN, {"ahead": text.ahead, "due": text.due})
+        targets[runnable.job.id] = _start_target(problem, runnable.job, placement, why)
+    for job, placement in backfilled.items():
+        targets[job] = _start_target(
+            problem, problem.situation.snapshot.jobs_by_id[job], placement, Reason(ReasonCode.FILLS_IN)
+        )
+    return targets
+
+
+def wait_reasons(
+    problem: StrideProblem,
+    queue: Iterable[RunnableJob],
+    schedule: StrideSchedule,
+    targets: Mapping[JobId, Target],
+    texts: Mapping[JobId, PassText],
+) -> dict[JobId, Reason]:
+    """Why everybody else does not."""
+    before, reasons = Counter[int](), dict[JobId, Reason]()
+    names = [problem.pools.node(pool).name for pool in range(len(problem.pools))]
+    for runnable in queue:
+        job, text = runnable.job, texts[runnable.job.id]
+        if job.id in schedule.preempted:
+            newcomer = schedule.preempted[job.id][1].job
+            reasons[job.id] = _slice_ended_reason(job, text, newcomer, texts[newcomer.id])
+        elif job.id in schedule.blocked and job.id not in targets:
+            reasons[job.id] = Reason(ReasonCode.MOVES_SPENT, {"limit": problem.situation.max_moves})
+        elif runnable.assigned_pool < 0 and job.id not in targets:
+            reasons[job.id] = _unassigned_reason(problem, runnable)
+        elif job.id not in targets:
+            details = (before[runnable.assigned_pool], names[runnable.assigned_pool], text.due, text.ahead)
+            reasons[job.id] = Reason(ReasonCode.AWAITS_TURN, dict(zip(_AWAITS_TURN_KEYS, details, strict=True)))
+        before[runnable.assigned_pool] += 1
+    for job in problem.situation.jobs:
+        if job.state is JobState.COMPLETING:
+            reasons[job.id] = Reason(ReasonCode.FREED_SOON, {"jobs": "its own last run", "nodes": ", ".join(job.nodes)})
+    return reasons
+
+
+def _slice_ended_reason(job: Job, text: PassText, newcomer: Job, newcomer_text: PassText) -> Reason:
+    details = {
+        "run": format_duration(job.run_time),
+        "ahead": text.ahead,
+        "due": text.due,
+        "newcomer": f"job {newcomer.id} of {newcomer.user}",
+        "behind": newcomer_text.ahead,
+    }
+    return Reason(ReasonCode.SLICE_ENDED, details)
+
+
+def _unassigned_reason(problem: StrideProblem, runnable: RunnableJob) -> Reason:
+    """It is too wide for one node, or fits nowhere."""
+    if what := problem.empty_cluster.unmet_demand(runnable.job):
+        return Reason(ReasonCode.NEVER_FITS, {"what": what})
+    if not runnable.demand.single_node:
+        snapshot = problem.situation.snapshot
+        names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
+        if names:
+            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)})
+    return Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
+
+
+def _start_target(problem: StrideProblem, job: Job, placement: Placement, why: Reason) -> Target:
+    shares = placement.node_allocations(problem.pools)
+    cpus = sum(share.resources.cpus for share in shares)
+    return _target(problem, job, shares, (why, Reason(ReasonCode.PROPORTIONAL, {"cpus": cpus})))
+
+
+def _target(
+    problem: StrideProblem, job: Job, shares: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]
+) -> Target:
+    situation = problem.situation
+    return Target(
+        job.id, shares, reasons, situation.knowledge.relative_speed(job, shares, situation.snapshot.nodes_by_name)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GandivaFair:
+    """Tickets, trades, homes, turns; what is left goes to whoever fits."""
+
+    name: str = "gandiva-fair"
+    sizing: Sizing = field(default_factory=Proportional)
+
+    def decide(self, situation: Situation) -> Decision:
+        state, problem = GandivaFairState.decode(situation.state), StrideProblem(situation, self.sizing)
+        best = best_rates(state, situation.jobs, situation.knowledge.measured)
+        entitlements = compute_entitlements(problem, best)
+        for runnable, tickets in zip(problem.runnable_jobs, entitlements.tickets.tolist(), strict=True):
+            runnable.tickets = tickets
+        advance_passes(problem.runnable_jobs, state, situation.knowledge.service)
+        shortfalls = compute_shortfalls(problem, entitlements, state)
+        min_pass = _assign_pools(problem, entitlements, state, shortfalls)
+        queue = sorted(problem.runnable_jobs, key=lambda runnable: (runnable.pass_value, runnable.allocation is None))
+        texts = {runnable.job.id: PassText.of(runnable, min_pass) for runnable in queue}
+        schedule, free_left = split_stride(problem, queue, situation.max_moves)
+        placed = schedule.kept.keys() | schedule.started.keys() | schedule.preempted.keys()
+        waiting = [runnable for runnable in queue if runnable.job.id not in placed]
+        backfilled = backfill(problem, waiting, free_left, entitlements.types)
+        for runnable in waiting:
+            if runnable.is_local and runnable.job.id in backfilled:
+                runnable.assigned_pool = backfilled[runnable.job.id].pools[0]
+        targets = build_targets(problem, schedule, backfilled, texts)
+        waits = wait_reasons(problem, queue, schedule, targets, texts)
+        new_state = GandivaFairState(
+            situation.snapshot.time,
+            _pass_records(problem, {**{job: index for job, (_, index) in schedule.started.items()}, **backfilled}),
+            update_accounts(problem, entitlements, state, shortfalls),
+            entitlements.trades,
+            best,
+        )
+        ending = tuple(RankedJob(job.id, "ends") for job in situation.jobs if job.state is JobState.COMPLETING)
+        order = (*rank_by_pass(queue, texts), *ending)
+        victims = {job: newcomer.job.id for job, (_, newcomer) in schedule.preempted.items()}
+        return Decision(self.name, order, targets, waits, victims, new_state.encode())
+
+
+def _assign_pools(
+    problem: StrideProblem,
+    entitlements: Entitlements,
+    state: GandivaFairState,
+    shortfalls: Mapping[str, Mapping[str, float]],
+) -> Mapping[int, float]:
+    """Give everybody who has none a home, and some another; how far the last of each pool has come."""
+    pools = problem.pools
+    names = {f"{pools.node(pool).name} {pools.gpu_types[pool]}": pool for pool in range(len(pools))}
+    assigned, newcomers = list[RunnableJob](), list[RunnableJob]()
+    for runnable in problem.runnable_jobs:
+        before = state.jobs.get(runnable.job.id)
+        if runnable.allocation is None and runnable.is_local and before is not None:
+            pool_index = names.get(before.assigned_pool, -1)
+            runnable.assigned_pool = pool_index if problem.is_local_pool(runnable.demand, pool_index) else -1
+        known = before is not None and (runnable.assigned_pool >= 0 or not runnable.is_local)
+        (assigned if known else newcomers).append(runnable)
+    balancer = LoadBalancer(problem, entitlements, shortfalls, assigned)
+    new = [runnable for runnable in newcomers if runnable.job.id not in state.jobs]
+    of_user, come = Counter(runnable.job.user for runnable in new), Counter[str]()
+    for runnable in newcomers:
+        if runnable.job.id in state.jobs:
+            balancer.assign(runnable)
+        else:
+            come[runnable.job.user] += 1
+            balancer.assign(runnable, come[runnable.job.user] / of_user[runnable.job.user])
+    balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.allocation is None])
+    min_pass: dict[int, float] = {}
+    for runnable in problem.runnable_jobs:
+        min_pass[runnable.assigned_pool] = min(
+            runnable.pass_value, min_pass.get(runnable.assigned_pool, runnable.pass_value)
+        )
+    return min_pass
+
+
+def _pass_records(problem: StrideProblem, placed: Mapping[JobId, Placement]) -> Mapping[JobId, PassRecord]:
+    """Of every job; one that lies on several nodes is at home on their type only."""
+    pools, attained = problem.pools, problem.situation.knowledge.attained_gpu_seconds
+    names = [f"{pools.node(pool).name} {gpu_type}" for pool, gpu_type in enumerate(pools.gpu_types)]
+    found: dict[JobId, PassRecord] = {}
+    for runnable in problem.runnable_jobs:
+        pools_held = (
+            placed[runnable.job.id].pools
+            if runnable.job.id in placed
+            else runnable.allocation.pools
+            if runnable.allocation
+            else ()
+        )
+        type_only = f" {pools.gpu_types[pools_held[0]]}" if pools_held else ""
+        assigned_pool = names[runnable.assigned_pool] if runnable.assigned_pool >= 0 else type_only
+        found[runnable.job.id] = PassRecord(runnable.pass_value, attained(runnable.job), assigned_pool)
+    return found

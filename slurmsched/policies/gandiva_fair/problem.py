@@ -1,0 +1,192 @@
+"""The jobs of a round as those who take turns, and what they can have where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job, JobId, JobState
+from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.eligibility import Eligibility
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation, Ints
+from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.reasons import EmptyCluster
+from slurmsched.policies.sizes import Sizing
+from slurmsched.policies.stages import Situation
+from slurmsched.settings.definition import TicketSettings
+
+_MIN_TICKETS: Final = 1e-6
+
+
+@dataclass(slots=True)
+class RunnableJob:
+    """A job that takes turns. `lease` is what it has while it runs; `stays` where it cannot be sent away now.
+
+    `tickets` are the GPUs that its part of its user's tickets stands for, `passed` the seconds of them it has had.
+    `home` is the pool whose turns it takes; -1 for a job that is too wide for one node, or has none yet.
+    """
+
+    job: Job
+    demand: ResourceDemand
+    allocation: Allocation | None
+    non_preemptible: bool
+    is_local: bool
+    size: int
+    """GPUs."""
+    assigned_pool: int = -1
+    tickets: float = 0.0
+    pass_value: float = 0.0
+
+    def min_quantum(self, settings: TicketSettings) -> float:
+        """Seconds of its shortest slice."""
+        return settings.quantum if self.is_local else settings.wide_quantum
+
+    def stride(self, quantum: float) -> float:
+        """How far a slice of so many seconds takes it."""
+        return self.size * quantum / max(self.tickets, _MIN_TICKETS)
+
+
+class StrideProblem:
+    """What the round is held on: every pool with what it has for managed jobs, and who contends for it."""
+
+    def __init__(self, situation: Situation, sizing: Sizing) -> None:
+        self.situation = situation
+        self.free = FreeResources.of_snapshot(situation.snapshot)
+        self.pools = self.free.pools
+        knowledge: Knowledge = situation.knowledge
+        eligibility = Eligibility(self.pools, situation.snapshot, situation.open_nodes)
+        self.demands = DemandCache(self.pools, eligibility, knowledge, sizing)
+        self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, knowledge, sizing)
+        self.capacity = self.free.copy()
+        """What there would be if no managed job ran."""
+        self._local_pools: dict[ResourceDemand, Ints] = {}
+        self._local_pool_sets: dict[ResourceDemand, frozenset[int]] = {}
+        self._allocations: dict[tuple[ResourceDemand, int], Allocation] = {}
+        self._types: dict[ResourceDemand, frozenset[str]] = {}
+        here = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
+        self.runnable_jobs = [self._runnable_job(job) for job in sorted(here, key=_submission_key)]
+        """In order of submission."""
+        for runnable in self.runnable_jobs:
+            if runnable.allocation is not None:
+                self.capacity.release(runnable.allocation)
+        for runnable in self.runnable_jobs:
+            self._assign_running(runnable)
+
+    def _runnable_job(self, job: Job) -> RunnableJob:
+        runs = bool(job.allocations) and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+        allocation = self.pools.allocation(job.allocations, exclusive=job.original_request.exclusive) if runs else None
+        return RunnableJob(
+            job,
+            self.demands.of(job),
+            allocation,
+            non_preemptible=False,
+            is_local=False,
+            size=max(job.original_request.gpus, 1),
+        )
+
+    def _assign_running(self, runnable: RunnableJob) -> None:
+        """Where it runs there it is at home, whatever a new job of its kind could have."""
+        settings, job = self.situation.tickets, runnable.job
+        if runnable.allocation is None:
+            runnable.is_local = bool(len(self.local_pools(runnable.demand)))
+            return
+        runnable.is_local = len(runnable.allocation.pools) == 1 and not runnable.allocation.exclusive
+        runnable.assigned_pool = runnable.allocation.pools[0] if runnable.is_local else -1
+        in_slice = job.run_time + self.situation.period / 2 < runnable.min_quantum(settings)  # to the nearest round
+        runnable.non_preemptible = (
+            in_slice or job.id in self.situation.non_preemptible or job.state is JobState.SUSPENDED
+        )
+
+    def local_pools(self, demand: ResourceDemand) -> Ints:
+        """The pools of which one is enough for such a job, with nobody else of ours there."""
+        known = self._local_pools.get(demand)
+        if known is None:
+            known = self._local_pools[demand] = self._find_local_pools(demand)
+        return known
+
+    def is_local_pool(self, demand: ResourceDemand, pool: int) -> bool:
+        """Whether the pool is one of them."""
+        known = self._local_pool_sets.get(demand)
+        if known is None:
+            known = self._local_pool_sets[demand] = frozenset(self.local_pools(demand).tolist())
+        return pool in known
+
+    def _find_local_pools(self, demand: ResourceDemand) -> Ints:
+        gang, capacity = demand.gang, self.capacity
+        if gang.min_nodes > 1 or gang.request.exclusive or len(demand.required_nodes) > 1 or not demand.single_node:
+            return np.zeros(0, dtype=np.int64)
+        node_of = self.pools.node_of
+        found = np.zeros(len(self.pools), dtype=np.bool_)
+        for option in demand.single_node:
+            memory = np.maximum(option.memory[DemandLevel.MINIMUM] * gang.parts, gang.memory_per_node)
+            found |= (
+                option.mask
+                & (capacity.gpus >= gang.parts * gang.gpus_per_part)
+                & (capacity.cpus[node_of] >= option.cpus[DemandLevel.MINIMUM] * gang.parts)
+                & (capacity.memory[node_of] >= memory)
+                & (capacity.exclusive_jobs[node_of] == 0)
+            )
+        if demand.required_nodes:
+            found &= node_of == demand.required_nodes[0]
+        return np.flatnonzero(found)
+
+    def placement(self, demand: ResourceDemand, pool: int) -> Placement:
+        """All of the gang in this pool, on the least it accepts."""
+        kind = int(self.pools.kind_of[pool])
+        return Placement(demand.gang, (pool,), (demand.gang.parts,), demand.ranges[kind].minimum, kind)
+
+    def allocation_of(self, runnable: RunnableJob) -> Allocation:
+        """What it has, or would take at home."""
+        if runnable.allocation is not None:
+            return runnable.allocation
+        key = (runnable.demand, runnable.assigned_pool)
+        allocation = self._allocations.get(key)
+        if allocation is None:
+            allocation = self._allocations[key] = self.placement(runnable.demand, runnable.assigned_pool).allocation(
+                self.pools
+            )
+        return allocation
+
+    def gpus_by_type(self) -> Mapping[str, float]:
+        """GPUs that managed jobs may have, by type: on nodes where one may start, or has what it runs on. Of some types
+        that may be none."""
+        used = {
+            pool
+            for runnable in self.runnable_jobs
+            if runnable.allocation is not None
+            for pool in runnable.allocation.pools
+        }
+        open_nodes = frozenset().union(*self.situation.open_nodes.values())
+        found: dict[str, float] = {}
+        for pool, (kind, gpus) in enumerate(zip(self.pools.gpu_types, self.capacity.gpus.tolist(), strict=True)):
+            there = pool in used or self.pools.node(pool).name in open_nodes
+            found[kind] = found.get(kind, 0.0) + (max(gpus, 0) if there else 0)
+        return found
+
+    def types_of(self, runnable: RunnableJob) -> frozenset[str]:
+        """The GPU types it may run on; none for a job that could never run."""
+        known = self._types.get(runnable.demand)
+        if known is None:
+            known = self._types[runnable.demand] = frozenset(
+                self.pools.gpu_types[pool] for pool in self._pools_of(runnable)
+            )
+        return (
+            known | {self.pools.gpu_types[pool] for pool in runnable.allocation.pools} if runnable.allocation else known
+        )
+
+    def _pools_of(self, runnable: RunnableJob) -> Sequence[int]:
+        pools: Sequence[int] = self.local_pools(runnable.demand).tolist()
+        masks = [option.mask for option in (*runnable.demand.single_node, *runnable.demand.multi_node)]
+        if pools or not masks or self.empty_cluster.unmet_demand(runnable.job):
+            return pools
+        return [pool for pool, open_to_it in enumerate(np.logical_or.reduce(masks).tolist()) if open_to_it]
+
+
+def _submission_key(job: Job) -> tuple[float, int, JobId]:
+    number = job.id.partition("_")[0]
+    return job.submit_time, int(number) if number.isdecimal() else 0, job.id

@@ -1,0 +1,226 @@
+"""What is known of a live cluster as a problem: how fast each job is on each GPU type, and how many GPUs there are.
+
+Running jobs on a slower GPU type than they were picked for go there where it is free and pays.
+
+Gavel's rounds move jobs at no cost (section 5); here a move is a checkpoint and a restart.
+
+Gavel on a cluster that runs: its picks of each round, placed as all systems here place.
+
+Who runs on which GPU type is Gavel's (section 5). Nodes, CPUs, memory, leases and the limit on moves are those of every
+system: so a job leaves its GPUs only where one that was picked needs them, or to a faster type that is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isinf
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, ReasonCode
+from slurmsched.model.reasons import format_duration
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.finish.resize import MIN_BENEFIT
+from slurmsched.policies.gavel.objectives import least_attained_service
+from slurmsched.policies.gavel.problem import Floats, GavelProblem, Mask
+from slurmsched.policies.gavel.rounds import RESET_INTERVAL, AllocationLedger, GavelState, greedy_round
+from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
+from slurmsched.policies.place.placement import CONSOLIDATED
+from slurmsched.policies.reasons import EmptyCluster
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Proportional
+from slurmsched.policies.stages import PreemptionRule, Situation
+
+
+def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
+    """Steps per second, or any other unit that a job's types share; [jobs, types].
+
+    0 where the job asks for another type, is too wide for the nodes of this one, or is known not to run there. A job of
+    which nothing is known is as fast on every type.
+    """
+    snapshot, knowledge = situation.snapshot, situation.knowledge
+    empty_cluster = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
+    rates_by_request: dict[tuple[object, ...], list[float]] = {}
+    found = np.zeros((len(situation.jobs), len(types)))
+    for row, job in enumerate(situation.jobs):
+        asked = job.original_request, job.partitions, id(knowledge.profile(job)), job.hints.memory_tunable
+        if asked not in rates_by_request:
+            rates_by_request[asked] = [
+                rate
+                if (rate := _rate_on_type(job, kind, knowledge)) > 0
+                and not empty_cluster.unmet_demand(with_gpu_type(job, kind))
+                else 0.0
+                for kind in types
+            ]
+        found[row] = rates_by_request[asked]
+    return found
+
+
+def with_gpu_type(job: Job, gpu_type: str) -> Job:
+    """The job as if it asked for this type; itself where it asks for one already."""
+    return (
+        job
+        if job.original_request.gpu_type
+        else replace(job, original_request=replace(job.original_request, gpu_type=gpu_type))
+    )
+
+
+def managed_gpus(situation: Situation, types: Sequence[str]) -> dict[str, int]:
+    """GPUs of each type that are idle on nodes jobs may start on, or that managed jobs have."""
+    open_nodes = frozenset[str]().union(*situation.open_nodes.values())
+    found = dict.fromkeys(types, 0)
+    for node in situation.snapshot.nodes:
+        for gpu in node.gpus if node.name in open_nodes else ():
+            found[gpu.type] += gpu.idle
+    for job in situation.jobs:
+        for share in job.allocations:
+            if share.gpu_type in found:
+                found[share.gpu_type] += share.resources.gpus
+    return found
+
+
+def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
+    if job.original_request.gpu_type not in (None, gpu_type):
+        return 0.0
+    profile = knowledge.profile(job)
+    scaling = profile.scaling if profile else {}
+    if not scaling:
+        return float(max(job.original_request.gpus, 1))
+    return scaling[gpu_type].rate_at(max(job.original_request.gpus, 1)) if gpu_type in scaling else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateToFasterType:
+    """`kinds`: the GPU type that each job was picked for; `speed`: of a job on a type, in a unit of its own."""
+
+    target_types: Mapping[JobId, str]
+    rates: Mapping[tuple[JobId, str], float]
+
+    def __call__(self, session: Session) -> None:
+        """Move jobs in order, as many as may still be moved this round."""
+        for ranked in session.ranking:
+            job = session.jobs[ranked.job]
+            if session.moves_left <= 0:
+                return
+            saving = (
+                self._saved_seconds(session, job)
+                if job.id in session.running and session.is_preemptible(job.id)
+                else 0.0
+            )
+            if saving <= MIN_BENEFIT * session.situation.restart_cost:
+                continue
+            allocation = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
+            if allocation is not None:
+                details = {"saving": format_duration(saving), "cost": format_duration(session.situation.restart_cost)}
+                session.resize(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+
+    def _saved_seconds(self, session: Session, job: Job) -> float:
+        """Seconds until its end that it would save. Where nothing is known of that, a job is half done."""
+        knowledge, kind = session.situation.knowledge, self.target_types.get(job.id)
+        now = min((self.rates.get((job.id, share.gpu_type), 0.0) for share in job.allocations), default=0.0)
+        then = self.rates[job.id, kind] if kind else 0.0
+        remaining = knowledge.remaining_seconds(job)
+        if isinf(remaining):
+            remaining = knowledge.executed_seconds(job)
+        return remaining * (1 - now / then) if then > now else 0.0
+
+
+_MIN_RATE = 1e-12
+"""A rate below all there are, to divide by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gavel:
+    """Max-min fairness that knows GPU types, the policy that papers compare with. Its books are the decision's
+    state."""
+
+    name: str = "gavel"
+
+    def decide(self, situation: Situation) -> Decision:
+        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))))
+        types = tuple(sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}))
+        gpus, rates = managed_gpus(situation, types), rate_matrix(situation, types)
+        ledger = _updated_ledger(situation, types)
+        widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
+        _update_targets(ledger, situation, GavelProblem.of(np.array([*gpus.values()], dtype=np.float64), rates, widths))
+        part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _MIN_RATE)
+        fastest_first = [int(kind) for kind in np.argsort(-part_of_best.sum(axis=0), kind="stable")]
+        chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first)
+        types_of_jobs = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
+        jobs = tuple(
+            with_gpu_type(job, types_of_jobs[job.id]) if job.id in types_of_jobs else job for job in situation.jobs
+        )
+        order = _GavelOrder(ledger, rates > 0, types_of_jobs)
+        speed = {(job.id, kind): rates[row, at] for row, job in enumerate(jobs) for at, kind in enumerate(types)}
+        pipeline = Pipeline(
+            self.name, order, Proportional(), CONSOLIDATED, (MigrateToFasterType(types_of_jobs, speed), *FINISH_STEPS)
+        )
+        decision = pipeline.decide(replace(situation, jobs=jobs))
+        return replace(decision, state=GavelState.from_ledger(ledger, situation.snapshot.time).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _GavelOrder:
+    """First those that run where they were picked and those that wait and were picked, then those that were picked for
+    another type than they run on, then the others; each by the highest priority that it has on any type."""
+
+    ledger: AllocationLedger
+    runnable: Mask
+    types_of_jobs: Mapping[JobId, str]
+    name: str = "gavel"
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        highest = self.ledger.priorities(self.runnable).max(axis=1, initial=0.0)
+        priority = {entry[0]: float(value) for entry, value in zip(self.ledger.combinations, highest, strict=True)}
+        in_order = sorted(
+            situation.jobs,
+            key=lambda job: (
+                not self._keeps_type(job),
+                job.id not in self.types_of_jobs,
+                -priority[job.id],
+                job.submit_time,
+                job.id,
+            ),
+        )
+        return tuple(RankedJob(job.id, self._explain(job, priority[job.id])) for job in in_order)
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:  # noqa: ARG002 as the protocol has it
+        return lambda newcomer, running: self._keeps_type(newcomer) and not self._keeps_type(running)
+
+    def _keeps_type(self, job: Job) -> bool:
+        """Whether it was picked and is not elsewhere."""
+        kind = self.types_of_jobs.get(job.id)
+        return kind is not None and all(share.gpu_type == kind for share in job.allocations)
+
+    def _explain(self, job: Job, priority: float) -> str:
+        where = f"picked for {self.types_of_jobs[job.id]}" if job.id in self.types_of_jobs else "not picked"
+        return f"{where}, priority {priority:.2f}"
+
+
+def _updated_ledger(situation: Situation, types: tuple[str, ...]) -> AllocationLedger:
+    """The books of the last round, with what the jobs have had since then."""
+    now, state = situation.snapshot.time, GavelState.decode(dict(situation.state))
+    ledger = state.to_ledger(types, situation.period / 2)
+    for job in situation.jobs:
+        if job.allocations and job.state is JobState.RUNNING and job.allocations[0].gpu_type in types:
+            ledger.add_received((job.id,), job.allocations[0].gpu_type, max(0.0, min(job.run_time, now - state.at)))
+    return ledger
+
+
+def _update_targets(ledger: AllocationLedger, situation: Situation, problem: GavelProblem) -> None:
+    """Enter who came, strike out who left, and compute new shares once the last have held long enough."""
+    combinations = [(job.id,) for job in situation.jobs]
+    ledger.set_combinations(combinations)
+    if situation.snapshot.time - ledger.reset_time < RESET_INTERVAL:
+        return
+    ledger.reset(situation.snapshot.time)
+    types = problem.gpus > 0
+    jobs = np.flatnonzero((problem.rates[:, types] > 0).any(axis=1))
+    targets = np.zeros_like(problem.rates)
+    if len(jobs):
+        restricted = GavelProblem.of(problem.gpus[types], problem.rates[np.ix_(jobs, types)], problem.widths[jobs])
+        targets[np.ix_(jobs, types)] = least_attained_service(restricted).single
+    ledger.set_targets(dict(zip(combinations, targets, strict=True)))

@@ -1,0 +1,375 @@
+"""What a GPU costs (section III-B, equations 5 to 7): little while its server is empty, more than anybody gains from it
+when it is full.
+
+FIND_ALLOC (algorithm 2, lines 24 to 36): where a gang may lie, together or apart, and what each place costs.
+
+The dual subroutine (algorithm 2): which jobs to admit and where, for the largest sum of payoffs.
+
+A state is what is free in each pool after some of the jobs were gone through; two ways to the same state are one, of
+which the better counts, and what FIND_ALLOC offers there is worked out once for all jobs that are alike. The states
+of so many servers are more than can be looked at, so only the best of them are followed from job to job: the work is
+jobs x states x FIND_ALLOC, and not exponential. With as many states as there are it is the paper's recursion.
+
+The paper compares the costs of the two branches alone (lines 18 to 23). Admitting nobody costs least; it is the payoff,
+equation 8, that is compared here.
+
+One round of Hadar (algorithm 1): leases go on unless starting anew pays for its restarts (section IV-B).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log
+
+import numpy as np
+
+from slurmsched.policies.hadar.problem import (
+    Floats,
+    GangThroughput,
+    HadarJob,
+    Ints,
+    Mask,
+    ServerPools,
+    TaskAllocation,
+    Utility,
+    UtilityFactory,
+    effective_throughput,
+)
+
+_MIN_PRICE_RATIO = 2.0
+"""Between the dearest and the cheapest price, so that a fuller server is always the dearer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """`low[r]` and `high[r]`: the price of a type where all of it is free, and where none is (U_min^r and U_max^r)."""
+
+    low: Floats
+    high: Floats
+
+    def pool_prices(self, servers: ServerPools, free: Ints) -> Floats:
+        """Of one GPU in each pool (equation 5)."""
+        taken = 1.0 - free / np.maximum(servers.capacity, 1)
+        low, high = self.low[servers.type_of], self.high[servers.type_of]
+        return np.asarray(low * (high / low) ** taken, dtype=np.float64)
+
+    @property
+    def alpha(self) -> float:
+        """The total utility is at least 1 / (2 alpha) of the best there is (theorem 2)."""
+        return max([1.0, *(log(high / low) for low, high in zip(self.low, self.high, strict=True))])
+
+
+def compute_prices(jobs: Sequence[HadarJob], servers: ServerPools, utility: Utility, period: float) -> Prices:
+    """From the jobs there are now. A slot is a round of `period` seconds.
+
+    The paper takes the completion on the fastest type for U_max of every type; here it is that on the type itself,
+    since a gang with one GPU of it runs no faster. A free GPU of a slower type costs less in the same proportion, so
+    that who hardly gains from the fast one leaves it to others. The horizon T is when the slowest job ends if all of
+    them shared the cluster. `eta` is the smallest that equation 9 allows.
+    """
+    kinds, total = len(servers.types), int(servers.capacity.sum())
+    runnable = [job for job in jobs if job.remaining > 0 and servers.best_rate(job.throughput) > 0]
+    high = np.zeros(kinds)
+    for job in runnable:
+        for kind, rate in enumerate(job.throughput.consolidated):
+            if rate > 0:
+                reached = min(rate, servers.best_rate(job.throughput))
+                high[kind] = max(high[kind], utility(job, job.completion_time(reached)) / job.workers)
+    if not runnable:
+        return Prices(np.ones(kinds), np.full(kinds, _MIN_PRICE_RATIO))
+    slots = [max(1, ceil(job.remaining / job.throughput.slowest_rate / period)) * job.workers for job in runnable]
+    horizon = max(job.completion_time(job.throughput.slowest_rate) for job in runnable) + sum(slots) * period / max(
+        total, 1
+    )
+    eta = max(1.0, total / min(slots))
+    least = min(utility(job, horizon) / size for job, size in zip(runnable, slots, strict=True)) / (4 * eta)
+    high = np.where(high > 0, high, high.max(initial=least) or 1.0)
+    low = np.minimum((least or np.finfo(float).tiny) * high / high.max(), high / _MIN_PRICE_RATIO)
+    return Prices(np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class PricedAllocation:
+    """A place for a gang: the rate there in iterations per second, and the sum of the prices."""
+
+    allocation: TaskAllocation
+    rate: float
+    cost: float
+
+
+def find_alloc(
+    throughput: GangThroughput, servers: ServerPools, free: Ints, price: Floats
+) -> tuple[PricedAllocation, ...]:
+    """The places worth thinking about, the fastest first: none is both slower and no cheaper than another.
+
+    Types are let in one after the other, from the fastest. For a given slowest type the cost alone decides: so the
+    cheapest server that holds all of the gang, the fewest servers, and the cheapest GPUs wherever they are; of equally
+    dear GPUs the slower, since the gang is no faster for the others.
+    """
+    candidates: list[PricedAllocation] = []
+    if throughput.min_servers > 1:
+        free = np.minimum(free, -(-throughput.workers // throughput.min_servers))
+    idle = free > 0
+    for allowed in _type_masks(throughput):
+        pools = np.flatnonzero(allowed[servers.type_of] & idle)
+        if int(free[pools].sum()) >= throughput.workers:
+            candidates += _candidates(throughput, servers, pools, free, price)
+    candidates.sort(key=lambda offer: (-offer.rate, offer.cost))
+    kept: list[PricedAllocation] = []
+    for offer in candidates:
+        if offer.rate > 0 and (not kept or offer.cost < kept[-1].cost):
+            kept.append(offer)
+    return tuple(kept)
+
+
+def _type_masks(throughput: GangThroughput) -> Iterator[Mask]:
+    """Masks of types: one after the other let in beside the faster ones, or each by itself."""
+    by_rate = sorted(
+        (kind for kind, rate in enumerate(throughput.consolidated) if rate > 0),
+        key=lambda kind: -throughput.consolidated[kind],
+    )
+    mask = np.zeros(len(throughput.consolidated), dtype=np.bool_)
+    for kind in by_rate:
+        mask = mask.copy() if throughput.mixes_types else np.zeros_like(mask)
+        mask[kind] = True
+        yield mask
+
+
+def payoffs(
+    job: HadarJob, allocations: tuple[PricedAllocation, ...], utility: Utility
+) -> list[tuple[float, PricedAllocation]]:
+    """Each offer with its payoff, utility less price."""
+    return [(utility(job, job.completion_time(offer.rate)) - offer.cost, offer) for offer in allocations]
+
+
+def _candidates(
+    throughput: GangThroughput, servers: ServerPools, pools: Ints, free: Ints, price: Floats
+) -> Iterator[PricedAllocation]:
+    rates = np.array(throughput.consolidated)[servers.type_of[pools]]
+    free_by_server = np.asarray(np.bincount(servers.server_of[pools], weights=free[pools]), dtype=np.float64)
+    cheapest = pools[np.lexsort((-free[pools], rates, price[pools]))]
+    on = servers.server_of[cheapest]
+    alone = _cheapest_server(throughput.workers, on, free[cheapest], price[cheapest], free_by_server)
+    if alone is not None:
+        yield from _take_in_order(throughput, servers, cheapest[on == alone], free, price)
+    elif len(free_by_server) > 1:
+        yield from _take_in_order(throughput, servers, cheapest[np.lexsort((on, -free_by_server[on]))], free, price)
+    yield from _take_in_order(throughput, servers, cheapest, free, price)
+
+
+def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, free_by_server: Floats) -> int | None:
+    """The cheapest server that holds the whole gang; of equal ones that with the least room, then the first in the
+    order of the pools."""
+    fitting = free_by_server[server_of] >= wanted
+    if not fitting.any():
+        return None
+    grouped = np.flatnonzero(fitting)[np.argsort(server_of[fitting], kind="stable")]
+    of, cumulated = server_of[grouped], np.cumsum(free[grouped])
+    before = cumulated - free[grouped]
+    taken = np.minimum(np.maximum(wanted - (before - before[np.searchsorted(of, of)]), 0), free[grouped])
+    cost = np.bincount(of, weights=taken * price[grouped], minlength=len(free_by_server))
+    best = np.lexsort((free_by_server[server_of[fitting]], cost[server_of[fitting]]))[0]
+    return int(server_of[fitting][best])
+
+
+def _take_in_order(
+    throughput: GangThroughput, servers: ServerPools, order: Ints, free: Ints, price: Floats
+) -> Iterator[PricedAllocation]:
+    """The gang in the first of these pools, if it may lie on so many servers."""
+    before = np.cumsum(free[order]) - free[order]
+    taken = np.minimum(np.maximum(throughput.workers - before, 0), free[order])
+    used = order[taken > 0]
+    server_count = len(set(servers.server_of[used].tolist()))
+    if (
+        throughput.min_servers <= server_count <= (throughput.max_servers or server_count)
+        and int(taken.sum()) == throughput.workers
+    ):
+        rate = throughput.rate(servers.type_of[used].tolist(), server_count)
+        yield PricedAllocation(servers.allocation(order, taken), rate, float(taken @ price[order]))
+
+
+BEAM_WIDTH = 4
+"""States that are followed."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _State:
+    """What is free, what has been paid off so far, and the last job that was admitted on the way here."""
+
+    key: bytes
+    free: Ints
+    idle: int
+    payoff: float
+    job: str = ""
+    allocation: TaskAllocation = ()
+    previous: _State | None = None
+
+
+class _AllocationCache:
+    """What FIND_ALLOC has offered: the same to all jobs that are alike, as long as nothing is taken."""
+
+    def __init__(self, servers: ServerPools, prices: Prices) -> None:
+        self._servers, self._prices = servers, prices
+        self._found: dict[tuple[bytes, GangThroughput], tuple[PricedAllocation, ...]] = {}
+
+    def find(self, throughput: GangThroughput, state: _State) -> tuple[PricedAllocation, ...]:
+        if state.idle < throughput.workers:
+            return ()
+        key = state.key, throughput
+        if key not in self._found:
+            price = self._prices.pool_prices(self._servers, state.free)
+            self._found[key] = find_alloc(throughput, self._servers, state.free, price)
+        return self._found[key]
+
+
+def dp_allocation(
+    queue: Sequence[HadarJob],
+    servers: ServerPools,
+    free: Ints,
+    prices: Prices,
+    utility: Utility,
+    *,
+    beam_width: int = BEAM_WIDTH,
+) -> Mapping[str, TaskAllocation]:
+    """The jobs to admit and their places. Only a job whose payoff is positive is admitted (the payoff test)."""
+    cache, smallest = _AllocationCache(servers, prices), min((job.workers for job in queue), default=0)
+    beam = [_State(free.tobytes(), free, int(free.sum()), 0.0)]
+    for job in by_utility_per_gpu(queue, servers, utility):
+        states: dict[bytes, _State] = {state.key: state for state in beam}
+        for state in beam:
+            for payoff, offer in payoffs(job, cache.find(job.throughput, state), utility):
+                if payoff > 0:
+                    next_state = _next_state(state, job, offer.allocation, payoff)
+                    known = states.get(next_state.key)
+                    if known is None or known.payoff < next_state.payoff:
+                        states[next_state.key] = next_state
+        beam = sorted(states.values(), key=lambda state: -state.payoff)[:beam_width]
+        if all(state.idle < smallest for state in beam):
+            break
+    return _admitted(beam[0])
+
+
+def fill_idle(
+    queue: Sequence[HadarJob], servers: ServerPools, free: Ints, prices: Prices, utility: Utility
+) -> dict[str, TaskAllocation]:
+    """Places for jobs in what is free, whatever it costs: GPUs that nobody wants at their price are idle otherwise."""
+    cache, state = _AllocationCache(servers, prices), _State(free.tobytes(), free, int(free.sum()), 0.0)
+    allocations: dict[str, TaskAllocation] = {}
+    for job in by_utility_per_gpu(queue, servers, utility):
+        chosen = payoffs(job, cache.find(job.throughput, state), utility)
+        if chosen:
+            _, offer = max(chosen, key=lambda pair: pair[0])
+            allocations[job.job] = offer.allocation
+            state = _next_state(state, job, offer.allocation, 0.0)
+    return allocations
+
+
+def by_utility_per_gpu(queue: Sequence[HadarJob], servers: ServerPools, utility: Utility) -> list[HadarJob]:
+    """Who gains most from a GPU comes first; of equals the widest, then who ends first."""
+
+    def sort_key(job: HadarJob) -> tuple[float, int, float]:
+        best = job.completion_time(servers.best_rate(job.throughput))
+        return -utility(job, best) / job.workers, -job.workers, best
+
+    return sorted(queue, key=sort_key)
+
+
+def _next_state(state: _State, job: HadarJob, allocation: TaskAllocation, payoff: float) -> _State:
+    free = state.free.copy()
+    free[[pool for pool, _ in allocation]] -= np.array([gpus for _, gpus in allocation])
+    return _State(free.tobytes(), free, state.idle - job.workers, state.payoff + payoff, job.job, allocation, state)
+
+
+def _admitted(state: _State) -> dict[str, TaskAllocation]:
+    found: dict[str, TaskAllocation] = {}
+    step: _State | None = state
+    while step is not None and step.previous is not None:
+        found[step.job] = step.allocation
+        step = step.previous
+    return dict(reversed(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class HadarScheduler:
+    """How rounds are decided. Seconds.
+
+    `restart` is what a job loses that gets other GPUs, or none. `period` is the time to the next round, in which a
+    change has to pay. `states` are followed by the dual subroutine. `conserving`: jobs that fail the payoff test get
+    what would be idle. `moving`: jobs may be given other GPUs than they have.
+    """
+
+    make_utility: UtilityFactory = effective_throughput
+    restart_cost: float = 10.0
+    period: float = 360.0
+    beam_width: int = BEAM_WIDTH
+    work_conserving: bool = True
+    may_migrate: bool = True
+
+    def decide(
+        self, queue: Sequence[HadarJob], servers: ServerPools, running: Mapping[str, TaskAllocation] | None = None
+    ) -> dict[str, TaskAllocation]:
+        """Where each job of the queue runs in the coming round; those that are not named wait."""
+        held = dict(running or {})
+        priced_round = _PricedRound(self, queue, servers)
+        kept = priced_round.solve(held)
+        if not self.may_migrate or not held:
+            return kept
+        restarted = priced_round.solve({})
+        unmoved = {
+            job: held[job] for job in restarted if job in held and _same_counts(servers, restarted[job], held[job])
+        }
+        restarted = priced_round.solve(unmoved)
+        return (
+            restarted if priced_round.total_utility(restarted, held) > priced_round.total_utility(kept, held) else kept
+        )
+
+    def total_utility(
+        self,
+        queue: Sequence[HadarJob],
+        servers: ServerPools,
+        allocations: Mapping[str, TaskAllocation],
+        running: Mapping[str, TaskAllocation],
+    ) -> float:
+        """What these places are worth to all jobs together, restarts paid."""
+        return _PricedRound(self, queue, servers).total_utility(allocations, running)
+
+
+class _PricedRound:
+    """One round's jobs, servers and prices."""
+
+    def __init__(self, scheduler: HadarScheduler, queue: Sequence[HadarJob], servers: ServerPools) -> None:
+        self._scheduler, self._queue, self._servers = scheduler, queue, servers
+        self._utility: Utility = scheduler.make_utility(queue, servers)
+        self._prices: Prices = compute_prices(queue, servers, self._utility, scheduler.period)
+
+    def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
+        """These leases, and places for as many of the others as pay."""
+        found, scheduler, servers = dict(running), self._scheduler, self._servers
+        waiting = [job for job in self._queue if job.job not in found]
+        free = servers.free_after(found.values())
+        found |= dp_allocation(waiting, servers, free, self._prices, self._utility, beam_width=scheduler.beam_width)
+        if scheduler.work_conserving:
+            waiting = [job for job in waiting if job.job not in found]
+            found |= fill_idle(waiting, servers, servers.free_after(found.values()), self._prices, self._utility)
+        return found
+
+    def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
+        """The sum of utilities, less a restart for every job that loses or changes what it has."""
+        total = 0.0
+        for job in self._queue:
+            allocation, held = allocations.get(job.job), running.get(job.job)
+            if allocation is not None:
+                delay = self._scheduler.restart_cost if held is not None and held != allocation else 0.0
+                total += self._utility_at(job, allocation, delay)
+            elif held is not None:
+                total -= self._utility_at(job, held) - self._utility_at(job, held, self._scheduler.restart_cost)
+        return total
+
+    def _utility_at(self, job: HadarJob, allocation: TaskAllocation, delay: float = 0.0) -> float:
+        return self._utility(job, job.completion_time(self._servers.rate(job, allocation), delay))
+
+
+def _same_counts(servers: ServerPools, first: TaskAllocation, second: TaskAllocation) -> bool:
+    """Whether both are as many GPUs of each type: then the one is no better than the other."""
+    return servers.gpus_by_type(first) == servers.gpus_by_type(second)

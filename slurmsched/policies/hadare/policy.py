@@ -1,0 +1,152 @@
+"""Forked jobs on a live cluster: their copies, what is left of them, and how fast each copy is.
+
+HadarE on a cluster that runs: the copies of a forked job are the tasks of an array that its owner submitted.
+
+All copies are sent to Hadar as jobs (section V-A), with their part of the work each. No two copies of a job are on one
+node, and a node is idle only where no job has a step for it (theorem 3). Then the steps that are left are divided among
+the copies that run (section V-B); the job itself counts what was done. A copy that runs is never sent away for having
+no step: that would save nobody anything. One that waits stays held where those that run will be through before it could
+help: the last round's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Decision, Job, JobId, JobState, NodeAllocation, RankedJob, Reason, ReasonCode, Target
+from slurmsched.policies.hadar.policy import HadarPolicy
+from slurmsched.policies.hadare.job_tracker import divide_steps
+from slurmsched.policies.hadare.throughput import ThroughputEstimates, estimates_by_type
+from slurmsched.policies.stages import Situation
+
+
+@dataclass(frozen=True, slots=True)
+class CopyGroup:
+    """One forked job: `left` of its steps are not known to be done, as its `copies` in the queue have said.
+
+    `known`: its throughput by GPU type. `own`: steps per second that a copy has measured itself, by GPU type.
+    """
+
+    job: JobId
+    copies: tuple[Job, ...]
+    remaining: int
+    throughput: ThroughputEstimates
+    measured_by_copy: Mapping[JobId, Mapping[str, float]]
+
+    def rate(self, copy: JobId, allocations: Iterable[NodeAllocation]) -> float:
+        """Of a copy with these shares: what it measured there, else another copy on such GPUs, else the estimate. The
+        slowest type holds the others back."""
+        types = {share.gpu_type for share in allocations}
+        return min(
+            (self.measured_by_copy.get(copy, {}).get(kind) or self.throughput.rate_on(kind) for kind in types),
+            default=0.0,
+        )
+
+    @property
+    def measured(self) -> bool:
+        """Whether any copy has told how fast it is."""
+        return bool(self.throughput.measured)
+
+
+def copy_groups(
+    jobs: Iterable[Job], knowledge: Knowledge, types: Iterable[str], done: Mapping[JobId, int]
+) -> list[CopyGroup]:
+    """The forked jobs among these, by name. `done`: the steps that were known to be done before, by job."""
+    copies: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        if job.copy_of:
+            copies.setdefault(job.copy_of, []).append(job)
+    return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in sorted(copies)]
+
+
+def _copy_group(
+    job: JobId, copies: list[Job], knowledge: Knowledge, types: tuple[str, ...], steps_before: int
+) -> CopyGroup:
+    total = max(copy.hints.fork or 0 for copy in copies)
+    reported = max((knowledge.steps.get(copy.id, 0) for copy in copies), default=0)
+    measured_by_copy = {copy.id: knowledge.measured[copy.id] for copy in copies if copy.id in knowledge.measured}
+    by_type: dict[str, list[float]] = {}
+    for rates in measured_by_copy.values():
+        for kind, rate in rates.items():
+            by_type.setdefault(kind, []).append(rate)
+    measured = {kind: sum(rates) / len(rates) for kind, rates in by_type.items()}
+    throughput = ThroughputEstimates(_estimated_rates(copies[0], knowledge, types), measured)
+    return CopyGroup(job, tuple(copies), total - min(total, max(steps_before, reported)), throughput, measured_by_copy)
+
+
+def _estimated_rates(copy: Job, knowledge: Knowledge, types: tuple[str, ...]) -> Mapping[str, float]:
+    """By its model's profile where that knows all the types, else by equation 10."""
+    profile = knowledge.profile(copy)
+    scaling = profile.scaling if profile else {}
+    if not all(kind in scaling for kind in types):
+        return estimates_by_type(types)
+    return {kind: scaling[kind].rate_at(max(copy.original_request.gpus, 1)) for kind in types}
+
+
+@dataclass(frozen=True, slots=True)
+class HadarE:
+    """A round with copies. Beside what Hadar remembers it remembers how many steps of each forked job are done."""
+
+    name: str = "hadare"
+
+    def decide(self, situation: Situation) -> Decision:
+        types = sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus})
+        groups = copy_groups(situation.jobs, situation.knowledge, types, _steps_done(situation.state))
+        superfluous = {
+            copy.id: why for family in groups for copy, why in _superfluous_copies(family, situation.restart_cost)
+        }
+        jobs = tuple(job for job in situation.jobs if job.id not in superfluous)
+        decision = HadarPolicy(name=self.name, forks=True).decide(replace(situation, jobs=jobs))
+        targets = dict(decision.targets)
+        for group in groups:
+            targets |= _targets_with_steps(group, decision.targets)
+        return replace(
+            decision,
+            order=(*decision.order, *(RankedJob(job, "no step is left for it") for job in superfluous)),
+            targets=targets,
+            waiting={**decision.waiting, **superfluous},
+            state={
+                **decision.state,
+                "done": {family.job: _total_steps(family.copies) - family.remaining for family in groups},
+            },
+        )
+
+
+def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple[Job, Reason]]:
+    """Copies that wait, and would come too late: to start one takes as long as to start it anew."""
+    running = [copy for copy in group.copies if copy.state is JobState.RUNNING]
+    speed = sum(group.rate(copy.id, copy.allocations) for copy in running)
+    waiting = [copy for copy in group.copies if copy.state is JobState.PENDING]
+    if not running:
+        return
+    soon = group.measured and group.remaining <= speed * restart_cost
+    for index, copy in enumerate(waiting, start=len(running)):
+        if soon or index >= group.remaining:
+            yield copy, Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
+
+
+def _targets_with_steps(group: CopyGroup, targets: Mapping[JobId, Target]) -> Iterator[tuple[JobId, Target]]:
+    """The targets of the family's copies, with the steps that each does."""
+    placed = [targets[copy.id] for copy in group.copies if copy.id in targets]
+    rates = [group.rate(target.job, target.allocations) for target in placed]
+    if not any(rates):
+        return
+    details: Mapping[str, str | int | float] = {
+        "left": group.remaining,
+        "job": group.job,
+        "speed": "measured" if group.measured else "estimated",
+    }
+    for target, rate, steps in zip(placed, rates, divide_steps(group.remaining, rates), strict=True):
+        why = Reason(ReasonCode.DISPATCHED, {**details, "steps": steps, "part": f"{rate / sum(rates):.0%}"})
+        yield target.job, replace(target, steps=steps, reasons=(*target.reasons, why))
+
+
+def _total_steps(copies: Iterable[Job]) -> int:
+    return max(copy.hints.fork or 0 for copy in copies)
+
+
+def _steps_done(state: Mapping[str, object]) -> Mapping[JobId, int]:
+    done = state.get("done")
+    return {job: steps for job, steps in done.items() if isinstance(steps, int)} if isinstance(done, Mapping) else {}

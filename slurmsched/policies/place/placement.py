@@ -1,0 +1,209 @@
+"""Places a gang: on the fewest nodes, as evenly as can be (Synergy, section 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+
+from slurmsched.model import NodeAllocation, Resources
+from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.gang import Gang
+from slurmsched.policies.cluster.pools import Allocation, Ints, Pools
+from slurmsched.policies.sizes import PerTaskResources, memory_on_node
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`parts` of the gang in each of `pools`, each part with `portion`; `kind` is whose terms these are."""
+
+    gang: Gang
+    pools: tuple[int, ...]
+    parts: tuple[int, ...]
+    per_task: PerTaskResources
+    kind: int
+
+    def allocation(self, cluster: Pools) -> Allocation:
+        """All of it. A job that wants its nodes for itself takes every CPU and all memory there."""
+        gpus = tuple(parts * self.gang.gpus_per_part for parts in self.parts)
+        if self.gang.request.exclusive:
+            whole = [cluster.node(pool).total for pool in self.pools]
+            return Allocation(
+                self.pools, gpus, tuple(n.cpus for n in whole), tuple(n.memory for n in whole), exclusive=True
+            )
+        memory = memory_on_node(self.gang, self.per_task, max(self.parts))
+        cpus = tuple(parts * self.per_task.cpus for parts in self.parts)
+        return Allocation(self.pools, gpus, cpus, (memory,) * len(self.pools))
+
+    def node_allocations(self, cluster: Pools) -> tuple[NodeAllocation, ...]:
+        """As the model says it."""
+        allocation = self.allocation(cluster)
+        return tuple(
+            NodeAllocation(cluster.node(pool).name, Resources(gpus, cpus, memory), cluster.gpu_types[pool])
+            for pool, gpus, cpus, memory in zip(
+                allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
+            )
+        )
+
+
+class NodeScore(Protocol):
+    """A preference among pools."""
+
+    @property
+    def name(self) -> str: ...
+
+    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
+        """The `count` pools to take, best first, out of at least as many ascending ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Consolidated:
+    """The server with the least free resources just enough (Synergy, section 4.2): GPUs, then CPUs, then memory; of
+    equal ones the first. Whole servers stay free for the jobs that need them."""
+
+    name: str = "fewest free resources that fit"
+
+    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
+        nodes = free.pools.node_of
+        if count > 1:
+            on = nodes[candidates]
+            return candidates[np.lexsort((free.memory[on], free.cpus[on], free.gpus[candidates]))[:count]]
+        candidates = _with_least_free(candidates, free.gpus[candidates])
+        candidates = _with_least_free(candidates, free.cpus[nodes[candidates]])
+        return _with_least_free(candidates, free.memory[nodes[candidates]])[:1]
+
+
+def _with_least_free(pools: Ints, free: Ints) -> Ints:
+    return cast(Ints, pools[free == free.min()])
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstFit:
+    """The first by position, as Slurm goes through nodes of one weight."""
+
+    name: str = "first fit"
+
+    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
+        return candidates[:count]
+
+
+CONSOLIDATED: NodeScore = _Consolidated()
+FIRST_FIT: NodeScore = _FirstFit()
+
+
+def find_placement(
+    demand: ResourceDemand, level: DemandLevel, free: FreeResources, node_score: NodeScore
+) -> Placement | None:
+    """Where the gang fits as a whole with so much for each part, None where it does not."""
+    candidates: list[_PoolFit] = []
+    for count in range(max(demand.gang.min_nodes, len(demand.required_nodes)), demand.gang.max_nodes + 1):
+        if count == 1:
+            found = _first_placement(
+                [_PoolFit(demand, option, level, free) for option in demand.single_node], node_score, count
+            )
+        else:
+            candidates = candidates or [_PoolFit(demand, option, level, free) for option in demand.multi_node]
+            found = _first_placement(candidates, node_score, count)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_placement(candidates: Iterable[_PoolFit], node_score: NodeScore, count: int) -> Placement | None:
+    for fit in candidates:
+        option = fit.candidates
+        for pools, parts in fit.splits(node_score, count):
+            per_task = option.per_task(fit.level, pools[0])
+            return Placement(fit.demand.gang, pools, parts, per_task, option.kind(pools[0]))
+    return None
+
+
+class _PoolFit:
+    """What is free in the pools of one option, pool by pool, against what the gang's parts take."""
+
+    def __init__(
+        self, demand: ResourceDemand, candidates: CandidatePools, level: DemandLevel, free: FreeResources
+    ) -> None:
+        node_of = free.pools.node_of
+        self.demand, self.candidates, self.level, self.free = demand, candidates, level, free
+        self.part_cpus, self.part_memory = candidates.cpus[level], candidates.memory[level]
+        self.cpus, self.memory = free.cpus[node_of], free.memory[node_of]
+        self.usable = candidates.mask & (free.exclusive_jobs[node_of] == 0)
+        if demand.gang.request.exclusive:
+            self.usable &= (self.cpus >= free.pools.cpus[node_of]) & (self.memory >= free.pools.memory[node_of])
+        self.required = [node_of == pinned for pinned in demand.required_nodes]
+        self.required += [candidates.one_required] if candidates.one_required is not None else []
+
+    def splits(self, node_score: NodeScore, count: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Pools and the parts in each, the most even split first."""
+        gang = self.demand.gang
+        even = -(-gang.parts // count)
+        if gang.parts == even * count:
+            pools = self._select(node_score, self._fitting(even, even), count)
+            if pools is not None:
+                yield pools, (even,) * count
+        if gang.parts_per_node or count == 1:
+            return
+        widest = self._capacity(1, gang.parts)
+        if int(np.sort(widest)[::-1][:count].sum()) < gang.parts:
+            return
+        for most in range(even, gang.parts - count + 2):
+            uneven = self._uneven_split(self._capacity(most, most), count)
+            if uneven is not None:
+                yield uneven
+
+    def _fitting(self, parts: int, most: int) -> Ints:
+        """Pools that take so many parts, and memory for `most`, which every node of the job gets alike."""
+        gang = self.demand.gang
+        memory = np.maximum(self.part_memory * most, gang.memory_per_node)
+        fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part)
+        return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))
+
+    def _capacity(self, memory_parts: int, most: int) -> Ints:
+        """Parts that each pool takes, at most so many; those that take none count 0."""
+        capacity = np.zeros_like(self.free.gpus)
+        pools = self._fitting(1, memory_parts)
+        by_gpus = self.free.gpus[pools] // self.demand.gang.gpus_per_part
+        by_cpus = self.cpus[pools] // np.maximum(self.part_cpus[pools], 1)
+        capacity[pools] = np.minimum(np.minimum(by_gpus, by_cpus), most)
+        return capacity
+
+    def _select(self, node_score: NodeScore, fitting: Ints, count: int) -> tuple[int, ...] | None:
+        """So many of the fitting pools, those that must be among them first."""
+        if len(fitting) < count:
+            return None
+        taken = self._take_required(fitting, lambda there: int(node_score.select(self.free, there, 1)[0]))
+        if taken is None or len(taken) > count:
+            return None
+        if len(taken) == count:
+            return tuple(taken)
+        others = fitting[~np.isin(fitting, taken)] if taken else fitting
+        return (*taken, *(int(pool) for pool in node_score.select(self.free, others, count - len(taken))))
+
+    def _uneven_split(self, capacity: Ints, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The pools with most room, those that must be among them first, each with at least one part."""
+        roomiest = np.lexsort((self.free.gpus, -capacity))
+        roomiest = roomiest[capacity[roomiest] > 0]
+        taken = self._take_required(roomiest, lambda there: int(there[0]))
+        if taken is None or not len(taken) <= count <= len(roomiest):
+            return None
+        taken += [int(pool) for pool in roomiest[~np.isin(roomiest, taken)][: count - len(taken)]]
+        left, parts = self.demand.gang.parts, list[int]()
+        for later, pool in zip(range(count - 1, -1, -1), taken, strict=True):
+            parts.append(min(int(capacity[pool]), left - later))
+            left -= parts[-1]
+        return (tuple(taken), tuple(parts)) if left == 0 else None
+
+    def _take_required(self, fitting: Ints, pick: Callable[[Ints], int]) -> list[int] | None:
+        """One of the fitting pools for everything that must be among them, None where one is missing."""
+        taken = list[int]()
+        for mask in self.required:
+            there = fitting[mask[fitting]]
+            if not len(there):
+                return None
+            if not mask[taken].any():
+                taken.append(pick(there))
+        return taken

@@ -1,0 +1,162 @@
+"""Why each job runs as it does, waits, or could never fit into the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode, Reservation, Resources, Snapshot, Target
+from slurmsched.model.reasons import pluralise
+from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.gang import Gang
+from slurmsched.policies.cluster.pools import Ints, Pools
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.place.placement import FIRST_FIT, find_placement
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Sizing, memory_on_node
+
+
+class EmptyCluster:
+    """All nodes of each partition, whatever their state, with nothing on them."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        snapshot: Snapshot,
+        knowledge: Knowledge,
+        sizing: Sizing,
+        mixed_types: Mapping[JobId, frozenset[str]] | None = None,
+    ) -> None:
+        self._free = FreeResources.of_empty_cluster(pools)
+        names = {partition for node in snapshot.nodes for partition in node.partitions}
+        nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
+        self._demands = DemandCache(
+            pools, Eligibility(pools, snapshot, nodes), knowledge, sizing, mixed_types=mixed_types
+        )
+        self._answers: dict[ResourceDemand, str] = {}
+
+    def unmet_demand(self, job: Job) -> str:
+        """What the job asks for beyond what there is, for people; empty where it would fit."""
+        job = replace(job, reservation="") if job.reservation else job
+        demand = self._demands.of(job)
+        if demand not in self._answers:
+            fits = find_placement(demand, DemandLevel.MINIMUM, self._free, FIRST_FIT) is not None
+            self._answers[demand] = "" if fits else self._too_much(job, demand)
+        return self._answers[demand]
+
+    def _too_much(self, job: Job, demand: ResourceDemand) -> str:
+        request, partition = job.original_request, ",".join(job.partitions)
+        try:
+            parse_constraint(request.features)
+        except PolicyError as error:
+            return str(error)
+        if not demand.single_node:
+            wanted = f"nodes with {request.gpu_type or 'any'} GPUs"
+            beside = " as its constraint and node lists want them" if _has_node_constraints(job) else ""
+            return f"{wanted} in partition {partition}{beside}; there are none"
+        pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in demand.single_node]))
+        gpus = np.sort(self._free.gpus[pools])[::-1]
+        return _too_many_gpus(demand.gang, gpus) or self._too_many_cpus_or_memory(demand, pools)
+
+    def _too_many_cpus_or_memory(self, demand: ResourceDemand, pools: Ints) -> str:
+        parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.max_nodes)
+        of_pools, minimum = self._free.pools, [ranges.minimum for ranges in demand.ranges]
+        nodes = of_pools.node_of[pools]
+        cpus = min(minimum[int(of_pools.kind_of[pool])].cpus for pool in pools) * parts
+        memory = min(memory_on_node(demand.gang, minimum[int(of_pools.kind_of[pool])], parts) for pool in pools)
+        if cpus > (largest := int(of_pools.cpus[nodes].max())):
+            return f"{cpus} CPUs on a node; the largest has {largest}"
+        if memory > (largest := int(of_pools.memory[nodes].max())):
+            return f"{memory} MiB of memory on a node; the largest has {largest}"
+        return "this many GPUs, CPUs and this much memory together on its nodes"
+
+
+def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
+    """What is too much by GPUs alone, given those of each pool, the largest first."""
+    asked, largest = gang.request.gpus, int(gpus[: gang.max_nodes].sum())
+    parts = gang.parts_per_node or -(-gang.parts // gang.max_nodes)
+    enough = int((gpus >= parts * gang.gpus_per_part).sum())
+    if gang.max_nodes == 1 and largest < asked:
+        return f"{pluralise(asked, 'GPU')} on one node; the largest has {largest}"
+    if gang.parts < gang.min_nodes:
+        return f"a GPU on each of {gang.min_nodes} nodes, and {pluralise(asked, 'GPU')} in all"
+    if largest < asked:
+        return f"{asked} GPUs on {pluralise(gang.max_nodes, 'node')}; the largest have {largest}"
+    if enough < gang.min_nodes:
+        return (
+            f"{gang.min_nodes} nodes with {pluralise(parts * gang.gpus_per_part, 'GPU')} each; {enough} have that many"
+        )
+    return ""
+
+
+def _has_node_constraints(job: Job) -> bool:
+    return bool(job.original_request.features or job.original_request.pinned or job.original_request.excluded)
+
+
+def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dict[JobId, Reason]]:
+    """The targets and the waiting jobs of a finished draft, each with its reasons."""
+    targets, waits, passed_over = dict[JobId, Target](), list[Job](), False
+    for ranked in session.ranking:
+        job = session.jobs[ranked.job]
+        if job.id in session.running:
+            targets[job.id] = _target(session, job, job.allocations, (Reason(ReasonCode.KEEPS_LEASE),))
+        elif job.id in session.placements:
+            shares = session.placements[job.id].node_allocations(session.pools)
+            first = (
+                Reason(ReasonCode.FILLS_IN) if passed_over else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
+            )
+            reasons = (session.reasons.get(job.id, first), _size_reason(session, job, shares))
+            targets[job.id] = _target(session, job, shares, reasons)
+        else:
+            waits.append(job)
+            passed_over = True
+    last = next((ranked.job for ranked in reversed(session.ranking) if ranked.job in targets), None)
+    situation = session.situation
+    empty = EmptyCluster(session.pools, situation.snapshot, situation.knowledge, session.sizing, session.mixed_types)
+    return targets, {
+        job.id: session.reasons.get(job.id) or _waiting_reason(session, job, order_name, last, empty) for job in waits
+    }
+
+
+def _target(session: Session, job: Job, shares: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
+    situation = session.situation
+    return Target(
+        job.id, shares, reasons, situation.knowledge.relative_speed(job, shares, situation.snapshot.nodes_by_name)
+    )
+
+
+def _size_reason(session: Session, job: Job, shares: tuple[NodeAllocation, ...]) -> Reason:
+    """How its CPUs compare with its GPU share."""
+    nodes, profile = session.situation.snapshot.nodes_by_name, session.situation.knowledge.profile(job)
+    has = sum((share.resources for share in shares), Resources()).cpus
+    share = sum((nodes[share.node].proportional_share(share.resources.gpus) for share in shares), Resources()).cpus
+    gain = session.situation.knowledge.relative_speed(job, shares, nodes) - 1
+    if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
+        code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
+        return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
+    asked = (
+        has != share and 0 <= has - job.original_request.cpus < job.original_request.gpus
+    )  # rounded up for each part of a gang
+    return Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has})
+
+
+def _waiting_reason(session: Session, job: Job, order_name: str, last: JobId | None, empty: EmptyCluster) -> Reason:
+    if what := empty.unmet_demand(job):
+        return Reason(ReasonCode.NEVER_FITS, {"what": what})
+    demand = session.demands.of(job)
+    if not demand.single_node:
+        snapshot = session.situation.snapshot
+        names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
+        if names:
+            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)})
+    idle = max(
+        (int(session.free_at_minimum.gpus[option.mask].clip(min=0).sum()) for option in demand.single_node), default=0
+    )
+    if idle >= job.original_request.gpus or last is None or not session.rank_of[job.id]:
+        return Reason(ReasonCode.NO_ROOM, {"gpus": job.original_request.gpus})
+    return Reason(ReasonCode.BEHIND, {"count": session.rank_of[job.id], "order": order_name, "last": last})

@@ -1,0 +1,113 @@
+"""The demo's race on a screen: both clusters while it runs, and how they came through. All of it simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from slurmsched.demo.race import ClusterScore, RaceFrame, RaceResult
+from slurmsched.model import JobState, NodeUsage, Outcome, Snapshot, Verb, cluster_overview
+from slurmsched.report.quantities import duration
+from slurmsched.report.tables import Column, GpuBar, Listing, safe_line
+
+_LATEST_SHOWN: Final = 8
+"""Operations shown below the bars."""
+
+_SHOWN_VERBS: Final = frozenset({Verb.RELEASE, Verb.REQUEUE})
+"""Those that people can see happen: starts and displacements."""
+
+
+def frame_view(frame: RaceFrame, latest: Sequence[Outcome]) -> RenderableType:
+    """Both clusters node by node, and the latest things done on the one that has rounds."""
+    ours, plain = cluster_overview(frame.report.snapshot).nodes, cluster_overview(frame.plain).nodes
+    columns = (
+        Column("NODE"),
+        Column("WITH ROUNDS"),
+        Column("CPUS", right=True),
+        Column("   PLAIN SLURM"),
+        Column("CPUS", right=True),
+    )
+    rows = [
+        (mine.name, GpuBar(mine.gpus), _cpus(mine), _indented(other), _cpus(other))
+        for mine, other in zip(ours, plain, strict=True)
+    ]
+    told = [outcome.operation.sentence for outcome in latest if outcome.operation.verb in _SHOWN_VERBS][-_LATEST_SHOWN:]
+    queues = ("", _queue(frame.report.snapshot), "", f"   {_queue(frame.plain)}", "")
+    head = f"two simulated clusters, the same jobs, after {duration(frame.elapsed)}"
+    filled = [*told, *[""] * (_LATEST_SHOWN - len(told))]
+    return Group(
+        safe_line(head, "bold"),
+        Text(""),
+        Listing(columns, [*rows, queues]),
+        Text(""),
+        *(safe_line(said, "dim") for said in filled),
+    )
+
+
+def frame_line(frame: RaceFrame) -> str:
+    """The same in one line, for what is no screen."""
+    at = duration(frame.elapsed)
+    return f"simulated, {at}: with rounds {_queue(frame.report.snapshot)}; plain Slurm {_queue(frame.plain)}"
+
+
+def race_result_view(result: RaceResult) -> RenderableType:
+    """The figures side by side, and what the second is of the first."""
+    columns = (
+        Column(f"SIMULATED, {result.plain.jobs} JOBS"),
+        Column("PLAIN SLURM", right=True),
+        Column("WITH ROUNDS", right=True),
+        Column("RATIO", right=True),
+    )
+    return Listing(columns, list(_rows(result)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    value: Callable[[ClusterScore], float]
+    format: Callable[[float], str]
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}"
+
+
+_FIGURES: Final = (
+    _Figure("mean job completion time", lambda score: score.mean_jct, duration),
+    _Figure("median job completion time", lambda score: score.median_jct, duration),
+    _Figure("99th percentile of it", lambda score: score.p99_jct, duration),
+    _Figure("makespan", lambda score: score.makespan, duration),
+    _Figure("GPU time in work that was kept", lambda score: score.useful, _percent),
+    _Figure("work done, per GPU time", lambda score: score.work, _percent),
+    _Figure("finished jobs", lambda score: score.finished, "{:.0f}".format),
+    _Figure("restarts", lambda score: score.restarts, "{:.0f}".format),
+)
+
+
+def _rows(result: RaceResult) -> Iterator[tuple[str, str, str, str]]:
+    for figure in _FIGURES:
+        plain, ours = figure.value(result.plain), figure.value(result.rounds)
+        if isnan(plain) or isnan(ours):
+            yield figure.name, "-", "-", "-"
+        else:
+            yield figure.name, figure.format(plain), figure.format(ours), f"{ours / plain:.2f}" if plain else "-"
+
+
+def _queue(snapshot: Snapshot) -> str:
+    running = sum(1 for _ in snapshot.jobs_in_state(JobState.RUNNING))
+    waiting = sum(1 for _ in snapshot.jobs_in_state(JobState.PENDING))
+    return f"{running} running, {waiting} waiting"
+
+
+def _cpus(node: NodeUsage) -> str:
+    return f"{node.used.cpus}/{node.total.cpus}"
+
+
+def _indented(node: NodeUsage) -> RenderableType:
+    return Padding(GpuBar(node.gpus), (0, 0, 0, 3), expand=False)

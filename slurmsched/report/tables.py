@@ -1,0 +1,112 @@
+"""Tables as Slurm prints them, bars of GPUs, and text from elsewhere made safe to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from slurmsched.model import MILLI_PER_GPU, GpuUsage
+
+
+def printable(text: str) -> str:
+    """The text in one line, without anything a terminal would obey."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def safe_line(text: str, style: str = "") -> Text:
+    """A line for the screen; nothing in it counts as markup."""
+    return Text(printable(text), style=style)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading and the side its cells lean to."""
+
+    heading: str
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows under headings. Where all fits, nothing is padded to the screen's width: pipes get whole sentences.
+
+    Where the screen ends the column at `giving` is cut, the last one without it, or goes on in the next line if it is
+    `wrapped`.
+    """
+
+    columns: Sequence[Column]
+    rows: Iterable[Sequence[RenderableType]]
+    headings: bool = True
+    wrapped: bool = False
+    shrinking: int = -1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=self.headings, header_style="bold")
+        giving = self.shrinking % len(self.columns)
+        for position, column in enumerate(self.columns):
+            wraps = self.wrapped and position == giving
+            table.add_column(
+                column.heading,
+                justify="right" if column.right else "left",
+                no_wrap=not wraps,
+                overflow="fold" if wraps else "crop" if options.ascii_only else "ellipsis",
+                ratio=1 if position == giving else None,
+            )
+        for row in self.rows:
+            table.add_row(*(safe_line(cell) if isinstance(cell, str) else cell for cell in row))
+        unlimited = options.update(max_width=100_000)
+        table.expand = Measurement.get(console, unlimited, table).maximum > options.max_width
+        yield table
+
+
+_TAKEN: Final = ("█", "#")
+_PARTLY: Final = ("▒", "+")
+_IDLE: Final = ("·", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBar:
+    """A node's devices in the order of their indices: taken, partly taken (shards), idle. ASCII where it must be."""
+
+    gpus: tuple[GpuUsage, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("").join(_styled(_sign(gpu.used), options.ascii_only) for gpu in self.gpus)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(len(self.gpus), len(self.gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBar:
+    """A share of something, `width` characters wide; anything above nothing shows at least one."""
+
+    used: float
+    total: float
+    width: int = 20
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        part = min(max(self.used / self.total, 0.0), 1.0) if self.total else 0.0
+        filled = max(int(part * self.width), 1 if part > 0 else 0)
+        signs = [_TAKEN] * filled + [_IDLE] * (self.width - filled)
+        yield Text("").join(_styled(sign, options.ascii_only) for sign in signs)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self.width, self.width)
+
+
+def _sign(used: int) -> tuple[str, str]:
+    if used == 0:
+        return _IDLE
+    return _TAKEN if used >= MILLI_PER_GPU else _PARTLY
+
+
+def _styled(sign: tuple[str, str], ascii_only: bool) -> Text:
+    styles = {_TAKEN: "green", _PARTLY: "yellow", _IDLE: "dim"}
+    return Text(sign[ascii_only], style=styles[sign])

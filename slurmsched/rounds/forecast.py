@@ -1,0 +1,134 @@
+"""What would help a job that waits: a smaller request now, or the end of those who run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import nlargest
+
+from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Request, Resources, Snapshot
+from slurmsched.rounds.scope import eligible_nodes
+
+
+@dataclass(frozen=True)
+class WaitForecast:
+    """The cluster after this round's starts. `usable` nodes by partition; `promised` are the shares of jobs that are
+    about to start and do not run yet.
+
+    Many jobs ask for the same: answers are kept, so one outlook can be asked about every job of a round.
+    """
+
+    snapshot: Snapshot
+    usable: Mapping[str, frozenset[str]]
+    starting: tuple[NodeAllocation, ...] = ()
+
+    def max_gpus_now(self, job: Job) -> int:
+        """The most GPUs that one node still has for it, with their share of CPUs and memory; 0 where no node has any.
+
+        Of one node only: so many would start as a single-node job, whatever waits ahead of it aside.
+        """
+        key = self._key(job)
+        if key not in self._max_gpus_cache:
+            self._max_gpus_cache[key] = max(
+                (self._max_gpus_on(self.snapshot.nodes_by_name[name], job) for name in key.nodes), default=0
+            )
+        return self._max_gpus_cache[key]
+
+    def last_needed_end(self, job: Job) -> tuple[JobId, float] | None:
+        """The running job whose time limit, as the last of those needed, frees enough GPUs; and when (unix seconds).
+
+        None where there are enough now, or no time limit promises them. GPUs are counted, not CPUs or memory.
+        """
+        key = self._key(job)
+        if key not in self._last_needed_cache:
+            self._last_needed_cache[key] = self._last_needed(job, key.nodes)
+        return self._last_needed_cache[key]
+
+    def _last_needed(self, job: Job, nodes: frozenset[str]) -> tuple[JobId, float] | None:
+        idle = Counter({name: max(0, self._available(self.snapshot.nodes_by_name[name], job).gpus) for name in nodes})
+        if _suffices(idle, job.original_request):
+            return None
+        for end, other in self._expected_ends:
+            freed = {
+                s.node: s.resources.gpus for s in other.allocations if s.node in idle and _type_matches(s.gpu_type, job)
+            }
+            idle.update(freed)
+            # on one node only what has just grown can have become enough
+            grown = {name: idle[name] for name in freed} if _max_nodes(job.original_request) == 1 else idle
+            if freed and _suffices(grown, job.original_request):
+                return other.id, end
+        return None
+
+    def _key(self, job: Job) -> _ForecastKey:
+        return _ForecastKey(
+            job.original_request, eligible_nodes(job, self.snapshot, self.usable) - job.original_request.excluded
+        )
+
+    def _available(self, node: Node, job: Job) -> Resources:
+        """What the node has for this job once the promised shares are taken; GPUs of a type it can use."""
+        free, idle = self._free[node.name]
+        gpus = sum(count for gpu_type, count in idle.items() if _type_matches(gpu_type, job))
+        return Resources(gpus, free.cpus, free.memory) - self._starting_by_node.get(node.name, Resources())
+
+    def _max_gpus_on(self, node: Node, job: Job) -> int:
+        left = self._available(node, job)
+        return next((n for n in range(max(0, left.gpus), 0, -1) if node.proportional_share(n).fits_in(left)), 0)
+
+    @cached_property
+    def _free(self) -> dict[str, tuple[Resources, Counter[str]]]:
+        """Per node what is free, and its idle GPUs by type."""
+        return {node.name: (node.free, Counter(g.type for g in node.gpus if g.idle)) for node in self.snapshot.nodes}
+
+    @cached_property
+    def _starting_by_node(self) -> dict[str, Resources]:
+        taken: dict[str, Resources] = {}
+        for share in self.starting:
+            taken[share.node] = taken.get(share.node, Resources()) + share.resources
+        return taken
+
+    @cached_property
+    def _expected_ends(self) -> Sequence[tuple[float, Job]]:
+        """Running jobs with the latest moment they end at, soonest first."""
+        running = ((_latest_end(job, self.snapshot), job) for job in self.snapshot.jobs_in_state(JobState.RUNNING))
+        return sorted(((end, job) for end, job in running if end is not None), key=lambda entry: entry[0])
+
+    @cached_property
+    def _max_gpus_cache(self) -> dict[_ForecastKey, int]:
+        return {}
+
+    @cached_property
+    def _last_needed_cache(self) -> dict[_ForecastKey, tuple[JobId, float] | None]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _ForecastKey:
+    """What two jobs must have in common to get the same answer."""
+
+    request: Request
+    nodes: frozenset[str]
+
+
+def _type_matches(gpu_type: str, job: Job) -> bool:
+    return job.original_request.gpu_type in (None, gpu_type) or not gpu_type
+
+
+def _suffices(idle: Mapping[str, int], request: Request) -> bool:
+    """Whether so many idle GPUs by node would do: on as many nodes as it wants."""
+    if request.gpus_per_node:
+        return sum(count >= request.gpus_per_node for count in idle.values()) >= _max_nodes(request)
+    return sum(nlargest(_max_nodes(request), idle.values())) >= request.gpus
+
+
+def _max_nodes(request: Request) -> int:
+    if request.gpus_per_node:
+        return request.gpus // request.gpus_per_node
+    return max(request.nodes, request.max_nodes or 1)
+
+
+def _latest_end(job: Job, snapshot: Snapshot) -> float | None:
+    if job.time_limit is not None:
+        return snapshot.time + max(0.0, job.time_limit - job.run_time)
+    return job.end_time

@@ -1,0 +1,118 @@
+"""How much of what is idle the usual jobs could not use, and for want of what (Weng et al., ATC 2023, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurmsched.model import (
+    MILLI_PER_GPU,
+    ClusterFragmentation,
+    ClusterOverview,
+    NodeFragmentation,
+    NodeState,
+    NodeUsage,
+    Request,
+    Snapshot,
+    cluster_overview,
+)
+from slurmsched.model.reasons import pluralise
+from slurmsched.policies.fgd import target_workload
+from slurmsched.policies.place.fragmentation import (
+    FragmentationMeasure,
+    FragmentClass,
+    FreeDevices,
+    FreeNode,
+    TargetWorkload,
+    TaskDemand,
+)
+
+_CORE: Final = 1000
+_MIN_REPORTED: Final = 0.05
+"""GPUs; less is not worth a word."""
+_CAUSES: Final = {
+    FragmentClass.LACK_GPU: "too few are free together",
+    FragmentClass.LACK_CPU: "CPU is gone",
+    FragmentClass.LACK_BOTH: "neither CPUs nor enough GPUs are left beside them",
+    FragmentClass.NO_ACCESS: "they are of other types",
+}
+
+
+def survey_with_fragments(snapshot: Snapshot, usual: Iterable[tuple[Request, int]]) -> ClusterOverview:
+    """What a snapshot shows, and what of it is lost to the usual jobs."""
+    overview = cluster_overview(snapshot)
+    return replace(overview, fragments=measure_fragments(overview.nodes, usual))
+
+
+def measure_fragments(nodes: Sequence[NodeUsage], usual: Iterable[tuple[Request, int]]) -> ClusterFragmentation:
+    """Nodes that are up, with GPUs of one type."""
+    counted = [node for node in nodes if node.state is NodeState.UP and len({gpu.type for gpu in node.gpus}) == 1]
+    shards = max((gpu.shards for node in counted for gpu in node.gpus), default=0)
+    workload = target_workload(usual, shards, len(counted))
+    idle = FreeDevices([_server(node) for node in counted])
+    everywhere = np.arange(len(counted))
+    by_class = FragmentationMeasure(workload, idle).by_class(everywhere) / MILLI_PER_GPU
+    rows = tuple(
+        _row(node.name, float(idle.milli_gpus[index].sum()) / MILLI_PER_GPU, by_class[index])
+        for index, node in enumerate(counted)
+    )
+    total = _row("", float(idle.milli_gpus.sum()) / MILLI_PER_GPU, by_class.sum(axis=0))
+    return ClusterFragmentation(total, rows, _sentence(total.idle, workload, idle))
+
+
+def _server(node: NodeUsage) -> FreeNode:
+    return FreeNode(
+        milli_cpu=_CORE * max(node.free.cpus, 0),
+        memory=max(node.free.memory, 0),
+        milli_gpus=tuple(max(0, MILLI_PER_GPU - gpu.used) for gpu in node.gpus),
+        gpu_type=node.gpus[0].type,
+    )
+
+
+def _row(name: str, idle: float, by_class: NDArray[np.float64]) -> NodeFragmentation:
+    amounts = [float(part) for part in by_class]
+    return NodeFragmentation(
+        node=name,
+        idle=idle,
+        lack_gpu=amounts[FragmentClass.LACK_GPU],
+        lack_cpu=amounts[FragmentClass.LACK_CPU],
+        lack_both=amounts[FragmentClass.LACK_BOTH],
+        other_type=amounts[FragmentClass.NO_ACCESS],
+        no_gpu_asked=amounts[FragmentClass.NO_GPU] + amounts[FragmentClass.NO_GPU_LACK_CPU],
+    )
+
+
+def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeDevices) -> str:
+    """For the usual kind of job that loses most, weighted by how usual it is."""
+    worst, task, by_class = 0.0, None, np.zeros(len(FragmentClass))
+    for candidate, popularity in zip(workload.tasks, workload.popularity, strict=True):
+        if not candidate.gpus:
+            continue
+        amounts = (
+            FragmentationMeasure(TargetWorkload((candidate,), (1.0,)), idle).by_class(np.arange(len(idle))).sum(axis=0)
+            / MILLI_PER_GPU
+        )
+        lost = float(amounts.sum() - amounts[FragmentClass.SATISFIED])
+        if lost * popularity > worst and lost >= _MIN_REPORTED:
+            worst, task, by_class = lost * popularity, candidate, amounts
+    if task is None:
+        return ""
+    lost = float(by_class.sum() - by_class[FragmentClass.SATISFIED])
+    why = max(_CAUSES, key=lambda name: float(by_class[name]))
+    return f"{_gpus_text(idle_gpus)} idle, {lost:.3g} of them unusable for the usual {_task_text(task)}: {_CAUSES[why]}"
+
+
+def _task_text(task: TaskDemand) -> str:
+    size = (
+        f"{task.milli_per_gpu / MILLI_PER_GPU:g} of a GPU" if task.milli_per_gpu < MILLI_PER_GPU else f"{task.gpus}-GPU"
+    )
+    cpus = pluralise(task.milli_cpu // _CORE, "CPU")
+    return f"{size} job with {cpus}" if task.milli_per_gpu == MILLI_PER_GPU else f"job of {size} with {cpus}"
+
+
+def _gpus_text(gpus: float) -> str:
+    return pluralise(round(gpus), "GPU") if gpus == round(gpus) else f"{gpus:.1f} GPUs"

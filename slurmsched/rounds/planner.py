@@ -1,0 +1,279 @@
+"""From a decision to a plan: the operations that are needed and no others, least disruptive first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from slurmsched.model import (
+    CheckpointSignal,
+    Decision,
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    Operation,
+    Plan,
+    Reason,
+    ReasonCode,
+    SchedulerState,
+    Snapshot,
+    Verb,
+)
+from slurmsched.model.reasons import format_duration
+from slurmsched.policies.stages import Situation
+from slurmsched.rounds.checkpoints import NEWCOMERS, AwaitedCheckpoint, has_checkpointed
+from slurmsched.rounds.feasibility import FeasibilityCheck, PlannedStart, check_feasible
+from slurmsched.rounds.guards import checkpoint_lead, checkpoint_signal
+from slurmsched.rounds.priorities import nice_operations, weight_operations
+from slurmsched.rounds.release import restore_placement
+from slurmsched.rounds.set_aside import set_aside_operations
+from slurmsched.rounds.specs import equivalent, running_spec, spec_of
+from slurmsched.settings.definition import Mode, Settings
+
+NOTE_PREFIX: Final = "synsched: "
+"""How a note of ours begins; AdminComment that begins otherwise belongs to others and is left alone."""
+
+_MAX_NOTE_LENGTH: Final = 240
+
+
+def note_operations(jobs: Iterable[Job], decision: Decision, waiting: Mapping[JobId, Reason]) -> Iterator[Operation]:
+    """A note for each job whose reason has changed. `waiting` says more about some than the decision does."""
+    for job in jobs:
+        reason = waiting.get(job.id) or _note_reason(job.id, decision)
+        if reason is None or not (not job.admin_comment or job.admin_comment.startswith(NOTE_PREFIX)):
+            continue
+        text = (NOTE_PREFIX + reason.sentence)[:_MAX_NOTE_LENGTH]
+        if text != job.admin_comment:
+            yield Operation(Verb.NOTE, job.id, reason, job.admin_comment, text)
+
+
+def _note_reason(job: JobId, decision: Decision) -> Reason | None:
+    target = decision.targets.get(job)
+    if target is not None:
+        return target.reasons[0] if target.reasons else None
+    return decision.waiting.get(job)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLeads:
+    """The leads of one round. A job that was told in an earlier one, and has had its time, is not told again."""
+
+    snapshot: Snapshot
+    state: SchedulerState
+    settings: Settings
+
+    def signal(self, job: Job) -> CheckpointSignal | None:
+        """The signal to send before the job is requeued; None where there is none, or it has been sent."""
+        return None if has_checkpointed(job, self.snapshot, self.state, self.settings) else checkpoint_signal(job)
+
+    def seconds(self, job: Job) -> int:
+        """Between that signal and the requeue."""
+        return 0 if self.signal(job) is None else checkpoint_lead(job, self.settings.checkpoint)
+
+    def outlasts_round(self, job: Job) -> bool:
+        """Whether it is longer than a round waits for anything."""
+        return self.seconds(job) > self.settings.rounds.settle_timeout
+
+
+def defer_long_leads(check: FeasibilityCheck, leads: CheckpointLeads) -> FeasibilityCheck:
+    """The seating without the starts that have to wait for a long lead: this round only notifies the jobs in their way.
+
+    Nobody else is displaced for such a start yet.
+    """
+    with_long_lead = {job for job in check.requeued if leads.outlasts_round(leads.snapshot.jobs_by_id[job])}
+    if not with_long_lead:
+        return check
+    later = [start for start in check.starts if with_long_lead.intersection(start.gone)]
+    starts = tuple(start for start in check.starts if not with_long_lead.intersection(start.gone))
+    awaited = {job: _awaited_checkpoint(leads, job, later) for job in check.requeued if job in with_long_lead}
+    needed = {job for start in starts for job in start.gone}
+    return replace(
+        check,
+        starts=starts,
+        requeued=tuple(job for job in check.requeued if job in needed),
+        deferred={
+            **check.deferred,
+            **{start.job.id: _deferral_reason(start, awaited, leads.snapshot.time) for start in later},
+        },
+        notified={job: checkpoint.newcomers for job, checkpoint in awaited.items()},
+    )
+
+
+def _awaited_checkpoint(leads: CheckpointLeads, job_id: JobId, later: list[PlannedStart]) -> AwaitedCheckpoint:
+    newcomers = tuple(start.job.id for start in later if job_id in start.gone)
+    return AwaitedCheckpoint(job_id, newcomers, leads.snapshot.time + leads.seconds(leads.snapshot.jobs_by_id[job_id]))
+
+
+def _deferral_reason(start: PlannedStart, awaited: dict[JobId, AwaitedCheckpoint], now: float) -> Reason:
+    """What is said of a job that starts later, or that moves later."""
+    if start.job.state is JobState.RUNNING and start.job.id in awaited:
+        return awaited[start.job.id].keep_reason(now)
+    return max((awaited[job] for job in start.gone if job in awaited), key=lambda own: own.due).wait_reason(now)
+
+
+def enforcement_operations(
+    situation: Situation,
+    decision: Decision,
+    check: FeasibilityCheck,
+    ineligible: Mapping[JobId, Reason],
+    leads: CheckpointLeads,
+) -> tuple[Operation, ...]:
+    """Least disruptive first: holds, starts that need nobody gone, preemptions, the starts they are for."""
+    starting_now = {start.job.id for start in check.starts if not start.gone}
+    jobs = {job.id: situation.snapshot.jobs_by_id.get(job.id, job) for job in situation.jobs}
+    stay = [job for job in jobs.values() if job.id not in starting_now]
+    stay += [
+        situation.snapshot.jobs_by_id[job]
+        for job, why in ineligible.items()
+        if why.code not in (ReasonCode.LIMITS, ReasonCode.STALLED)
+    ]
+    at_once = [start for start in check.starts if not start.gone]
+    later = [start for start in check.starts if start.gone]
+    moved = {start.job.id: start for start in later if start.job.id in start.gone}
+    newcomers = {job: start for start in reversed(later) for job in start.gone}
+    keys = {ranked.job: ranked.key for ranked in decision.order}
+    ended = {job: why for job, why in decision.waiting.items() if why.code is ReasonCode.SLICE_ENDED}
+    return (
+        *_hold_operations(stay),
+        *(operation for start in at_once for operation in start_operations(start)),
+        *(
+            operation
+            for job, others in check.notified.items()
+            for operation in _notify_operations(jobs[job], leads, {NEWCOMERS: ",".join(others)})
+        ),
+        *(
+            operation
+            for job in check.requeued
+            for operation in _requeue_operations(
+                situation, jobs[job], ended.get(job) or _requeue_reason(job, moved, newcomers, keys), leads
+            )
+        ),
+        *(operation for start in later for operation in start_operations(start)),
+    )
+
+
+def hold_operation(job: Job) -> Operation:
+    """Hold a waiting job, so that Slurm starts it only when it is told to."""
+    return Operation(Verb.HOLD, job.id, Reason(ReasonCode.TAKE_OVER), Hold.NONE.value, Hold.ADMIN.value)
+
+
+def start_operations(start: PlannedStart) -> Iterator[Operation]:
+    """Give the job its shape, where another stands, and release it.
+
+    It is released even if nothing holds it: that clears a begin time, and the start is then watched until it happens.
+    """
+    job, target = start.job, start.target
+    reason = Reason(
+        ReasonCode.START,
+        {"nodes": ",".join(start.spec.nodes), "gpus": start.spec.gpus, "cpus": target.resources.cpus},
+    )
+    moves = job.id in start.gone
+    current = spec_of(job.current_request)
+    if not equivalent(current, start.spec):
+        why = target.reasons[0] if target.reasons else reason
+        yield Operation(Verb.UPDATE, job.id, why, current, start.spec, gone=(job.id,) if moves else ())
+    hold = Hold.REQUEUED if moves else Hold.ADMIN if start.gone and job.hold is Hold.NONE else job.hold
+    yield Operation(Verb.RELEASE, job.id, reason, hold.value, Hold.NONE.value, gone=start.gone)
+
+
+def _hold_operations(waiting: Iterable[Job]) -> Iterator[Operation]:
+    """Jobs that Slurm stops by a limit are left out: held, they would no longer show that it does."""
+    return (hold_operation(job) for job in waiting if job.state is JobState.PENDING and job.hold is Hold.NONE)
+
+
+def _requeue_operations(situation: Situation, job: Job, why: Reason, leads: CheckpointLeads) -> Iterator[Operation]:
+    """The checkpoint signal, where the job has one, and the requeue; its `before` is what it ran on."""
+    yield from _notify_operations(job, leads, {})
+    lease = running_spec(job, situation.snapshot.nodes_by_name)
+    yield Operation(Verb.REQUEUE, job.id, why, lease, Hold.REQUEUED.value, lead=leads.seconds(job))
+
+
+def _notify_operations(job: Job, leads: CheckpointLeads, details: Mapping[str, str]) -> Iterator[Operation]:
+    """The checkpoint signal; none for a job that named none, or that was told in an earlier round."""
+    signal = leads.signal(job)
+    if signal is not None:
+        why = Reason(ReasonCode.PREPARE, {"lead": format_duration(leads.seconds(job)), **details})
+        yield Operation(Verb.NOTIFY, job.id, why, after=signal.value)
+
+
+def _requeue_reason(
+    job: JobId, moved: Mapping[JobId, PlannedStart], newcomers: Mapping[JobId, PlannedStart], keys: Mapping[JobId, str]
+) -> Reason:
+    if job in moved:
+        reasons = moved[job].target.reasons
+        return reasons[0] if reasons else Reason(ReasonCode.START, {"nodes": ",".join(moved[job].spec.nodes)})
+    newcomer = newcomers[job].job.id
+    keys_compared = [keys[other] for other in (newcomer, job) if keys.get(other)]
+    return Reason(
+        ReasonCode.NEWCOMER_FIRST,
+        {"newcomer": f"job {newcomer}", "why": " against ".join(keys_compared) or "it is first"},
+    )
+
+
+class Permissions(Protocol):
+    """What the acting identity may do (`backends.Identity` is one)."""
+
+    def may(self, verb: Verb) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFragment:
+    """A configuration file: what it holds now (None: there is none) and what the settings make of it."""
+
+    path: str
+    current: str | None
+    rendered: str
+
+
+def make_plan(
+    situation: Situation,
+    decision: Decision,
+    state: SchedulerState,
+    settings: Settings,
+    identity: Permissions,
+    *,
+    mode: Mode,
+    ineligible: Mapping[JobId, Reason] | None = None,
+    config_fragments: Sequence[ConfigFragment] = (),
+) -> Plan:
+    """What this mode does to follow the decision, least disruptive first; empty where everything stands already.
+
+    `stopped` are the managed jobs that could not start now and are not in the situation. In OBSERVE the plan is the
+    one of ENFORCE: it is shown, not run. Operations that `identity` may not do are in it, marked.
+    """
+    ineligible = ineligible or {}
+    managed = [situation.snapshot.jobs_by_id[job] for job in (*(job.id for job in situation.jobs), *ineligible)]
+    operations: list[Operation] = []
+    deferred: Mapping[JobId, Reason] = {}
+    if mode in (Mode.OBSERVE, Mode.ENFORCE):
+        leads = CheckpointLeads(situation.snapshot, state, settings)
+        check = defer_long_leads(check_feasible(situation, decision), leads)
+        deferred = check.deferred
+        operations += enforcement_operations(situation, decision, check, ineligible, leads)
+        waits = any(job.state is JobState.PENDING for job in situation.jobs)
+        waits = waits or any(why.code is ReasonCode.AWAITS_CHECKPOINT for why in ineligible.values())
+        operations += set_aside_operations(situation.snapshot, state, settings.manage, managed_jobs_wait=waits)
+    if mode is Mode.PRIORITIZE:
+        operations += _restore_placements(managed, state)
+        operations += nice_operations(situation.snapshot, decision, state, settings.policy.order)
+    if settings.nodes.admin_comment:
+        operations += note_operations(managed, decision, {**ineligible, **deferred})
+    if mode is not Mode.ADVISE:
+        operations += weight_operations(situation.snapshot) if settings.nodes.weights else ()
+        operations += _configure_operations(config_fragments)
+    return Plan(tuple(replace(op, permitted=identity.may(op.verb)) for op in operations), deferred)
+
+
+def _restore_placements(managed: Iterable[Job], state: SchedulerState) -> Iterable[Operation]:
+    """Where Slurm places, nothing stays held or pinned from a time when we did."""
+    return (op for job in managed if job.state is JobState.PENDING for op in restore_placement(job, state))
+
+
+def _configure_operations(fragments: Iterable[ConfigFragment]) -> Iterable[Operation]:
+    return (
+        Operation(Verb.CONFIGURE, fragment.path, Reason(ReasonCode.RENDER), fragment.current, fragment.rendered)
+        for fragment in fragments
+        if fragment.current != fragment.rendered
+    )

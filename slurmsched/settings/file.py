@@ -1,0 +1,185 @@
+"""The settings in force: SYNSCHED_CONF, else /etc/synsched/synsched.toml, else the defaults.
+
+The settings for people: their values with where each comes from, and the words for file and reference page.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from slurmsched.model import SynschedError
+from slurmsched.settings.constraints import violated_constraint
+from slurmsched.settings.definition import Settings
+from slurmsched.settings.schema import (
+    InvalidValueError,
+    Setting,
+    SettingsSection,
+    SettingValue,
+    expected_format,
+    parse_value,
+    sections,
+    to_toml,
+)
+
+SETTINGS_VARIABLE: Final = "SYNSCHED_CONF"
+DEFAULT_FILE: Final = Path("/etc/synsched/synsched.toml")
+_MAX_SHOWN: Final = 40
+
+
+class SettingsError(SynschedError):
+    """The file has a mistake; the message names file and key and says what to write."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings and where they come from: `file` None means that all are defaults, `given` the names set in it."""
+
+    settings: Settings
+    file: Path | None = None
+    given: frozenset[str] = field(default=frozenset())
+
+
+def settings_file(environ: Mapping[str, str] = os.environ, default: Path = DEFAULT_FILE) -> Path | None:
+    """The file that counts, None where there is none. One that SYNSCHED_CONF names counts even if it is missing."""
+    if named := environ.get(SETTINGS_VARIABLE):
+        return Path(named)
+    return default if default.exists() else None
+
+
+def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The settings in force. Raises SettingsError."""
+    return load_settings_file(settings_file(environ)).settings
+
+
+def load_settings_file(file: Path | None) -> LoadedSettings:
+    """The settings of one file; defaults where it says nothing, or where there is no file. Raises SettingsError."""
+    if file is None:
+        return LoadedSettings(Settings())
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read: {error.strerror or error}; see {SETTINGS_VARIABLE}") from error
+    except ValueError as error:  # TOML's and UTF-8's mistakes
+        raise SettingsError(f"{file}: is not TOML: {error}") from error
+    try:
+        return _from_tables(tables, file)
+    except _InvalidSettingError as error:
+        raise SettingsError(f"{file}: {error}") from error
+
+
+class _InvalidSettingError(Exception):
+    """What is wrong, without the file's name."""
+
+
+def _from_tables(tables: Mapping[str, object], file: Path) -> LoadedSettings:
+    known = {section.name: section for section in sections()}
+    settings, given = Settings(), set[str]()
+    for name, table in tables.items():
+        if name not in known:
+            raise _InvalidSettingError(_unknown_section(name, known))
+        if not isinstance(table, dict):
+            raise _InvalidSettingError(f"{name} is a section: write [{name}] on a line of its own")
+        values = _values(known[name], table)
+        settings = replace(settings, **{name: replace(getattr(settings, name), **values)})
+        given |= {f"{name}.{key}" for key in values}
+    if problem := violated_constraint(settings):
+        raise _InvalidSettingError(problem)
+    return LoadedSettings(settings, file, frozenset(given))
+
+
+def _values(section: SettingsSection, table: Mapping[str, object]) -> dict[str, SettingValue]:
+    entries = {entry.key: entry for entry in section.settings}
+    values = {}
+    for key, raw in table.items():
+        if key not in entries:
+            raise _InvalidSettingError(_unknown_key(section, key))
+        try:
+            values[key] = parse_value(entries[key], raw)
+        except InvalidValueError:
+            raise _InvalidSettingError(_invalid_value(entries[key], raw)) from None
+    return values
+
+
+def _invalid_value(entry: Setting, raw: object) -> str:
+    shown = repr(raw) if len(repr(raw)) <= _MAX_SHOWN else repr(raw)[:_MAX_SHOWN] + "..."
+    example = f"{entry.key} = {to_toml(entry, entry.default)}"
+    return f"{entry.name} is {shown}: expected {expected_format(entry)}, for example {example}"
+
+
+def _unknown_section(name: str, known: Mapping[str, SettingsSection]) -> str:
+    sections_with_key = [
+        section.name for section in known.values() if name in {entry.key for entry in section.settings}
+    ]
+    if sections_with_key:
+        return f"{name} stands outside its section: it belongs under [{sections_with_key[0]}]"
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"unknown section [{name}]" + (f": did you mean [{near[0]}]?" if near else f": known are {', '.join(known)}")
+
+
+def _unknown_key(section: SettingsSection, key: str) -> str:
+    known = [entry.key for entry in section.settings]
+    if near := get_close_matches(key, known, n=1, cutoff=0.5):
+        return f"unknown setting {section.name}.{key}: did you mean {near[0]}?"
+    names = {entry.name for other in sections() for entry in other.settings}
+    if elsewhere := sorted(name for name in names if name.endswith(f".{key}")):
+        return f"unknown setting {section.name}.{key}: did you mean {elsewhere[0]}?"
+    return f"unknown setting {section.name}.{key}: known here are {', '.join(known)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting: `value` and `default` as TOML, `form` what may be written, `origin` a file or `default`."""
+
+    name: str
+    key: str
+    value: str
+    default: str
+    origin: str
+    form: str
+    doc: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsTable:
+    """A section with its rows."""
+
+    name: str
+    doc: str
+    rows: tuple[SettingRow, ...]
+
+
+def settings_tables(loaded: LoadedSettings | None = None) -> tuple[SettingsTable, ...]:
+    """Every section with every setting; without `loaded` as they are shipped."""
+    loaded = loaded or LoadedSettings(Settings())
+    return tuple(
+        SettingsTable(section.name, section.doc, tuple(_setting_row(entry, loaded) for entry in section.settings))
+        for section in sections()
+    )
+
+
+def setting_rows(loaded: LoadedSettings | None = None) -> tuple[SettingRow, ...]:
+    """Every setting, in the order of the file."""
+    return tuple(row for table in settings_tables(loaded) for row in table.rows)
+
+
+def _setting_row(entry: Setting, loaded: LoadedSettings) -> SettingRow:
+    value = getattr(getattr(loaded.settings, entry.section), entry.key)
+    return SettingRow(
+        name=entry.name,
+        key=entry.key,
+        value=to_toml(entry, value),
+        default=to_toml(entry, entry.default),
+        origin=str(loaded.file) if entry.name in loaded.given else "default",
+        form=expected_format(entry),
+        doc=entry.doc,
+        choices=entry.choices,
+    )

@@ -1,0 +1,150 @@
+"""What a round leaves for the next one, kept in memory: the store's part without a database.
+
+A simulation asks nothing of the past but what decides the future, so there are no rows and no history; a test holds it
+against the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurmsched.model import (
+    Hold,
+    JobId,
+    JobState,
+    NotifiedJob,
+    Operation,
+    Outcome,
+    ReasonCode,
+    Request,
+    Result,
+    SchedulerState,
+    Snapshot,
+    Verb,
+)
+from slurmsched.rounds.checkpoints import NEWCOMERS
+from slurmsched.rounds.release import held_by_us
+from slurmsched.store.journal import JournalEntry
+from slurmsched.store.service import DAY
+from slurmsched.store.state import RETRY_AFTER
+
+_EMPTY_STATE = SchedulerState()
+_WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+@dataclass(slots=True)
+class _JobState:
+    """What is remembered of a job: its own request, and what of it is ours."""
+
+    original_request: Request
+    held: bool = False
+    updated: bool = False
+
+
+@dataclass(slots=True)
+class InMemoryStateStore:
+    """The journal that the applier writes to, and the memory that rounds are given."""
+
+    policy_state: Mapping[str, object] = field(default_factory=dict)
+    _known: dict[JobId, _JobState] = field(default_factory=dict)
+    _runs: defaultdict[JobId, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
+    _moves: defaultdict[JobId, list[float]] = field(default_factory=lambda: defaultdict(list))
+    _stalled: dict[JobId, tuple[float, str]] = field(default_factory=dict)
+    _released: dict[JobId, float] = field(default_factory=dict)
+    _notified: dict[JobId, NotifiedJob] = field(default_factory=dict)
+    _last_entry: int = 0
+
+    def load_state(self, snapshot: Snapshot) -> SchedulerState:
+        """What earlier rounds left for the jobs in the snapshot, which has been sighted."""
+        known = {job: known for job, known in self._known.items() if job in snapshot.jobs_by_id}
+        return SchedulerState(
+            original_requests={job: own.original_request for job, own in known.items() if own.updated},
+            held=frozenset(job for job, own in known.items() if own.held),
+            service={job: sum(self._runs[job].values()) for job in known if job in self._runs},
+            moves={
+                job: times
+                for job in known
+                if job in self._moves and (times := tuple(at for at in self._moves[job] if at > snapshot.time - DAY))
+            },
+            stalled={job: reason for job, (at, reason) in self._stalled.items() if at > snapshot.time - RETRY_AFTER},
+            policy_state=self.policy_state,
+            notified={
+                job: notice
+                for job, notice in self._notified.items()
+                if (seen := snapshot.jobs_by_id.get(job)) is not None
+                and seen.state is JobState.RUNNING
+                and (seen.start_time or 0.0) <= notice.at
+            },
+        )
+
+    def record_poll(self, snapshot: Snapshot) -> None:
+        """Bring jobs and accounts up to a poll; all jobs are managed. What has left the snapshot is forgotten."""
+        for job in snapshot.jobs:
+            waits = job.state is JobState.PENDING
+            known = self._known.setdefault(job.id, _JobState(job.current_request))
+            if waits:
+                known.held = job.hold is not Hold.NONE and (known.held or held_by_us(job, _EMPTY_STATE))
+                if not known.updated:
+                    known.original_request = job.current_request
+            elif job.state in _WITH_RESOURCES:
+                known.held = known.held and job.state is JobState.COMPLETING
+                if job.start_time is not None:
+                    self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
+        for gone in self._known.keys() - snapshot.jobs_by_id.keys():
+            for table in (self._known, self._runs, self._moves, self._stalled, self._released, self._notified):
+                table.pop(gone, None)
+
+    def paused(self) -> None:
+        """Nobody pauses a simulation."""
+
+    def record_intents(
+        self, round_id: int, numbered: Iterable[tuple[int, Operation]], _at: float
+    ) -> tuple[JournalEntry, ...]:
+        """These are about to be done: what they would make ours is ours."""
+        entries = tuple(JournalEntry(self._next_entry(), round_id, index, operation) for index, operation in numbered)
+        for operation in (entry.operation for entry in entries):
+            known = self._known.get(operation.subject)
+            if known is not None:
+                known.held = known.held or operation.verb in (Verb.HOLD, Verb.REQUEUE)
+                known.updated = known.updated or operation.verb is Verb.UPDATE
+        return entries
+
+    def record_skipped(
+        self, round_id: int, numbered: Iterable[tuple[int, Operation]], became: Result, detail: str, at: float
+    ) -> None:
+        """What is not done leaves no trace."""
+
+    def record_outcomes(self, became: Sequence[tuple[JournalEntry, Outcome]], at: float) -> None:
+        """What the cluster showed of each: what is no longer ours is not."""
+        for _, outcome in became:
+            operation, done = outcome.operation, outcome.result is Result.DONE
+            if operation.verb is Verb.REQUEUE and done:
+                self._moves[operation.subject].append(at)
+                self._notified.pop(operation.subject, None)
+            if operation.verb is Verb.NOTIFY and done:
+                self._notified.pop(operation.subject, None)
+                if newcomers := str(operation.reason.details.get(NEWCOMERS, "")):
+                    self._notified[operation.subject] = NotifiedJob(at, tuple(newcomers.split(",")))
+            if operation.verb is Verb.RELEASE and done:
+                self._released[operation.subject] = at
+            known = self._known.get(operation.subject)
+            if known is None:
+                continue
+            if operation.verb in (Verb.HOLD, Verb.REQUEUE):
+                known.held = known.held and done
+            elif operation.verb is Verb.RELEASE and done:
+                known.held = False
+            elif operation.verb is Verb.UPDATE and done and operation.reason.code is ReasonCode.GIVE_BACK:
+                known.updated = False
+
+    def mark_undone(self, entry: JournalEntry, detail: str) -> None:
+        """A start that did not happen was taken back: its job is not tried again for a while."""
+        if entry.operation.verb is Verb.RELEASE:
+            subject = entry.operation.subject
+            self._stalled[subject] = (self._released[subject], detail)
+
+    def _next_entry(self) -> int:
+        self._last_entry += 1
+        return self._last_entry

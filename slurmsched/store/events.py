@@ -1,0 +1,75 @@
+"""What happened to a job, for `synsched history`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slurmsched.model import JobId, Outcome, Result, Verb
+from slurmsched.store.database import Database
+
+
+class JobEventKind(StrEnum):
+    """The kinds of things that happen to a job."""
+
+    SEEN = "seen"
+    STARTED = "started"
+    MOVED = "moved"
+    DISPLACED = "displaced"
+    UPDATED = "reshaped"
+    RELEASED = "released"
+    ENDED = "ended"
+    REFUSED = "refused"
+    HINT = "hint"
+    UNDONE = "undone"
+    DEVICE = "device"
+    OVERRULED = "overruled"
+    """Somebody else lifted our hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One thing at one time (unix seconds); `code` is the machine reason where a decision stood behind it."""
+
+    at: float
+    job: JobId
+    kind: JobEventKind
+    sentence: str
+    code: str = ""
+
+
+def record_events(database: Database, round_id: int | None, events: Iterable[JobEvent]) -> None:
+    """Keep these."""
+    database.write_many(
+        "INSERT INTO events (at, round, job, kind, code, sentence) VALUES (?, ?, ?, ?, ?, ?)",
+        [(event.at, round_id, event.job, event.kind.value, event.code, event.sentence) for event in events],
+    )
+
+
+def events_of_outcomes(outcomes: Iterable[Outcome], targets: Iterable[JobId], at: float) -> tuple[JobEvent, ...]:
+    """What operations did to jobs. A job that is displaced and has a target in the same round is moved."""
+    allocated = frozenset(targets)
+    return tuple(event for outcome in outcomes if (event := _event(outcome, allocated, at)) is not None)
+
+
+def _event(outcome: Outcome, allocated: frozenset[JobId], at: float) -> JobEvent | None:
+    operation, job = outcome.operation, outcome.operation.subject
+    sentence, code = operation.reason.sentence, operation.reason.code.value
+    match outcome.result, operation.verb:
+        case _, Verb.WEIGH | Verb.CONFIGURE:
+            return None
+        case Result.DONE, Verb.REQUEUE:
+            return JobEvent(at, job, JobEventKind.MOVED if job in allocated else JobEventKind.DISPLACED, sentence, code)
+        case Result.DONE, (Verb.UPDATE | Verb.RELEASE) as verb:
+            return JobEvent(
+                at, job, JobEventKind.UPDATED if verb is Verb.UPDATE else JobEventKind.RELEASED, sentence, code
+            )
+        case ((Result.REFUSED | Result.FAILED), verb):
+            return JobEvent(
+                at, job, JobEventKind.REFUSED, f"{verb.value} was {outcome.result.value}: {outcome.detail}", code
+            )
+        case Result.UNDONE, verb:
+            return JobEvent(at, job, JobEventKind.UNDONE, f"{verb.value} taken back: {sentence}", code)
+        case _:
+            return None

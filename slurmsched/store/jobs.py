@@ -1,0 +1,310 @@
+"""Rows of jobs in which a value is not what it should be, because of a bad disk or a hand: each value mended by itself.
+
+A job's row says what of it is ours, so it cannot be left out as others are: its hold would be nobody's.
+
+What each poll shows of the jobs we know: first sight, their own request, their state, and that they are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    Request,
+    SchedulerState,
+    Snapshot,
+    SynschedError,
+    decode,
+    encode,
+)
+from slurmsched.rounds.release import held_by_owner, held_by_us
+from slurmsched.rounds.specs import equivalent, spec_of
+from slurmsched.store.database import Database
+from slurmsched.store.events import JobEvent, JobEventKind
+from slurmsched.store.rows import DatabaseRow, boolean, decoded_value, integer, number, optional_number, text
+
+
+def repaired_rows(database: Database, condition: str, parameters: Sequence[Any], at: float) -> list[dict[str, Any]]:
+    """The rows of `jobs` that meet the condition `where`, each value as it should be, in the database too.
+
+    What cannot be read becomes what does least harm: a claim counts as ours, so that it is given back; a time is `at`;
+    where the original request is lost, what stands in Slurm counts as such. A row without a job's number is left out.
+    Both are told of. Raises StoreError.
+    """
+    rows = []
+    for row in database.rows(f"SELECT rowid AS row, * FROM jobs WHERE {condition}", parameters):  # noqa: S608 our own words
+        number_of_row = row.pop("row")
+        wrong = dict(_invalid_values(row))
+        if "id" in wrong:
+            database.unreadable_rows.add("jobs", number_of_row, wrong["id"])
+            continue
+        if wrong:
+            changes = _replacements(wrong, at)
+            names = ", ".join(f"{column} = :{column}" for column in changes)
+            database.write(f"UPDATE jobs SET {names} WHERE rowid = :row", {**changes, "row": number_of_row})  # noqa: S608 our own columns
+            database.unreadable_rows.add("jobs", row["id"], next(iter(wrong.values())))
+            row.update(changes)
+        rows.append(row)
+    return rows
+
+
+def _invalid_values(row: DatabaseRow) -> Iterator[tuple[str, Exception]]:
+    for column, check in _COLUMN_CHECKS.items():
+        try:
+            check(row, column)
+        except (ValueError, SynschedError) as error:
+            yield column, error
+
+
+def _replacements(invalid: dict[str, Exception], at: float) -> dict[str, Any]:
+    changes = {column: at if column in _TIME_COLUMNS else _SAFE_VALUES[column] for column in invalid}
+    if "owner" in invalid:
+        changes["state"] = JobState.PENDING.value  # an ended row of another owner would be of an older job
+    if "original" in invalid:
+        changes["reshaped"] = 0
+    return changes
+
+
+def _state(row: DatabaseRow, column: str) -> JobState:
+    return JobState(text(row, column))
+
+
+def _request(row: DatabaseRow, column: str) -> Request:
+    return decoded_value(Request, row, column)
+
+
+_COLUMN_CHECKS: Final[dict[str, Callable[[DatabaseRow, str], object]]] = {
+    "id": text,
+    "owner": text,
+    "name": text,
+    "first_seen": number,
+    "last_seen": number,
+    "state": _state,
+    "original": _request,
+    "original_nice": integer,
+    "held_by_us": boolean,
+    "reshaped": boolean,
+    "boosted": boolean,
+    "submitted": optional_number,
+}
+_TIME_COLUMNS: Final = ("first_seen", "last_seen")
+_SAFE_VALUES: Final[dict[str, object]] = {
+    "owner": "",
+    "name": "",
+    "state": JobState.PENDING.value,
+    "original": encode(Request()),
+    "original_nice": 0,
+    "held_by_us": 1,
+    "reshaped": 1,
+    "boosted": 1,
+    "submitted": None,
+}
+
+
+_EMPTY_STATE: Final = SchedulerState()
+_FINISHED: Final = JobState.FINISHED.value
+_ACTIVE: Final = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+
+_INSERT: Final = (
+    "INSERT INTO jobs"
+    " (id, owner, name, first_seen, last_seen, state, original, original_nice, held_by_us, summary, submitted)"
+    " VALUES (:id, :owner, :name, :at, :at, :state, :original, :nice, :held, :summary, :submitted)"
+)
+_UPDATE: Final = (
+    "UPDATE jobs SET owner = :owner, last_seen = :at, state = :state, name = :name, summary = :summary,"
+    " submitted = MIN(COALESCE(submitted, :submitted), :submitted),"
+    " held_by_us = CASE WHEN :unheld THEN 0 ELSE MAX(held_by_us, :held) END,"
+    " reshaped = reshaped AND NOT :as_submitted,"
+    " original = CASE WHEN reshaped OR NOT :waits THEN original ELSE :original END,"
+    " boosted = boosted AND original_nice != :nice,"
+    " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
+    " WHERE id = :id"
+)
+_CLEAR_MARKS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
+_DAY: Final = 86400.0
+_INTEGER_LIMIT: Final = 1 << 63
+_FORGET: Final = (
+    "DELETE FROM jobs WHERE id = ?",
+    "DELETE FROM service WHERE job = ?",
+    "DELETE FROM reported WHERE job = ?",
+    "DELETE FROM rates WHERE job = ?",
+)
+
+
+def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> tuple[JobEvent, ...]:
+    """Bring the `jobs` table up to the snapshot; what changed for whom.
+
+    A managed job that is new gets its row with what it asks for now. While it waits and we have not reshaped it, its
+    own request follows what its owner makes of it; from then on the stored one stands. A job that is set aside stays as
+    it was. One that Slurm knows no more has ended; what is ours of it ends a day later: one wrong look loses no hold.
+    """
+    with database.transaction():
+        known = _known_rows(database, snapshot, managed)
+        arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
+        again = [job for job in snapshot.jobs if job.id in known]
+        new = [
+            job for job in snapshot.jobs if job.id not in known and (job.id in managed or _has_array_hold(job, arrays))
+        ]
+        gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _FINISHED]
+        unread = [job for job in known if job not in snapshot.jobs_by_id and not snapshot.is_gone(job)]
+        over = [job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY]
+        lifted = [job.id for job in again if _hold_was_lifted(database, known[job.id], job)]
+        database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
+        database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in again])
+        database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
+        database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
+        database.write_many(_CLEAR_MARKS, [(job,) for job in over])
+    return (
+        *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, "somebody else lifted our hold") for job in lifted),
+        *(event for job in again for event in _state_change_events(known[job.id], job, snapshot.time)),
+        *(event for job in new for event in _first_seen_events(job, snapshot.time)),
+        *(JobEvent(snapshot.time, job, JobEventKind.ENDED, "left the queue") for job in gone),
+    )
+
+
+def unstorable_jobs(
+    database: Database, snapshot: Snapshot, managed: Collection[JobId], describe: Callable[[Exception], str]
+) -> dict[JobId, str]:
+    """The jobs that cannot be written down, or whose row cannot be read, with the reason; `say` puts an error in words.
+
+    Asked only once `sight` has failed. Raises StoreError.
+    """
+    with database.transaction():
+        known = _known_rows(database, snapshot, managed)
+    failed: dict[JobId, str] = {}
+    for job in snapshot.jobs:
+        row = known.get(job.id)
+        try:
+            _check_storable(_job_columns(job, snapshot.time, (), row))
+            if row is not None:
+                list(_state_change_events(row, job, snapshot.time))
+        except Exception as error:  # whatever it is, it is this job's alone
+            failed[job.id] = f"what is known of it cannot be read or written ({describe(error)})"
+    return failed
+
+
+def _check_storable(row: Mapping[str, Any]) -> None:
+    """Raises UnicodeEncodeError, OverflowError for what SQLite cannot hold."""
+    for value in row.values():
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
+            raise OverflowError("a number beyond 64 bits")
+
+
+def _known_rows(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
+    """The rows of all jobs that live, of ended ones of which something is still ours, and of managed ones that had
+    ended and are here all the same. Those whose number belongs to another job now are forgotten.
+    """
+    rows = repaired_rows(database, "state != 'finished' OR held_by_us OR reshaped OR boosted", (), snapshot.time)
+    known = {row["id"]: row for row in rows}
+    for job_id in managed:
+        if job_id not in known and job_id in snapshot.jobs_by_id:
+            known.update((job_id, row) for row in repaired_rows(database, "id = ?", (job_id,), snapshot.time))
+    others = [
+        job
+        for job, row in known.items()
+        if job in snapshot.jobs_by_id and _is_of_older_job(row, snapshot.jobs_by_id[job])
+    ]
+    for job in others:
+        _forget(database, job)
+        del known[job]
+    return known
+
+
+def _is_of_older_job(row: Mapping[str, Any], job: Job) -> bool:
+    """Whether the row is of an older job with the same number.
+
+    Only one that had ended can be, and of the same owner only one that never ran before: a requeue renews the time of
+    submission too.
+    """
+    later = job.submit_time > row["last_seen"] and job.restarts == 0
+    return row["state"] == _FINISHED and bool(row["owner"] != job.user or later)
+
+
+def _forget(database: Database, job: JobId) -> None:
+    for statement in _FORGET:
+        database.write(statement, (job,))
+
+
+def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
+    return bool(row["reshaped"]) and equivalent(spec_of(decode(Request, row["original"])), spec_of(job.current_request))
+
+
+def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+    """Whether a job that waited under our hold has none any more, or has run, though we did nothing to it since."""
+    ran = job.state in _ACTIVE or job.state is JobState.COMPLETING
+    lifted = ran or (job.state is JobState.PENDING and job.hold is Hold.NONE)
+    if not (row["held_by_us"] and row["state"] == JobState.PENDING.value and lifted):
+        return False
+    query = "SELECT 1 FROM operations WHERE subject = ? AND intended >= ? LIMIT 1"
+    return not database.rows(query, (job.id, row["last_seen"]))
+
+
+def _has_array_hold(job: Job, arrays: Collection[JobId]) -> bool:
+    """Whether a waiting task is under the hold that we set on its whole array while that could not be read."""
+    return job.array_job in arrays and job.state is JobState.PENDING and job.hold is Hold.ADMIN
+
+
+def _job_columns(
+    job: Job, at: float, arrays: Collection[JobId], row: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    waits = job.state is JobState.PENDING
+    return {
+        "waits": waits,
+        "as_submitted": row is not None and _matches_original(job, row),
+        "id": job.id,
+        "owner": job.user,
+        "name": job.name,
+        "at": at,
+        "state": job.state.value,
+        "original": encode(job.current_request),
+        "nice": job.nice,
+        "submitted": job.submit_time,
+        "held": waits and (held_by_us(job, _EMPTY_STATE) or _has_array_hold(job, arrays)),
+        "unheld": (waits and (job.hold is Hold.NONE or held_by_owner(job))) or job.state in _ACTIVE,
+        "summary": encode(_summary(job)),
+    }
+
+
+def _summary(job: Job) -> dict[str, object]:
+    """What people are shown of a job without asking Slurm."""
+    return {
+        "user": job.user,
+        "account": job.account,
+        "partition": ",".join(job.partitions),
+        "gpus": job.gpus,
+        "gpu_type": ",".join(sorted({share.gpu_type for share in job.allocations}))
+        or job.original_request.gpu_type
+        or "",
+        "cpus": job.allocated.cpus or job.original_request.cpus,
+        "memory": job.allocated.memory or job.original_request.memory * job.original_request.nodes,
+        "nodes": job.nodes,
+        "hints": job.hints,
+        "problems": job.hints.problems,
+    }
+
+
+def _first_seen_events(job: Job, at: float) -> Iterator[JobEvent]:
+    yield JobEvent(at, job.id, JobEventKind.SEEN, f"first seen, {job.state.value}")
+    yield from _hint_problem_events(job, at)
+
+
+def _hint_problem_events(job: Job, at: float) -> Iterator[JobEvent]:
+    for problem in job.hints.problems:
+        yield JobEvent(at, job.id, JobEventKind.HINT, problem)
+
+
+def _state_change_events(row: Mapping[str, Any], job: Job, at: float) -> Iterator[JobEvent]:
+    before = JobState(row["state"])
+    if job.state is JobState.RUNNING and before is not JobState.RUNNING:
+        yield JobEvent(
+            at, job.id, JobEventKind.STARTED, f"runs on {','.join(job.nodes) or 'its nodes'} with {job.gpus} GPUs"
+        )
+    if job.state is JobState.FINISHED and before is not JobState.FINISHED:
+        yield JobEvent(at, job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")

@@ -1,0 +1,327 @@
+"""What the daemon publishes of its database, for those who may not read the database itself.
+
+A document holds the same tables as the database, as far as people are shown them, as JSON:
+
+    {"version": 1, "at": UNIX_TIME, "hidden": ["jobs", ...], "tables": {"jobs": [{"id": "12", ...}, ...], ...}}
+
+Columns are named here one by one, so that a new one is private until somebody decides otherwise. Recordings, which hold
+the comments of all jobs, are never among them. `hidden` is what PrivateData of slurm.conf withheld from the document's
+reader. There are two documents: CURRENT is what each `status` reads; `explain` and `history` read HISTORY over it.
+
+Where published documents lie, and how people read them: from files, and from sockets where something is private.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from slurmsched.model import SynschedError
+from slurmsched.package_data import package_data
+from slurmsched.settings.definition import StorageSettings
+from slurmsched.store.read_only import ReadOnlyStore
+
+VERSION: Final = 1
+
+DocumentRow = Mapping[str, Any]
+"""A row as SQLite gives it and JSON takes it: values are texts, numbers or None."""
+Tables = Mapping[str, Sequence[DocumentRow]]
+
+
+class ExportError(SynschedError):
+    """A published document cannot be written or read."""
+
+
+class DocumentKind(StrEnum):
+    """A document, by the name of its file."""
+
+    CURRENT = "current"
+    HISTORY = "history"
+
+
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "rounds": (
+        *("id", "started", "finished", "mode", "system", "ordering", "nodes", "jobs", "managed", "running", "waiting"),
+        *("observe_s", "decide_s", "plan_s", "apply_s", "reads", "writes", "error", "overview"),
+    ),
+    "jobs": (
+        *("id", "owner", "name", "first_seen", "last_seen", "state", "original", "held_by_us", "reshaped", "boosted"),
+        *("rank", "rank_key", "reason", "sentence", "target", "summary"),
+    ),
+    "set_aside": ("job", "owner", "partition", "reason", "since", "mark"),
+    "switches": ("name", "value", "set_by", "at"),
+    "policy_state": ("system", "state"),
+    "events": ("id", "at", "round", "job", "kind", "code", "sentence"),
+    "operations": (
+        *("id", "round", "position", "verb", "subject", "reason", "sentence", "undo", "result", "commands", "detail"),
+        *("intended", "finished"),
+    ),
+    "service": ("job", "run_started", "gpu_seconds"),
+    "rates": (
+        *("job", "gpu_type", "gpus", "nodes", "cpus", "memory", "fair_cpus", "fair_memory", "steps", "seconds", "at"),
+    ),
+}
+_TICKET_POLICY: Final = "gandiva-fair"
+"""The system of whose memory people are shown something (`status --shares`), and what of it."""
+_TICKET_KEYS: Final = ("time", "users", "trades")
+_PUBLISHED_ROUNDS: Final = (
+    "id IN (SELECT max(id) FROM rounds WHERE mode != 'release') OR id IN (SELECT max(id) FROM rounds"
+    " WHERE mode != 'release' AND finished IS NOT NULL AND error = '')"
+    " OR id IN (SELECT max(id) FROM rounds WHERE overview IS NOT NULL)"
+)
+_LAST_DEVICES: Final = (
+    "kind = 'device' AND round = (SELECT max(id) FROM rounds"
+    " WHERE mode != 'release' AND finished IS NOT NULL AND error = '')"
+)
+_EXPLANATION_COLUMN: Final = "reason"
+"""The larger half of a job's row, which no `status` shows."""
+_QUERY_BATCH: Final = 500
+"""Jobs asked for in one query."""
+_MAX_ENDED_JOBS: Final = 2000
+"""Jobs that have ended and are published still, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One of the two, as somebody may read it; `at` in unix seconds."""
+
+    at: float
+    tables: Tables
+    hidden: frozenset[str] = frozenset()
+
+    def to_json(self) -> bytes:
+        """The JSON, in ASCII."""
+        content = {"version": VERSION, "at": self.at, "hidden": sorted(self.hidden), "tables": self.tables}
+        return json.dumps(content, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def from_json(cls, data: bytes, source: str) -> Document:
+        """What `encoded` made; `where` is said in messages. Raises ExportError."""
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ExportError(f"{source} is damaged ({error}): the next round writes it anew") from error
+        if not isinstance(content, dict) or content.get("version") != VERSION:
+            raise ExportError(f"{source} is of another version: use the version that 'synsched run' has")
+        try:
+            tables = {str(name): [dict(row) for row in rows] for name, rows in content["tables"].items()}
+            return cls(float(content["at"]), tables, frozenset(map(str, content["hidden"])))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ExportError(f"{source} is damaged ({error!r}): the next round writes it anew") from error
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedContents:
+    """Both documents in full, and the owner of each job in them."""
+
+    at: float
+    tables: Mapping[DocumentKind, Tables]
+    owners: Mapping[str, str] = field(default_factory=dict)
+
+
+def collect_contents(path: Path, at: float, ended_after: float) -> PublishedContents:
+    """Everything that is published of the database at `path`: jobs that live, and of those that have ended the latest,
+    seen after `ended_after` (both unix seconds). Raises ExportError.
+    """
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text costs itself only
+            connection.execute("BEGIN")
+            return _collected(connection, at, ended_after)
+    except sqlite3.Error as error:
+        raise ExportError(f"cannot publish what {path} holds ({error}): 'synsched doctor' looks at it") from error
+
+
+def _collected(connection: sqlite3.Connection, at: float, ended_after: float) -> PublishedContents:
+    def rows(table: str, which: str, *arguments: object) -> list[dict[str, Any]]:
+        there = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+        columns = ", ".join(column for column in _COLUMNS[table] if column in there)
+        if not columns:
+            return []
+        query = f"SELECT {columns} FROM {table} WHERE {which}"  # noqa: S608 - our own names
+        return [
+            {column: _json_safe(value) for column, value in dict(row).items()}
+            for row in connection.execute(query, arguments)
+        ]
+
+    def of_jobs(table: str, column: str, jobs: Sequence[str]) -> list[dict[str, Any]]:
+        found = []
+        for first in range(0, len(jobs), _QUERY_BATCH):
+            some = jobs[first : first + _QUERY_BATCH]
+            found += rows(table, f"{column} IN ({', '.join('?' * len(some))})", *some)
+        return found
+
+    living = rows("jobs", "state != 'finished'")
+    ended = rows(
+        "jobs", "state = 'finished' AND last_seen > ? ORDER BY last_seen DESC LIMIT ?", ended_after, _MAX_ENDED_JOBS
+    )
+    aside = [_without_fingerprint(row) for row in rows("set_aside", "1")]
+    published_jobs = [str(row["id"]) for row in (*living, *ended)]
+    current = {
+        "rounds": _with_latest_overview(rows("rounds", _PUBLISHED_ROUNDS)),
+        "jobs": [{column: row[column] for column in row if column != _EXPLANATION_COLUMN} for row in living],
+        "set_aside": aside,
+        "switches": rows("switches", "1"),
+        "policy_state": [_ticket_state(row) for row in rows("policy_state", "system = ?", _TICKET_POLICY)],
+        "events": rows("events", _LAST_DEVICES),
+    }
+    history = {
+        "jobs": [*ended, *living],
+        "events": of_jobs("events", "job", published_jobs),
+        "operations": of_jobs("operations", "subject", published_jobs),
+        "service": of_jobs("service", "job", published_jobs),
+        "rates": of_jobs("rates", "job", [str(row["id"]) for row in living]),
+    }
+    owners = {str(row["job"]): str(row["owner"]) for row in aside}
+    owners |= {str(row["id"]): str(row["owner"]) for row in (*ended, *living)}
+    return PublishedContents(at, {DocumentKind.CURRENT: current, DocumentKind.HISTORY: history}, owners)
+
+
+def _json_safe(value: Any) -> Any:
+    """JSON knows no bytes, and any column of a damaged database may hold some."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _without_fingerprint(row: dict[str, Any]) -> dict[str, Any]:
+    """Whether a job that is set aside could be read, and not what it looked like."""
+    return {**row, "mark": "read" if row.get("mark") else ""}
+
+
+def _with_latest_overview(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Only the latest overview is shown."""
+    surveyed = max((row["id"] for row in rows if row["overview"] is not None), default=None)
+    return [row if row["id"] == surveyed else {**row, "overview": None} for row in rows]
+
+
+def _ticket_state(row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        state = json.loads(row["state"])
+    except (ValueError, RecursionError):
+        state = None
+    shown = {key: state.get(key) for key in _TICKET_KEYS} if isinstance(state, dict) else {}
+    return {**row, "state": json.dumps(shown)}
+
+
+@contextmanager
+def open_documents(documents: Sequence[Document], path: Path) -> Iterator[ReadOnlyStore]:
+    """The documents as a database to ask; `path` is named in messages. What a later one says of a row counts.
+
+    Raises ExportError.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        scripts = (file for file in package_data("sql").iterdir() if file.name.endswith(".sql"))
+        for script in sorted(scripts, key=lambda file: file.name):
+            connection.executescript(script.read_text(encoding="utf-8"))
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f'DROP TRIGGER "{trigger}"')
+        connection.execute("BEGIN")
+        try:
+            for document in reversed(documents):
+                for table, rows in document.tables.items():
+                    _insert(connection, table, rows)
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            raise ExportError(f"{path} holds what this version does not know ({error})") from error
+        yield ReadOnlyStore(connection, path)
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[DocumentRow]) -> None:
+    """Add the rows; those that are there, and those that no database of ours would take, are passed over."""
+    columns = _COLUMNS.get(table, ())
+    known = [column for column in columns if rows and column in rows[0]]
+    if known:
+        connection.executemany(
+            f"INSERT OR IGNORE INTO {table} ({', '.join(known)})"  # noqa: S608 - our own names
+            f" VALUES ({', '.join(f':{column}' for column in known)})",
+            rows,
+        )
+
+
+FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXPORT_FOLDER: Final = "export"
+_ANSWER_TIMEOUT: Final = 5.0
+"""How long a daemon may take to answer."""
+_SEND_TIMEOUT: Final = struct.pack("@ll", int(_ANSWER_TIMEOUT), 0)
+"""The same as the kernel's `struct timeval`."""
+_MAX_DOCUMENT: Final = 1 << 28
+_CHUNK: Final = 1 << 16
+
+
+class NotPublishedError(ExportError):
+    """There is no document."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDocuments:
+    """Documents as we may see them; `note` says what is missing of them and why, empty where nothing is."""
+
+    documents: tuple[Document, ...]
+    note: str = ""
+
+
+def export_folder(storage: StorageSettings) -> Path:
+    """The folder of the documents: the one that is set, or `export` beside the database."""
+    return Path(storage.export) if storage.export else Path(storage.path).with_name(_EXPORT_FOLDER)
+
+
+def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocuments:
+    """These parts as we may see them. Raises NotPublishedError, ExportError."""
+    public = tuple(_read_file(folder / f"{part.value}.json") for part in kinds)
+    hidden = frozenset[str]().union(*(document.hidden for document in public))
+    if not hidden:
+        return PublishedDocuments(public)
+    private = [_read_socket(folder, part) for part in kinds]
+    if all(private):
+        return PublishedDocuments(tuple(document for document in private if document is not None))
+    return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")
+
+
+_NO_ANSWER: Final = "what is your own is told by a running daemon on this host only, and none answers"
+
+
+def _read_file(path: Path) -> Document:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_DOCUMENT)
+    except FileNotFoundError as error:
+        raise NotPublishedError(
+            f"nothing has been published in {path.parent} yet: is 'synsched run' at work?"
+        ) from error
+    except OSError as error:
+        raise NotPublishedError(f"cannot read {path} ({error.strerror}): ask the administrator for it") from error
+    return Document.from_json(data, str(path))
+
+
+def _read_socket(folder: Path, kind: DocumentKind) -> Document | None:
+    """What the daemon tells us; None where none is there, or it is too busy."""
+    received, until = bytearray(), time.monotonic() + _ANSWER_TIMEOUT
+    with suppress(OSError):
+        descriptor = os.open(folder, FOLDER_FLAGS)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+                # A blocking connect waits in line while others fill the queue; with Python's timeout it fails at once.
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+                connected.connect(f"/proc/self/fd/{descriptor}/{kind.value}.sock")
+                while (left := until - time.monotonic()) > 0 and len(received) <= _MAX_DOCUMENT:
+                    connected.settimeout(left)
+                    chunk = connected.recv(_CHUNK)
+                    if not chunk:
+                        break
+                    received += chunk
+        finally:
+            os.close(descriptor)
+    with suppress(ExportError):
+        return Document.from_json(bytes(received), str(folder / f"{kind.value}.sock"))
+    return None

@@ -1,0 +1,341 @@
+"""Looking at the database without being able to change it; plain sqlite3, so that `status` starts fast.
+
+The file is opened read-only. A row that cannot be read costs itself alone.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from slurmsched.model import ClusterOverview, JobId, JobState, Operation, Reason, Request, Result, Target, Verb
+from slurmsched.store.errors import StoreError, printable_line
+from slurmsched.store.rows import (
+    DatabaseRow,
+    EventRow,
+    JobRow,
+    OperationRow,
+    RateRow,
+    RejectedReportRow,
+    RoundRow,
+    SetAsideRow,
+    SwitchRow,
+    UnreadableRow,
+    UnreadableRows,
+    boolean,
+    decode_text,
+    decoded_value,
+    integer,
+    json_object,
+    json_value,
+    number,
+    optional_number,
+    parse_rate,
+    text,
+)
+
+T = TypeVar("T")
+
+READ_TIMEOUT: Final = 5.0
+"""Seconds to wait for a writer to finish."""
+
+_ROUNDS_TRIED: Final = 5
+"""Rounds looked back for one that can be read."""
+
+_MAX_UNREADABLE: Final = 1000
+
+_ROUND = (
+    "SELECT id, started, finished, mode, system, ordering, nodes, jobs, managed, running, waiting,"
+    " observe_s, decide_s, plan_s, apply_s, reads, writes, error FROM rounds"
+)
+_JOB = (
+    "SELECT id, owner, name, first_seen, last_seen, state, original, held_by_us, reshaped, boosted,"
+    " rank, rank_key, reason, sentence, target, summary FROM jobs"
+)
+_OPERATION = (
+    "SELECT id, round, position, verb, subject, reason, sentence, undo, result, commands, detail, intended, finished"
+    " FROM operations"
+)
+
+_RATE = (
+    "SELECT r.rowid AS id, r.job, j.owner, j.summary, r.gpu_type, r.gpus, r.nodes, r.cpus, r.memory,"
+    " r.fair_cpus, r.fair_memory, r.steps / r.seconds AS rate, r.at FROM rates r JOIN jobs j ON j.id = r.job"
+)
+
+
+class UnreadableError(StoreError):
+    """The database is busy, broken or not ours to read."""
+
+
+class NoDatabaseError(StoreError):
+    """Nothing has been recorded yet."""
+
+
+class ReadOnlyStore:
+    """Questions to an open database. All of them raise UnreadableError; a row that cannot be read is left out."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self._unreadable = UnreadableRows()
+
+    def last_round(self) -> RoundRow | None:
+        """The latest round that ended without an error; failing that, the latest there is."""
+        ended = self._rounds("AND finished IS NOT NULL AND error = '' ORDER BY id DESC LIMIT ?", _ROUNDS_TRIED)
+        return next(iter(ended or self.rounds(_ROUNDS_TRIED)), None)
+
+    def rounds(self, limit: int) -> tuple[RoundRow, ...]:
+        """The latest rounds of scheduling, newest first; giving jobs back is none."""
+        return self._rounds("ORDER BY id DESC LIMIT ?", limit)
+
+    def overview(self) -> ClusterOverview | None:
+        """What was in use as of the latest round that recorded it."""
+        query = "SELECT id, overview FROM rounds WHERE overview IS NOT NULL ORDER BY id DESC LIMIT ?"
+        found = self._parse_each(
+            "rounds", lambda row: decoded_value(ClusterOverview, row, "overview"), query, _ROUNDS_TRIED
+        )
+        return next(iter(found), None)
+
+    def recording(self, round_id: int | None = None) -> tuple[int, bytes] | None:
+        """A round's number and its compressed snapshot and memory; None once pruned. Without a number, the latest."""
+        query = (
+            "SELECT id, snapshot FROM rounds WHERE snapshot IS NOT NULL AND id = COALESCE(?, id)"
+            " ORDER BY id DESC LIMIT 1"
+        )
+        return next(iter(self._parse_each("rounds", _recording, query, round_id)), None)
+
+    def jobs(self) -> tuple[JobRow, ...]:
+        """Managed jobs that are still in the queue: those that have resources first, then in the last round's order."""
+        order = "ORDER BY state = 'pending', rank IS NULL, rank, CAST(id AS INTEGER), id"
+        return self._parse_each("jobs", _job, f"{_JOB} WHERE state != 'finished' {order}")
+
+    def job(self, job: JobId) -> JobRow | None:
+        """One job, also when it has ended."""
+        return next(iter(self._parse_each("jobs", _job, f"{_JOB} WHERE id = ?", job)), None)
+
+    def array_tasks(self, job: JobId) -> tuple[JobId, ...]:
+        """The known tasks of an array job, in order."""
+        rows = self._rows("SELECT id FROM jobs WHERE id > ? || '_' AND id < ? || '`'", job, job)  # ` follows _
+        return tuple(sorted((row["id"] for row in rows), key=lambda task: (len(task), task)))
+
+    def events(self, job: JobId) -> tuple[EventRow, ...]:
+        """What happened to a job, oldest first."""
+        query = "SELECT id, at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
+        return self._parse_each("events", _event, query, job)
+
+    def device_mismatches(self, round_id: int) -> int:
+        """How many jobs run on other GPUs than that round foresaw."""
+        rows = self._rows("SELECT count(*) AS jobs FROM events WHERE round = ? AND kind = 'device'", round_id)
+        return int(rows[0]["jobs"])
+
+    def lifted_holds(self, since: float) -> Mapping[int, tuple[JobId, ...]]:
+        """By round since then (unix seconds) the jobs whose hold somebody else had lifted, with their numbers."""
+        rows = self._rows("SELECT round, job FROM events WHERE at >= ? AND kind = 'overruled' ORDER BY id", since)
+        return {
+            round_id: tuple(row["job"] for row in rows if row["round"] == round_id)
+            for round_id in sorted({row["round"] for row in rows if row["round"] is not None})
+        }
+
+    def operations(self, job: JobId) -> tuple[OperationRow, ...]:
+        """What was done to a job, oldest first."""
+        return self._parse_each("operations", _operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)
+
+    def operations_of_round(self, round_id: int) -> tuple[OperationRow, ...]:
+        """What a round did, in its order."""
+        return self._parse_each(
+            "operations", _operation, f"{_OPERATION} WHERE round = ? ORDER BY position, id", round_id
+        )
+
+    def service(self, job: JobId) -> float:
+        """GPU-seconds a job has attained over all its runs."""
+        query = "SELECT job, gpu_seconds FROM service WHERE job = ? ORDER BY run_started"
+        return sum(self._parse_each("service", lambda row: number(row, "gpu_seconds"), query, job, key="job"))
+
+    def rates(self) -> tuple[RateRow, ...]:
+        """How fast jobs in the queue were with each allocation that they have had, by their own reports."""
+        order = "ORDER BY CAST(j.id AS INTEGER), j.id, r.at DESC"
+        return self._parse_each("rates", _rate, f"{_RATE} WHERE j.state != 'finished' {order}")
+
+    def rejected_reports(self) -> tuple[RejectedReportRow, ...]:
+        """Whose reports were not believed of late, the latest first."""
+        query = "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject"
+        return self._parse_each("complaints", _rejected_report, query, key="subject")
+
+    def set_aside(self) -> tuple[SetAsideRow, ...]:
+        """The jobs that nothing is decided about as of the last round, the longest first."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
+            return ()  # written by an older release, and no round has brought it up to date
+        query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
+        return self._parse_each("set_aside", _set_aside, query, key="job")
+
+    def policy_state(self, policy: str) -> Mapping[str, object]:
+        """What this system remembered in its last round; nothing where it had none."""
+        query = "SELECT system, state FROM policy_state WHERE system = ?"
+        found = self._parse_each("policy_state", lambda row: json_object(row, "state"), query, policy, key="system")
+        return next(iter(found), {})
+
+    def switch(self, name: str) -> SwitchRow | None:
+        """A switch that somebody set, None when it is off. One whose words cannot be read is set all the same."""
+        query = "SELECT name, value, set_by, at FROM switches WHERE name = ?"
+        found = self._parse_each("switches", _switch, query, name, key="name")
+        if found or not self._rows(query, name):
+            return next(iter(found), None)
+        return SwitchRow(name, "why cannot be read in the database", "somebody", 0.0)
+
+    def unreadable_rows(self) -> tuple[UnreadableRow, ...]:
+        """Rows that were left out: by rounds of the last day, and by this look so far."""
+        rows: tuple[UnreadableRow, ...] = ()
+        if self._rows("SELECT 1 FROM sqlite_master WHERE name = 'unreadable'"):  # an older release had none
+            query = "SELECT rowid AS id, place, row, problem FROM unreadable ORDER BY at DESC, place, row LIMIT ?"
+            rows = self._parse_each("unreadable", _unreadable_row, query, _MAX_UNREADABLE)
+        met = {(row.table, row.row): row for row in (*rows, *self._unreadable)}
+        return tuple(met.values())
+
+    def _rounds(self, which: str, *arguments: int) -> tuple[RoundRow, ...]:
+        return self._parse_each("rounds", _round, f"{_ROUND} WHERE mode != 'release' {which}", *arguments)
+
+    def _parse_each(
+        self, table: str, parse: Callable[[DatabaseRow], T], query: str, *arguments: str | int | None, key: str = "id"
+    ) -> tuple[T, ...]:
+        """What can be read of table `place`; rows that cannot be are noted."""
+        return self._unreadable.parse_each(table, key, parse, map(dict, self._rows(query, *arguments)))
+
+    def _rows(self, query: str, *arguments: str | float | None) -> Sequence[sqlite3.Row]:
+        try:
+            return self._connection.execute(query, arguments).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged schema
+            raise _unreadable_error(self._path, error) from error
+
+
+@contextmanager
+def open_read_only(path: Path) -> Iterator[ReadOnlyStore]:
+    """The database at `path`, as of one moment. Raises NoDatabaseError, UnreadableError."""
+    try:
+        if not path.exists():
+            raise NoDatabaseError(f"no round has been recorded in {path} yet: start 'synsched run'")
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=READ_TIMEOUT)
+    except (sqlite3.Error, OSError) as error:
+        raise _unreadable_error(path, error) from error
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.text_factory = decode_text
+        connection.execute("BEGIN")
+        yield ReadOnlyStore(connection, path)
+    finally:
+        connection.close()
+
+
+def _unreadable_error(path: Path, error: Exception) -> UnreadableError:
+    message = str(error)
+    match error:
+        case PermissionError():
+            advice = "ask the administrator to let you read it"
+        case sqlite3.OperationalError() if "locked" in message or "busy" in message:
+            advice = "it is being written: try again in a moment"
+        case sqlite3.OperationalError() if "no such table" in message:
+            advice = "no round has been recorded in it yet: start 'synsched run'"
+        case sqlite3.OperationalError() if "readonly" in message or "unable to open" in message:
+            advice = "check who may read it; a 'synsched run' finishes what was interrupted"
+        case _:
+            advice = "move it away and start 'synsched run' for a new one"
+    return UnreadableError(f"cannot read {path} ({printable_line(message)}): {advice}")
+
+
+def _round(row: DatabaseRow) -> RoundRow:
+    counts = ("id", "nodes", "jobs", "managed", "running", "waiting", "reads", "writes")
+    seconds = ("finished", "observe_s", "decide_s", "plan_s", "apply_s")
+    for column in counts:
+        integer(row, column)
+    for column in seconds:
+        optional_number(row, column)
+    for column in ("mode", "system", "ordering", "error"):
+        text(row, column)
+    number(row, "started")
+    return RoundRow(**row)
+
+
+def _recording(row: DatabaseRow) -> tuple[int, bytes]:
+    if not isinstance(row["snapshot"], bytes):
+        raise ValueError("snapshot is no recording")
+    return row["id"], row["snapshot"]
+
+
+def _event(row: DatabaseRow) -> EventRow:
+    return EventRow(
+        at=number(row, "at"),
+        round=None if row["round"] is None else integer(row, "round"),
+        job=text(row, "job"),
+        kind=text(row, "kind"),
+        code=text(row, "code"),
+        sentence=text(row, "sentence"),
+    )
+
+
+def _rate(row: DatabaseRow) -> RateRow:
+    hints = json_object(row, "summary").get("hints", {})
+    named = {key: hints.get(key) or "" for key in ("model", "task")} if isinstance(hints, dict) else {}
+    model, task = (str(named.get(key, "")) for key in ("model", "task"))
+    return RateRow(text(row, "job"), text(row, "owner"), model, task, parse_rate(row))
+
+
+def _rejected_report(row: DatabaseRow) -> RejectedReportRow:
+    return RejectedReportRow(text(row, "subject"), text(row, "sentence"), number(row, "at"))
+
+
+def _set_aside(row: DatabaseRow) -> SetAsideRow:
+    return SetAsideRow(
+        text(row, "job"), text(row, "owner"), text(row, "reason"), number(row, "since"), boolean(row, "readable")
+    )
+
+
+def _switch(row: DatabaseRow) -> SwitchRow:
+    return SwitchRow(text(row, "name"), text(row, "value"), text(row, "set_by"), number(row, "at"))
+
+
+def _unreadable_row(row: DatabaseRow) -> UnreadableRow:
+    return UnreadableRow(text(row, "place"), text(row, "row"), text(row, "problem"))
+
+
+def _job(row: DatabaseRow) -> JobRow:
+    return JobRow(
+        id=text(row, "id"),
+        owner=text(row, "owner"),
+        name=text(row, "name"),
+        first_seen=number(row, "first_seen"),
+        last_seen=number(row, "last_seen"),
+        state=JobState(text(row, "state")),
+        original=decoded_value(Request, row, "original"),
+        held_by_us=boolean(row, "held_by_us"),
+        reshaped=boolean(row, "reshaped"),
+        boosted=boolean(row, "boosted"),
+        rank=None if row["rank"] is None else integer(row, "rank"),
+        rank_key=text(row, "rank_key"),
+        reason=json_object(row, "reason") if row["reason"] is not None else {},
+        sentence=text(row, "sentence"),
+        target=decoded_value(Target, row, "target") if row["target"] is not None else None,
+        summary=json_object(row, "summary"),
+    )
+
+
+def _operation(row: DatabaseRow) -> OperationRow:
+    commands = json_value(row, "commands")
+    if not isinstance(commands, list):
+        raise ValueError("commands is no list")
+    return OperationRow(
+        id=row["id"],
+        round=integer(row, "round"),
+        position=integer(row, "position"),
+        verb=Verb(text(row, "verb")),
+        subject=text(row, "subject"),
+        reason=decoded_value(Reason, row, "reason"),
+        sentence=text(row, "sentence"),
+        undo=decoded_value(Operation, row, "undo") if row["undo"] is not None else None,
+        result=Result(text(row, "result")),
+        commands=tuple(map(str, commands)),
+        detail=text(row, "detail"),
+        intended=number(row, "intended"),
+        finished=optional_number(row, "finished"),
+    )

@@ -1,0 +1,205 @@
+"""A cluster's own history: what Slurm's accounting knows of a job, and what of it can be run again.
+
+History as `sacct --parsable2` (or `--parsable`) prints it, whatever columns were asked for in whatever order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from slurmsched.model import parse_hints
+from slurmsched.traces.tables import TableRow, pipe_separated_rows
+from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError, TraceJob, build_trace
+
+_NOT_FINISHED: Final = frozenset(
+    {"RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUE_HOLD"}
+)
+_FAILED_BY_ITSELF: Final = frozenset({"FAILED", "OUT_OF_MEMORY"})
+_REQUEUED: Final = frozenset({"REQUEUED", "PREEMPTED", "REQUEUE_FED"})
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingRecord:
+    """One run of a job. Times are unix seconds, None where there was none; `elapsed` and `limit` in seconds; memory in
+    MiB for the whole job. `gpu_type` is the type it asked for."""
+
+    id: str
+    state: str
+    submit: float | None
+    start: float | None
+    elapsed: float
+    gpus: int
+    gpu_type: str = ""
+    shards: int = 0
+    cpus: int | None = None
+    memory: int | None = None
+    nodes: int = 1
+    limit: float | None = None
+    user: str = ""
+    account: str = ""
+    comment: str = ""
+
+
+def finished_jobs(records: Iterable[AccountingRecord], skipped: Counter[str]) -> Iterator[TraceJob]:
+    """The jobs that ran, each once: the runs of a requeued one count together, from its first submission on.
+
+    What is left out is counted in `skipped`. A job that failed by itself fails again after as much work; one that was
+    cancelled, timed out or lost its node is taken to have been done by then.
+    """
+    runs: dict[str, list[AccountingRecord]] = {}
+    for record in records:
+        runs.setdefault(record.id, []).append(record)
+    for job_runs in runs.values():
+        last = job_runs[-1]
+        why = _skip_reason(last)
+        if why:
+            skipped[why] += 1
+        else:
+            yield _trace_job(replace(last, elapsed=sum(run.elapsed for run in job_runs)), job_runs[0])
+
+
+def _skip_reason(record: AccountingRecord) -> str:
+    if record.state in _NOT_FINISHED or record.state in _REQUEUED:
+        return "not over yet"
+    if record.submit is None or record.start is None or record.elapsed <= 0:
+        return "never ran"
+    if record.shards and not record.gpus:
+        return "shares a GPU (gres/shard)"
+    return "" if record.gpus else "has no GPUs"
+
+
+def _trace_job(record: AccountingRecord, first: AccountingRecord) -> TraceJob:
+    hints = parse_hints(record.comment)
+    submit = first.submit if first.submit is not None else record.submit
+    duration = record.elapsed if record.limit is None else min(record.elapsed, record.limit)
+    return TraceJob(
+        id=record.id,
+        arrival=submit or 0.0,
+        gpus=record.gpus,
+        duration=duration,
+        model=hints.model or "",
+        task=hints.task or "",
+        user=record.user,
+        account=record.account,
+        gpu_type=record.gpu_type,
+        gpus_per_node=record.gpus // record.nodes if record.nodes and record.gpus % record.nodes == 0 else None,
+        cpus=record.cpus,
+        memory=record.memory,
+        time_limit=record.limit,
+        fails_after=duration if record.state in _FAILED_BY_ITSELF else None,
+    )
+
+
+SACCT_FIELDS: Final = (
+    "JobID",
+    "JobIDRaw",
+    "User",
+    "Account",
+    "State",
+    "Submit",
+    "Start",
+    "Elapsed",
+    "Timelimit",
+    "NNodes",
+    "ReqTRES",
+    "AllocTRES",
+    "Comment",
+)
+"""What to ask sacct for: `sacct -aX --parsable2 -o` these."""
+
+_REQUIRED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")
+_ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?\Z")
+_AMOUNT: Final = re.compile(r"([0-9.]+)([KMGTP]?)[nc]?\Z")
+_MIB: Final = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_EMPTY: Final = frozenset({"", "Unknown", "None", "N/A"})
+
+
+def read_sacct(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
+    """The jobs that ran and are over; steps are left out. Raises TraceError.
+
+    Times without a zone are taken as UTC: only their distances matter. `SLURM_TIME_FORMAT=%s` gives unix seconds, which
+    no change of the clock disturbs.
+    """
+    if "|" not in text.partition("\n")[0]:
+        raise TraceError(f"{name}:1: expected columns parted by '|': run sacct with --parsable2")
+    skipped = Counter[str]()
+    found = finished_jobs(_records(text, name), skipped)
+    return ImportedTrace(build_trace(name, found, f"imported: {name}", from_first=True), dict(skipped))
+
+
+def _records(text: str, name: str) -> Iterator[AccountingRecord]:
+    for line in pipe_separated_rows(text, name, _REQUIRED):
+        if "." not in line.text("JobID"):
+            yield _record(line)
+
+
+def _record(line: TableRow) -> AccountingRecord:
+    requested, allocated = _tres(line, "ReqTRES"), _tres(line, "AllocTRES")
+    gpus = _gpus(allocated) or _gpus(requested)
+    typed = next((key.partition(":")[2] for key in requested if key.startswith("gres/gpu:")), "")
+    memory = requested.get("mem") or allocated.get("mem")
+    cpus = requested.get("cpu") or allocated.get("cpu")
+    return AccountingRecord(
+        id=line.text("JobIDRaw") or line.text("JobID"),
+        state=(line.text("State").split() or [""])[0].rstrip("+"),
+        submit=_time(line, "Submit"),
+        start=_time(line, "Start"),
+        elapsed=parse_elapsed(line, "Elapsed") or 0.0,
+        gpus=int(gpus),
+        gpu_type=typed,
+        shards=int(allocated.get("gres/shard", 0)),
+        cpus=int(cpus) if cpus else None,
+        memory=int(memory) if memory else None,
+        nodes=line.optional_integer("NNodes") or 1,
+        limit=parse_elapsed(line, "Timelimit"),
+        user=line.text("User"),
+        account=line.text("Account"),
+        comment=line.text("Comment"),
+    )
+
+
+def _gpus(tres: dict[str, float]) -> float:
+    typed = sum(amount for key, amount in tres.items() if key.startswith("gres/gpu:"))
+    return tres.get("gres/gpu", 0.0) or typed
+
+
+def _tres(line: TableRow, field: str) -> dict[str, float]:
+    """`cpu=4,mem=16G,gres/gpu:v100=2` as numbers, memory in MiB."""
+    amounts: dict[str, float] = {}
+    for part in filter(None, line.text(field).split(",")):
+        key, _, amount = part.partition("=")
+        match = _AMOUNT.match(amount)
+        if match is None or match[1].count(".") > 1 or match[1] == ".":
+            raise line.error(field, "amounts such as cpu=4,mem=16G,gres/gpu=2")
+        amounts[key] = float(match[1]) * (_MIB[match[2]] if key == "mem" else 1)
+    return amounts
+
+
+def parse_elapsed(line: TableRow, field: str) -> float | None:
+    """`1-02:03:04`, `02:03:04` or `03:04`; None for what has no end. Raises TraceError."""
+    text = line.text(field)
+    if text in _EMPTY or text.upper() in ("UNLIMITED", "PARTITION_LIMIT"):
+        return None
+    match = _ELAPSED.match(text)
+    if match is None or len(text) > 32:  # noqa: PLR2004  # longer than any time Slurm prints
+        raise line.error(field, "a time such as 1-02:03:04")
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    return 86400.0 * days + 3600.0 * hours + 60.0 * minutes + rest
+
+
+def _time(line: TableRow, field: str) -> float | None:
+    text = line.text(field)
+    if text in _EMPTY:
+        return None
+    if text.isdecimal():
+        return line.number(field)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise line.error(field, "a time such as 2026-01-31T12:00:00") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
