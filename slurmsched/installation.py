@@ -13,6 +13,7 @@ from typing import Final
 
 from slurmsched import __version__
 from slurmsched.model import Node, Snapshot
+from slurmsched.policies.policies import POLICIES, schedules_shards
 from slurmsched.settings import DEFAULT_FILE, LoadedSettings, Settings
 from slurmsched.settings.definition import written_folders
 from slurmsched.settings.file import settings_tables
@@ -117,6 +118,8 @@ def template_values(
         "version": __version__,
         "settings": loaded.settings,
         "tables": settings_tables(loaded),
+        "policies": POLICIES,
+        "parts": schedules_shards(loaded.settings.policy.system),
         "file": loaded.file or DEFAULT_FILE,
         "command": command or _command_path(),
         "user": user,

@@ -13,7 +13,7 @@ from typing import Final
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatError, HeartbeatFile, ProcessIdentity
-from slurmsched.policies.policies import SHARD_POLICIES
+from slurmsched.policies.policies import schedules_shards
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.store import Switches
@@ -79,7 +79,7 @@ class Keepalive:
         self._hook_settings = render(
             "hook.conf",
             settings=settings,
-            parts=settings.policy.system in SHARD_POLICIES,
+            parts=schedules_shards(settings.policy.system),
             file="the settings in force",
             uids=(os.geteuid(),),
         )

@@ -21,7 +21,7 @@ from slurmsched.model import (
     SchedulerState,
     Snapshot,
 )
-from slurmsched.policies.policies import SHARD_POLICIES
+from slurmsched.policies.policies import schedules_shards
 from slurmsched.rounds.explanation import time_of_day
 from slurmsched.rounds.release import held_by_us
 from slurmsched.settings.definition import ManageSettings, Settings
@@ -36,7 +36,7 @@ def unmanaged_reason(job: Job, settings: Settings) -> Reason | None:
     or QOS or with a hint where hints opt in; under a system that places parts of GPUs also jobs with those, or with
     none.
     """
-    parts = settings.policy.system in SHARD_POLICIES
+    parts = schedules_shards(settings.policy.system)
     return _out_of_scope(job, settings.manage) or (None if parts else _of_parts(job)) or _unsupported_kind(job)
 
 

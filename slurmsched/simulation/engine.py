@@ -32,7 +32,7 @@ from slurmsched.backends.simulated import (
 from slurmsched.backends.simulated.events import Event, EventQueue
 from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
-from slurmsched.policies.policies import FIXED_ORDER_POLICIES, SHARD_POLICIES, policy
+from slurmsched.policies.policies import policy, schedules_shards, takes_order
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
@@ -158,7 +158,7 @@ class SimulationEngine:
             origin=CLOCK_START,
         )
         hook = JobSubmitHook(
-            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=choice.system in SHARD_POLICIES
+            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=schedules_shards(choice.system)
         )
         speed = profiled_speed(scenario.knowledge, scenario.nodes)
         self.cluster = VirtualCluster(
@@ -218,7 +218,7 @@ class SimulationEngine:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not node.idle_gpus for node in self.cluster.nodes.values())
-        first_come = self.choice.order == "fifo" and self.choice.system not in FIXED_ORDER_POLICIES
+        first_come = self.choice.order == "fifo" and takes_order(self.choice.system)
         return waiting and not (full and first_come)
 
     def _run_round(self) -> None:

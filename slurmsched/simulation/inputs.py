@@ -9,7 +9,7 @@ from typing import Final
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.published import is_synergy_file, iteration_seconds
 from slurmsched.model import Node, SynschedError
-from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, FIXED_ORDER_POLICIES, policy
+from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, policy, takes_order
 from slurmsched.traces import Trace
 from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.formats.registry import read_trace
@@ -51,7 +51,7 @@ class PolicyChoice:
     @property
     def name(self) -> str:
         """As people write it: `synergy/fifo`, `slurm`."""
-        return self.system if self.system in FIXED_ORDER_POLICIES else f"{self.system}/{self.order}"
+        return f"{self.system}/{self.order}" if takes_order(self.system) else self.system
 
 
 def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = DEFAULT_LAS_QUEUES) -> PolicyChoice:

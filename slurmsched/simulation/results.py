@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from slurmsched.backends.simulated import SimulatedJob, UsageInterval, VirtualCluster
 from slurmsched.model import MILLI_PER_GPU, JobId, JobState
-from slurmsched.policies.policies import FIXED_ORDER_POLICIES
+from slurmsched.policies.policies import takes_order
 from slurmsched.simulation.inputs import CLOCK_START, PolicyChoice, Scenario, SimulationOptions
 from slurmsched.traces import TraceJob
 
@@ -151,7 +151,7 @@ def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) ->
     total = sum(len(node.gpus) for node in world.nodes)
     return SimulationResult(
         policy=policy.system,
-        order="" if policy.system in FIXED_ORDER_POLICIES else policy.order,
+        order=policy.order if takes_order(policy.system) else "",
         trace=world.trace.name,
         seed=options.seed,
         jobs=tuple(_job_result(job, ended.get(number), runs[number], types) for number, job in finished.jobs.items()),
