@@ -42,7 +42,7 @@ def resize_running(session: Session) -> None:
         )  # those before may have taken the room
         if again is not None:
             detail = {"saving": format_duration(again.saving), "cost": format_duration(session.situation.restart_cost)}
-            session.resize(again.job, again.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+            session.restart_with(again.job, again.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
 
 
 def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
