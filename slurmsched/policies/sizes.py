@@ -179,7 +179,7 @@ def _rounded_size(gang: Gang, per_gpu: tuple[float, float], most: PerTaskResourc
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Synergy-Greedy (section 4.1.3): a job gets its best-case demand, and waits until all of it is free."""
+    """Synergy-Greedy, a baseline of the paper: a job gets its best-case demand, and waits until all of it is free."""
 
     name: str = "greedy"
 
