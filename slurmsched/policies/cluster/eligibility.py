@@ -139,7 +139,7 @@ class Eligibility:
         return self._masks[key]
 
     def _reserved_nodes(self, partition: str, reservation: str) -> frozenset[str]:
-        """Return the nodes of an active reservation that are up: only its jobs may use them, so `open_nodes` has none."""
+        """Return the nodes of an active reservation that are up. `open_nodes` has none: only its jobs may use them."""
         active = Reservation.active(self._snapshot.reservations, self._snapshot.time)
         named = frozenset().union(*(r.nodes for r in active if r.name == reservation))
         up = {n.name for n in self._snapshot.nodes if n.state is NodeState.UP and partition in n.partitions}

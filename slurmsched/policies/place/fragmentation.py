@@ -53,7 +53,7 @@ class TaskDemand:
         part = 0 < self.milli_per_gpu <= MILLI_PER_GPU if self.gpus else self.milli_per_gpu == 0
         if not part or min(self.milli_cpu, self.memory, self.gpus) < 0:
             raise PolicyError(
-                f"{self} is no task: use 1 to {MILLI_PER_GPU} milli-GPU of each GPU, and no amount below 0"
+                f"{self} is no task: it needs 1 to {MILLI_PER_GPU} milli-GPU per GPU, and no amount below 0"
             )
 
     @cached_property
@@ -69,7 +69,7 @@ class TaskDemand:
 
 @dataclass(frozen=True, slots=True)
 class TargetWorkload:
-    """The target workload M (section 3.2): tasks, and the probability that each is the next to arrive. They sum to 1."""
+    """The target workload M (section 3.2): tasks, and the probability of each to be the next, in sum 1."""
 
     tasks: tuple[TaskDemand, ...]
     popularity: tuple[float, ...]
@@ -162,7 +162,7 @@ class FreeDevices:
         )
 
     def lowest_devices(self, node: int, task: TaskDemand) -> tuple[int, ...]:
-        """Return the lowest indices of devices with enough idle for the task. Raises PolicyError if there are too few."""
+        """Return the first devices with enough idle for the task. Raises PolicyError if there are too few."""
         devices = np.flatnonzero(self.milli_gpus[node] >= task.milli_per_gpu)[: task.gpus]
         if len(devices) < task.gpus:
             raise PolicyError(f"node {node} has only {len(devices)} GPUs that fit {task}")
@@ -210,7 +210,7 @@ _DIGITS = 6
 
 
 class FragmentClass(IntEnum):
-    """Whether a task of M can use the idle GPUs of a node, and if not, why: all but SATISFIED are fragments (figure 4)."""
+    """Why a task of M can or cannot use the idle GPUs of a node: all but SATISFIED are fragments (figure 4)."""
 
     LACK_BOTH = 0
     """Both CPUs and GPUs are too few."""

@@ -21,7 +21,7 @@ from slurmsched.policies.sizes import PerTaskResources, memory_on_node
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The `parts` of a gang in each of `pools`, each part with `per_task`. `kind` is the kind whose demand range applies."""
+    """The `parts` of a gang in each of `pools`, each part with `per_task`. The demand range is that of `kind`."""
 
     gang: Gang
     pools: tuple[int, ...]
@@ -158,14 +158,14 @@ class _PoolFit:
                 yield uneven
 
     def _fitting(self, parts: int, most: int) -> Ints:
-        """Return the pools that hold `parts`, with the memory of `most` parts: every node of a job gets the same memory."""
+        """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory."""
         gang = self.demand.gang
         memory = np.maximum(self.part_memory * most, gang.memory_per_node)
         fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part)
         return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))
 
     def _capacity(self, memory_parts: int, most: int) -> Ints:
-        """Return how many parts each pool holds, up to `most`, where each node has the memory of `memory_parts` parts."""
+        """Return the parts that each pool holds, up to `most`, with memory for `memory_parts` on each node."""
         capacity = np.zeros_like(self.free.gpus)
         pools = self._fitting(1, memory_parts)
         by_gpus = self.free.gpus[pools] // self.demand.gang.gpus_per_part
@@ -186,7 +186,7 @@ class _PoolFit:
         return (*taken, *(int(pool) for pool in node_score.select(self.free, others, count - len(taken))))
 
     def _uneven_split(self, capacity: Ints, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the pools that hold most and the parts in each, at least 1; the required pools first. None if too few."""
+        """Return the required pools, then those that hold most, and the parts in each, at least 1; None if too few."""
         largest_first = np.lexsort((self.free.gpus, -capacity))
         largest_first = largest_first[capacity[largest_first] > 0]
         taken = self._take_required(largest_first, lambda choices: int(choices[0]))
