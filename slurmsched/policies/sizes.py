@@ -159,24 +159,6 @@ class Tune:
                 yield PerTaskResources(max(step.cpus, current.cpus), enough), (speed - now) / share
 
 
-def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """Return what each part has if the gang has its nodes to itself."""
-    parts = max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
-    return PerTaskResources(kind.cpus // parts // gang.tasks_per_part * gang.tasks_per_part, kind.memory // parts)
-
-
-def _per_gpu(gang: Gang, per_task: PerTaskResources) -> tuple[float, float]:
-    return per_task.cpus / gang.gpus_per_part, per_task.memory / gang.gpus_per_part
-
-
-def _rounded_size(gang: Gang, per_gpu: tuple[float, float], most: PerTaskResources) -> PerTaskResources:
-    """Return the size of a part from CPUs and MiB per GPU: CPUs rounded up to its tasks, neither above `most`."""
-    cpus, memory = (round(amount * gang.gpus_per_part, 6) for amount in per_gpu)
-    return PerTaskResources(
-        min(ceil(cpus / gang.tasks_per_part) * gang.tasks_per_part, most.cpus), min(ceil(memory), most.memory)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Greedy:
     """Synergy-Greedy, a baseline of the paper: a job gets its best-case demand, and waits until all of it is free."""
@@ -195,3 +177,21 @@ class Greedy:
         limit: PerTaskResources,  # noqa: ARG002
     ) -> Iterator[SizeUpgrade]:
         return iter(())
+
+
+def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
+    """Return what each part has if the gang has its nodes to itself."""
+    parts = max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
+    return PerTaskResources(kind.cpus // parts // gang.tasks_per_part * gang.tasks_per_part, kind.memory // parts)
+
+
+def _per_gpu(gang: Gang, per_task: PerTaskResources) -> tuple[float, float]:
+    return per_task.cpus / gang.gpus_per_part, per_task.memory / gang.gpus_per_part
+
+
+def _rounded_size(gang: Gang, per_gpu: tuple[float, float], most: PerTaskResources) -> PerTaskResources:
+    """Return the size of a part from CPUs and MiB per GPU: CPUs rounded up to its tasks, neither above `most`."""
+    cpus, memory = (round(amount * gang.gpus_per_part, 6) for amount in per_gpu)
+    return PerTaskResources(
+        min(ceil(cpus / gang.tasks_per_part) * gang.tasks_per_part, most.cpus), min(ceil(memory), most.memory)
+    )

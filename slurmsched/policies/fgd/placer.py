@@ -35,6 +35,8 @@ from slurmsched.policies.place.fragmentation import (
 from slurmsched.policies.place.scores import NodeScoreTable, PricedFragmentationScore, SlurmDevice
 from slurmsched.policies.stages import Situation
 
+Mask = NDArray[np.bool_]
+
 _MILLI_CPUS: Final = 1000
 """Milli-CPUs of a CPU."""
 
@@ -127,9 +129,6 @@ def target_workload(requests: Iterable[tuple[Request, int]], shards_per_gpu: int
             for task, count in tasks.kinds:
                 counts[task] += count * occurrences
     return workload_of_counts(counts) if counts else _DEFAULT_WORKLOAD
-
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)

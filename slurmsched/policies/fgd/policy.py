@@ -23,58 +23,6 @@ from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer
 from slurmsched.policies.stages import Order, Situation
 
 
-def unschedulable_reason(job: Job, empty: FgdCluster) -> Reason:
-    """Return why the job cannot be placed now, or ever. `empty` is the cluster with nothing on it."""
-    request = job.original_request
-    if what := _too_much(job, empty):
-        return Reason(ReasonCode.NEVER_FITS, {"what": what})
-    if request.shards:
-        return Reason(ReasonCode.NO_SHARDS, {"shards": -(-request.shards // max(request.nodes, 1))})
-    if not request.gpus:
-        return Reason(ReasonCode.NO_CPUS, {"cpus": request.cpus})
-    return Reason(ReasonCode.NO_ROOM, {"gpus": request.gpus})
-
-
-def _too_much(job: Job, empty: FgdCluster) -> str:
-    """Return what the job requests beyond the empty cluster, for people; empty where it fits."""
-    request = job.original_request
-    try:
-        eligible, candidates = empty.eligible_nodes(job), list(empty.candidates(job))
-    except PolicyError as error:
-        return str(error)
-    all_nodes = np.arange(len(empty.nodes))
-    for demands, nodes in candidates:
-        largest = max((task for task, _ in demands.tasks.kinds), key=lambda task: task.total_milli_gpu)
-        if (empty.free.fits(largest, all_nodes) & nodes).sum() >= len(demands.tasks):
-            return ""
-    types = {node.gpus[0].type for node in empty.nodes if node.gpus}
-    if request.gpu_type and request.gpu_type not in types:
-        return f"GPUs of type {request.gpu_type}; there are {', '.join(sorted(types)) or 'none'}"
-    if not eligible:
-        return f"nodes in partition {','.join(job.partitions)} that match its request; there are none"
-    most = max(int(empty.shards_per_gpu[nodes].max()) for nodes in eligible)
-    return _too_many_shards(request, most) or "this combination of GPUs, CPUs and memory on its nodes"
-
-
-def _too_many_shards(request: Request, most: int) -> str:
-    each = -(-request.shards // max(request.nodes, 1))
-    if each and not most:
-        return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
-    return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}" if each > most else ""
-
-
-def keeps_allocation(job: Job) -> bool:
-    """Whether the job runs and keeps its allocation."""
-    return bool(job.allocations) and job.state in (JobState.RUNNING, JobState.SUSPENDED)
-
-
-def completing_reason(job: Job) -> Reason | None:
-    """Return why the job cannot be placed yet if its previous run is completing, else None."""
-    if job.state is not JobState.COMPLETING:
-        return None
-    return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})
-
-
 @dataclass(frozen=True, slots=True)
 class FragmentationDescent:
     """The policy. If a job does not fit, those behind it are still tried."""
@@ -136,3 +84,55 @@ class FragmentationDescent:
             movable = [other for other in movable if other.job.id not in moved]
             moves_left -= len(moved)
         return victims
+
+
+def unschedulable_reason(job: Job, empty: FgdCluster) -> Reason:
+    """Return why the job cannot be placed now, or ever. `empty` is the cluster with nothing on it."""
+    request = job.original_request
+    if what := _too_much(job, empty):
+        return Reason(ReasonCode.NEVER_FITS, {"what": what})
+    if request.shards:
+        return Reason(ReasonCode.NO_SHARDS, {"shards": -(-request.shards // max(request.nodes, 1))})
+    if not request.gpus:
+        return Reason(ReasonCode.NO_CPUS, {"cpus": request.cpus})
+    return Reason(ReasonCode.NO_ROOM, {"gpus": request.gpus})
+
+
+def _too_much(job: Job, empty: FgdCluster) -> str:
+    """Return what the job requests beyond the empty cluster, for people; empty where it fits."""
+    request = job.original_request
+    try:
+        eligible, candidates = empty.eligible_nodes(job), list(empty.candidates(job))
+    except PolicyError as error:
+        return str(error)
+    all_nodes = np.arange(len(empty.nodes))
+    for demands, nodes in candidates:
+        largest = max((task for task, _ in demands.tasks.kinds), key=lambda task: task.total_milli_gpu)
+        if (empty.free.fits(largest, all_nodes) & nodes).sum() >= len(demands.tasks):
+            return ""
+    types = {node.gpus[0].type for node in empty.nodes if node.gpus}
+    if request.gpu_type and request.gpu_type not in types:
+        return f"GPUs of type {request.gpu_type}; there are {', '.join(sorted(types)) or 'none'}"
+    if not eligible:
+        return f"nodes in partition {','.join(job.partitions)} that match its request; there are none"
+    most = max(int(empty.shards_per_gpu[nodes].max()) for nodes in eligible)
+    return _too_many_shards(request, most) or "this combination of GPUs, CPUs and memory on its nodes"
+
+
+def _too_many_shards(request: Request, most: int) -> str:
+    each = -(-request.shards // max(request.nodes, 1))
+    if each and not most:
+        return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
+    return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}" if each > most else ""
+
+
+def keeps_allocation(job: Job) -> bool:
+    """Whether the job runs and keeps its allocation."""
+    return bool(job.allocations) and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+
+
+def completing_reason(job: Job) -> Reason | None:
+    """Return why the job cannot be placed yet if its previous run is completing, else None."""
+    if job.state is not JobState.COMPLETING:
+        return None
+    return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})

@@ -32,7 +32,11 @@ from numpy.typing import NDArray
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
 
-COVERAGE = 0.95
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+COVERAGE: Final = 0.95
 """The fraction of all tasks that the typical tasks cover."""
 
 
@@ -100,9 +104,6 @@ def workload_of_counts(tasks: Mapping[TaskDemand, int], coverage: float = COVERA
         total += counts[task]
     return TargetWorkload(tuple(chosen), tuple(counts[task] / total for task in chosen))
 
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 GPU_COUNT_TAGS: Final = (0, 1, 2, 4, 8)
 """The classes of GPU clustering: 0 is a part of a GPU, the others are numbers of whole GPUs."""
@@ -203,9 +204,7 @@ def _tag(task: TaskDemand) -> int:
     return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= gpus)
 
 
-Floats = NDArray[np.float64]
-
-_DIGITS = 6
+_DIGITS: Final = 6
 """Decimals that milli-GPU are rounded to: sums of popularities differ in the last bits by the order of adding."""
 
 

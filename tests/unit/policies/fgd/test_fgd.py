@@ -116,8 +116,8 @@ def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dic
     [
         pytest.param(shards(11), "11 shards of one GPU; the GPUs have 10", id="more shards than a GPU has"),
         pytest.param(shards(2, gpu_type="h100"), "GPUs of type h100; there are v100", id="a type no node has"),
-        pytest.param(Request(gpus=5, gpus_per_node=5), "this many GPUs", id="more GPUs than a node has"),
-        pytest.param(Request(gpus=1, nodes=2), "this many GPUs", id="fewer GPUs than nodes"),
+        pytest.param(Request(gpus=5, gpus_per_node=5), "this combination of GPUs", id="more GPUs than a node has"),
+        pytest.param(Request(gpus=1, nodes=2), "this combination of GPUs", id="fewer GPUs than nodes"),
         pytest.param(shards(2, features="a&&b"), "constraint", id="a constraint that cannot be read"),
         pytest.param(shards(2, features="infiniband"), "that match its request; there are none", id="no such feature"),
         pytest.param(shards(2, cpus=99), "CPUs", id="more CPUs than a node has"),
