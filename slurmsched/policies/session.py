@@ -103,7 +103,7 @@ class Session:
         return find_placement(demand, level, free, self._node_score)
 
     def needs_placement(self, job: Job) -> bool:
-        """Whether the job has no allocation yet and is not completing, which is recorded as its reason to wait."""
+        """Whether the job has no allocation and is not completing; completing is recorded as its reason to wait."""
         if job.state is JobState.COMPLETING:
             detail = {"jobs": "its previous run", "nodes": ", ".join(job.nodes)}
             self.reasons[job.id] = Reason(ReasonCode.FREED_SOON, detail)

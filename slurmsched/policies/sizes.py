@@ -98,7 +98,7 @@ class AsRequested:
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """CPUs and memory in proportion to GPUs; memory is never below what was requested."""
+    """CPUs and memory in proportion to GPUs; memory is never below the request, unless the job lets it be tuned."""
 
     name: str = "proportional"
 

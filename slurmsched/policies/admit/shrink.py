@@ -91,7 +91,7 @@ def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
         and (smaller := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
     ]
     return tuple(
-        sorted(shrinkable, key=lambda by: (-max(by.excess.cpus), -max(by.excess.memory), -session.rank_of[by.job]))
+        sorted(shrinkable, key=lambda s: (-max(s.excess.cpus), -max(s.excess.memory), -session.rank_of[s.job]))
     )
 
 

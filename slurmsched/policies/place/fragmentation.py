@@ -94,7 +94,7 @@ def workload_of_counts(tasks: Mapping[TaskDemand, int], coverage: float = COVERA
     for task, count in tasks.items():
         counts[TaskDemand(task.milli_cpu, 0, task.gpus, task.milli_per_gpu, task.gpu_types)] += count
     if not counts:
-        raise PolicyError("there is no typical workload: no tasks are known")
+        raise PolicyError("there is no typical workload: no task is known")
     ranked = sorted(counts, key=lambda t: (counts[t], t.milli_cpu, t.milli_per_gpu, t.gpus, t.gpu_types), reverse=True)
     enough, total, chosen = coverage * counts.total(), 0, list[TaskDemand]()
     for task in ranked:
