@@ -1,4 +1,4 @@
-"""Ways to admit a newcomer, least disruptive first."""
+"""The steps that admit a newcomer: on free resources, on those of completing jobs, by shrinking or preempting jobs."""
 
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.preempt import Preempt

@@ -1,4 +1,4 @@
-"""Fragmentation gradient descent on Slurm: parts of GPUs, whole GPUs and jobs without any, together."""
+"""Fragmentation gradient descent on Slurm, for jobs with shards, with whole GPUs and without GPUs."""
 
 from slurmsched.policies.fgd.defragment import Defragmentation, Movable, defragment, movable_jobs
 from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer, NodeDemands, node_demands, target_workload

@@ -115,7 +115,7 @@ class MigrateToFasterType:
             allocation = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
             if allocation is not None:
                 details = {"saving": format_duration(saving), "cost": format_duration(session.situation.restart_cost)}
-                session.resize(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+                session.restart_with(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
 
     def _saved_seconds(self, session: Session, job: Job) -> float:
         """Seconds until its end that it would save. Where nothing is known of that, a job is half done."""
