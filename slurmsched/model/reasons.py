@@ -85,8 +85,12 @@ class ReasonCode(StrEnum):
 REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.KEEPS_LEASE: "keeps its nodes: it is still among the jobs that should run",
     ReasonCode.FIRST_IN_ORDER: "is next in {order} order and fits",
-    ReasonCode.TUNED_UP: "gets {cpus:CPU}, its GPU-proportional share is {share}: {model} runs {gain} faster with them",
-    ReasonCode.TUNED_DOWN: "gets {cpus:CPU}, its GPU-proportional share is {share}: {model} is no slower with fewer",
+    ReasonCode.TUNED_UP: (
+        "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} runs {gain} faster with them"
+    ),
+    ReasonCode.TUNED_DOWN: (
+        "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} is no slower with fewer"
+    ),
     ReasonCode.PROPORTIONAL: "gets its GPU-proportional share of {cpus:CPU}",
     ReasonCode.AS_REQUESTED: "gets {cpus:CPU}, as requested",
     ReasonCode.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
@@ -95,14 +99,18 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.ROOM_IS_MADE: "starts after {jobs:job #} moved to other nodes: restarting costs {cost:GPU-second}",
     ReasonCode.MAKES_ROOM: "moves to {nodes} so that {job:job #} can start",
     ReasonCode.MIXED: "runs on {mix}: it finishes sooner than on one GPU type",
-    ReasonCode.TURN: "is next by tickets: {ahead} ahead of the last job there, entitled to {due:GPU}",
+    ReasonCode.TURN: "is next: it is {ahead} ahead of the job furthest behind there (its share: {due:GPU})",
     ReasonCode.SHARES_GPU: "shares {devices} with {job:job #}: together they do {work} times the work of one",
-    ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which was not placed there by a round",
-    ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed of all copies",
+    ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
+    ReasonCode.DISPATCHED: (
+        "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed of all copies"
+    ),
     ReasonCode.BEHIND: "waits behind {count:job} in {order} order; the last one that runs is {last:job #}",
-    ReasonCode.NO_ROOM: "is next in order, but {gpus:GPU} that it can use together are not free",
+    ReasonCode.NO_ROOM: "is next in order, but no nodes have {gpus:GPU} free for it",
     ReasonCode.NO_SHARDS: "is next in order, but no GPU has {shards:free shard} with enough free CPUs and memory",
-    ReasonCode.BESIDE_ANOTHER: "waits: on {node} Slurm may place it on GPU {gpu} beside {jobs:job #}; these must not share",
+    ReasonCode.BESIDE_ANOTHER: (
+        "waits: on {node} Slurm may place it on GPU {gpu} beside {jobs:job #}, and these must not share a GPU"
+    ),
     ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts a job on {node}, and Slurm chooses the GPU",
     ReasonCode.NO_CPUS: "is next in order, but no nodes have {cpus:CPU} and enough memory free for it",
     ReasonCode.ONE_TYPE: "waits for {gpus:GPU} of one type and cannot use several types: {why}",
@@ -118,10 +126,13 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.RESERVED: "waits: the nodes it could use are reserved ({reservation})",
     ReasonCode.LIMITS: "waits because of a limit of its account or QOS: {reason}",
     ReasonCode.STALLED: "did not start when it was released ({reason}); the next attempt is within 15 minutes",
-    ReasonCode.AWAITS_TURN: "waits behind {count:job} on {node}: {ahead} ahead of the last one, entitled to {due:GPU}",
+    ReasonCode.AWAITS_TURN: (
+        "waits behind {count:job} on {node}: it is {ahead} ahead of the job furthest behind (its share: {due:GPU})"
+    ),
     ReasonCode.AWAITS_CHECKPOINT: "replaces {jobs:job #} once its checkpoint is written, by {when} at the latest",
     ReasonCode.SLICE_ENDED: (
-        "has used its slice of {run}: it is {ahead} ahead, entitled to {due:GPU}; {newcomer:job #} is next, {behind} ahead"
+        "has used its slice of {run} and is {ahead} ahead (its share: {due:GPU});"
+        " {newcomer:job #} is next, {behind} ahead"
     ),
     ReasonCode.COPIES_SUFFICE: "waits: the running copies of {job:job #} finish its last {left:step} sooner",
     ReasonCode.MIN_RUN_TIME: "has run for {run}: a job is preempted after {minimum} at the earliest",
@@ -132,7 +143,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.JOB_MOVES_SPENT: "has been moved {count:time} in 24 hours, which is the limit",
     ReasonCode.NO_CHECKPOINT: "has no checkpoint signal: submit it with ckpt=usr1, or the signal that makes it save",
     ReasonCode.ENDS_SOON: "ends in {left}, too soon for a restart to pay",
-    ReasonCode.WRITES_CHECKPOINT: "writes its checkpoint until {when} at the latest, then gives way to {newcomers:job #}",
+    ReasonCode.WRITES_CHECKPOINT: (
+        "writes its checkpoint until {when} at the latest and then gives way to {newcomers:job #}"
+    ),
     ReasonCode.UNMANAGED: "is not managed: {why}",
     ReasonCode.SHARDS: "uses GPU shards, which Slurm places",
     ReasonCode.NO_GPU: "uses no GPU",
