@@ -98,7 +98,7 @@ def decode(target_type: type[T], text: str | bytes) -> T:
     try:
         return _converter.structure(json.loads(text), target_type)
     except Exception as error:  # cattrs raises exception groups of many types; the caller needs one sentence
-        raise EncodingError(f"cannot decode a stored {target_type.__name__}: {error}") from error
+        raise EncodingError(f"cannot read a stored {target_type.__name__}: {error}") from error
 
 
 def _with_sorted_sets(data: Any) -> Any:
