@@ -12,7 +12,7 @@ from slurmsched.model import Job, JobId, Node, NodeAllocation
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of a model or of a task: by GPU type its sensitivity to CPUs and memory (`matrices`, with the key "" for
+    """The profile of a model or of a task, by GPU type: its sensitivity to CPUs and memory (`matrices`, with key "" for
     all other types) and its rates (`scaling`).
 
     `source` is the origin of the numbers (`measured`, `imported: FILE`, `rule of thumb`). `measured` is the time of
