@@ -35,7 +35,7 @@ def render(template: str, **values: object) -> str:
     name = template if template.endswith(_TEMPLATE_SUFFIX) else template + _TEMPLATE_SUFFIX
     if name not in known:
         names = ", ".join(name.removesuffix(_TEMPLATE_SUFFIX) for name in known)
-        raise RenderingError(f"unknown template {template}: known are {names}")
+        raise RenderingError(f"there is no template '{template}': known are {names}")
     try:
         return _environment().get_template(name).render(values)
     except TemplateError as error:

@@ -218,7 +218,7 @@ GENERATORS: Final[Mapping[str, Callable[[int, int, float], Trace]]] = {
 def generate(name: str, jobs: int, seed: int, rate: float) -> Trace:
     """Returns `jobs` jobs of the named workload; `rate` is in jobs per hour. Raises TraceError."""
     if name not in GENERATORS:
-        raise TraceError(f"unknown generator '{name}': known are {', '.join(GENERATORS)}")
+        raise TraceError(f"there is no generator '{name}': known are {', '.join(GENERATORS)}")
     if jobs < 1 or not 0 < rate < float("inf"):
         raise TraceError(
             f"{name}: expected at least 1 job and a rate above 0, not {pluralise(jobs, 'job')} at {rate:g} per hour"

@@ -62,14 +62,14 @@ class ImportedTrace:
 
 @dataclass(frozen=True, slots=True)
 class ImportContext:
-    """Data that a trace refers to. `iteration_seconds` are the seconds of an iteration at the GPU-proportional share, by
-    model."""
+    """Data that a trace refers to: `iteration_seconds` are the seconds of an iteration of each model at the
+    GPU-proportional share."""
 
     iteration_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def build_trace(name: str, jobs: Iterable[TraceJob], source: str, *, from_first: bool = False) -> Trace:
-    """Returns the jobs as a trace by arrival; with `from_first`, arrivals count from the first one.
+    """Returns the jobs as a trace by arrival, counted from the first one with `from_first`.
 
     Raises TraceError if an id occurs twice, or if there are no jobs.
     """

@@ -61,5 +61,5 @@ def read_trace(path: str | Path, format_name: str | None = None, context: Import
     """Returns the trace in a file; its format is detected unless it is given. Raises TraceError."""
     text, name = read_text(path), Path(path).name
     if format_name is not None and format_name not in TRACE_FORMATS:
-        raise TraceError(f"unknown trace format '{format_name}': known are {', '.join(TRACE_FORMATS)}")
+        raise TraceError(f"there is no trace format '{format_name}': known are {', '.join(TRACE_FORMATS)}")
     return TRACE_FORMATS[format_name or detect_format(text, name)].read(text, name, context or ImportContext())
