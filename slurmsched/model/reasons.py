@@ -102,7 +102,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.TURN: "is next: it is {ahead} ahead of the job furthest behind there (its share: {due:GPU})",
     ReasonCode.SHARES_GPU: "shares {devices} with {job:job #}: together they do {work} times the work of one",
     ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
-    ReasonCode.DISPATCHED: ("does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed"),
+    ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed",
     ReasonCode.BEHIND: "waits behind {count:job} in {order} order; the last one that runs is {last:job #}",
     ReasonCode.NO_ROOM: "is next in order, but no nodes have {gpus:GPU} free for it",
     ReasonCode.NO_SHARDS: "is next in order, but no GPU has {shards:free shard} with enough free CPUs and memory",
