@@ -193,7 +193,7 @@ def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: 
             id="one after another on a node",
         ),
         pytest.param(
-            [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 shards free", id="all GPUs are taken"
+            [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 free shards", id="all GPUs are taken"
         ),
         pytest.param(
             [job(1, request=Request(shards=11, cpus=1))], "11 shards of one GPU; the GPUs have 10", id="never fits"
