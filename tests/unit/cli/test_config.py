@@ -111,7 +111,7 @@ def test_values_are_given_to_a_template(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        pytest.param(["nonsense"], 1, "no template nonsense: there are ", id="no such template"),
+        pytest.param(["nonsense"], 1, "there is no template 'nonsense': known are ", id="no such template"),
         pytest.param(["sbatch.sh", "--set", "model"], 2, "'model' is no value: write NAME=VALUE", id="no value"),
     ],
 )

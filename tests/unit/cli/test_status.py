@@ -51,7 +51,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "k80-1  k80   2/4 ██··     20/24 62.5G/500G idle",
         "",
         "JOBID USER    GPUS ST WHERE  CPU/GPU WHY",
-        "11    alice 8 v100 R  v100-1       3 keeps its place: it is still among the job…",
+        "11    alice 8 v100 R  v100-1       3 keeps its nodes: it is still among the job…",
         "12    bob    2 k80 R  k80-1       10 runs on GPUs that jobs ahead of it cannot …",
         "13    carol      8 PD -            3 ! waits behind 2 jobs in las order; the la…",
         "",
@@ -63,7 +63,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
 
 def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
     lines = busy.lines("status", columns=1000)
-    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is 12")
+    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is job 12")
 
 
 @pytest.mark.parametrize(

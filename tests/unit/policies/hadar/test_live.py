@@ -44,7 +44,7 @@ def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
         ("v100-1", "v100", 2),
         ("p100-2", "p100", 2),
     }
-    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
+    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: it finishes sooner than on one GPU type"
 
 
 def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
@@ -82,7 +82,7 @@ def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, n
     waiting = policy("hadar").decide(asked).waiting["1"]
 
     assert waiting.code is ReasonCode.ONE_TYPE
-    assert waiting.sentence == f"waits for 4 GPUs of one type, and cannot have several: {why}"
+    assert waiting.sentence == f"waits for 4 GPUs of one type and cannot use several types: {why}"
 
 
 def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
