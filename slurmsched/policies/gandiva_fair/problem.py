@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobId, JobState
+from slurmsched.model import Job, JobState
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
@@ -69,7 +69,7 @@ class StrideProblem:
         self._allocations: dict[tuple[ResourceDemand, int], Allocation] = {}
         self._types: dict[ResourceDemand, frozenset[str]] = {}
         here = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
-        self.runnable_jobs = [self._runnable_job(job) for job in sorted(here, key=_submission_key)]
+        self.runnable_jobs = [self._runnable_job(job) for job in sorted(here, key=lambda job: job.queue_key)]
         """In order of submission."""
         for runnable in self.runnable_jobs:
             if runnable.allocation is not None:
@@ -185,8 +185,3 @@ class StrideProblem:
         if pools or not masks or self.empty_cluster.unmet_demand(runnable.job):
             return pools
         return [pool for pool, open_to_it in enumerate(np.logical_or.reduce(masks).tolist()) if open_to_it]
-
-
-def _submission_key(job: Job) -> tuple[float, int, JobId]:
-    number = job.id.partition("_")[0]
-    return job.submit_time, int(number) if number.isdecimal() else 0, job.id

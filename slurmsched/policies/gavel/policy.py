@@ -140,7 +140,7 @@ class Gavel:
     name: str = "gavel"
 
     def decide(self, situation: Situation) -> Decision:
-        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))))
+        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: job.queue_key)))
         types = tuple(sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}))
         gpus, rates = managed_gpus(situation, types), rate_matrix(situation, types)
         ledger = _updated_ledger(situation, types)
@@ -181,8 +181,7 @@ class _GavelOrder:
                 not self._keeps_type(job),
                 job.id not in self.types_of_jobs,
                 -priority[job.id],
-                job.submit_time,
-                job.id,
+                job.queue_key,
             ),
         )
         return tuple(RankedJob(job.id, self._explain(job, priority[job.id])) for job in in_order)

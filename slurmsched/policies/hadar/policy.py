@@ -74,7 +74,7 @@ def build_problem(situation: Situation) -> HadarProblem:
     pools, types = ledger.pools, tuple(dict.fromkeys(ledger.pools.gpu_types))
     eligibility = Eligibility(pools, situation.snapshot, situation.open_nodes)
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in situation.jobs}
-    in_order = sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))
+    in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
     empty_cluster = EmptyCluster(
         pools, situation.snapshot, situation.knowledge, Proportional(), _mixable_types(in_order, types)
     )

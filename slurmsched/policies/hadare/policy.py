@@ -53,12 +53,15 @@ class CopyGroup:
 def copy_groups(
     jobs: Iterable[Job], knowledge: Knowledge, types: Iterable[str], done: Mapping[JobId, int]
 ) -> list[CopyGroup]:
-    """The forked jobs among these, by name. `done`: the steps that were known to be done before, by job."""
+    """Returns the forked jobs among these, in submission order of their copies.
+
+    `done` has the steps of each forked job that were known to be done before.
+    """
     copies: dict[JobId, list[Job]] = {}
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.queue_key):
         if job.copy_of:
             copies.setdefault(job.copy_of, []).append(job)
-    return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in sorted(copies)]
+    return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in copies]
 
 
 def _copy_group(
