@@ -136,5 +136,5 @@ GAVEL_POLICIES: Final[Mapping[str, GavelPolicy]] = {
     "fifo_perf":                   GavelPolicy(first_in_first_out, strict=True),
     "isolated":                    GavelPolicy(equal_time_fractions),
 }
-"""Every policy by its name in Gavel. Those without `_perf` or `_packed` in their name are blind."""
+"""Every policy by its name in Gavel, where `_perf` means that it distinguishes GPU types."""
 # fmt: on

@@ -116,7 +116,7 @@ class JobClasses:
         return pairs
 
     def to_jobs(self, level: float, single: Floats, pair: Floats) -> TimeFractions:
-        """Returns the time fractions of jobs and of pairs of jobs, equal within a class, from those of whole classes."""
+        """Returns the time fractions of jobs and of pairs, equal within a class, from those of whole classes."""
         alone = (single / self.counts[:, None])[self.class_of]
         if not len(self.first):
             return TimeFractions.without_pairs(level, alone)
@@ -161,8 +161,10 @@ def max_min(problem: GavelProblem, step_values: Floats, *, central: bool = True)
 
 
 def max_sum(problem: GavelProblem, step_values: Floats) -> TimeFractions:
-    """The shares with the largest sum over all jobs of `worth[j]` times steps per second, and of all such the middle
-    ones; `level` is that sum."""
+    """Maximises the sum over jobs of `step_values[j]` times job j's steps per second, which is the objective value.
+
+    Returns the analytic centre of the optima. Raises PolicyError.
+    """
     program = _Program.of(problem, step_values)
     gain: Floats = np.asarray(program.gain.sum(axis=0), dtype=np.float64).reshape(-1)
     found = _solve(-gain, program.rows, program.limits)
@@ -173,9 +175,11 @@ def max_sum(problem: GavelProblem, step_values: Floats) -> TimeFractions:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Program:
-    """Variables are the seconds per second of each class on each type, then of each pair of classes on each.
+    """The program over classes. Variables are the time fractions of each class on each type, then of each pair of
+    classes on each type.
 
-    `gain`: by class and variable, what a unit of it is worth. `rows @ x <= limits`: each class' time, then the GPUs.
+    `gain` is by class and variable the value of one unit of it. `rows @ x <= limits` bounds the time of each class,
+    then the GPUs of each type.
     """
 
     classes: JobClasses
@@ -201,18 +205,21 @@ class _Program:
         row = np.repeat(np.concatenate([np.arange(len(representatives)), a, b]), types)
         shape = (len(representatives), alone_variables + shared)
         widths = np.repeat(problem.widths[representatives][np.concatenate([np.arange(len(representatives)), a])], types)
-        room = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
-        time = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
+        gpu_rows = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
+        time_rows = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
         return cls(
             classes,
             csr_matrix((np.concatenate(gain).reshape(-1), (row, variable)), shape=shape),
-            vstack([time, room]).tocsr(),
+            vstack([time_rows, gpu_rows]).tocsr(),
             np.concatenate([classes.counts, problem.gpus]),
         )
 
     def central_optimum(self, optimum: Floats, gain: csr_matrix, level: Floats, row_weights: Floats) -> Floats:
-        """The middle of all x with `gain @ x >= level`, each row counting as `times` says; the optimum that is known
-        where there is none. A class counts as often as it has jobs: then it is the middle for single jobs too."""
+        """Returns the analytic centre of all x with `gain @ x >= level`, or `optimum` where there is none.
+
+        Rows of `gain` have `row_weights`. A class has the weight of its number of jobs, so the result is the centre
+        over single jobs too.
+        """
         count, types = self.classes.counts, len(self.limits) - len(self.classes.counts)
         polytope = Polytope(
             vstack([-gain, self.rows]).tocsr(),
@@ -220,20 +227,20 @@ class _Program:
             np.repeat(np.concatenate([count, self.classes.pair_counts]), types),
             np.concatenate([row_weights, count, np.ones(types)]),
         )
-        found = analytic_centre(polytope, self._interior_start())
-        return optimum if found is None else found
+        centre = analytic_centre(polytope, self._interior_start())
+        return optimum if centre is None else centre
 
     def _interior_start(self) -> Floats:
-        """Half of what every variable may have if all those of a row have as much."""
+        """Returns for each variable half of its bound if all variables of a row were equal."""
         entries = self.rows.tocoo()
         each = self.limits / np.maximum(np.asarray(self.rows.sum(axis=1)).reshape(-1), 1.0)
         most = np.full(self.rows.shape[1], np.inf)
         np.minimum.at(most, entries.col, each[entries.row])
         return most / 2
 
-    def to_time_fractions(self, level: float, found: Floats) -> TimeFractions:
-        """By job and pair of jobs."""
-        by_row = found.reshape(-1, len(self.limits) - len(self.classes.representatives))
+    def to_time_fractions(self, level: float, solution: Floats) -> TimeFractions:
+        """Returns the solution by job and by pair of jobs."""
+        by_row = solution.reshape(-1, len(self.limits) - len(self.classes.representatives))
         return self.classes.to_jobs(
             level, by_row[: len(self.classes.representatives)], by_row[len(self.classes.representatives) :]
         )
@@ -248,6 +255,6 @@ def _solve(cost: Floats, rows: csr_matrix, limits: Floats) -> Floats:
         options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
     )
     if answer.x is None:
-        raise PolicyError(f"no shares of time were found: {answer.message}")
-    found: Floats = np.maximum(answer.x, 0.0)
-    return found
+        raise PolicyError(f"the linear program has no solution: {answer.message}")
+    solution: Floats = np.maximum(answer.x, 0.0)
+    return solution
