@@ -116,7 +116,7 @@ class MigrateToFasterType:
                 session.resize(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
 
     def _saved_seconds(self, session: Session, job: Job) -> float:
-        """Returns the seconds by which it would end sooner. Without a duration estimate it is assumed to be half done."""
+        """Returns by how many seconds it would end sooner; a job without a duration estimate counts as half done."""
         knowledge, kind = session.situation.knowledge, self.target_types.get(job.id)
         now = min((self.rates.get((job.id, share.gpu_type), 0.0) for share in job.allocations), default=0.0)
         then = self.rates[job.id, kind] if kind else 0.0

@@ -185,8 +185,8 @@ class _StoredAllocation:
 
 @dataclass(frozen=True, slots=True)
 class GavelState:
-    """`AllocationLedger` as JSON-safe values. `at` is the time of the last round, `since` that of the last reset, in unix
-    seconds."""
+    """`AllocationLedger` as JSON-safe values: `at` is the time of the last round, `since` that of the last reset (unix
+    seconds), `total` the received seconds by type."""
 
     types: tuple[str, ...] = ()
     at: float = 0.0

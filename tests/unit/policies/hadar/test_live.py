@@ -70,7 +70,7 @@ def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
     ("asked_type", "nodes", "why"),
     [
         pytest.param("v100", 2, "it asks for v100", id="a type that was asked for"),
-        pytest.param(None, 1, "it asks for one node, and a node has one type", id="a single node"),
+        pytest.param(None, 1, "it asks for one node, and a node has one GPU type", id="a single node"),
     ],
 )
 def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
