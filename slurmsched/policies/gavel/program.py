@@ -153,8 +153,8 @@ def max_min(problem: GavelProblem, step_values: Floats, *, central: bool = True)
     rows = hstack([vstack([-program.gain, program.rows]), csr_matrix(least[:, None])]).tocsr()
     cost = np.zeros(program.gain.shape[1] + 1)
     cost[-1] = -1.0
-    found = _solve(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
-    level, shares = float(found[-1]), found[:-1]
+    solution = _solve(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
+    level, shares = float(solution[-1]), solution[:-1]
     if central:
         shares = program.central_optimum(shares, program.gain, count * level, count)
     return program.to_time_fractions(level * lower_bound, shares)
@@ -167,10 +167,11 @@ def max_sum(problem: GavelProblem, step_values: Floats) -> TimeFractions:
     """
     program = _Program.of(problem, step_values)
     gain: Floats = np.asarray(program.gain.sum(axis=0), dtype=np.float64).reshape(-1)
-    found = _solve(-gain, program.rows, program.limits)
-    level = float(gain @ found)
-    shares = program.central_optimum(found, csr_matrix(gain / level), np.ones(1), np.ones(1)) if level > 0 else found
-    return program.to_time_fractions(level, shares)
+    solution = _solve(-gain, program.rows, program.limits)
+    level = float(gain @ solution)
+    if level > 0:
+        solution = program.central_optimum(solution, csr_matrix(gain / level), np.ones(1), np.ones(1))
+    return program.to_time_fractions(level, solution)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
