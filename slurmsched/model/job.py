@@ -134,6 +134,20 @@ class Job:
         return sum((allocation.resources for allocation in self.allocations), Resources())
 
     @property
+    def queue_key(self) -> tuple[float, int, int, JobId]:
+        """Sort key of submission order: submit time, job number, task number (-1 without one), id.
+
+        Ties go by number, so job 9 comes before job 10 and task 7_9 before 7_10.
+        """
+        number, _, task = self.id.partition("_")
+        return (
+            self.submit_time,
+            int(number) if number.isdecimal() else 0,
+            int(task) if task.isdecimal() else -1,
+            self.id,
+        )
+
+    @property
     def copy_of(self) -> JobId:
         """The forked job that this is a copy of: its array, if its hint has `fork`; empty for other jobs."""
         return self.array_job if self.hints.fork else ""

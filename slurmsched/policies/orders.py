@@ -19,20 +19,14 @@ from slurmsched.policies.stages import PreemptionRule, Situation
 def rank_by(
     situation: Situation, key: Callable[[Job], tuple[float, ...]], reason: Callable[[Job], str]
 ) -> tuple[RankedJob, ...]:
-    """Return the jobs by ascending key, ties by submission, then by id. `reason` tells people the key."""
-    in_order = sorted(situation.jobs, key=lambda job: (key(job), job.submit_time, _numeric_id(job.id)))
+    """Returns the jobs by ascending key, ties by `Job.queue_key`; `reason` puts the key into words."""
+    in_order = sorted(situation.jobs, key=lambda job: (key(job), job.queue_key))
     return tuple(RankedJob(job.id, reason(job)) for job in in_order)
 
 
 def never_preempts(newcomer: Job, running: Job) -> bool:  # noqa: ARG001 as `PreemptionRule` has it
     """The rule of orders that never preempt."""
     return False
-
-
-def _numeric_id(job_id: str) -> tuple[int, int, str]:
-    """Return `7_2` as numbers, so that 9 comes before 10; ids that are no numbers go by their text."""
-    job, _, task = job_id.partition("_")
-    return (int(job) if job.isdecimal() else 0, int(task) if task.isdecimal() else -1, job_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def ineligible_jobs(jobs: Iterable[Job], state: SchedulerState, snapshot: Snapsh
     """
     waiting, reasons = _PendingContext(snapshot, state), dict[JobId, Reason]()
     taken = Counter(waiting.running_tasks)
-    for job in sorted((job for job in jobs if job.state is JobState.PENDING), key=_task_order):
+    for job in sorted((job for job in jobs if job.state is JobState.PENDING), key=lambda job: job.queue_key):
         reason = _first_reason(job, waiting)
         if reason is None and job.array_job and job.throttle:
             if taken[job.array_job] >= job.throttle:
@@ -192,11 +192,6 @@ _CHECKS: Final[tuple[Callable[[Job, _PendingContext], Reason | None], ...]] = (
 
 def _throttled(job: Job) -> Reason:
     return Reason(ReasonCode.ARRAY_LIMIT, {"limit": job.throttle or 0})
-
-
-def _task_order(job: Job) -> tuple[float, int, str]:
-    index = job.id.rpartition("_")[2]
-    return job.submit_time, int(index) if index.isdigit() else 0, job.id
 
 
 def usable_nodes(snapshot: Snapshot) -> dict[str, frozenset[str]]:

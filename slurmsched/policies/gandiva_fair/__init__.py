@@ -1,4 +1,4 @@
-"""Gandiva_fair: ticket fairness by split stride scheduling, and trading where GPUs differ."""
+"""Gandiva_fair (Chaudhary et al., EuroSys 2020): ticket-fair split stride scheduling with GPU trading."""
 
 from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
 from slurmsched.policies.gandiva_fair.policy import GandivaFair

@@ -1,4 +1,4 @@
-"""Gavel: shares of time on GPU types, and the rounds that keep them (Narayanan et al., OSDI 2020)."""
+"""Gavel (Narayanan et al., OSDI 2020): optimal time fractions on GPU types, and rounds that realise them."""
 
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES, GavelPolicy, Objective
 from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, TimeFractions, equal_time_fractions

@@ -1,4 +1,4 @@
-"""Hadar: one job's tasks on GPUs of several types where that pays, by primal-dual prices (Sultana et al., 2025)."""
+"""Hadar (Sultana et al., 2025): primal-dual prices; a gang may run on GPUs of several types where that pays."""
 
 from slurmsched.policies.hadar.primal_dual import (
     HadarScheduler,

@@ -1,4 +1,4 @@
-"""HadarE: copies of one job on many nodes at once, so that no node is idle (Sultana et al., section V)."""
+"""HadarE (Sultana et al., 2025, section V): copies of one job run on many nodes at once, so that no node is idle."""
 
 from slurmsched.policies.hadare.job_tracker import (
     ForkedJob,

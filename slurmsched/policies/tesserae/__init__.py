@@ -1,4 +1,4 @@
-"""Packing and migration as graph matching, under any order (Tesserae)."""
+"""Tesserae: packing and migration as graph matching, under any order of jobs."""
 
 from slurmsched.policies.tesserae.migration import (
     NO_JOB,

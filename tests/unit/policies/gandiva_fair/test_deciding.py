@@ -265,3 +265,10 @@ def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 5.0, "v100": 64.0}})
     cluster.run(1)
     assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"carol"}
+
+
+@pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)
+def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str) -> None:
+    decision = decided(*(job(number, 8) for number in ids))
+    assert set(decision.targets) == {first}
+    assert decision.order[0].job == first

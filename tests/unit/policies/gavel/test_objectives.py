@@ -83,7 +83,7 @@ def test_jobs_of_unequal_width_never_share() -> None:
 
 
 def test_a_job_that_can_run_nowhere_is_named_as_the_mistake() -> None:
-    with pytest.raises(PolicyError, match="no GPU type that it can run on"):
+    with pytest.raises(PolicyError, match="can run on no GPU type"):
         least_attained_service(problem([1, 1], [[1, 1], [0, 0]]))
 
 

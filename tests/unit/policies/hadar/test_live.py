@@ -70,7 +70,7 @@ def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
     ("asked_type", "nodes", "why"),
     [
         pytest.param("v100", 2, "it asks for v100", id="a type that was asked for"),
-        pytest.param(None, 1, "it asks for one node, and a node has one type", id="a single node"),
+        pytest.param(None, 1, "it asks for one node, and a node has one GPU type", id="a single node"),
     ],
 )
 def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
@@ -149,3 +149,10 @@ def test_a_job_that_waits_for_one_type_does_not_say_so_while_all_are_taken() -> 
     waiting = policy("hadar").decide(situation(types("v100", "p100"), [*full, one], KNOWN, managed=[one])).waiting["1"]
 
     assert waiting.code is ReasonCode.NO_ROOM
+
+
+@pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)
+def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str) -> None:
+    asked = situation(types("v100", gpus=1), [job(number, hint="model=m,duration=5h") for number in ids], KNOWN)
+    assert set(policy("hadar").decide(asked).targets) == {first}
+    assert build_problem(asked).queue[0].job == first

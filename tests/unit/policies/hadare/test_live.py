@@ -173,3 +173,10 @@ def test_without_copies_it_decides_as_hadar_does() -> None:
     alone, forked = policy("hadar").decide(asked), policy("hadare").decide(asked)
     assert forked.targets.keys() == alone.targets.keys()
     assert places(forked) == places(alone)
+
+
+def test_the_last_steps_go_to_the_copies_of_lowest_number() -> None:
+    waiting = [copy(7, 10), copy(7, 2)]
+    decision = decided(nodes("v100", "k80", "k80"), [copy(7, 0, on="v100-1"), *waiting], {"steps": {"7_0": 998}})
+    assert set(decision.targets) == {"7_0", "7_2"}
+    assert decision.waiting["7_10"].code is ReasonCode.COPIES_SUFFICE
