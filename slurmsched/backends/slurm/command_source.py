@@ -141,7 +141,7 @@ class CommandJobReader:
 def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
     """Of these jobs those that exist, read anew, and those that exist and cannot be read.
 
-    A job in neither is known to Slurm no more. Raises BackendError, and UnsafeError for what is no job id.
+    A job in neither is known to Slurm no more. Raises BackendError, and UnsafeCommandError for what is no job id.
     """
     wanted = {checked_job_id(job) for job in ids}
     if not wanted:

@@ -118,7 +118,7 @@ class Commands:
     def read_many(self, lines: Sequence[str]) -> CommandResult:
         """The answer of one scontrol that is fed with `show` lines; its exit code says only how the last line ended.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         for line in lines:
             if not _READ_LINE.match(line):
@@ -139,7 +139,7 @@ class Commands:
     def change(self, *argv: str) -> CommandResult:
         """Run one command that changes something. What it says is for the caller: exit codes prove nothing.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         text = " ".join(argv)
         if not _CHANGE_COMMANDS.match(text) or not text.isprintable():
@@ -150,7 +150,7 @@ class Commands:
     def change_many(self, lines: Sequence[str]) -> CommandResult:
         """Feed `hold`, `release`, `requeuehold` and `update` lines to one scontrol, which goes on after an error.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         for line in lines:
             if not _CHANGE_LINE.match(line):

@@ -161,14 +161,14 @@ _CHECKS: Final[Mapping[Verb, Callable[[Operation, Job], Verdict]]] = {
 
 
 def read_config_file(path: str) -> str | None:
-    """What the file holds, None where there is none. Raises OSError, UnsafeError."""
+    """What the file holds, None where there is none. Raises OSError, UnsafeCommandError."""
     with suppress(FileNotFoundError):
         return _absolute_path(path).read_text(encoding="utf-8")
     return None
 
 
 def replace_config_file(path: str, text: str | None) -> None:
-    """Put `text` there, keeping owner and mode; None removes the file. Raises OSError, UnsafeError."""
+    """Put `text` there, keeping owner and mode; None removes the file. Raises OSError, UnsafeCommandError."""
     target = _absolute_path(path)
     if text is None:
         target.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ def parse_gres(text: str | None) -> tuple[Gres, ...]:
     """Every entry of a list such as `gpu:v100:3(IDX:0,2-3),shard:v100:5(3/10,2/10)`.
 
     The releases' spellings are `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of another
-    TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
+    TRES (`cpu=2`) are left out. Raises SlurmParseError.
     """
     typed = or_empty(text).replace(_NO_TYPE, "")
     if len(typed) > _MAX_CHARACTERS:

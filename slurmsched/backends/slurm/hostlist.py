@@ -21,7 +21,7 @@ _LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})(\D*)\Z", re.DOTALL)
 
 
 def expand_hostlist(text: str, max_names: int = MAX_NAMES) -> tuple[str, ...]:
-    """The names in order; none for an empty list, `(null)` or `None`. Raises NotUnderstoodError, also for more than
+    """The names in order; none for an empty list, `(null)` or `None`. Raises SlurmParseError, also for more than
     `most` of them."""
     if text in ("", "(null)", "None"):
         return ()
@@ -34,7 +34,7 @@ def expand_hostlist(text: str, max_names: int = MAX_NAMES) -> tuple[str, ...]:
 
 
 def expand_numbers(text: str) -> tuple[int, ...]:
-    """`0-3,12,20-30:5` as numbers; none for `N/A`. Raises NotUnderstoodError, also for more than `MOST`."""
+    """`0-3,12,20-30:5` as numbers; none for `N/A`. Raises SlurmParseError, also for more than `MOST`."""
     expanded = tuple(islice(chain.from_iterable(parse_ranges(text)), MAX_NAMES + 1))
     if len(expanded) > MAX_NAMES:
         raise SlurmParseError(f"more than {MAX_NAMES} numbers: {text[:60]!r}")
@@ -42,7 +42,7 @@ def expand_numbers(text: str) -> tuple[int, ...]:
 
 
 def parse_ranges(text: str) -> Iterator[range]:
-    """`0-3,12` as ranges, however long they are. Raises NotUnderstoodError."""
+    """`0-3,12` as ranges, however long they are. Raises SlurmParseError."""
     if text not in ("", "N/A", "(null)"):
         for piece in text.split(","):
             yield _parse_range(piece)[0]

@@ -95,7 +95,7 @@ def read_details(commands: Commands, rows: Sequence[SqueueRow]) -> dict[str, Job
 
 
 def parse_details(data: bytes, start: int, row: SqueueRow) -> JobDetails:
-    """The layout in the record that begins there. Raises NotUnderstoodError: it is not this job's, or not a record."""
+    """The layout in the record that begins there. Raises SlurmParseError: it is not this job's, or not a record."""
     front = _FRONT.match(data, start)
     offset = _expect(data, _end_of_match(front), row.raw("Name"))
     head = _USER.match(data, offset)

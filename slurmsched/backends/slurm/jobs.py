@@ -42,7 +42,7 @@ class ClusterLimits:
         return min(self.nodes + _FORMER_NODES, MAX_NAMES)
 
     def check(self, request: Request) -> None:
-        """Raises NotUnderstoodError where all nodes together have less than the request, or it is below zero."""
+        """Raises SlurmParseError where all nodes together have less than the request, or it is below zero."""
         asked = {
             "nodes": (request.nodes, self.nodes),
             "GPUs": (max(request.gpus, request.gpus_per_node or 0), self.gpus),
@@ -76,7 +76,7 @@ def limits_from_totals(totals: Iterable[Resources]) -> ClusterLimits:
 def node_allocations(
     placements: Sequence[RawAllocation], fields: Mapping[str, str], most_nodes: int = MAX_NAMES
 ) -> tuple[NodeAllocation, ...]:
-    """One share per node, in Slurm's order. Raises NotUnderstoodError, also for more than `most_nodes` nodes.
+    """One share per node, in Slurm's order. Raises SlurmParseError, also for more than `most_nodes` nodes.
 
     A completing job no longer says which GPUs it has, though it still has them: then its total, if it divides evenly.
     """
@@ -165,7 +165,7 @@ def parse_jobs(
 
 
 def parse_record(record: JobRecord, limits: ClusterLimits) -> list[ParsedJob]:
-    """One job, or each waiting task of an array, the first `MOST_TASKS` of them. Raises NotUnderstoodError."""
+    """One job, or each waiting task of an array, the first `MOST_TASKS` of them. Raises SlurmParseError."""
     job, form = _parse_job(record, limits), parse_form(record.fields)
     tasks = _parse_tasks(record.array_tasks)[:MAX_ARRAY_TASKS]
     return [ParsedJob(replace(job, id=f"{record.array_id}_{task}"), form) for task in tasks] or [ParsedJob(job, form)]

@@ -20,7 +20,7 @@ _MAX_NOTE_CHARACTERS: Final = 1000
 
 
 def checked_job_id(text: str) -> str:
-    """A job's id. Raises UnsafeError."""
+    """A job's id. Raises UnsafeCommandError."""
     return _checked(_JOB, text, "a job id")
 
 
@@ -30,24 +30,24 @@ def is_job_id(text: str) -> bool:
 
 
 def checked_node_name(text: str) -> str:
-    """A node's name. Raises UnsafeError."""
+    """A node's name. Raises UnsafeCommandError."""
     return _checked(_NODE, text, "a node name")
 
 
 def checked_gpu_type(text: str) -> str:
-    """A GPU type. Raises UnsafeError."""
+    """A GPU type. Raises UnsafeCommandError."""
     return _checked(_TYPE, text, "a GPU type")
 
 
 def checked_number(value: object, minimum: int = 0) -> int:
-    """A whole number. Raises UnsafeError."""
+    """A whole number. Raises UnsafeCommandError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UnsafeCommandError(f"not a number of at least {minimum}: {value!r}")
     return value
 
 
 def checked_note(text: object) -> str:
-    """A line for people, as one argument of its own. Raises UnsafeError."""
+    """A line for people, as one argument of its own. Raises UnsafeCommandError."""
     if (
         not isinstance(text, str)
         or not text.isprintable()
@@ -82,7 +82,7 @@ class OperationCommands:
 
 
 def commands_for(operation: Operation, form: RequestForm) -> OperationCommands:
-    """What to run for an operation on a job whose request stands in this form. Raises UnsafeError."""
+    """What to run for an operation on a job whose request stands in this form. Raises UnsafeCommandError."""
     return _COMMANDS[operation.verb](operation, form)
 
 

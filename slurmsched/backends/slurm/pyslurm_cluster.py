@@ -94,7 +94,7 @@ def _total(values: PyslurmValues, gpus: Iterable[Gres]) -> Resources:
 
 
 def build_partition(values: PyslurmValues, preempt_exempt_time: int) -> Partition:
-    """The partition; times in seconds. Raises NotUnderstoodError."""
+    """The partition; times in seconds. Raises SlurmParseError."""
     _require_complete(values)
     limit = values["max_time"] or 0  # 0 comes as None, and no limit as a word
     return Partition(
@@ -109,7 +109,7 @@ def build_partition(values: PyslurmValues, preempt_exempt_time: int) -> Partitio
 
 
 def build_reservation(values: PyslurmValues) -> Reservation:
-    """The reservation; times in unix seconds. Raises NotUnderstoodError."""
+    """The reservation; times in unix seconds. Raises SlurmParseError."""
     _require_complete(values)
     return Reservation(
         name=values["name"],

@@ -67,7 +67,7 @@ def may_change_gpu_type_unseen(job: PyslurmValues, asked: Mapping[str, str]) -> 
 
 
 def row_mismatch(job: PyslurmValues, row: SqueueRow) -> str:
-    """Why squeue's row is not of the same request as pyslurm's values; empty where it is. Raises NotUnderstoodError."""
+    """Why squeue's row is not of the same request as pyslurm's values; empty where it is. Raises SlurmParseError."""
     if row.too_long:
         return "squeue cuts what it asks for"
     state = parse_state(job["state"])

@@ -36,7 +36,7 @@ class PyslurmRecords:
 def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmRecords:
     """Read everything once, from a slurmctld of this series (`25.11`), in so much memory.
 
-    Raises PyslurmError where pyslurm is missing or does not fit, PyslurmEndedError where it did not come to an end or
+    Raises PyslurmUnavailableError where pyslurm is missing or does not fit, PyslurmFailedError where it did not come to an end or
     has no answer, and BackendError.
     """
     try:

@@ -75,7 +75,7 @@ class PyslurmSource:
         return self._commands.name if self._backoff is not None and self._backoff.incompatible else "pyslurm"
 
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
-        """See `Source`. Raises PyslurmError where pyslurm is demanded and does not fit."""
+        """See `Source`. Raises PyslurmUnavailableError where pyslurm is demanded and does not fit."""
         off = self._backoff
         if off is None or not off.retry_at - off.pause <= self.clock() < off.retry_at:
             try:

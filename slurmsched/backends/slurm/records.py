@@ -74,7 +74,7 @@ def or_empty(text: str | None) -> str:
 
 
 def parse_count(text: str | None, default: int = 0) -> int:
-    """A count such as `12`; of `2-4` the first. Raises NotUnderstoodError."""
+    """A count such as `12`; of `2-4` the first. Raises SlurmParseError."""
     given = or_empty(text)
     if not given or given == "*":
         return default
@@ -86,13 +86,13 @@ def parse_count(text: str | None, default: int = 0) -> int:
 
 
 def parse_count_range(text: str | None) -> tuple[int, int | None]:
-    """`2` as (2, None) and `2-4` as (2, 4). Raises NotUnderstoodError."""
+    """`2` as (2, None) and `2-4` as (2, 4). Raises SlurmParseError."""
     first, _, last = or_empty(text).partition("-")
     return parse_count(first, 1), parse_count(last) if last else None
 
 
 def parse_mebibytes(text: str | None) -> int:
-    """`20000M`, `400G` or `512` in MiB, 0 where nothing is said. Raises NotUnderstoodError."""
+    """`20000M`, `400G` or `512` in MiB, 0 where nothing is said. Raises SlurmParseError."""
     given = or_empty(text)
     if not given or given in _UNLIMITED_VALUES:
         return 0
@@ -103,7 +103,7 @@ def parse_mebibytes(text: str | None) -> int:
 
 
 def parse_seconds(text: str | None) -> int | None:
-    """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None where there is no limit. Raises NotUnderstoodError."""
+    """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None where there is no limit. Raises SlurmParseError."""
     given = or_empty(text)
     if not given or given in _UNLIMITED_VALUES:
         return None
@@ -115,7 +115,7 @@ def parse_seconds(text: str | None) -> int | None:
 
 
 def parse_time(text: str | None) -> float | None:
-    """`2026-11-21T01:23:08` as unix seconds; the commands run in UTC. Raises NotUnderstoodError."""
+    """`2026-11-21T01:23:08` as unix seconds; the commands run in UTC. Raises SlurmParseError."""
     given = or_empty(text)
     if not given or given in _UNLIMITED_VALUES:
         return None

@@ -33,7 +33,7 @@ DEFAULT_FORM = RequestForm(per_node=True)
 
 
 def parse_form(fields: Mapping[str, str]) -> RequestForm:
-    """The form that stands. Raises NotUnderstoodError."""
+    """The form that stands. Raises SlurmParseError."""
     return RequestForm(
         per_node=bool(parse_gpus(fields.get("TresPerNode"))),
         per_job=bool(parse_gpus(fields.get("TresPerJob"))),
@@ -57,7 +57,7 @@ def unmanageable_reason(fields: Mapping[str, str]) -> str:
 def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: int = MAX_NAMES) -> Request:
     """The request. What runs shows its allocation in NumCPUs and NumNodes.
 
-    Raises NotUnderstoodError, also where it names more than `most_nodes` nodes.
+    Raises SlurmParseError, also where it names more than `most_nodes` nodes.
     """
     totals = parse_tres(fields.get("ReqTRES") or fields.get("TRES"))
     nodes, max_nodes = _nodes(fields, totals, waiting=waiting)

@@ -21,7 +21,7 @@ _NOT_FOUND: Final = "no {} on PATH: install Slurm's commands, or set PATH"
 def run(command: Sequence[str], slurm_conf: str = "", extra_env: Mapping[str, str] = _NOTHING) -> int:
     """Run an `sbatch` command and give its exit code; `told` is what its environment has beside ours.
 
-    Raises NoSlurmError, UnsafeError.
+    Raises NoSlurmError, UnsafeCommandError.
     """
     if not command or command[0] != "sbatch":
         raise UnsafeCommandError(f"not an sbatch command: {' '.join(command)[:80]!r}")
@@ -43,7 +43,7 @@ def submit(
     """Queue a batch script with these options of sbatch; the job's number. The script may be empty where the options
     name its file. `told` is what the job's environment has beside ours.
 
-    Raises NoSlurmError, UnreachableError, RejectedError.
+    Raises NoSlurmError, UnreachableError, SubmissionRejectedError.
     """
     argv = ("sbatch", "--parsable", *options)
     answer = _execute(argv, {**_environment(slurm_conf), **extra_env}, timeout, runner, script)
