@@ -344,7 +344,7 @@ class TestArrays:
         cluster.holds((pyslurm_job(9, array_id=9, array_tasks_waiting="0-1,1..."), fake))
         seen = cluster.backend().observe()
         assert [job.id for job in seen.jobs] == ["9_0", "9_1"]
-        assert any("more waiting tasks than are told apart" in oddity for oddity in seen.oddities)
+        assert any("has more than 2000 pending tasks" in oddity for oddity in seen.oddities)
 
     @pytest.mark.parametrize("first", [pytest.param(True, id="before its array"), pytest.param(False, id="behind it")])
     @pytest.mark.parametrize(
