@@ -158,7 +158,7 @@ def parse_jobs(
             jobs += parse_record(record, limits)
             if record.array_tasks.endswith("...") or len(_parse_tasks(record.array_tasks)) > MAX_ARRAY_TASKS:
                 warnings.append(
-                    f"array {record.number} has more than {MAX_ARRAY_TASKS} pending tasks: the others follow later"
+                    f"array {record.array_id} has more than {MAX_ARRAY_TASKS} pending tasks: the others follow later"
                 )
         except Exception as error:
             set_aside.append(_unreadable(record, error))
