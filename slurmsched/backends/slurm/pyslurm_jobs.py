@@ -1,8 +1,8 @@
 """Builds job records from pyslurm's values.
 
-Names and comments are separate values, so no user's text can pass for a field. A job that pyslurm 25.11 does not show,
-or shows wrongly, is read by commands; `incomplete_reason` returns why. pyslurm does not show how GPUs are requested (per
-job, node, task or socket; CPUs and memory per GPU): that is read from squeue's table, once for each request.
+Names and comments are separate values, so no user's text can pass for a field. A job that pyslurm 25.11 does not show
+in full, or shows wrongly, is read by commands; `incomplete_reason` returns why. pyslurm does not show how GPUs are
+requested (per job, node, task or socket; CPUs and memory per GPU): squeue's table does, once for each request.
 """
 
 from __future__ import annotations

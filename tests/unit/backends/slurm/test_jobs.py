@@ -158,13 +158,13 @@ CLUSTER = ClusterLimits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
 @pytest.mark.parametrize(
     ("asked", "fields", "what"),
     [
-        ({"TresPerJob": "gres/gpu:999999999"}, {}, "999999999 GPUs, and the cluster has 32"),
-        ({"TresPerNode": "gres/gpu:1"}, {"NumNodes": "999999-999999"}, "999999 nodes, and the cluster has 4"),
-        ({}, {"NumCPUs": "1000000"}, "1000000 CPUs, and the cluster has 96"),
-        ({}, {"MinMemoryNode": "999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
-        ({}, {"MinMemoryCPU": "999999999999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
+        ({"TresPerJob": "gres/gpu:999999999"}, {}, "999999999 GPUs, but the cluster has 32"),
+        ({"TresPerNode": "gres/gpu:1"}, {"NumNodes": "999999-999999"}, "999999 nodes, but the cluster has 4"),
+        ({}, {"NumCPUs": "1000000"}, "1000000 CPUs, but the cluster has 96"),
+        ({}, {"MinMemoryNode": "999999E"}, "MiB of memory on each node, but the cluster has 2000000"),
+        ({}, {"MinMemoryCPU": "999999999999999E"}, "MiB of memory on each node, but the cluster has 2000000"),
         ({"MemPerTres": "gres/gpu:999999999", "TresPerJob": "gres/gpu:32"}, {}, "MiB of memory on each node"),
-        ({"TresPerNode": "gres/gpu:1"}, {"ReqNodeList": "n[1-99999]"}, "stands for more than"),
+        ({"TresPerNode": "gres/gpu:1"}, {"ReqNodeList": "n[1-99999]"}, "expands to more than"),
     ],
 )
 def test_what_is_more_than_the_cluster_has_is_set_aside(
