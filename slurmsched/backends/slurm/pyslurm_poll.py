@@ -44,7 +44,7 @@ def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmReco
     except UnreachableError as error:
         raise PyslurmFailedError("pyslurm did not answer in time") from error
     except NoSlurmError as error:
-        raise PyslurmFailedError("the Python interpreter for pyslurm cannot be started") from error
+        raise PyslurmFailedError("pyslurm's interpreter cannot be started") from error
     if answer.exit_code in (NOT_INSTALLED, WRONG_SERIES):
         raise PyslurmUnavailableError(last_message(answer.stderr))
     if answer.exit_code == NO_ANSWER:
