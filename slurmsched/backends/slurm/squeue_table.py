@@ -221,12 +221,12 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     A task that was changed alone has its own record, yet squeue counts it among the tasks without one.
     """
     arrays = [row.number for row in table.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
-    left: dict[str, list[str]] = {}
+    array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
     for first in range(0, len(arrays), _BATCH_SIZE):
         for number, array, task in _query_tasks(commands, arrays[first : first + _BATCH_SIZE]):
             if number in table and number == array:
-                left.setdefault(number, []).append(task)
+                array_tasks.setdefault(number, []).append(task)
             elif number not in table:
                 hidden[number] = f"{array}_{task}"
     names = list(hidden.values())
@@ -234,10 +234,10 @@ def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict
     for first in range(0, len(names), _BATCH_SIZE):
         rows |= {row.number: row for row in _query(commands, names[first : first + _BATCH_SIZE], ())}
     changed = {row.values["ArrayJobID"] for row in rows.values()}
-    for number in changed & left.keys():
+    for number in changed & array_tasks.keys():
         values = table[number].values
         throttle = "".join(values["ArrayTaskID"].partition("%")[1:])
-        remaining = {**values, "ArrayTaskID": ",".join(left[number]) + throttle}
+        remaining = {**values, "ArrayTaskID": ",".join(array_tasks[number]) + throttle}
         rows[number] = SqueueRow(remaining, table[number].truncated - {"ArrayTaskID"})
     return rows
 
