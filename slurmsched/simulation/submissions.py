@@ -38,14 +38,14 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     fitting = sum(
         len(node.gpus) >= each and node.total.cpus >= cpus and node.total.memory >= memory for node in eligible
     )
-    amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB"
+    amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
     return "" if fitting >= count else f"it asks for {pluralise(count, 'node')} with {amounts}, and there are {fitting}"
 
 
 def _impossible_part_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
     cpus, memory = job.cpus or 1, job.memory or 0
     fits = any(node.total.cpus >= cpus and node.total.memory >= memory for node in eligible)
-    return "" if fits else f"no node has a part of a GPU with {pluralise(cpus, 'CPU')} and {memory} MiB"
+    return "" if fits else f"no node with such a GPU has {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
 
 
 def with_shards(nodes: Sequence[Node]) -> tuple[Node, ...]:

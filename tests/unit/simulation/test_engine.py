@@ -115,7 +115,7 @@ def test_only_the_window_is_measured_and_has_to_end() -> None:
         (world(job(7, gpus=9)), FREE, "job 7 can never run here: it asks for 9 GPUs, and there are 8"),
         (world(job(7, gpu_type="a100")), FREE, "no node has GPUs of type a100"),
         (world(job(7, gpus=1, cpus=25)), FREE, "it asks for 1 node with 1 GPU, 25 CPUs and"),
-        (world(job(7, gpus=0, milli_gpu=500, cpus=99)), FREE, "no node has 99 CPUs and 0 MiB beside a part of a GPU"),
+        (world(job(7, gpus=0, milli_gpu=500, cpus=99)), FREE, "no node with such a GPU has 99 CPUs and 0 MiB"),
         (world(job(7)), replace(FREE, window=(0, 9)), "window 0:9: expected a range within 0:1"),
     ],
 )
