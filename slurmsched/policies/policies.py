@@ -93,7 +93,7 @@ def _tesserae_packed(chosen: Choices) -> Policy:
 
 
 def _fgd(chosen: Choices) -> Policy:
-    from slurmsched.policies.fgd import FragmentationDescent  # noqa: PLC0415
+    from slurmsched.policies.fgd.policy import FragmentationDescent  # noqa: PLC0415
 
     return FragmentationDescent(chosen.order, defragments=chosen.defragment)
 
@@ -117,7 +117,7 @@ def _hadare(_: Choices) -> Policy:
 
 
 def _gandiva_fair(_: Choices) -> Policy:
-    from slurmsched.policies.gandiva_fair import GandivaFair  # noqa: PLC0415
+    from slurmsched.policies.gandiva_fair.policy import GandivaFair  # noqa: PLC0415
 
     return GandivaFair()
 

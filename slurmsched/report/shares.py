@@ -13,7 +13,8 @@ from rich.console import Group, RenderableType
 
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gandiva_fair import GandivaFairState, Trade
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import Trade
 from slurmsched.report.quantities import duration, percent
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore

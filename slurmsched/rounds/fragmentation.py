@@ -21,7 +21,7 @@ from slurmsched.model import (
     cluster_overview,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.fgd import target_workload
+from slurmsched.policies.fgd.placer import target_workload
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     FragmentClass,

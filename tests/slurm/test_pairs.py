@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
-from slurmsched.policies.tesserae import PlacementPlan
+from slurmsched.policies.tesserae.migration import PlacementPlan
 from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 

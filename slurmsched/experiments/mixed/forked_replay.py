@@ -9,7 +9,8 @@ from typing import Final
 
 from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob
 from slurmsched.experiments.mixed.replay import ReplayError, ReplayResult, RoundRecord
-from slurmsched.policies.hadare import ForkedJob, JobTracker, ThroughputEstimates, assign_nodes, learned_scale
+from slurmsched.policies.hadare.job_tracker import ForkedJob, JobTracker, assign_nodes
+from slurmsched.policies.hadare.throughput import ThroughputEstimates, learned_scale
 
 CopyFailure = Callable[[int, int], float]
 """When in a round, by its number, the copy on a node dies, in seconds from the round's start; infinite if it lives."""

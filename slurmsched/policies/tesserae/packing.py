@@ -19,8 +19,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import LinearConstraint, linear_sum_assignment, milp
-from scipy.sparse import csr_matrix
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId
@@ -80,6 +78,8 @@ def _groups_by_width(
 
 def match_jobs(hosts: Ints, guests: Ints, weights: EdgeWeights) -> list[tuple[int, int]]:
     """Returns the matching over single jobs, given the type of each."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 every round imports this module, few match
+
     each = weights[np.ix_(hosts, guests)]
     rows, columns = linear_sum_assignment(each, maximize=True)
     edges = each[rows, columns] > 0
@@ -88,6 +88,9 @@ def match_jobs(hosts: Ints, guests: Ints, weights: EdgeWeights) -> list[tuple[in
 
 def match_job_types(hosts: Ints, guests: Ints, weights: EdgeWeights) -> list[tuple[int, int]]:
     """Returns the matching over counts of job types. Raises PolicyError if the program has no solution."""
+    from scipy.optimize import LinearConstraint, milp  # noqa: PLC0415 as above
+    from scipy.sparse import csr_matrix  # noqa: PLC0415
+
     host_types, hosts_of = np.unique(hosts, return_inverse=True)
     guest_types, guests_of = np.unique(guests, return_inverse=True)
     table = weights[np.ix_(host_types, guest_types)]

@@ -35,14 +35,8 @@ from slurmsched.model import (
     Target,
 )
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.fgd import (
-    FgdCluster,
-    FgdPlacer,
-    NodeDemands,
-    completing_reason,
-    keeps_allocation,
-    unschedulable_reason,
-)
+from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer, NodeDemands
+from slurmsched.policies.fgd.policy import completing_reason, keeps_allocation, unschedulable_reason
 from slurmsched.policies.place.fragmentation import TaskDemand
 from slurmsched.policies.stages import Order, Situation
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair

@@ -22,7 +22,8 @@ from slurmsched.model import (
     Verb,
     encode,
 )
-from slurmsched.policies.gandiva_fair import Account, GandivaFairState, Trade
+from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import Trade
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics

@@ -21,7 +21,7 @@ from slurmsched.model import (
     Resources,
 )
 from slurmsched.policies import PolicyError, policy
-from slurmsched.policies.fgd import node_demands, target_workload
+from slurmsched.policies.fgd.placer import node_demands, target_workload
 from slurmsched.policies.place.fragmentation import TaskDemand
 from tests.builders import job, node, share, situation
 

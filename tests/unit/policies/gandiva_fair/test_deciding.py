@@ -9,7 +9,8 @@ import pytest
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
 from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, SchedulerState, Verb, parse_hints
-from slurmsched.policies.gandiva_fair import GandivaFair, GandivaFairState
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.policy import GandivaFair
 from slurmsched.policies.gandiva_fair.trading import suspected_users
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round

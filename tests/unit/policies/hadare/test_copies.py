@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.policies.hadare import (
+from slurmsched.policies.hadare.job_tracker import (
     ForkedJob,
-    GpuSpec,
     JobTracker,
-    ModelSpec,
-    ThroughputEstimates,
     TrackingError,
     assign_nodes,
     copy_ids,
     divide_steps,
-    estimate_throughput,
     split_copy_id,
 )
+from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, ThroughputEstimates, estimate_throughput
 
 V100, K80 = GpuSpec(15.7, 16), GpuSpec(4.1, 12)
 
