@@ -82,9 +82,7 @@ def formats_view() -> RenderableType:
     """The trace formats that can be read, and how to export a Slurm cluster's last month."""
     rows = [(name, trace_format.summary) for name, trace_format in TRACE_FORMATS.items()]
     command = f"SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o {','.join(SACCT_FIELDS)}"
-    return Group(
-        Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nThe last month of your cluster:\n{command}")
-    )
+    return Group(Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nYour cluster's last month:\n{command}"))
 
 
 def _listed(counts: Mapping[str, int]) -> str:
