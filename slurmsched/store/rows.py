@@ -280,7 +280,7 @@ class UnreadableRows:
     def parse_each(
         self, table: str, key: str, parse: Callable[[DatabaseRow], T], rows: Iterable[DatabaseRow]
     ) -> tuple[T, ...]:
-        """Each row of `table` parsed; a row for which `parse` raises is added here, by its column `key`, and left out."""
+        """Each row of `table` parsed; a row for which `parse` raises is added here by its column `key` and left out."""
         parsed = []
         for row in rows:
             try:
