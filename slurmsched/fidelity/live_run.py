@@ -1,4 +1,4 @@
-"""Runs a generated trace of short jobs on a real Slurm: submits them as sleeping scripts and schedules them by rounds."""
+"""Runs a generated trace of short jobs on a real Slurm: submitted as sleeping scripts, scheduled by rounds."""
 
 from __future__ import annotations
 

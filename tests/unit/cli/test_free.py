@@ -26,7 +26,7 @@ def test_free_fits_eighty_columns(site: Site) -> None:
         "v100-2 v100    8      8   24 500G",
         "",
         "as of 1 min ago",
-        "1 managed job waiting already: those come first",
+        "1 managed job waiting already: it comes first",
     ]
 
 
