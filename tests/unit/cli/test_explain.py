@@ -54,7 +54,7 @@ def test_explain_says_why_then_what_would_change_it(waiting: Site, monkeypatch: 
         "  - submit with ckpt=usr1: then it can be moved",
         "",
         "asks for 8 GPUs, 24 CPUs",
-        "attained 2.5 GPU-hours, 1 restart of ours",
+        "attained 2.5 GPU-hours, 1 restart by synsched",
     ]
     assert lines[-1].startswith("state    pending, 1 min ago (")
 
