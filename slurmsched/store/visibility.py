@@ -82,11 +82,11 @@ class Visibility:
         return self.viewer is not None and self.contents.owners.get(str(job)) == self.viewer
 
     def _job(self, row: DocumentRow) -> DocumentRow | None:
-        own = self.viewer is not None and row["owner"] == self.viewer
-        if not own and self._jobs_hidden:
+        is_own = self.viewer is not None and row["owner"] == self.viewer
+        if not is_own and self._jobs_hidden:
             return None
         kept = dict(row)
-        if not own:
+        if not is_own:
             if "accounts" in self.hidden:
                 kept["summary"] = _without_key(kept["summary"], "account")
             if "usage" in self.hidden:  # reasons reveal usage, because orders depend on it
@@ -98,8 +98,8 @@ class Visibility:
         return self._redact(kept, "rank_key", "sentence", json_columns=("reason",))
 
     def _set_aside(self, row: DocumentRow) -> DocumentRow | None:
-        own = self.viewer is not None and row["owner"] == self.viewer
-        return row if own or not self._jobs_hidden else None
+        is_own = self.viewer is not None and row["owner"] == self.viewer
+        return row if is_own or not self._jobs_hidden else None
 
     def _event(self, row: DocumentRow) -> DocumentRow | None:
         if not self._jobs_hidden:
