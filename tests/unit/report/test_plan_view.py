@@ -64,14 +64,14 @@ def lines(shown: PlannedRound, with_commands: bool = False) -> list[str]:
         ),
         pytest.param(
             planned(RELEASE),
-            ["1 release job 5 starts on n1 with 4 GPUs, 20 CPUs", "          when 3 left; undo: hold"],
+            ["1 release job 5 starts on n1 with 4 GPUs, 20 CPUs", "          after job 3 left; undo: hold"],
             id="a start waits for who is in the way",
         ),
         pytest.param(
             planned(RESHAPE),
             [
                 "1 reshape job 5 is next in las order and fits",
-                "          undo: reshape to 4 GPUs, 12 CPUs a node on 1 node",
+                "          undo: reshape to 4 GPUs, 12 CPUs per node on 1 node",
             ],
             id="a shape goes back to what stood",
         ),
