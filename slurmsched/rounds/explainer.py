@@ -99,7 +99,7 @@ def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
     target = result.decision.targets.get(job.id)
     if target is not None:
         yield "shall have", "; ".join(map(_allocation_text, target.allocations))
-        yield "speed", f"{target.speed:.2f} of that with its GPU-proportional share"
+        yield "speed", f"{target.speed:.2f} times that with its GPU-proportional share"
         yield from (("steps", why.sentence) for why in target.reasons if why.code is ReasonCode.DISPATCHED)
     rank = result.ranks.get(job.id)
     if rank is not None:

@@ -47,7 +47,8 @@ def test_a_rest_of_a_gpu_in_words() -> None:
     other = job(1, request=Request(shards=5), on=[NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)])
     seen = cluster_overview(snapshot([node("n1", 1, shards=10)], [other]))
     assert measure_fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
-        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: too few GPUs are free on one node"
+        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: "
+        "too few GPUs are free on one node"
     )
 
 
