@@ -65,9 +65,9 @@ _INTERVAL: Final = 10.0
 class Keepalive:
     """Writes the heartbeat of one daemon under one set of settings.
 
-    A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new jobs
-    to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten: this
-    daemon stands by, and takes over once the other heartbeat is stale.
+    A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new
+    jobs to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten:
+    this daemon stands by, and takes over once the other heartbeat is stale.
     """
 
     def __init__(
@@ -135,9 +135,6 @@ class Keepalive:
         rival = self._gate.rival()
         if (rival is not None) != self._on_standby:
             self._on_standby = rival is not None
-            self._log(
-                f"nothing is changed: {rival}"
-                if rival
-                else "the other scheduler's heartbeat is stale: this daemon takes over"
-            )
+            takes_over = "the other scheduler's heartbeat is stale: this daemon takes over"
+            self._log(takes_over if rival is None else f"nothing is changed: {rival}")
         return self._on_standby
