@@ -1,8 +1,8 @@
 """Lock file that allows one scheduler per database; the kernel releases the lock when the process ends.
 
 `flock` needs no write permission, so every user who can open the file could take the lock. The file is therefore
-private (mode 0600, no link, owned by the daemon's user). A file that others could open is replaced, not just made private: a
-user who opened it before could hold its lock for ever.
+private (mode 0600, no link, owned by the daemon's user). A file that others could open is replaced, not just made
+private: a user who opened it before could hold its lock for ever.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def test_a_folder_that_somebody_else_made_is_not_looked_into(tmp_path: Path) -> 
     found, (complaint,) = read(tmp_path, running(("1", "mallory")))
     assert not found
     assert (
-        complaint
-        == f"user mallory: the spool folder {OTHER} is not read: it belongs to user number {ME}: have it removed"
+        complaint == f"user mallory: the spool folder {OTHER} is not read: it belongs to user id {ME}: have it removed"
     )
 
 
@@ -92,7 +91,7 @@ def test_a_file_that_belongs_to_somebody_else_is_not_read(tmp_path: Path) -> Non
     os.chown(tmp_path / str(ME) / "1.json", OTHER, -1)
     found, (complaint,) = read(tmp_path, running(("1", "alice")))
     assert not found
-    assert f"belongs to user number {OTHER}" in complaint
+    assert f"belongs to user id {OTHER}" in complaint
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
