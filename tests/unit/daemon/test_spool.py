@@ -81,7 +81,8 @@ def test_a_folder_that_somebody_else_made_is_not_looked_into(tmp_path: Path) -> 
     found, (complaint,) = read(tmp_path, running(("1", "mallory")))
     assert not found
     assert (
-        complaint == f"user mallory: the spool folder {OTHER} is not read: it belongs to user id {ME}: have it removed"
+        complaint
+        == f"user mallory: the spool folder {OTHER} is not read: it belongs to user number {ME}: have it removed"
     )
 
 
