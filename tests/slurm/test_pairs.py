@@ -156,7 +156,7 @@ exec /usr/bin/scontrol "$@"
     status = Status(site)
     assert (status.on(0), status.on(1)) == ({host, stranger}, {guest})
     assert [problem for problem in status.surprises() if problem.startswith("1 job of round")], status.said["problems"]
-    sentence = f"runs on GPU 1 of v100-1; GPU 0 was foreseen, beside job {host}"
+    sentence = f"runs on GPU 1 of v100-1; GPU 0 was planned, beside job {host}"
     assert sentence in " ".join(site.synsched("history", guest).out.split())
     once(site)
     assert Status(site).why(host) == f"shares GPU 0 of v100-1 with job {stranger}, which no round placed there"

@@ -87,9 +87,7 @@ def test_a_job_that_gives_way_says_for_whom_and_the_newcomer_whom_it_waits_for()
 @pytest.mark.parametrize(
     ("odd", "headline"),
     [
-        pytest.param(
-            job(5, partitions=("other",)), "job 5 is not managed: it carries no synsched: hint", id="unmanaged"
-        ),
+        pytest.param(job(5, partitions=("other",)), "job 5 is not managed: it has no synsched: hint", id="unmanaged"),
         pytest.param(
             job(5, hold=Hold.USER),
             "job 5 is held by its owner: 'scontrol release 5' releases it",
@@ -106,7 +104,7 @@ def test_a_job_outside_the_decision_says_why(odd: Job, headline: str) -> None:
 
 def test_a_broken_hint_is_said() -> None:
     told = explain(result_of([job(5, hint="ckpt=usr9")], Prescribed()), "5")
-    assert any(said.startswith("mend its hint: hint ckpt='usr9': expected") for said in told.what_would_change)
+    assert any(said.startswith("correct its hint: hint ckpt='usr9': expected") for said in told.what_would_change)
 
 
 def test_room_that_this_round_gives_away_is_not_offered() -> None:
