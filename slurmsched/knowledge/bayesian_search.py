@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.stats import norm
 
-Floats = NDArray[np.float64]
+from slurmsched.arrays import Floats
 
 _LENGTH_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
 _NOISE_VARIANCE: Final = 1e-3
