@@ -21,7 +21,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON w
 
 
 def console(to_errors: bool = False) -> Console:
-    """Returns a console without markup, as wide as the terminal; in a pipe as wide as the text unless COLUMNS is set."""
+    """Returns a console without markup: as wide as the terminal; in a pipe as the text, unless COLUMNS is set."""
     stream = sys.stderr if to_errors else sys.stdout
     endless = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(

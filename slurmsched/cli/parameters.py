@@ -60,7 +60,7 @@ def parse_seconds(value: str) -> int:
 
 
 def parse_gpus(value: str) -> tuple[str, int]:
-    """Parses `v100`, `v100:4` or `4` to a type, empty for any, and a number, by default 1. Raises click.BadParameter."""
+    """Parses `v100`, `v100:4` or `4` to a type, empty for any, and a number, else 1. Raises click.BadParameter."""
     match = _GPUS.match(value)
     if match is None:
         raise click.BadParameter(f"'{value}' is not a GPU request: write v100, v100:4 or 4")

@@ -72,8 +72,8 @@ def run(
     """Profile a model by short runs of your own job.
 
     The job must use slurmsched.jobside. It is submitted several times, with the numbers of CPUs that optimistic
-    profiling asks for, each time for --seconds of work, and saves no checkpoint. The matrix is written to --out. Default:
-    policy.profiles if that is a JSON file, else profiles.json.
+    profiling asks for, each time for --seconds of work, and saves no checkpoint. The matrix is written to --out; by
+    default to policy.profiles if that is a JSON file, else to profiles.json.
 
     \b
     Example:

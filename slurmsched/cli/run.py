@@ -32,7 +32,7 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
     """Run scheduling rounds.
 
     Runs as a daemon until SIGTERM, after which it gives all held jobs back to Slurm and exits. SIGHUP reloads the
-    settings. With --once it runs a single round. If another 'run' is active, --once exits immediately, with status 1 the
+    settings. With --once it runs a single round. If another 'run' is active, --once exits at once, with status 1 the
     third time in a row. It exits 3 if the mode, a pause, the disable file, another daemon or missing permissions
     prevented a planned change; in mode observe it plans none.
 

@@ -76,9 +76,7 @@ def simulate(
       synsched simulate --cluster v100:4x8 --trace synergy:200@2 --policy slurm
     """
     if period < 1 or overhead < 0 or lead < 0 or failures < 0:
-        raise click.UsageError(
-            "--round must be at least 1 second; --overhead, --lead and --failures must not be negative"
-        )
+        raise click.UsageError("--round must be at least 1 second; --overhead, --lead and --failures at least 0")
     options = SimulationOptions(
         period=period,
         overhead=overhead,
