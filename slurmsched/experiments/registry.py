@@ -45,9 +45,7 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "tesserae-900": ExperimentEntry(
         "tesserae.evaluation", "run_tesserae_900", "Tesserae, figures 11 to 17: 900 jobs on 80 GPUs."
     ),
-    "fgd-default": ExperimentEntry(
-        "fgd.figures", "run_fgd_default", "FGD, figures 7 and 9: a cluster filled from openb's default trace."
-    ),
+    "fgd-default": ExperimentEntry("fgd.figures", "run_fgd_default", "FGD, figures 7 and 9: openb's default trace."),
     "fgd-variant": ExperimentEntry(
         "fgd.figures", "run_fgd_variant", "FGD on another list of pods.", frozenset({"variant", "pods"})
     ),
@@ -62,13 +60,13 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
         "mixed.hadar_example", "run_hadar_example", "Hadar, figure 1: three jobs on six GPUs of three types."
     ),
     "hadar-static": ExperimentEntry(
-        "mixed.hadar_static", "run_hadar_static", "Hadar, figures 3 and 4: 480 jobs on 60 GPUs of three types."
+        "mixed.hadar_static", "run_hadar_static", "Hadar, figures 3 and 4: 480 jobs on 60 mixed GPUs."
     ),
     "hadare-mixes": ExperimentEntry(
         "mixed.hadare_mixes", "run_hadare_mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."
     ),
     "hadare-quality": ExperimentEntry(
-        "hadare_quality", "run_hadare_quality", "HadarE, table IV: loss of a model trained by several copies."
+        "hadare_quality", "run_hadare_quality", "HadarE, table IV: loss of a model trained by copies."
     ),
     "gandiva-homogeneous": ExperimentEntry(
         "gandiva_fair", "run_gandiva_homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one type."
