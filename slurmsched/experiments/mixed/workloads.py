@@ -101,9 +101,7 @@ def sized_jobs(
 def _sized_job(job: str, model: str, width: int, seconds: float, rates: Knowledge) -> ReplayJob:
     profile = rates.models.get(model)
     if profile is None or SIZE_GPU_TYPE not in profile.scaling:
-        raise ExperimentError(
-            f"throughputs.json lacks rates of {model} on {SIZE_GPU_TYPE}: use the data set's file"
-        )
+        raise ExperimentError(f"throughputs.json lacks rates of {model} on {SIZE_GPU_TYPE}: use the data set's file")
     rates_by_type = {kind: profile.scaling[kind].rate_at(width) for kind in GPU_TYPES if kind in profile.scaling}
     return ReplayJob(job, width, max(width, round(seconds * rates_by_type[SIZE_GPU_TYPE])), rates_by_type, model=model)
 

@@ -31,9 +31,7 @@ ONE_TENTH: Final = -0.9
 """The tolerance with which at most a tenth of the reference passes."""
 
 _TWENTY_MINUTES: Final = 1200
-_CPU_NOTE: Final = (
-    "CPU seconds depend on the machine; the reference is the fastest of three runs."
-)
+_CPU_NOTE: Final = "CPU seconds depend on the machine; the reference is the fastest of three runs."
 _RESTART_SECONDS: Final = 60.0
 _LIVE_NOTE: Final = (
     "The daemon's rounds on the virtual cluster: jobs keep their allocations from round to round, and a restart costs a"
