@@ -117,7 +117,7 @@ def test_what_cannot_be_run_is_said() -> None:
     with pytest.raises(ExperimentError, match="there is no order 'x'; orders: fifo, srtf, las, ftf"):
         ends(work(0, 1), order="x")
     eternal = MeasuredModel("eternal", "", 1, 20, 1.0, 301.0, FLAT)
-    with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations is longer than a round"):
+    with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations takes longer than a round"):
         ends(work(0, 1, eternal))
 
 
