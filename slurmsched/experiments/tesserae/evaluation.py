@@ -44,7 +44,7 @@ _LINEAR_NOTE: Final = (
 )
 _COMPLETION_NOTE: Final = "Mean over Gavel's V100 pairs that were left out, and over {tries} choices of them."
 _SEARCH_NOTE: Final = (
-    "A simulated model of 24 layers on 8 GPUs, since nobody published rates of strategies: {budget} of its {all}"
+    "A simulated model of 24 layers on 8 GPUs, since no rates of strategies are published: {budget} of its {all}"
     " strategies are measured; mean over {tries} searches."
 )
 
@@ -117,8 +117,8 @@ _HOUR: Final = 3600.0
 _TOLERANCE: Final = 0.1
 _INPUTS_NOTE: Final = (
     "Pairs of one-GPU jobs as Gavel's V100 table has them. Wider pairs are assumed to keep the same parts of their"
-    " rates (the linear model of section 4.3), since nobody published theirs, and no rate depends on placement. 20"
-    " nodes of 4 GPUs; a start or a move costs 60 s, which the text leaves open."
+    " rates (the linear model of section 4.3), since none are published for them, and no rate depends on placement. 20"
+    " nodes of 4 GPUs; a start or a move costs 60 s, which the text does not state."
 )
 _UP_TO_NOTE: Final = "The paper's figure is its best against any of them. " + _INPUTS_NOTE
 _BASIC_NOTE: Final = (
