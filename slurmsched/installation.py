@@ -1,4 +1,4 @@
-"""What the templates are told about one installation: its settings, its command, its nodes."""
+"""The values of one installation for the templates: its settings, its command and its nodes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from slurmsched import __version__
 from slurmsched.model import Node, Snapshot
+from slurmsched.policies.policies import POLICIES, schedules_shards
 from slurmsched.settings import DEFAULT_FILE, LoadedSettings, Settings
 from slurmsched.settings.definition import written_folders
 from slurmsched.settings.file import settings_tables
@@ -22,16 +23,16 @@ _COMMAND: Final = "synsched"
 _CRON_PATH: Final = ("/usr/bin", "/bin")
 
 _OWN_FOLDERS: Final = (PurePosixPath("/var/lib/synsched"), PurePosixPath("/run/synsched"))
-"""The unit's StateDirectory and RuntimeDirectory, which systemd makes and lets it write to."""
+"""The unit's StateDirectory and RuntimeDirectory, which systemd creates for the daemon to write to."""
 
 _TEMPORARY: Final = (PurePosixPath("/tmp"), PurePosixPath("/var/tmp"))  # noqa: S108 - named, not written to
 
 
 @dataclass(frozen=True, slots=True)
 class SystemdUnit:
-    """What the systemd unit is told: folders the daemon writes to outside its own, and MiB of memory.
+    """Values for the systemd unit: other folders that the daemon writes to, and its memory limit in MiB.
 
-    `private_tmp` is whether it can have a /tmp of its own: not where a setting names a folder in the common one.
+    `private_tmp` is whether it can have a private /tmp: not if a setting names a folder in the shared one.
     """
 
     folders: tuple[str, ...]
@@ -42,7 +43,7 @@ class SystemdUnit:
 
 @dataclass(frozen=True, slots=True)
 class GpuRange:
-    """GPUs of one type with neighbouring indices, `first` to `last`."""
+    """GPUs of one type with consecutive indices, `first` to `last`."""
 
     type: str
     first: int
@@ -54,15 +55,15 @@ class GpuRange:
 
     @property
     def span(self) -> str:
-        """As Slurm writes a range of numbers: `[0-7]`, or `0` for one."""
+        """The indices as Slurm writes them: `[0-7]`, or `0` for a single one."""
         return str(self.first) if self.first == self.last else f"[{self.first}-{self.last}]"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are alike in devices, shards (per node) and weight.
+    """Nodes with the same GPUs, shards (per node) and weight.
 
-    `cpus_per_gpu` and `memory_per_gpu` (MiB) are the GPU-proportional share of the smallest of them.
+    `cpus_per_gpu` and `memory_per_gpu` (MiB) are the smallest GPU-proportional share of one GPU among them.
     """
 
     names: tuple[str, ...]
@@ -74,13 +75,13 @@ class NodeGroup:
 
     @property
     def gres(self) -> str:
-        """What a node of the group has, as NodeName's Gres= says it."""
+        """The GPUs and shards of a node of the group, as in NodeName's Gres=."""
         gpus = [":".join(filter(None, ("gpu", part.type, str(part.count)))) for part in self.devices]
         return ",".join([*gpus, f"shard:{self.shards}"] if self.shards else gpus)
 
 
 def node_groups(snapshot: Snapshot) -> tuple[NodeGroup, ...]:
-    """The cluster's GPU nodes, alike ones together, in the order in which Slurm names them."""
+    """Returns the GPU nodes of the cluster in groups of equal nodes, in Slurm's order."""
     groups: dict[tuple[tuple[GpuRange, ...], int, int], list[Node]] = {}
     for node in snapshot.nodes:
         if node.gpus:
@@ -107,16 +108,18 @@ def template_values(
     user: str = _COMMAND,
     size: ClusterSize = DEFAULT_CLUSTER_SIZE,
 ) -> dict[str, object]:
-    """The values for `render`: every shipped template is content with these.
+    """Returns the values that the shipped templates need, for `render`.
 
-    Only with a snapshot are there `node_groups`; the templates of Slurm's own files need them. `size` is the cluster's,
-    for the memory in the systemd unit.
+    `node_groups`, which the templates of Slurm's configuration files need, requires a snapshot. `size` determines the
+    memory limit in the systemd unit.
     """
     loaded = loaded or LoadedSettings(Settings())
     values: dict[str, object] = {
         "version": __version__,
         "settings": loaded.settings,
         "tables": settings_tables(loaded),
+        "policies": POLICIES,
+        "parts": schedules_shards(loaded.settings.policy.system),
         "file": loaded.file or DEFAULT_FILE,
         "command": command or _command_path(),
         "user": user,
@@ -131,7 +134,7 @@ def template_values(
 
 
 def systemd_word(text: str | PurePosixPath) -> str:
-    """One word of a unit file, quoted where it has to be; a percent sign stands for itself."""
+    """Returns the text as one word of a unit file, quoted if necessary, with percent signs escaped."""
     word = str(text).replace("%", "%%")
     if not set(word) & set(" \t\"'\\;"):
         return word
@@ -140,7 +143,7 @@ def systemd_word(text: str | PurePosixPath) -> str:
 
 
 def extra_write_folders(settings: Settings) -> tuple[str, ...]:
-    """Folders that the daemon writes to and that the unit does not make for it."""
+    """Returns the folders that the daemon writes to and that the unit does not create."""
     return tuple(folder for folder in written_folders(settings) if not _within(folder, _OWN_FOLDERS))
 
 
@@ -155,18 +158,18 @@ def _within(folder: str, bases: tuple[PurePosixPath, ...]) -> bool:
 
 
 def _gpu_ranges(node: Node) -> tuple[GpuRange, ...]:
-    """The node's GPUs as stretches: the index less the position is the same all along one stretch."""
+    """Returns the node's GPUs as ranges: within one, the index minus the position is constant."""
     by_index = sorted(node.gpus, key=lambda gpu: gpu.index)
-    stretches = groupby(enumerate(by_index), key=lambda at: (at[1].type, at[1].index - at[0]))
+    groups = groupby(enumerate(by_index), key=lambda item: (item[1].type, item[1].index - item[0]))
     ranges = []
-    for (kind, _), members in stretches:
+    for (gpu_type, _), members in groups:
         indices = [gpu.index for _, gpu in members]
-        ranges.append(GpuRange(kind, indices[0], indices[-1]))
+        ranges.append(GpuRange(gpu_type, indices[0], indices[-1]))
     return tuple(ranges)
 
 
 def _uids(user: str) -> tuple[int, ...]:
-    """The user's number; none where the machine does not know him."""
+    """Returns the uid of the user; empty if this machine does not know the user."""
     try:
         return (pwd.getpwnam(user).pw_uid,)
     except KeyError:
@@ -174,14 +177,14 @@ def _uids(user: str) -> tuple[int, ...]:
 
 
 def _slurm_commands() -> str:
-    """The folder of Slurm's commands where cron would not find them; empty otherwise."""
+    """Returns the folder of Slurm's commands if it is not on cron's PATH; empty otherwise."""
     scontrol = shutil.which("scontrol")
-    folder = os.path.dirname(os.path.abspath(scontrol)) if scontrol else ""  # noqa: PTH100, PTH120 - links stay links
+    folder = os.path.dirname(os.path.abspath(scontrol)) if scontrol else ""  # noqa: PTH100, PTH120 - keep links
     return "" if folder in _CRON_PATH else folder
 
 
 def _command_path() -> str:
-    """The absolute path of the command that runs, or of the one on PATH; units and cron lines need one."""
+    """Returns the absolute path of the running command, else of the one on PATH, for units and cron lines."""
     program = sys.argv[0]
     if os.path.basename(program) == _COMMAND and os.path.exists(program):  # noqa: PTH119, PTH110 - argv is text
         return os.path.abspath(program)  # noqa: PTH100

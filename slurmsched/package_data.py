@@ -1,4 +1,4 @@
-"""The files that come with the package: `sql`, `templates`, `hooks`."""
+"""Finds the data files of the package: `sql`, `templates` and `hooks`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from slurmsched.model import SynschedError
 
 
 class MissingPackageDataError(SynschedError):
-    """The installation is incomplete."""
+    """An incomplete installation."""
 
 
 def package_data(kind: str) -> Traversable:
-    """The folder of one kind of shipped files: inside the package when installed, beside it in a checkout.
+    """Returns the folder of one kind of data files: inside the package if installed, beside it in a checkout.
 
-    Raises NotShippedError.
+    Raises MissingPackageDataError.
     """
     inside = files("slurmsched") / kind
     beside = Path(__file__).resolve().parent.parent / kind

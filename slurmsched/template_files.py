@@ -1,6 +1,6 @@
-"""The files to install, as text: from the shipped templates, or a hook as it is.
+"""Renders the files to install from the shipped templates and hooks.
 
-A value that a template needs and nobody gave is an error, never a blank.
+A missing value is an error and never rendered as an empty text.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _TEMPLATE_SUFFIX: Final = ".j2"
 
 
 class RenderingError(SynschedError):
-    """There is no such template, or it lacks a value; the message names it."""
+    """An unknown template, or one that lacks a value; the message names it."""
 
 
 def template_names() -> tuple[str, ...]:
-    """All that `render` knows: templates such as `synsched.service.j2`, hooks such as `watchdog.py`."""
+    """Returns the names that `render` accepts: templates such as `synsched.service.j2`, hooks such as `watchdog.py`."""
     files = (file for kind in ("templates", "hooks") for file in package_data(kind).iterdir())
     return tuple(
         sorted(file.name for file in files if file.is_file())
-    )  # an installed hook has a compiled form beside it
+    )  # installed hooks have a __pycache__ folder beside them
 
 
 def render(template: str, **values: object) -> str:
-    """The text of a file to install; the name of a template may be given without `.j2`. Raises RenderingError."""
+    """Returns the text of a file to install; a template may be named without `.j2`. Raises RenderingError."""
     known = template_names()
     if template in known and not template.endswith(_TEMPLATE_SUFFIX):
         return (package_data("hooks") / template).read_text(encoding="utf-8")
     name = template if template.endswith(_TEMPLATE_SUFFIX) else template + _TEMPLATE_SUFFIX
     if name not in known:
-        there = ", ".join(name.removesuffix(_TEMPLATE_SUFFIX) for name in known)
-        raise RenderingError(f"no template {template}: there are {there}")
+        names = ", ".join(name.removesuffix(_TEMPLATE_SUFFIX) for name in known)
+        raise RenderingError(f"there is no template '{template}': known are {names}")
     try:
         return _environment().get_template(name).render(values)
     except TemplateError as error:
@@ -43,7 +43,7 @@ def render(template: str, **values: object) -> str:
 
 
 def _environment() -> Environment:
-    # No escaping: what comes out is configuration and shell, not HTML; templates quote for themselves.
+    # No escaping: the output is configuration and shell rather than HTML; templates quote what they need to.
     return Environment(
         loader=FunctionLoader(_source),
         undefined=StrictUndefined,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation
 from slurmsched.policies import Situation
-from slurmsched.policies.gandiva_fair import GandivaFair
+from slurmsched.policies.gandiva_fair.policy import GandivaFair
 from slurmsched.settings import TicketSettings
 from tests.builders import snapshot
 

@@ -1,4 +1,4 @@
-"""Build, start and stop a small real Slurm cluster in docker."""
+"""Builds, starts and stops a small real Slurm cluster in docker."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MAX_CONTAINERS = 200  # a cluster's network has 254 addresses
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; errors are one line on standard error."""
+    """Runs one verb and returns the exit status; an error is one line on standard error."""
     args = _parser().parse_args(argv)
     commands = Commands(args.verbose)
     try:
@@ -40,7 +40,7 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     overrides = dict(setting.split("=", 1) for setting in args.set)
     source = Path(args.source).resolve()
     if not source.is_dir():
-        raise ClusterError(f"--source {source} is not a folder")
+        raise ClusterError(f"--source {source} is not a directory")
     options = ClusterOptions(
         args.release, parse_nodes(args.nodes), source, args.virtual, args.kill_wait, overrides, args.source_tarball
     )
@@ -111,7 +111,7 @@ def _start(commands: Commands, args: argparse.Namespace) -> None:
 
 def _name(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,39}", text):
-        raise argparse.ArgumentTypeError("a name is small letters, digits, '-', '_' and '.'")
+        raise argparse.ArgumentTypeError("a name has lowercase letters, digits, '-', '_' and '.', at most 40")
     return text
 
 
@@ -144,8 +144,8 @@ def _parser() -> argparse.ArgumentParser:
     option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
     up.set_defaults(verb=_up)
 
-    down = verbs.add_parser("down", parents=[named], help="remove a cluster and all it left in docker")
-    down.add_argument("--all", action="store_true", help="every cluster of this kind")
+    down = verbs.add_parser("down", parents=[named], help="remove a cluster's containers, volumes and network")
+    down.add_argument("--all", action="store_true", help="every cluster that this command made")
     down.set_defaults(verb=_down)
 
     run = verbs.add_parser("exec", parents=[named], help="run a command in a container")
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("command", nargs="*", metavar="CMD", help="the command, after --")
     run.set_defaults(verb=_exec)
 
-    logs = verbs.add_parser("logs", parents=[named], help="show what the daemons wrote")
+    logs = verbs.add_parser("logs", parents=[named], help="show the daemons' logs")
     logs.add_argument("container", nargs="?", help="one host (default: all)")
     logs.set_defaults(verb=_logs)
 
@@ -163,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     images = verbs.add_parser("images", parents=[general], help="build images only")
     images.add_argument("--release", choices=RELEASES, help="one release (default: all of Debian's)")
     images.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
-    images.add_argument("--yielding", action="store_true", help="what else runs on this machine goes first")
+    images.add_argument("--yielding", action="store_true", help="build with low CPU priority")
     images.set_defaults(verb=_images)
 
     stop = verbs.add_parser("stop", parents=[named], help="stop one container: a crashed daemon or node")

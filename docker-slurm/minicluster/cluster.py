@@ -1,4 +1,4 @@
-"""One cluster: its network, volumes and containers, from up to down."""
+"""One cluster: makes and removes its network, volumes and containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_SECONDS = 120
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """What a cluster looks like."""
+    """The options of a cluster; `kill_wait` is Slurm's KillWait in seconds."""
 
     release: str
     groups: tuple[NodeGroup, ...]
@@ -32,39 +32,39 @@ class ClusterOptions:
     kill_wait: int = 30
     overrides: dict[str, str] = field(default_factory=dict)
     tarball: str = ""
-    """Slurm's source, for the release that is built from it."""
+    """Path of Slurm's source tarball, for the release `source`."""
 
     @property
     def gpus_by_node(self) -> dict[str, int]:
-        """The containers for nodes, and how many fake GPUs each has; none for virtual nodes."""
+        """The fake GPUs of each node that has a container; empty for virtual nodes."""
         return {} if self.virtual else {name: group.gpus for group in self.groups for name in group.names}
 
     @property
     def max_gpus(self) -> int:
-        """The largest node's number of GPUs."""
+        """The number of GPUs of the largest node."""
         return max(group.gpus for group in self.groups)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster by name; everything of it in docker carries a label with that name."""
+    """A cluster; everything that it has in docker carries a label with its name."""
 
     commands: Commands
     name: str
 
     def container(self, host: str) -> str:
-        """The docker name of a host's container."""
+        """The name of a host's container in docker."""
         return f"slurmsched-{self.name}-{host}"
 
     def up(self, options: ClusterOptions) -> None:
-        """Make the cluster, or finish making it, and return when all of it is ready."""
+        """Makes the cluster, or starts its stopped containers, and waits until it is ready. Raises ClusterError."""
         image = ensure_image(self.commands, options.release, options.tarball)
         settings = hashlib.sha256(f"{options!r} {image}".encode()).hexdigest()[:16]
         hosts = [*SERVICES, *options.gpus_by_node]
         present = self._list_labelled("ps", "-a", "--format", f'{{{{.Names}}}} {{{{.Label "{SETTINGS_LABEL}"}}}}')
         if any(line.split()[-1] != settings for line in present):
             hint = f"run `cluster down --name {self.name}` first"
-            raise ClusterError(f"cluster {self.name} is there with other settings: {hint}")
+            raise ClusterError(f"cluster {self.name} exists with other settings: {hint}")
         if len(present) == len(hosts):
             _in_parallel(self.start, hosts)
         else:
@@ -73,21 +73,21 @@ class Cluster:
         self._await_ready(sum(group.count for group in options.groups))
 
     def down(self) -> None:
-        """Remove everything that carries this cluster's label."""
+        """Removes everything that carries this cluster's label. Raises ClusterError."""
         containers = self._list_labelled("ps", "-aq")
         if containers:
             self.commands.attempt("docker", "rm", "--force", "--volumes", *containers)
-        left = [self._list_labelled("network", "ls", "-q"), self._list_labelled("volume", "ls", "-q")]
-        for kind, names in zip(("network", "volume"), left, strict=True):
+        remaining = [self._list_labelled("network", "ls", "-q"), self._list_labelled("volume", "ls", "-q")]
+        for kind, names in zip(("network", "volume"), remaining, strict=True):
             if names:
                 self.commands.run("docker", kind, "rm", *names)
 
     def start(self, host: str) -> None:
-        """Start a stopped container."""
+        """Starts a stopped container. Raises ClusterError."""
         self.commands.run("docker", "start", self._existing_container(host))
 
     def stop(self, host: str, *, kill: bool = False) -> None:
-        """Stop a container, at once and without warning if `kill`."""
+        """Stops a container, with SIGKILL at once if `kill`. Raises ClusterError."""
         self.commands.run("docker", *(("kill",) if kill else ("stop", "-t", "5")), self._existing_container(host))
 
     def _existing_container(self, host: str) -> str:
@@ -95,14 +95,14 @@ class Cluster:
         return self.container(host)
 
     def check(self, host: str) -> None:
-        """Raise if the cluster has no such host."""
+        """Raises ClusterError if the cluster has no such host."""
         hosts = self.hosts()
         if host not in hosts:
-            have = f"it has: {' '.join(sorted(hosts))}" if hosts else "it is not up"
-            raise ClusterError(f"no container '{host}' in cluster {self.name}; {have}")
+            present = f"it has: {' '.join(sorted(hosts))}" if hosts else "it is not up"
+            raise ClusterError(f"no container '{host}' in cluster {self.name}; {present}")
 
     def hosts(self) -> dict[str, str]:
-        """Each host of the cluster with its container's state."""
+        """The state of each host's container."""
         lines = self._list_labelled("ps", "-a", "--format", "{{.Names}} {{.State}}")
         prefix = self.container("")
         return {name.removeprefix(prefix): state for name, state in (line.split() for line in lines)}
@@ -112,7 +112,7 @@ class Cluster:
         return self.commands.run("docker", *listing, "--filter", f"label={LABEL}={self.name}").splitlines()
 
     def _create(self, options: ClusterOptions, image: str, settings: str) -> None:
-        """Make network, volumes and containers; as much as possible at the same time."""
+        """Makes network, volumes and containers, in parallel where possible."""
         subnet = self._make_network()
         addresses = {
             host: f"{subnet}.{index}" for index, host in enumerate((*SERVICES, *options.gpus_by_node), start=2)
@@ -125,13 +125,13 @@ class Cluster:
             common += ["--volume", f"{self.container(volume)}:{path}"]
 
         def create(host: str) -> None:
-            own = ["--name", self.container(host), "--hostname", host, "--ip", addresses[host]]
+            specific = ["--name", self.container(host), "--hostname", host, "--ip", addresses[host]]
             if host not in ("db", "dbd"):
-                own += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
+                specific += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
             if host not in SERVICES or options.virtual:
-                own += ["--env", f"GPUS={options.gpus_by_node.get(host, options.max_gpus)}"]
+                specific += ["--env", f"GPUS={options.gpus_by_node.get(host, options.max_gpus)}"]
             role = host if host in SERVICES else "node"
-            self.commands.run("docker", "create", *common, *own, image, role)
+            self.commands.run("docker", "create", *common, *specific, image, role)
 
         def create_and_start(host: str) -> None:
             if host != "ctl":
@@ -151,7 +151,7 @@ class Cluster:
         return config_archive(options.release, options.source, slurm, gres_conf(options.groups))
 
     def _make_network(self) -> str:
-        """Make a network with fixed addresses, which hosts keep over stop and start; return its first three bytes."""
+        """Makes a network with fixed addresses, which hosts keep over restarts. Returns the first three bytes."""
         first = int(hashlib.sha256(self.name.encode()).hexdigest(), 16)
         problem = ""
         for attempt in range(20):
@@ -172,7 +172,7 @@ class Cluster:
 
     def _await_ready(self, nodes: int) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        said = ""
+        problem = ""
         while time.monotonic() < deadline:
             dead = [host for host, state in self.hosts().items() if state != "running"]
             if dead:
@@ -180,19 +180,19 @@ class Cluster:
             result = self.commands.attempt("docker", "exec", self.container("login"), "wait-ready", str(nodes), "5")
             if not result.returncode:
                 return
-            said = last_line(result.stderr)
-        raise ClusterError(f"cluster {self.name} is not ready after {READY_SECONDS} s ({said}): see `cluster logs`")
+            problem = last_line(result.stderr)
+        raise ClusterError(f"cluster {self.name} is not ready after {READY_SECONDS} s ({problem}): see `cluster logs`")
 
 
 def _in_parallel(action: Callable[[str], None], items: Sequence[str]) -> None:
-    """Do the same with every item, several at a time; raise the first error."""
+    """Calls `action` with each item, several at a time; raises the first error."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         for _ in pool.map(action, items):
             pass
 
 
 def cluster_names(commands: Commands) -> list[str]:
-    """Every cluster that has something in docker, by name."""
+    """The names of all clusters that have anything in docker, sorted."""
     shown = ("--filter", f"label={LABEL}", "--format", f'{{{{.Label "{LABEL}"}}}}')
     listings = (("ps", "-a"), ("network", "ls"), ("volume", "ls"))
     return sorted({name for listing in listings for name in commands.run("docker", *listing, *shown).split()})

@@ -1,4 +1,4 @@
-"""Make sure that docker answers: install and start it where we may."""
+"""Makes sure that docker answers: installs and starts it as root on Debian or Ubuntu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .commands import ClusterError, Commands
 DOCKERD_LOG = Path("/var/log/dockerd.log")
 LOCK_FOLDER = Path(tempfile.gettempdir())
 
-# If dockerd's log has the word, the option may let it start.
+# Words in dockerd's log, and the option with which it may start then.
 DOCKERD_FALLBACKS = {
     "iptables": "--iptables=false",
     "overlay": "--storage-driver=vfs",
@@ -26,7 +26,7 @@ DOCKERD_FALLBACKS = {
 
 @contextmanager
 def exclusive_lock(name: str = "docker") -> Iterator[None]:
-    """Let only one process on this machine install, start or build at a time; what takes long has a lock of its own."""
+    """Locks out other processes of this machine; long work takes a lock with another name."""
     handle = os.open(
         LOCK_FOLDER / f"slurmsched-{name}-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666
     )
@@ -38,7 +38,7 @@ def exclusive_lock(name: str = "docker") -> Iterator[None]:
 
 
 def ensure_docker(commands: Commands) -> None:
-    """Return once `docker info` succeeds; install and start docker when root on Debian or Ubuntu."""
+    """Returns once `docker info` succeeds; installs and starts docker if needed. Raises ClusterError."""
     if _docker_answers(commands):
         return
     with exclusive_lock():
@@ -52,7 +52,7 @@ def _install_and_start(commands: Commands) -> None:
     if not commands.succeeds("sh", "-c", "command -v dockerd"):
         install_packages(commands, "docker.io", "iptables")
     if not commands.succeeds("sh", "-c", "command -v docker"):
-        install_packages(commands, "docker-cli")  # a package of its own since Debian 13
+        install_packages(commands, "docker-cli")  # a separate package since Debian 13
     if Path("/run/systemd/system").is_dir():
         commands.run("systemctl", "start", "docker")
     else:
@@ -62,10 +62,10 @@ def _install_and_start(commands: Commands) -> None:
 
 
 def install_packages(commands: Commands, *packages: str) -> None:
-    """Install Debian packages on this machine."""
+    """Installs Debian packages on this machine. Raises ClusterError."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         wanted = " and ".join(packages)
-        raise ClusterError(f"please install {wanted} first (only root on Debian or Ubuntu has it done for them)")
+        raise ClusterError(f"please install {wanted} first (done automatically only for root on Debian or Ubuntu)")
     commands.say(f"installing {' '.join(packages)}")
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-o", "Acquire::Check-Valid-Until=false")
     commands.attempt(*apt, "update")
@@ -77,7 +77,7 @@ def _docker_answers(commands: Commands) -> bool:
 
 
 def _start_dockerd(commands: Commands) -> None:
-    """Start dockerd by hand, in a session of its own so that it outlives us; fall back on what its log complains of."""
+    """Starts dockerd in its own session, so that it outlives this process, with fallback options by its log."""
     options: list[str] = []
     for _ in range(3):
         argv = ["dockerd", *options]
@@ -92,9 +92,9 @@ def _start_dockerd(commands: Commands) -> None:
             time.sleep(0.5)
         else:
             break
-        complaint = DOCKERD_LOG.read_text(errors="replace")[-2000:]
-        more = [option for word, option in DOCKERD_FALLBACKS.items() if word in complaint and option not in options]
-        if not more:
+        errors = DOCKERD_LOG.read_text(errors="replace")[-2000:]
+        fallbacks = [option for word, option in DOCKERD_FALLBACKS.items() if word in errors and option not in options]
+        if not fallbacks:
             break
-        options.append(more[0])
+        options.append(fallbacks[0])
     raise ClusterError(f"dockerd does not start: see {DOCKERD_LOG}")

@@ -1,4 +1,4 @@
-"""The image of a release: found by its hash, or built."""
+"""Docker images of Slurm's releases, named by the hash of their build context; built where missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEBIAN = {"bookworm": "22.05", "trixie": "24.11", "sid": "26.05"}
 RELEASES = {**DEBIAN, SOURCE: "from source"}
 SOURCE_BASE = "trixie"
 LOW_CPU_SHARES = "16"
-"""Of the processor, where an ordinary container has 1,024."""
+"""docker's --cpu-shares of a low-priority build; the default is 1,024."""
 CONTEXT = Path(__file__).resolve().parent.parent / "image"
 REPOSITORY = "slurmsched-cluster"
 MIRROR = "http://deb.debian.org/debian"
@@ -23,10 +23,10 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def ensure_image(commands: Commands, release: str, tarball: str = "", *, yielding: bool = False) -> str:
-    """The name of the image for a release, built now if the context has changed since.
+    """Returns the name of a release's image, which is built if the build context has changed.
 
-    `tarball` is Slurm's source, for the release that is built from it; `yielding`: whatever else runs here goes first.
-    Raises ClusterError.
+    `tarball` is Slurm's source, for the release `source`; with `yielding` the build has low CPU priority. Raises
+    ClusterError.
     """
     source = find_tarball(tarball) if release == SOURCE else None
     name = f"{REPOSITORY}:{release}-{_context_hash(source)}"
@@ -35,7 +35,9 @@ def ensure_image(commands: Commands, release: str, tarball: str = "", *, yieldin
     with exclusive_lock():
         _ensure_base(commands, release if source is None else SOURCE_BASE)
     share = ("--cpu-shares", LOW_CPU_SHARES) if yielding else ()
-    with exclusive_lock("docker" if source is None else "source"):  # minutes, while other releases are to be had
+    with exclusive_lock(
+        "docker" if source is None else "source"
+    ):  # takes minutes; images of other releases can be built meanwhile
         if _exists(commands, name):
             return name
         if source is None:
@@ -59,24 +61,24 @@ def _exists(commands: Commands, image: str) -> bool:
 
 
 def _build(commands: Commands, name: str, context: Path, *options: str) -> None:
-    commands.say(f"building {name} (about a minute, ten from source; once)")
+    commands.say(f"building {name} (about 1 minute, 10 minutes from source; only once)")
     build = ("docker", "build", "--tag", name, *options)
     result = commands.attempt(*build, str(context))
-    if result.returncode:  # where the bridge has no way out, the host's network may have one
+    if result.returncode:  # the host's network may reach the internet where the bridge does not
         result = commands.attempt(*build, "--network=host", str(context))
     if result.returncode:
         raise ClusterError(f"docker build of {name} failed: {last_line(result.stderr or result.stdout)}")
 
 
 def _remove_superseded(commands: Commands, release: str, current: str) -> None:
-    """Remove this release's older images that no container uses."""
+    """Removes this release's older images that no container uses."""
     for name in commands.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split():
         if name.startswith(f"{REPOSITORY}:{release}-") and name != current:
             commands.attempt("docker", "rmi", name)
 
 
 def _ensure_base(commands: Commands, release: str) -> None:
-    """A plain Debian: ours from before, else from a registry, else by debootstrap."""
+    """Makes the base image, a plain Debian: from a registry, else by debootstrap."""
     base = f"slurmsched-base:{release}"
     if _exists(commands, base):
         return
@@ -86,7 +88,7 @@ def _ensure_base(commands: Commands, release: str) -> None:
         return
     if not (DEBOOTSTRAP_SCRIPT.exists() and KEYRING.exists()):
         install_packages(commands, "debootstrap", "debian-archive-keyring")
-    commands.say(f"no registry answers: making {base} by debootstrap (about a minute, once)")
+    commands.say(f"no registry answers: making {base} by debootstrap (about 1 minute, only once)")
     with tempfile.TemporaryDirectory(prefix=f"slurmsched-{release}-", dir="/var/tmp") as folder:
         commands.run("debootstrap", "--variant=minbase", release, folder, MIRROR, str(DEBOOTSTRAP_SCRIPT))
         commands.run("sh", "-c", 'tar -C "$1" -c . | docker import - "$2"', "sh", folder, base)

@@ -1,4 +1,4 @@
-"""What `--nodes` means: groups of equal nodes."""
+"""Parses `--nodes`: groups of equal nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GROUP = re.compile(
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Equal nodes: named type-1, type-2, ...; memory in GB, `threads` CPUs per core."""
+    """Equal nodes, named TYPE-1, TYPE-2, ...; `gpus`, `cpus` and `memory` (GiB) per node, `threads` CPUs per core."""
 
     type: str
     count: int
@@ -33,17 +33,17 @@ class NodeGroup:
 
     @property
     def hostlist(self) -> str:
-        """The names folded the way Slurm writes them."""
+        """The names as a Slurm hostlist."""
         return f"{self.type}-[1-{self.count}]" if self.count > 1 else f"{self.type}-1"
 
     @property
     def memory_mb(self) -> int:
-        """Memory in Slurm's unit."""
+        """Memory per node in MiB."""
         return self.memory * 1024
 
 
 def parse_nodes(spec: str) -> tuple[NodeGroup, ...]:
-    """Read `type:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],...`.
+    """Parses `TYPE:COUNTxGPUS[/CPUSc][/THREADSt][/MEMORYg],...`. Raises ClusterError.
 
     >>> parse_nodes("v100:2x8,cpu:1x0/4c/16g")[1]
     NodeGroup(type='cpu', count=1, gpus=0, cpus=4, memory=16, threads=1)
@@ -59,7 +59,9 @@ def parse_nodes(spec: str) -> tuple[NodeGroup, ...]:
         if not all(sizes.get(key, 1) for key in ("count", "cpus", "memory", "threads")):
             raise ClusterError(f"node group '{part}' is empty: COUNT, CPUS, THREADS and MEMORY must be at least 1")
         if sizes.get("cpus", 24) % sizes.get("threads", 1):
-            raise ClusterError(f"node group '{part}' has cores of {sizes['threads']} CPUs that do not make up its CPUs")
+            raise ClusterError(
+                f"node group '{part}' has a number of CPUs that is no multiple of {sizes['threads']} threads per core"
+            )
         groups.append(NodeGroup(match["type"], **sizes))
     types = [group.type for group in groups]
     if len(set(types)) < len(types):

@@ -1,4 +1,4 @@
-"""The files of /etc/slurm for one cluster."""
+"""Writes the files of /etc/slurm for one cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .nodes import SHARDS_PER_GPU, NodeGroup
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 SLURM_UID = 64030  # Debian's fixed uid and gid of user slurm
 
-# Nodes that are never there: a job gets its allocation and stays CONFIGURING for as long as Slurm lets it.
+# Nodes that never power up: a job gets its allocation and stays CONFIGURING until ResumeTimeout.
 # (Without PrivateData=cloud, 22.05 shows such a node only while a job has it.)
 POWER_SAVING = """\
 PrivateData=cloud
@@ -32,7 +32,7 @@ SuspendRate=0
 
 
 def slurm_conf(groups: Sequence[NodeGroup], *, virtual: bool, kill_wait: int, overrides: Mapping[str, str]) -> str:
-    """slurm.conf, with `overrides` in place of, or after, the lines of the template."""
+    """The text of slurm.conf: the template, with `overrides` replaced or appended."""
     text = Template((CONFIG / "slurm.conf").read_text()).substitute(
         mem_per_cpu=min(group.memory_mb // group.cpus for group in groups),
         kill_wait=kill_wait,
@@ -41,8 +41,8 @@ def slurm_conf(groups: Sequence[NodeGroup], *, virtual: bool, kill_wait: int, ov
     )
     for key, value in overrides.items():
         line = f"{key}={value}"
-        text, found = re.subn(rf"(?im)^{re.escape(key)}=.*$", line.replace("\\", r"\\"), text)
-        if not found:
+        text, replaced = re.subn(rf"(?im)^{re.escape(key)}=.*$", line.replace("\\", r"\\"), text)
+        if not replaced:
             text += f"{line}\n"
     return text
 
@@ -59,7 +59,7 @@ def _node_line(group: NodeGroup, *, virtual: bool) -> str:
 
 
 def gres_conf(groups: Sequence[NodeGroup]) -> str:
-    """gres.conf: the fake devices each role script makes."""
+    """The text of gres.conf, with the fake devices that the image's role script makes."""
     lines = ["AutoDetect=off\n"]
     for group in groups:
         if group.gpus:
@@ -70,7 +70,7 @@ def gres_conf(groups: Sequence[NodeGroup]) -> str:
 
 
 def config_archive(release: str, source: Path, slurm: str, gres: str) -> bytes:
-    """A tar archive of /etc/slurm with its owners, ready for `docker cp`."""
+    """A tar archive of /etc/slurm with owners and modes, for `docker cp`."""
     hook = source / "hooks" / "job_submit.lua"
     cgroup = Template((CONFIG / "cgroup.conf").read_text())
     root, service = 0, SLURM_UID
@@ -93,5 +93,5 @@ def config_archive(release: str, source: Path, slurm: str, gres: str) -> bytes:
 
 
 def _cgroup_plugin(release: str) -> str:
-    """Slurm 22.05 has no `disabled`; it does not open the plug-in unless something asks for cgroups."""
+    """Slurm 22.05 has no `disabled`, and loads this plugin only if some setting needs cgroups."""
     return "cgroup/v1" if release == "bookworm" else "disabled"

@@ -1,4 +1,4 @@
-"""The release `source`: Slurm built from a tarball, and the pyslurm on PyPI that belongs to it."""
+"""The release `source`: Slurm built from a tarball, with pyslurm of the same series from PyPI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"^\s*Version:\s*(\d+\.\d+)\.\S+", re.MULTILINE)
 
 
 def find_tarball(given: str) -> Path:
-    """The tarball of an option, or else of the environment. Raises ClusterError where there is none."""
+    """The tarball given by the option, else by the environment. Raises ClusterError if there is none."""
     path = Path(given or os.environ.get(TARBALL_VARIABLE, "")).absolute()
     if not path.is_file():
         raise ClusterError(
@@ -32,7 +32,7 @@ def find_tarball(given: str) -> Path:
 
 
 def series_of(tarball: Path) -> str:
-    """The X.Y of the Slurm in a tarball, from its META file. Raises ClusterError."""
+    """The X.Y series of the Slurm in a tarball, from its META file. Raises ClusterError."""
     try:
         with tarfile.open(tarball) as archive:
             for member in archive:
@@ -47,14 +47,14 @@ def series_of(tarball: Path) -> str:
 
 
 def source_digest(tarball: Path) -> bytes:
-    """What tells one tarball, and the way it is built, from another."""
+    """A hash of the tarball and of the Dockerfile that builds it."""
     with tarball.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest() + DOCKERFILE.read_bytes()
 
 
 @contextmanager
 def build_context(commands: Commands, image: Path, tarball: Path) -> Iterator[Path]:
-    """A docker context: the files of the other images, the tarball, and pyslurm's source. Raises ClusterError."""
+    """A docker build context: the files of the other images, the tarball and pyslurm's source. Raises ClusterError."""
     series = series_of(tarball)
     with tempfile.TemporaryDirectory(prefix="slurmsched-source-", dir="/var/tmp") as name:
         folder = Path(name)
@@ -67,7 +67,7 @@ def build_context(commands: Commands, image: Path, tarball: Path) -> Iterator[Pa
 
 
 def _fetch_pyslurm(commands: Commands, series: str, folder: Path) -> None:
-    """Into `folder/pyslurm`, which stays empty where PyPI has none of this series: a site has its own way then."""
+    """Downloads pyslurm's source to `folder/pyslurm`, which stays empty if PyPI has none of this series."""
     (folder / "pyslurm").mkdir()
     wanted = f"pyslurm=={series}.*"
     fetched = commands.attempt(
@@ -75,4 +75,4 @@ def _fetch_pyslurm(commands: Commands, series: str, folder: Path) -> None:
         "--dest", str(folder / "pyslurm"), wanted,
     )  # fmt: skip
     if fetched.returncode:
-        commands.say(f"no {wanted} is to be had: this cluster has no pyslurm")
+        commands.say(f"PyPI has no {wanted}: this cluster has no pyslurm")

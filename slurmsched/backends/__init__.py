@@ -1,4 +1,4 @@
-"""Where a plan meets a cluster."""
+"""Backends: read a cluster and carry out operations on it."""
 
 from slurmsched.backends.protocol import (
     REQUIRED_PRIVILEGES,

@@ -1,4 +1,4 @@
-"""Where a plan meets a cluster: one small protocol, three implementations (slurm, simulated, recorded)."""
+"""The Backend protocol: reads a cluster and changes it. Implemented by slurm, simulated and recorded."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class BackendError(SynschedError):
 
 
 class UnreachableError(BackendError):
-    """Nobody answered, in time or at all: back off and try again."""
+    """slurmctld did not answer, or not in time: back off and try again."""
 
 
 class NotPermittedError(BackendError):
-    """We are not who we would have to be."""
+    """The present user lacks the privilege that the operation needs."""
 
 
 class Privilege(IntEnum):
-    """What Slurm lets an identity do; each level includes the ones before."""
+    """What Slurm lets a user do; each level includes the lower ones."""
 
     NONE = 0
     OPERATOR = 1
@@ -43,23 +43,24 @@ REQUIRED_PRIVILEGES: dict[Verb, Privilege] = {
     Verb.WEIGH: Privilege.SLURM_USER,
     Verb.CONFIGURE: Privilege.SLURM_USER,
 }
-"""The least privilege for each verb on other people's jobs (notes measured on 24.11)."""
+"""The least privilege for each verb on jobs of other users (NOTE measured on 24.11)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who acts, and with which rights."""
+    """The user that the scheduler acts as, and its privilege in Slurm."""
 
     user: str
     privilege: Privilege
 
     def may(self, verb: Verb) -> bool:
+        """Whether Slurm lets this identity run the verb on any job."""
         return self.privilege >= REQUIRED_PRIVILEGES[verb]
 
 
 @dataclass(slots=True)
 class CallCounts:
-    """How often the cluster was asked and changed: `reads` are single requests, `polls` whole observations."""
+    """Calls to the cluster: `polls` are whole observations, `reads` single queries, `writes` single changes."""
 
     polls: int = 0
     reads: int = 0
@@ -75,24 +76,24 @@ class Backend(Protocol):
 
     @property
     def calls(self) -> CallCounts:
-        """Counted since construction."""
+        """Calls since construction."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """How the last poll was read where there is something to say of it, one sentence each."""
+        """Remarks on how the last poll was read, one sentence each; usually none."""
 
     def observe(self) -> Snapshot:
-        """One poll. In the snapshot every job's `request` equals its `standing`: what it was before a round reshaped
-        it, the store knows. Raises UnreachableError, BackendError."""
+        """Polls the cluster. In the snapshot each job's `original_request` equals its `current_request`; the store
+        knows the request from before a round updated it. Raises UnreachableError, BackendError."""
 
     def identity(self) -> Identity:
-        """Who acts; asked once and kept."""
+        """The identity of this process; read once and cached."""
 
     def commands(self, operation: Operation) -> tuple[str, ...]:
-        """The exact commands `execute` would run, for people and for the record."""
+        """The exact commands that `execute` would run, to be shown and recorded."""
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
-        """Do these, in order, as one batch where that is cheaper; one outcome each, in the same order.
+        """Carries out the operations in order, as one batch where that is cheaper. Returns one outcome each, in order.
 
-        Outcomes are what the cluster showed when read back. Never raises for a single operation that is refused.
-        Raises UnreachableError when nobody answers; what was done by then is not known, so read back."""
+        An outcome is what the cluster shows when it is read back; a refused operation does not raise. Raises
+        UnreachableError when slurmctld does not answer: it is unknown then which operations took effect."""

@@ -1,9 +1,7 @@
-"""A round in a file: what was seen and what was remembered, enough to decide it again.
+"""Recorded rounds: files that hold a snapshot and the scheduler state, and the backend that replays them.
 
-`NAME.round` is zlib-compressed JSON in the model's own forms, with a version. Files may come from anywhere: what is not
-a recording is refused in one line.
-
-The Backend protocol over recordings: they can be looked at and decided again, never changed.
+`NAME.round` is zlib-compressed JSON of the model's classes, with a version. Files may come from anywhere: a file that
+is not a recording is refused with an error of one line. A replayed round can be decided again, but nothing can change.
 """
 
 from __future__ import annotations
@@ -21,16 +19,16 @@ from slurmsched.model import EncodingError, Operation, Outcome, Result, Schedule
 RECORDING_SUFFIX: Final = ".round"
 _VERSION: Final = 1
 _MAX_UNPACKED_BYTES: Final = 1 << 28
-"""Bytes a recording may unpack to: a round of 100,000 jobs stays below."""
+"""Bytes a recording may unpack to; a round of 100,000 jobs stays below."""
 
 
 class RecordingError(BackendError):
-    """A file that is not a recording, cannot be read or cannot be written."""
+    """A file is not a recording, or cannot be read or written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One round's question."""
+    """The inputs of one round: the snapshot, and the scheduler state before it."""
 
     snapshot: Snapshot
     memory: SchedulerState = field(default_factory=SchedulerState)
@@ -53,7 +51,7 @@ def pack_recording(snapshot: Snapshot, state: SchedulerState) -> bytes:
 
 
 def unpack_recording(data: bytes) -> Recording:
-    """The recording in these bytes. Raises RecordingError."""
+    """Unpacks a recording. Raises RecordingError."""
     unpacker = zlib.decompressobj()
     try:
         text = unpacker.decompress(data, _MAX_UNPACKED_BYTES)
@@ -65,7 +63,7 @@ def unpack_recording(data: bytes) -> Recording:
         version = decode(_Version, text).version
         if version != _VERSION:
             raise RecordingError(
-                f"format {version}, but this synsched reads format {_VERSION}: use the one that wrote it"
+                f"format {version}, but this synsched reads format {_VERSION}: use the synsched that wrote it"
             )
         return decode(_StoredRecording, text).recording
     except EncodingError as error:
@@ -73,7 +71,7 @@ def unpack_recording(data: bytes) -> Recording:
 
 
 def write_recording(path: Path, snapshot: Snapshot, state: SchedulerState) -> None:
-    """Write a round to `path`, which must end in `.round`, for us alone to read: it has everybody's comments in it.
+    """Writes a round to `path`, which must end in `.round`, readable by this user only: it holds all users' comments.
 
     Raises RecordingError.
     """
@@ -82,7 +80,7 @@ def write_recording(path: Path, snapshot: Snapshot, state: SchedulerState) -> No
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)  # it may have been there, open to all
+            os.fchmod(descriptor, 0o600)  # an existing file may be readable by all
             file.truncate()
             file.write(pack_recording(snapshot, state))
     except OSError as error:
@@ -90,7 +88,7 @@ def write_recording(path: Path, snapshot: Snapshot, state: SchedulerState) -> No
 
 
 def read_recording(path: Path) -> Recording:
-    """The round in the file. Raises RecordingError, with the file and the cause in one line."""
+    """Reads a round from a file. Raises RecordingError with the path and the cause in one line."""
     try:
         return unpack_recording(path.read_bytes())
     except OSError as error:
@@ -100,39 +98,40 @@ def read_recording(path: Path) -> Recording:
 
 
 class RecordedBackend:
-    """Shows the recorded snapshots in turn, one per poll. `memory` belongs to the one shown last."""
+    """Replays recorded snapshots, one per poll. Refuses all operations."""
 
     name = "recorded"
     remarks: tuple[str, ...] = ()
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
         if not recordings:
-            raise BackendError("nothing is recorded: name at least one .round file")
+            raise BackendError("no recording given: name at least one .round file")
         self._recordings = tuple(recordings)
         self.calls = CallCounts()
 
     @property
     def state(self) -> SchedulerState:
-        """What was remembered when the snapshot shown last (before any: the first one) was taken."""
+        """The scheduler state recorded with the last replayed snapshot, or with the first one before any poll."""
         return self._recordings[max(self.calls.polls, 1) - 1].memory
 
     def observe(self) -> Snapshot:
         """The next recorded snapshot. Raises BackendError after the last one."""
         if self.calls.polls == len(self._recordings):
-            raise BackendError(f"the recording ends after {len(self._recordings)} rounds")
+            count = len(self._recordings)
+            raise BackendError(f"the recording ends after {count} round{'' if count == 1 else 's'}")
         self.calls.polls += 1
         return self._recordings[self.calls.polls - 1].snapshot
 
     def identity(self) -> Identity:
-        """SlurmUser, so that a replayed plan shows all that could be done."""
+        """SlurmUser, so that a replayed plan may contain every verb."""
         return Identity("recorded", Privilege.SLURM_USER)
 
     def commands(self, _operation: Operation) -> tuple[str, ...]:
-        """None: no command changes a recording."""
+        """None: no command can change a recording."""
         return ()
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
-        """Every operation is refused."""
+        """Refuses every operation."""
         return tuple(
             Outcome(o, Result.REFUSED, detail="this is a recording: nothing can be changed") for o in operations
         )

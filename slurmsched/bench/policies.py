@@ -25,12 +25,13 @@ from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVaria
 from slurmsched.knowledge import Knowledge
 from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel import GAVEL_POLICIES, GavelProblem
-from slurmsched.policies.hadar import GangThroughput, HadarJob, HadarScheduler, ServerPools, slack_aware
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.policies.gavel.problem import GavelProblem
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TaskDemand, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
-from slurmsched.policies.tesserae import PlacementPlan
-from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.policies.tesserae.migration import Floats, PlacementPlan
 
 _ARRIVAL_SEED = 42
 

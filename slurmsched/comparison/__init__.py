@@ -1,4 +1,4 @@
-"""The same work under several policies, at several loads, with several seeds."""
+"""Comparison of policies: the same jobs simulated under several policies, loads and seeds."""
 
 from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep, SweepCell, build_sweep, run_cell, run_locally
 

@@ -1,4 +1,4 @@
-"""A sweep in a folder that all nodes share, run as a job array on Slurm."""
+"""Runs a sweep as a job array on Slurm, with its results in a folder that all nodes share."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ _SWEEP = "sweep.json"
 
 
 class SweepFolderError(SynschedError):
-    """A folder that holds no sweep, or cannot be written; the message names the file."""
+    """The folder holds no sweep or cannot be read or written; the message names the file."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFolder:
-    """On a file system that all nodes share. Results are written whole or not at all."""
+    """The folder of a sweep, on a file system that all nodes share. Files are written atomically."""
 
     path: Path
 
     def create(self, sweep: Sweep) -> None:
-        """Raises FolderError where there is a sweep already."""
+        """Create the folder and write the sweep. Raises SweepFolderError if it holds a sweep already."""
         if (self.path / _SWEEP).exists():
-            raise SweepFolderError(f"{self.path} holds a sweep: take it up with --resume, or name another folder")
+            raise SweepFolderError(f"{self.path} holds a sweep: continue it with --resume, or name another folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SweepFolderError(f"cannot make {self.path}: {error.strerror}") from error
+            raise SweepFolderError(f"cannot create {self.path}: {error.strerror}") from error
         self._write(_SWEEP, encode(sweep))
 
     def read_sweep(self) -> Sweep:
-        """Raises FolderError."""
+        """The sweep that `create` wrote. Raises SweepFolderError."""
         return decode_file(Sweep, self.path / _SWEEP)
 
     def missing_cells(self, sweep: Sweep) -> tuple[int, ...]:
-        """Places of the cells that have no result yet."""
+        """The indices of the cells without a result."""
         return tuple(index for index in range(len(sweep.cells)) if not self._result_path(index).exists())
 
     def run_cell_at(self, index: int) -> None:
-        """Run one cell and leave its result. Raises FolderError, SimulationError."""
+        """Run one cell and write its result. Raises SweepFolderError, SimulationError, PolicyError."""
         sweep = self.read_sweep()
         if not 0 <= index < len(sweep.cells):
             raise SweepFolderError(f"{self.path} has cells 0 to {len(sweep.cells) - 1}, not {index}")
         self._write(self._result_path(index).name, encode(run_cell(sweep, sweep.cells[index])))
 
     def results(self, sweep: Sweep) -> tuple[CellResult | FailedCell, ...]:
-        """What there is, in the sweep's order; what is missing or spoilt is named."""
+        """The results in the sweep's order; missing or unreadable ones as FailedCell."""
         return tuple(self._read(sweep, index) for index in range(len(sweep.cells)))
 
     def _read(self, sweep: Sweep, index: int) -> CellResult | FailedCell:
         cell = sweep.cells[index]
         if not self._result_path(index).exists():
-            return FailedCell(cell, f"no {self._result_path(index).name}: its task did not end well")
+            return FailedCell(cell, f"no {self._result_path(index).name}: its array task failed or did not run")
         try:
             return CellResult(cell, decode_file(SimulationResult, self._result_path(index)))
         except SweepFolderError as error:
@@ -76,22 +76,22 @@ class SweepFolder:
         return self.path / f"cell-{index}.json"
 
     def _write(self, name: str, text: str) -> None:
-        part = self.path / f".{name}.{os.getpid()}"
+        temporary = self.path / f".{name}.{os.getpid()}"
         try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(self.path / name)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.path / name)
         except OSError as error:
             raise SweepFolderError(f"cannot write {self.path / name}: {error.strerror}") from error
 
 
 def decode_file(cls: type[T], path: Path) -> T:
-    """Raises FolderError."""
+    """The value that is stored in the file. Raises SweepFolderError."""
     try:
         return decode(cls, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SweepFolderError(f"cannot read {path}: {error.strerror}") from error
     except (EncodingError, UnicodeDecodeError) as error:
-        raise SweepFolderError(f"{path} is no result of ours: {error}") from error
+        raise SweepFolderError(f"{path} is not a result of synsched: {error}") from error
 
 
 _POLL_INTERVAL: Final = 5.0
@@ -99,14 +99,14 @@ _POLL_INTERVAL: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ArrayOptions:
-    """How the tasks are submitted: options of sbatch, and how many may run at once."""
+    """sbatch options of the job array: partition, time limit of a task, and how many tasks run at once (0: all)."""
 
     partition: str = ""
     limit: str = "4:00:00"
     at_once: int = 0
 
     def options(self, folder: SweepFolder, tasks: Sequence[int]) -> tuple[str, ...]:
-        """sbatch's, for these tasks."""
+        """The options of sbatch for these tasks."""
         throttle = f"%{self.at_once}" if self.at_once else ""
         return (
             "--job-name=synsched-compare",
@@ -120,7 +120,9 @@ class ArrayOptions:
 
 
 def submit_array(folder: SweepFolder, sweep: Sweep, array: ArrayOptions, slurm_conf: str = "") -> JobId | None:
-    """Queue a task for each cell without a result; None where all have one. Raises BackendError, FolderError."""
+    """Submit one task per cell without a result; returns the job id, None if all have one. Raises BackendError,
+    SweepFolderError.
+    """
     tasks = folder.missing_cells(sweep)
     if not tasks:
         return None
@@ -131,7 +133,7 @@ def submit_array(folder: SweepFolder, sweep: Sweep, array: ArrayOptions, slurm_c
 def wait_for_array(
     job: JobId, commands: Commands, clock: Clock, *, on_poll: Callable[[], None], every: float = _POLL_INTERVAL
 ) -> None:
-    """Until no task is left in the queue: one question for all of them. Raises BackendError."""
+    """Wait until no task of the array is in the queue, with one squeue per poll. Raises BackendError."""
     while job in commands.read("squeue", "--noheader", "--me", "--format=%F").split():
         on_poll()
         clock.sleep(every)

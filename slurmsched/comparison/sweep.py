@@ -1,4 +1,4 @@
-"""A sweep: what is compared, as a value, and its cells run on all cores of this machine."""
+"""A sweep over policies, loads and seeds as a value, and its execution on the cores of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SweepCell:
-    """One simulation: a policy over one of the sweep's traces. `load` is in jobs per hour, where loads are compared."""
+    """One simulation: a policy over the sweep's trace at index `trace`. `load` is in jobs per hour, None if the trace
+    is not scaled."""
 
     policy: PolicyChoice
     trace: int
@@ -35,7 +36,7 @@ class SweepCell:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Everything that the cells need. The first policy is the one that the others are held against."""
+    """The input of all cells. The first cell's policy is the baseline of the comparison."""
 
     nodes: tuple[Node, ...]
     knowledge: Knowledge
@@ -57,20 +58,19 @@ def build_sweep(
     cluster: str = "",
     command: str = "",
 ) -> Sweep:
-    """The product of policies, loads and seeds; `trace_of` gives the trace of a seed and a load, so that all policies
-    get the same."""
+    """The product of policies, loads and seeds; `trace_of(seed, load)` is called once for all policies."""
     traces: list[Trace] = []
     cells: list[SweepCell] = []
     for load in loads:
         for seed in seeds:
             traces.append(trace_of(seed, load))
-            own = replace(options, seed=seed)
-            cells += (SweepCell(policy, len(traces) - 1, own, load) for policy in policies)
+            seeded = replace(options, seed=seed)
+            cells += (SweepCell(policy, len(traces) - 1, seeded, load) for policy in policies)
     return Sweep(tuple(nodes), knowledge, tuple(traces), tuple(cells), cluster, command)
 
 
 def scale_load(trace: Trace, load: float | None) -> Trace:
-    """The trace with its arrivals drawn together, or apart, to so many jobs per hour. Raises SimulationError."""
+    """The trace with arrivals scaled to `load` jobs per hour; None changes nothing. Raises SimulationError."""
     if load is None:
         return trace
     span = trace.jobs[-1].arrival - trace.jobs[0].arrival
@@ -83,7 +83,7 @@ def scale_load(trace: Trace, load: float | None) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class FailedCell:
-    """A cell that has no result, and why."""
+    """A cell without a result, and why."""
 
     cell: SweepCell
     reason: str
@@ -91,27 +91,30 @@ class FailedCell:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """A cell and its run."""
+    """A cell and the result of its simulation."""
 
     cell: SweepCell
     run: SimulationResult
 
 
 def run_cell(sweep: Sweep, cell: SweepCell) -> SimulationResult:
-    """Raises SimulationError, PolicyError."""
-    world = Scenario(sweep.nodes, sweep.traces[cell.trace], sweep.knowledge)
-    return replace(simulate(world, cell.policy, cell.options), load=cell.load)
+    """Simulate one cell. Raises SimulationError, PolicyError."""
+    scenario = Scenario(sweep.nodes, sweep.traces[cell.trace], sweep.knowledge)
+    return replace(simulate(scenario, cell.policy, cell.options), load=cell.load)
 
 
 def run_locally(
-    sweep: Sweep, processes: int | None = None, *, on_result: Callable[[float], None] = lambda _part: None
+    sweep: Sweep, processes: int | None = None, *, on_result: Callable[[float], None] = lambda _fraction: None
 ) -> tuple[CellResult | FailedCell, ...]:
-    """Every cell, in the sweep's order; one that fails takes no other with it. `on_result` is told the part done."""
+    """Run every cell, in `processes` processes (default: one per core); results are in the sweep's order.
+
+    A cell that fails does not affect the others. `on_result` is called with the fraction of cells done.
+    """
     results: dict[int, CellResult | FailedCell] = {}
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         running = {
-            pool.submit(run_cell, _with_one_trace(sweep, cell), replace(cell, trace=0)): i
-            for i, cell in enumerate(sweep.cells)
+            pool.submit(run_cell, _with_one_trace(sweep, cell), replace(cell, trace=0)): index
+            for index, cell in enumerate(sweep.cells)
         }
         try:
             for future, index in _completed(running):
@@ -120,11 +123,11 @@ def run_locally(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return tuple(results[place] for place in range(len(sweep.cells)))
+    return tuple(results[index] for index in range(len(sweep.cells)))
 
 
 def _with_one_trace(sweep: Sweep, cell: SweepCell) -> Sweep:
-    """The sweep with this cell's trace only: the others need not travel."""
+    """The sweep with only this cell's trace, so that no other is sent to the worker process."""
     return replace(sweep, traces=(sweep.traces[cell.trace],), cells=())
 
 

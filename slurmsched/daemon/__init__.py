@@ -1,1 +1,1 @@
-"""The loop in time: rounds, settle passes, signs of life, and giving everything back."""
+"""The daemon: runs rounds, applies their plans, writes the heartbeat, and gives jobs back to Slurm."""

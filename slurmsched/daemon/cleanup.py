@@ -1,6 +1,6 @@
-"""After an interruption: what the journal left open is read back, and what is no longer ours to hold is given back.
+"""Resolves operations that an interruption left open, and gives jobs back to Slurm.
 
-Everything of ours given back to Slurm, with a database or without one: a clean stop, `release`, the watchdog.
+All jobs are given back at a clean stop, by `synsched release` and by the watchdog, with or without a database.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from slurmsched.store.store import Store
 
 
 def resolve_open_intents(journal: Journal, snapshot: Snapshot, state: SchedulerState, at: float) -> Plan:
-    """Give every open intent the outcome that the cluster shows; what has to be mended. Raises StoreError.
+    """Record the outcome of each open intent as the cluster shows it; return the repairs. Raises StoreError.
 
-    What concerns a job that cannot be read now stays open, and is read back once it can be.
+    The intents of a job whose record cannot be read stay open until it can be.
     """
     entries = journal.open_intents()
     recovery = resolve_intents([entry.operation for entry in entries], snapshot, state)
     resolved = [
-        (entry, Outcome(operation, result, detail="read back later"))
+        (entry, Outcome(operation, result, detail="determined by a later round"))
         for entry, (operation, result) in zip(entries, recovery.results, strict=True)
         if result is not Result.INTENDED
     ]
@@ -52,48 +52,48 @@ def resolve_open_intents(journal: Journal, snapshot: Snapshot, state: SchedulerS
 
 
 def stray_release_plan(snapshot: Snapshot, state: SchedulerState, managed: Collection[JobId], mode: Mode) -> Plan:
-    """Gives back what this mode has no use for: everything of jobs that are not managed any more, holds and shapes
-    where Slurm places, nices where it ranks. When jobs that are set aside are let go, the plan of the round says.
+    """Undo our changes that this mode does not use: all those of jobs that are no longer managed; holds and changed
+    requests except in ENFORCE; nices except in PRIORITIZE. The plan of the round releases jobs that are set aside.
     """
     kept = frozenset((*managed, *state.held_aside))
 
     def stays(operation: Operation) -> bool:
-        using = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE
-        return mode is using and operation.subject in kept
+        needed_in = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE
+        return mode is needed_in and operation.subject in kept
 
     return Plan(tuple(operation for operation in release_plan(snapshot, state).operations if not stays(operation)))
 
 
 _POLL_INTERVAL: Final = 5.0
-"""Seconds between looks at jobs that are on their way back into the queue."""
+"""Seconds between polls while requeued jobs are completing."""
 
 _MODE: Final = "release"
-_NO_ROUND: Final = "no round: what was ours was given back"
-_UNKNOWN: Final = "only jobs that the hook held are given back, as Slurm itself shows no other holds of ours"
+_NO_ROUND: Final = "not a scheduling round: jobs were given back to Slurm"
+_UNKNOWN: Final = "only jobs that the hook held are given back, since Slurm does not show which other holds are ours"
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What was given back; `warnings` are sentences on what could not be known or written down."""
+    """The outcomes of giving jobs back; `warnings` are sentences on what could not be read or recorded."""
 
     outcomes: tuple[Outcome, ...]
     warnings: tuple[str, ...] = ()
 
     @property
     def jobs(self) -> tuple[JobId, ...]:
-        """Those that were released, in order."""
+        """The jobs that were released, in order."""
         done = (outcome.operation for outcome in self.outcomes if outcome.result is Result.DONE)
         return tuple(dict.fromkeys(operation.subject for operation in done if operation.verb is Verb.RELEASE))
 
 
 def no_scheduler_alive(hook: HookSettings, now: float) -> bool:
-    """Whether the last sign of life is too old, says that the daemon stopped, or is missing."""
+    """Whether the heartbeat is missing or stale, or says that the daemon stopped."""
     beat = HeartbeatFile(Path(hook.heartbeat)).read()
     return beat is None or beat.is_stale(now, hook.stale_after)
 
 
 def open_store_if_usable(path: Path, at: float) -> tuple[Store | None, str]:
-    """The database, or None and a sentence on what follows from its not being usable."""
+    """The database; or None and a sentence on what follows if it cannot be used."""
     if not path.exists():
         return None, f"there is no database {path}: {_UNKNOWN}"
     try:
@@ -105,19 +105,19 @@ def open_store_if_usable(path: Path, at: float) -> tuple[Store | None, str]:
 def release_all(
     backend: Backend, store: Store | None, clock: Clock, patience: float, only: Collection[JobId] | None = None
 ) -> ReleaseResult:
-    """Give back every shape, nice and hold of ours, or those of the jobs in `only`. Raises BackendError.
+    """Undo all our changed requests, nices and holds, or those of the jobs in `only`. Raises BackendError.
 
-    Jobs that we requeued and that are still completing are waited for, `patience` seconds at most: they would come back
-    held. So are jobs that cannot be read and of which it is not known whether they were let go. The database is not
-    needed for it: without one only what Slurm shows of us is given back.
+    Waits up to `patience` seconds for jobs that we requeued and that are still completing, since they would come back
+    held, and for operations that may not have taken effect. Without a database only what Slurm shows to be ours is
+    undone.
     """
     release = _Release(backend, store, clock)
     end = clock.monotonic() + patience
     while True:
         snapshot = backend.observe()
         state = release.state(snapshot)
-        wanted = [op for op in release_plan(snapshot, state).operations if only is None or op.subject in only]
-        in_doubt = release.execute([operation for operation in wanted if operation not in release.tried])
+        planned = [op for op in release_plan(snapshot, state).operations if only is None or op.subject in only]
+        in_doubt = release.execute([operation for operation in planned if operation not in release.tried])
         awaited = [job for job in snapshot.jobs_in_state(JobState.COMPLETING) if job.id in state.held]
         if not (awaited or in_doubt) or clock.monotonic() >= end:
             return release.end()
@@ -135,13 +135,13 @@ class _Release:
     warnings: list[str] = field(default_factory=list)
 
     def state(self, snapshot: Snapshot) -> SchedulerState:
-        """What is ours of the jobs in the snapshot, as far as it can be known."""
+        """Our changes to the jobs of the snapshot, as far as they can be known."""
         if self.store is None:
             return SchedulerState()
         try:
             record_poll_isolated(self.store, None, snapshot, ())
         except SynschedError as error:
-            self._warn(error)  # a full disk can still be read
+            self._warn(error)  # a database on a full disk can still be read
         try:
             return self.store.state.load_state(snapshot, "")
         except SynschedError as error:
@@ -149,9 +149,9 @@ class _Release:
             return SchedulerState()
 
     def execute(self, operations: Sequence[Operation]) -> bool:
-        """All in one batch, in order; whether it is not known of some that they took effect: they may be tried again.
+        """Execute them as one batch, in order; return whether some FAILED, so that they may be tried again.
 
-        A job whose shape is refused is let go all the same: better pinned than held.
+        A job whose UPDATE is refused is still released: a pinned job is better than a held one.
         """
         if not operations:
             return False
@@ -164,7 +164,7 @@ class _Release:
         return any(outcome.result is Result.FAILED for outcome in outcomes)
 
     def end(self) -> ReleaseResult:
-        """All that was done. The round that stands for it in the database is no round of scheduling, and says so."""
+        """Return all that was done, and mark its round in the database as not a scheduling round."""
         if self.store is not None and self.round_id is not None:
             try:
                 self.store.journal.finish_round(self.round_id, self.clock.now(), RoundStatistics(), _NO_ROUND)
@@ -173,7 +173,7 @@ class _Release:
         return ReleaseResult(tuple(self.outcomes), tuple(dict.fromkeys(self.warnings)))
 
     def _intend(self, operations: Sequence[Operation]) -> tuple[JournalEntry, ...]:
-        """Giving back needs no journal to be safe: what is not written down is tried again, to no harm."""
+        """Record the intents if possible: giving back is safe without a journal, since it can be repeated."""
         if self.store is None:
             return ()
         journal, now = self.store.journal, self.clock.now()

@@ -1,4 +1,4 @@
-"""Time as the loop needs it, so that a simulated cluster can bring its own."""
+"""The clock that the daemon uses, so that a simulated cluster can replace it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is written down, steady time for what is waited for."""
+    """Wall time for what is recorded, monotonic time for waiting."""
 
     def now(self) -> float:
         """Unix seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never set back or forward."""
+        """Seconds since an arbitrary start; never set back or forward."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds, or earlier when woken."""
+        """Return after this many seconds, or earlier if woken."""
 
 
 class RealClock:
-    """The machine's clock."""
+    """The clock of this host."""
 
     def now(self) -> float:
         return time.time()

@@ -1,4 +1,4 @@
-"""The configuration files that the settings ask for: what they hold now, and what they should."""
+"""The configuration files of `nodes.fragments`: their current and their rendered text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurmsched.template_files import render
 
 
 class ConfigFragmentError(SynschedError):
-    """A setting of nodes.fragments that cannot be followed."""
+    """A file named in `nodes.fragments` cannot be read."""
 
 
 def render_fragments(settings: Settings, snapshot: Snapshot) -> tuple[ConfigFragment, ...]:
-    """Each `TEMPLATE=PATH` of the settings, rendered from the nodes. Raises FragmentError, RenderingError."""
+    """Render each `TEMPLATE=PATH` of the settings from the snapshot. Raises ConfigFragmentError, RenderingError."""
     if not settings.nodes.fragments:
         return ()
     values = template_values(LoadedSettings(settings), snapshot=snapshot)

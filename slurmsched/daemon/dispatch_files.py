@@ -1,9 +1,8 @@
-"""How many steps each copy of a forked job does, written where the copies read it.
+"""Writes the files that tell each copy of a forked job how many steps to do.
 
-Only copies that run where they were placed are told anything, so that no steps wait for one that did not start. The
-files are ours alone: in a folder of ours, in a spool of ours. Whoever puts something else in their place costs nobody a
-step, for the copies then divide their steps themselves, and none of his files is touched: the folder is opened once and
-checked, and all is done by its descriptor.
+Only copies that run where they were placed get steps, so that no steps wait for a copy that did not start. Files and
+folder belong to the daemon's user, in its spool. If another user replaces them, the copies divide their steps
+themselves and no file of that user is touched: the folder is opened once, checked, and used by its descriptor.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MODE: Final = 0o755
 
 
 def make_dispatches(targets: Iterable[Target], snapshot: Snapshot, number: int, until: float) -> tuple[Dispatch, ...]:
-    """One for each forked job that has a step for anybody. `seen` is the cluster once the round was applied."""
+    """Return a dispatch for each forked job with steps to do; `snapshot` is the cluster after the plan was applied."""
     steps: dict[str, dict[int, int]] = {}
     for target in targets:
         job = snapshot.jobs_by_id.get(target.job)
@@ -45,7 +44,7 @@ def make_dispatches(targets: Iterable[Target], snapshot: Snapshot, number: int, 
 
 
 def write_dispatches(spool: Path, wanted: Iterable[Dispatch], forked: Collection[str]) -> tuple[RejectedReport, ...]:
-    """Write them, and take away those of jobs that are not among the `forked` any more; what keeps us from it."""
+    """Write them and remove those of jobs that are no longer in `forked`; return a complaint if that fails."""
     current = tuple(wanted)
     try:
         with open_descriptor(spool, SPOOL_FLAGS) as root:
@@ -66,18 +65,18 @@ def write_dispatches(spool: Path, wanted: Iterable[Dispatch], forked: Collection
     except FileNotFoundError as error:
         return (_complaint(error),) if current else ()
     except UntrustedFolderError as error:
-        return (RejectedReport(_SUBJECT, f"has {DISPATCH_FOLDER} in it, which {error}"),)
+        return (RejectedReport(_SUBJECT, f"contains {DISPATCH_FOLDER}, which {error}"),)
     except OSError as error:
         return (_complaint(error),)
     return ()
 
 
 def _complaint(error: OSError) -> RejectedReport:
-    return RejectedReport(_SUBJECT, f"copies of forked jobs cannot be told their steps: {error}")
+    return RejectedReport(_SUBJECT, f"the steps of forked jobs' copies cannot be written: {error}")
 
 
 def _remove_others(folder: int, forked: Collection[str]) -> None:
-    """Nothing but plain files with names of ours is removed."""
+    """Only regular files with names of dispatch files are removed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if (

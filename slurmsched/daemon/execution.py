@@ -1,11 +1,7 @@
-"""What applying a plan needs of a journal and of a gate; the store's and the settings' own are those of the daemon.
+"""Applies a plan: the only code that changes the cluster.
 
-How far one plan has come, in the journal and on the cluster: the state of an application.
-
-A plan carried out: the only code that changes the cluster.
-
-Settle passes: do what may be done, wait, look, until every start has happened or was taken back. Which operations are
-ready, settled or overdue is decided by `rounds`; whether anything may be done at all by the gate, before each batch.
+Executes the operations that are ready, waits and polls, until each start has happened or was undone. Which operations
+are ready, settled or overdue is decided by `rounds.progress`; the gate is asked before each batch.
 """
 
 from __future__ import annotations
@@ -23,23 +19,23 @@ from slurmsched.store.journal import JournalEntry
 
 
 class OperationJournal(Protocol):
-    """Where every operation is before the cluster hears of it. All raise StoreError."""
+    """Records each operation before and after it is executed. All methods raise StoreError."""
 
     def record_intents(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], at: float, /
     ) -> tuple[JournalEntry, ...]:
-        """These operations, each with its place in the plan, are about to be done together."""
+        """Record operations, each with its index in the plan, that are about to be executed as one batch."""
 
     def record_skipped(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], became: Result, detail: str, at: float, /
     ) -> None:
-        """These were planned and are not done."""
+        """Record planned operations that are not executed."""
 
     def record_outcomes(self, became: Sequence[tuple[JournalEntry, Outcome]], at: float, /) -> None:
-        """What the cluster showed of each."""
+        """Record the outcome of each operation."""
 
     def mark_undone(self, entry: JournalEntry, detail: str, /) -> None:
-        """It was done and has been taken back since."""
+        """Record that the operation was done and has been undone."""
 
 
 class OperationGate(Protocol):
@@ -54,7 +50,7 @@ class OperationGate(Protocol):
 
 @dataclass(slots=True)
 class PlanExecution:
-    """One plan on its way. Operations of the plan are numbered by place; what takes them back comes after.
+    """The state of one plan that is being applied. Its operations are numbered by index; undo operations follow them.
 
     Nothing reaches the backend without an intent in the journal before and an outcome after.
     """
@@ -70,9 +66,9 @@ class PlanExecution:
     outcomes: list[Outcome] = field(default_factory=list)
     undone: set[tuple[Verb, str]] = field(default_factory=set)
     stale: bool = False
-    """Something was executed since the snapshot was taken."""
+    """Whether something was executed since the snapshot was taken."""
     checkpointed: frozenset[JobId] = frozenset()
-    """Jobs that were notified and say that their checkpoint is written."""
+    """Jobs that were notified and report that their checkpoint is written."""
     _offset: float = 0.0
 
     def __post_init__(self) -> None:
@@ -80,49 +76,49 @@ class PlanExecution:
 
     @property
     def now(self) -> float:
-        """Unix seconds as of the start of the plan, then counted steadily: leads are not cut short by a set clock."""
+        """Unix seconds by the monotonic clock since the start: setting the wall clock does not cut leads short."""
         return self._offset + self.clock.monotonic()
 
     @property
     def progress(self) -> PlanProgress:
-        """Where it stands, for the pure rules."""
+        """The progress of the plan."""
         return PlanProgress(self.plan, self.done, self.snapshot, self.now, self.checkpointed)
 
     @property
     def notified(self) -> tuple[Job, ...]:
-        """Jobs that were told to write a checkpoint and that nobody has requeued yet."""
-        requeued = {subject for subject, place in self.progress.requeues.items() if place in self.done}
+        """Jobs that were notified to write a checkpoint and are not requeued yet."""
+        requeued = {subject for subject, index in self.progress.requeues.items() if index in self.done}
         finished = (self.plan.operations[index] for index in self.done)
         names = dict.fromkeys(op.subject for op in finished if op.verb is Verb.NOTIFY and op.subject not in requeued)
         return tuple(self.snapshot.jobs_by_id[name] for name in names if name in self.snapshot.jobs_by_id)
 
     def observe(self) -> None:
-        """See the cluster as it is now."""
+        """Poll the cluster."""
         self.snapshot, self.stale = self.backend.observe(), False
 
     @property
     def step_count(self) -> int:
-        """How much has been decided one way or the other; grows while there is progress."""
+        """Number of operations that are finished or undone; grows while there is progress."""
         return len(self.done) + len(self.undone)
 
     def skip(self, indices: Iterable[int], result: Result, detail: str) -> None:
-        """These operations of the plan are not done."""
-        numbered = [(place, self.plan.operations[place]) for place in indices]
+        """Record that these operations of the plan are not executed."""
+        numbered = [(index, self.plan.operations[index]) for index in indices]
         if numbered:
             self.journal.record_skipped(self.round_id, numbered, result, detail, self.clock.now())
-        for place, operation in numbered:
-            self.done[place] = FinishedOperation(result, self.now)
+        for index, operation in numbered:
+            self.done[index] = FinishedOperation(result, self.now)
             self.outcomes.append(Outcome(operation, result, self.backend.commands(operation), detail))
 
     def execute(self, indices: Sequence[int]) -> None:
-        """Do these operations of the plan as one batch."""
-        executed = self._execute([(place, self.plan.operations[place]) for place in indices])
+        """Execute these operations of the plan as one batch."""
+        executed = self._execute([(index, self.plan.operations[index]) for index in indices])
         for entry, outcome in executed:
             self.entries[entry.position] = entry
             self.done[entry.position] = FinishedOperation(outcome.result, self.now)
 
     def undo(self, operations: Sequence[Operation]) -> None:
-        """Do these, which undo starts that did not happen. A start is undone once its job is held again."""
+        """Execute operations that undo starts which did not happen; a start is undone once its job is held again."""
         first = len(self.plan.operations) + len(self.undone)
         self.undone |= {(operation.verb, operation.subject) for operation in operations}
         executed = self._execute(list(enumerate(operations, first)))
@@ -151,37 +147,38 @@ class PlanExecution:
 
 
 BATCH_SIZE: Final = 100
-"""Most operations done together: about a second of slurmctld's time, after which a pause or a stop is heeded."""
+"""Most operations per batch: about a second of slurmctld's time; pauses and stops take effect between batches."""
 
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
-"""Each look that shows no progress is followed by a longer wait, up to so many seconds."""
+"""Seconds; each poll without progress is followed by a longer wait, up to this."""
 
 _GRACE: Final = 60.0
-"""Seconds beyond leads and timeouts for the looks in between; then a round ends whatever it still waits for."""
+"""Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
 
 
 CheckpointedJobs = Callable[[Sequence[Job]], frozenset[JobId]]
-"""Which of these jobs say that they have written their checkpoint."""
+"""Returns which of these jobs report that their checkpoint is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """What became of a plan, and the cluster as it was seen last. `changed` where anything was tried at all."""
+    """The outcomes of a plan, and the cluster as last polled."""
 
     outcomes: tuple[Outcome, ...]
     snapshot: Snapshot
 
     @property
     def changed(self) -> bool:
+        """Whether any operation was tried."""
         return any(outcome.result is not Result.BLOCKED for outcome in self.outcomes)
 
 
 class Applier:
-    """Carries out plans on one backend. `tick` is called at least once per pass; `stopping` is asked before each batch;
-    a job that is `saved` is requeued before its lead is over.
+    """Applies plans on one backend. `tick` is called at least once per pass, `stopping` before each batch; jobs that
+    `checkpointed` returns are requeued before their lead is over.
 
-    Raises UnreachableError and StoreError as they come: what was intended then is read back by the next round.
+    Raises UnreachableError and StoreError; the next round then determines the outcomes of open intents.
     """
 
     def __init__(
@@ -206,7 +203,7 @@ class Applier:
         self._checkpointed = checkpointed
 
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
-        """Do what the gate lets through, until it has settled. `snapshot` is the one that the plan was made from."""
+        """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from."""
         execution = self._begin(round_id, plan, snapshot)
         deadline = execution.now + self._max_duration(plan)
         closed, wait = self._advance(execution) or self._undo_overdue(execution), self._rounds.settle_interval
@@ -222,21 +219,21 @@ class Applier:
         return self._finish(execution, closed)
 
     def apply_without_waiting(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
-        """Do what the gate lets through and wait for nothing: when Slurm starts what is released is its own affair."""
+        """Do what the gate allows, without waiting for Slurm to start what is released."""
         execution = self._begin(round_id, plan, snapshot)
         return self._finish(execution, self._advance(execution))
 
     def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot) -> PlanExecution:
-        """What may not be done at all is said at once; what depends on it is then hopeless."""
+        """Begin with the operations that may not be done recorded as BLOCKED; their dependents are then hopeless."""
         execution = PlanExecution(round_id, plan, snapshot, self._backend, self._journal, self._clock)
         closed = self._closed_reason()
-        bars = {index: closed or self._gate.block_reason(operation) for index, operation in enumerate(plan.operations)}
-        for reason in dict.fromkeys(said for said in bars.values() if said is not None):
-            execution.skip([place for place, bar in bars.items() if bar == reason], Result.BLOCKED, reason)
+        blocks = {index: closed or self._gate.block_reason(op) for index, op in enumerate(plan.operations)}
+        for reason in dict.fromkeys(block for block in blocks.values() if block is not None):
+            execution.skip([index for index, block in blocks.items() if block == reason], Result.BLOCKED, reason)
         return execution
 
     def _advance(self, execution: PlanExecution) -> str | None:
-        """Everything that may be done before the next look; why no more may be done, None while more may."""
+        """Do everything that is ready before the next poll; return why the gate is closed, None while it is open."""
         while ready := execution.progress.ready()[:BATCH_SIZE]:
             closed = self._closed_reason()
             if closed is not None:
@@ -246,7 +243,7 @@ class Applier:
         return None
 
     def _undo_overdue(self, execution: PlanExecution) -> str | None:
-        """The starts that are overdue; why no more may be done, None while more may."""
+        """Undo the starts that are overdue; return why the gate is closed, None while it is open."""
         overdue = undo_overdue_starts(execution.progress, self._rounds.settle_timeout).operations
         undoing = [
             op
@@ -262,16 +259,16 @@ class Applier:
         return "the daemon is stopping" if self._stopping() else self._gate.closed_reason()
 
     def _finish(self, execution: PlanExecution, closed: str | None) -> ApplyResult:
-        unfinished = [place for place in range(len(execution.plan.operations)) if place not in execution.done]
+        unfinished = [index for index in range(len(execution.plan.operations)) if index not in execution.done]
         if closed is not None:
             execution.skip(unfinished, Result.BLOCKED, closed)
         else:
-            execution.skip(unfinished, Result.OVERTAKEN, "nobody needs it any more, or what it waited for did not come")
+            execution.skip(unfinished, Result.OVERTAKEN, "no longer needed, or what it waited for did not happen")
         if execution.stale:
-            execution.observe()  # what is remembered of a job must not be older than what was done to it
+            execution.observe()  # what is stored of a job must not be older than what was done to it
         return ApplyResult(tuple(execution.outcomes), execution.snapshot)
 
     def _max_duration(self, plan: Plan) -> float:
-        """A bound on everything: the longest lead, then the requeue and the start each in its time."""
+        """A bound in seconds: the longest lead, then a timeout each for requeues and starts, and some grace."""
         lead = max((operation.lead for operation in plan.operations), default=0)
         return lead + 2 * self._rounds.settle_timeout + _GRACE

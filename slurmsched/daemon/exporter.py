@@ -1,18 +1,13 @@
-"""Tells each user what PrivateData leaves to that user, through one Unix socket for each document.
+"""Publishes the documents that users read instead of the database, after each round.
 
-An unprivileged daemon cannot make a file that one other user alone may read: it may not give files away, and access
-lists are not on every file system. The kernel however says for certain who has connected to a socket (SO_PEERCRED). A
-client sends nothing and nothing is read from it: it connects, gets its document and the end of the stream.
+The files lie in a folder that only the daemon writes to, and are replaced atomically. They hold what every user may
+see. If PrivateData hides something, a running daemon also serves each user's own document through Unix sockets beside
+the files, one per kind of document: an unprivileged daemon cannot make a file that only one other user may read (it may
+not give files away, and not all file systems have access lists), but the kernel tells which user has connected to a
+socket (SO_PEERCRED). Nothing is read from a client: it connects and gets its document and the end of the stream.
 
-All of it happens in a thread of its own that never waits for a client and that no round waits for. Bounded are the
-clients at a time, of all users and of one, the seconds each of them has, the connections taken in a second, and the
-documents kept ready: of one user there is one of each part for each round, however often it is asked for.
-
-The documents that people read instead of the database, written anew after each round.
-
-They lie in a folder of their own that only we write to, each replaced whole. What PrivateData hides from ordinary users
-is in no file that they can read: there the files hold what is everybody's, and a running daemon tells each user's own
-through sockets beside them.
+The sockets are served by a separate thread that never waits for a client and that no round waits for. Limited are the
+clients at a time, in total and per user, their time, the rate of connections, and the bytes of cached documents.
 """
 
 from __future__ import annotations
@@ -47,20 +42,20 @@ from slurmsched.store.visibility import HIDEABLE, Visibility
 
 MAX_CLIENTS: Final = 64
 MAX_CLIENTS_PER_USER: Final = 4
-"""Clients at a time, of all users and of one; who is one too many is closed at once."""
+"""Clients at a time; a further connection is closed at once."""
 CLIENT_TIMEOUT: Final = 10.0
-"""For which a client may take its time."""
+"""Seconds after which a client is disconnected."""
 MAX_CACHED_BYTES: Final = 64 << 20
-"""Bytes of documents that are kept ready for users to come."""
+"""Bytes of encoded documents that are cached."""
 _PAUSE: Final = 0.005
-"""Seconds between two connections: a user who does nothing but connect costs next to no time."""
+"""Seconds between two connections, so that a user who connects in a loop costs little CPU time."""
 _CHUNK: Final = 1 << 16
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
 class _Documents:
-    """What there is to tell since the last round, and what has been made ready of it."""
+    """The contents since the last round, and the documents encoded from them so far."""
 
     contents: PublishedContents
     hidden: frozenset[str]
@@ -68,7 +63,7 @@ class _Documents:
     encoded: dict[tuple[str | None, DocumentKind], bytes] = field(default_factory=dict)
 
     def document(self, uid: int, part: DocumentKind) -> bytes:
-        """What this user may see; everything for operators, for root and for ourselves."""
+        """The encoded document with what this user may see: everything for operators, root and the daemon's user."""
         name = _user_name(uid)
         everything = uid in (0, os.geteuid()) or name in self.operators
         key = None if everything else name or f"uid {uid}"
@@ -83,7 +78,7 @@ class _Documents:
 
 @dataclass(slots=True)
 class _Client:
-    """Somebody who is being told something: `left` is what has not been sent."""
+    """A connected client; `unsent` is the rest of its document, `deadline` is in monotonic seconds."""
 
     socket: socket.socket
     uid: int
@@ -92,7 +87,7 @@ class _Client:
 
 
 class DocumentServer:
-    """Listens in the folder behind a descriptor until it is closed."""
+    """Serves documents on sockets in a folder, given by its descriptor, until it is closed."""
 
     def __init__(self, folder: int) -> None:
         """Raises OSError."""
@@ -113,7 +108,7 @@ class DocumentServer:
         return self._thread.is_alive()
 
     def update(self, contents: PublishedContents, hidden: frozenset[str], operators: frozenset[str]) -> None:
-        """From now on this; who is being told something still gets the old whole."""
+        """Serve these contents from now on; connected clients still get the whole old document."""
         self._documents = _Documents(contents, hidden, operators)
 
     def close(self) -> None:
@@ -125,13 +120,13 @@ class DocumentServer:
 
     def _listening(self, name: str) -> socket.socket:
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._folder)  # of a daemon that was killed
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            os.unlink(name, dir_fd=self._folder)  # left by a daemon that was killed
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         where = f"/proc/self/fd/{self._folder}/{name}"  # a socket's path may be 107 bytes long
-        made.bind(where)
-        os.chmod(where, 0o666)  # noqa: PTH101, S103 - below a descriptor; everybody may ask
-        made.listen(MAX_CLIENTS)
-        return made
+        listener.bind(where)
+        os.chmod(where, 0o666)  # noqa: PTH101, S103 - below a descriptor; every user may connect
+        listener.listen(MAX_CLIENTS)
+        return listener
 
     def _serve(self) -> None:
         try:
@@ -149,22 +144,22 @@ class DocumentServer:
         try:
             connected, _ = listening.accept()
         except OSError:
-            time.sleep(_PAUSE)  # gone again, or we have no descriptors left
+            time.sleep(_PAUSE)  # the client has gone, or no descriptors are left
             return
         try:
             connected.setblocking(False)
             credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             uid: int = _CREDENTIALS.unpack(credentials)[1]
             documents = self._documents
-            of_one = Counter(client.uid for client in self._clients.values())[uid]
-            if documents is None or of_one >= MAX_CLIENTS_PER_USER or len(self._clients) >= MAX_CLIENTS:
+            of_user = Counter(client.uid for client in self._clients.values())[uid]
+            if documents is None or of_user >= MAX_CLIENTS_PER_USER or len(self._clients) >= MAX_CLIENTS:
                 connected.close()
             else:
-                left = memoryview(documents.document(uid, part))
-                client = _Client(connected, uid, left, time.monotonic() + CLIENT_TIMEOUT)
+                unsent = memoryview(documents.document(uid, part))
+                client = _Client(connected, uid, unsent, time.monotonic() + CLIENT_TIMEOUT)
                 self._clients[connected.fileno()] = client
                 self._selector.register(connected, selectors.EVENT_WRITE, client)
-        except Exception:  # whoever asks and whatever goes wrong about it: the others are told on
+        except Exception:  # no client's error may stop the others from being served
             connected.close()
         time.sleep(_PAUSE)
 
@@ -204,7 +199,7 @@ class DocumentServer:
 
 
 def _user_name(uid: int) -> str | None:
-    """The user's name; None for a number that has none, who then has no jobs either."""
+    """The user's name; None for a user id without one, which has no jobs either."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -216,9 +211,9 @@ _MODE: Final = 0o755
 
 
 class Exporter:
-    """Writes the documents under one set of settings; with `serves` it also answers users, until it is closed.
+    """Writes the documents under one set of settings; with `serves` it also serves users on sockets until closed.
 
-    A failure is said once, and rounds go on: nobody depends on the documents but people.
+    A failure is logged once and ends no round: only people depend on the documents.
     """
 
     def __init__(self, storage: StorageSettings, clock: Clock, log: Callable[[str], None], *, serves: bool) -> None:
@@ -231,9 +226,9 @@ class Exporter:
         self._last_logged = ""
 
     def publish(self, snapshot: Snapshot | None) -> None:
-        """What the database holds now. `snapshot` says what PrivateData hides; None after a round that failed.
+        """Publish what the database holds now. `snapshot` tells what PrivateData hides; None after a failed round.
 
-        Until the cluster has been seen once nobody knows what is private, and nothing is published.
+        Nothing is published before the first snapshot, since what is private is not known until then.
         """
         if snapshot is not None:
             self._private = snapshot.private_data & HIDEABLE, snapshot.operators
@@ -252,16 +247,16 @@ class Exporter:
             self._last_logged = ""
 
     def close(self) -> None:
-        """Answer nobody any more; the files stay as they are."""
+        """Stop serving users; the files stay as they are."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     @staticmethod
     def _write(folder: int, contents: PublishedContents, hidden: frozenset[str]) -> None:
-        everybody = Visibility(contents, hidden)
+        public = Visibility(contents, hidden)
         for part in DocumentKind:
-            _replace(folder, f"{part.value}.json", everybody.document(part).to_json())
+            _replace(folder, f"{part.value}.json", public.document(part).to_json())
 
     def _serve_users(
         self, folder: int, contents: PublishedContents, hidden: frozenset[str], operators: frozenset[str]
@@ -275,7 +270,8 @@ class Exporter:
 
     def _error_text(self, error: OSError) -> str:
         where = export_folder(self._storage)
-        return f"cannot publish in {where}: {error.strerror or error}; create it for our user, or set storage.export"
+        why = error.strerror or error
+        return f"cannot publish in {where}: {why}; create it for the daemon's user, or set storage.export"
 
     def _log_once(self, sentence: str) -> None:
         if sentence != self._last_logged:
@@ -285,18 +281,18 @@ class Exporter:
 
 @contextmanager
 def _folder(path: Path) -> Iterator[int]:
-    """A descriptor of the folder, made where it is missing. Raises OSError; ExportError where others may write."""
+    """Open the folder, created if missing, as a descriptor. Raises OSError; ExportError if others may write to it."""
     with suppress(FileExistsError):
         path.mkdir(mode=_MODE)
     descriptor = os.open(path, FOLDER_FLAGS)
     try:
-        seen = os.fstat(descriptor)
+        status = os.fstat(descriptor)
         owners = {os.geteuid()} if os.geteuid() else {0, path.parent.stat().st_uid}  # root stands in for the daemon
-        if seen.st_uid not in owners:
-            raise ExportError(f"{path} belongs to somebody else: remove it, or set storage.export")
-        if seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid not in owners:
+            raise ExportError(f"{path} belongs to another user: remove it, or set storage.export")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ExportError(f"others may write to {path}: 'chmod 755 {path}', or set storage.export")
-        if stat.S_IMODE(seen.st_mode) != _MODE:
+        if stat.S_IMODE(status.st_mode) != _MODE:
             os.fchmod(descriptor, _MODE)
         yield descriptor
     finally:
@@ -304,10 +300,10 @@ def _folder(path: Path) -> Iterator[int]:
 
 
 def _replace(folder: int, name: str, data: bytes) -> None:
-    """The file `name` of the folder as a whole, for everybody to read. Raises OSError."""
+    """Replace the file `name` of the folder atomically, readable for all users. Raises OSError."""
     fresh = f".{name}.new"
     with suppress(FileNotFoundError):
-        os.unlink(fresh, dir_fd=folder)  # of a process that was killed
+        os.unlink(fresh, dir_fd=folder)  # left by a process that was killed
     descriptor = os.open(fresh, _FRESH, 0o600, dir_fd=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""What is said of an error that nobody foresaw: its kind and its place, and never anybody's text."""
+"""Descriptions of unexpected errors: their type and code location, without messages, which may hold users' text."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from slurmsched.model import SynschedError
 
 _PACKAGE: Final = "slurmsched"
 _FRAMES: Final = 8
-"""So many of the innermost calls are told: a recursion has thousands."""
+"""Most innermost calls in a trace: a recursion has thousands."""
 
 
 class RoundFailedError(SynschedError):
-    """A round could not be decided or carried out, for a reason that nobody foresaw."""
+    """An unexpected error: a round could not be decided or applied."""
 
 
 def describe_error(error: BaseException) -> str:
-    """Its kind and the innermost of our own lines, e.g. `MemoryError in policies/fgd/asking.py:43`."""
+    """Its type and the innermost line of this package, e.g. `MemoryError in policies/fgd/policy.py:43`."""
     ours = [frame for frame in _frames(error) if _PACKAGE in Path(frame.filename).parts]
     where = f" in {_location(ours[-1])}" if ours else ""
     return f"{type(error).__name__}{where}"
 
 
 def format_trace(error: BaseException) -> str:
-    """The innermost calls in one line, for the log."""
+    """Its type and the innermost calls, in one line, for the log."""
     calls = (f"{_location(frame)} {frame.name}" for frame in _frames(error)[-_FRAMES:])
     return f"{type(error).__name__}: {' > '.join(calls)}"
 

@@ -1,6 +1,6 @@
-"""What may be changed now: the mode, the pause switch, the disable file, whether another daemon schedules this cluster.
+"""What may be changed now, by the mode, the pause switch, the disable file and other schedulers of this cluster.
 
-All of it is asked again before each batch.
+It is asked again before each batch of operations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALLOWED: Final[Mapping[Mode, frozenset[Verb]]] = {
 
 
 class Gate:
-    """Who may pass. What gives something of ours back passes in every mode, but no pause."""
+    """Decides which operations are allowed. Giving a job back is allowed in every mode, but not during a pause."""
 
     def __init__(self, settings: Settings, switches: Switches, clock: Clock | None = None) -> None:
         self._mode = settings.rounds.mode
@@ -35,12 +35,12 @@ class Gate:
         self._switches = switches
 
     def closed_reason(self) -> str | None:
-        """Why nothing at all may be changed now; None while the gate is open. Raises StoreError."""
+        """Why nothing may be changed now; None while the gate is open. Raises StoreError."""
         pause = self._switches.current_pause()
         return pause.sentence if pause is not None else self._disabled_reason() or self.rival()
 
     def rival(self) -> str | None:
-        """Who else schedules this cluster, by the heartbeat, which is not ours then; None where nobody does."""
+        """Which other process schedules this cluster, by its fresh heartbeat, as a sentence; None if none does."""
         beat, now = self._heartbeat.read(), self._clock.now()
         other = beat.rival(now, self._stale_after) if beat else None
         if beat is None or other is None:
@@ -51,7 +51,7 @@ class Gate:
     def block_reason(self, operation: Operation) -> str | None:
         """Why this operation may not be done even while the gate is open."""
         if not operation.permitted:
-            return f"we may not {operation.verb.value}: see 'synsched doctor' for the rights it needs"
+            return f"no permission to {operation.verb.value}: 'synsched doctor' shows which rights are missing"
         if operation.reason.code is ReasonCode.GIVE_BACK or operation.verb in _ALLOWED[self._mode]:
             return None
         return f"the mode is {self._mode.value}"

@@ -1,10 +1,9 @@
-"""Which process on which host schedules: said in the lock file and in the heartbeat, so that two are told apart.
+"""The heartbeat file that `hooks/job_submit.lua` and the watchdog read, and the identity of the process that writes it.
 
-The sign of life that `hooks/job_submit.lua` and the watchdog read: the dead-man's switch.
-
-The first line is `unix-time mode period`. The hook holds jobs for us only while it is fresh and its mode is `enforce`;
-any other word, `paused` and `stopped` among them, leaves new jobs to Slurm. The second line names the process that
-gives it, `daemon = PROCESS HOST BOOT/START`, so that a second scheduler over the same file is noticed.
+The first line is `unix-time mode period`. The hook holds jobs only while the heartbeat is fresh and its mode is
+`enforce`; in any other mode, including `paused` and `stopped`, it leaves new jobs to Slurm. The second line names the
+process that wrote it, `daemon = PROCESS HOST BOOT/START`, so that a second scheduler of the cluster is noticed. The
+lock file names its holder in the same way.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ from slurmsched.model import SynschedError
 _PATTERN: Final = re.compile(r"([0-9]{1,10}) ([A-Za-z0-9_.-]{1,255}) ([0-9a-f-]{1,40})/([0-9]{1,20})")
 _OLD_PATTERN: Final = re.compile(r"([0-9]{1,10})\n?")
 _START_FIELD: Final = 19
-"""The field of /proc/PID/stat, counted behind the command's name from 0, that says when the process started."""
+"""Index of the start time among the fields of /proc/PID/stat after the command's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process: `boot` is its host's boot, `started` the clock ticks after which it began, so that a process number
-    that is used again is not mistaken for it."""
+    """A process on a host, distinct from a later one with the same pid.
+
+    `boot` is the boot id of its host, `started` its start time in clock ticks since that boot.
+    """
 
     pid: int
     host: str
@@ -38,19 +39,19 @@ class ProcessIdentity:
 
     @classmethod
     def current(cls) -> ProcessIdentity:
-        """This process. Asked anew each time: it may have been forked."""
+        """The identity of this process. Not cached, since the process may have been forked."""
         pid = os.getpid()
         return cls(pid, _host(), _boot(), _start_time(pid) or 0)
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
-        """What `text` wrote; None where it is something else."""
+        """Parse what `text` returns; None for anything else."""
         match = _PATTERN.match(text)
         return cls(int(match[1]), match[2], match[3], int(match[4])) if match else cls._older(text)
 
     @classmethod
     def _older(cls, text: str) -> ProcessIdentity | None:
-        """Releases before this one wrote the process number alone; it can only be of this host."""
+        """Parse the pid alone, as older releases wrote it, always on the same host."""
         match = _OLD_PATTERN.fullmatch(text)
         pid = int(match[1]) if match else 0
         started = _start_time(pid) if pid else None
@@ -58,7 +59,7 @@ class ProcessIdentity:
 
     @property
     def text(self) -> str:
-        """In one line, without its end."""
+        """The identity in one line, without a line end."""
         return f"{self.pid} {self.host} {self.boot}/{self.started}"
 
     @property
@@ -67,14 +68,14 @@ class ProcessIdentity:
 
     @property
     def may_be_alive(self) -> bool:
-        """False only where the process is known to have ended: it was of this host, and is not there any more."""
+        """False only if the process is known to have ended: it was on this host and is gone."""
         if not self.is_here:
             return True
         return self.boot == _boot() and (_start_time(self.pid) == self.started or _is_hidden(self.pid))
 
     @property
     def sentence(self) -> str:
-        """`process 12`, with the host where it is another one."""
+        """`process 12`, with the host if it is another one."""
         return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
 
 
@@ -91,7 +92,7 @@ def _boot() -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process of this host began, in clock ticks since the boot; None where there is none."""
+    """Start time of a process on this host in clock ticks since the boot; None if there is no such process."""
     with suppress(OSError, ValueError, IndexError):
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return int(text.rpartition(")")[2].split()[_START_FIELD])
@@ -99,7 +100,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether it is there and /proc does not show it to us (hidepid)."""
+    """Whether the process exists and /proc hides it from us (hidepid)."""
     if Path(f"/proc/{pid}").exists():
         return False
     try:
@@ -114,20 +115,20 @@ def _is_hidden(pid: int) -> bool:
 PAUSED: Final = "paused"
 STOPPED: Final = "stopped"
 MAX_AHEAD: Final = 120
-"""Seconds that a sign of life may lie in the future, as in hooks/job_submit.lua: clocks may be a little off."""
+"""Seconds that a heartbeat may lie in the future, as in hooks/job_submit.lua, since clocks differ a little."""
 _MAX_LINE: Final = 400
 _DAEMON: Final = "daemon = "
 
 
 class HeartbeatError(SynschedError):
-    """The heartbeat cannot be written: nobody could tell that we are gone."""
+    """The heartbeat cannot be written, so the watchdog could not tell that the daemon ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRecord:
-    """One sign of life: `at` in unix seconds, a mode or PAUSED or STOPPED, the period of rounds in seconds.
+    """One heartbeat: `at` in unix seconds, a mode or PAUSED or STOPPED, the period of rounds in seconds.
 
-    `daemon` is the process that gave it, None where it was not said.
+    `daemon` is the process that wrote it, None if the file does not name it.
     """
 
     at: float
@@ -136,14 +137,14 @@ class HeartbeatRecord:
     daemon: ProcessIdentity | None = None
 
     def is_stale(self, now: float, after: float) -> bool:
-        """Whether nobody schedules any more: stopped, silent for longer than `after` seconds, or from the future.
+        """Whether no daemon schedules: it stopped, the heartbeat is older than `after` seconds, or is from the future.
 
-        A clock that was set back leaves a sign that would be fresh for as long; the hook does not take it for one.
+        A clock that was set back would leave it fresh for too long; the hook ignores such a heartbeat too.
         """
         return self.mode == STOPPED or not -MAX_AHEAD <= int(now) - int(self.at) <= after
 
     def rival(self, now: float, after: float) -> ProcessIdentity | None:
-        """The process that gave it, where that is not this one and may live: then two schedule one cluster."""
+        """The process that wrote it, if it is another one that may be alive: then two schedule one cluster."""
         sender = self.daemon
         if (
             sender is None
@@ -156,7 +157,7 @@ class HeartbeatRecord:
 
 
 class HeartbeatFile:
-    """The file at `path`, replaced whole, so that no reader sees half of it."""
+    """The heartbeat file at `path`, replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -168,7 +169,7 @@ class HeartbeatFile:
     def write(
         self, at: float, mode: str, period: float, in_force: str = "", daemon: ProcessIdentity | None = None
     ) -> None:
-        """`daemon` lives; `in_force` are the hook's settings as it has them (hook.conf's lines).
+        """Write a heartbeat of `daemon`; `in_force` are the hook's settings in force, as lines of hook.conf.
 
         Raises HeartbeatError.
         """
@@ -181,7 +182,7 @@ class HeartbeatFile:
             ) from error
 
     def read(self) -> HeartbeatRecord | None:
-        """The last sign of life; None where there is none that can be read."""
+        """The last heartbeat; None if it is missing or cannot be parsed."""
         try:
             with self._path.open(encoding="utf-8") as file:
                 at, mode, period = file.readline(_MAX_LINE).split()

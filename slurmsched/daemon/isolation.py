@@ -1,7 +1,4 @@
-"""One job's trouble kept to that job: whatever fails about it sets it aside, and the round goes on without it.
-
-A poll written down: a job that cannot be costs itself alone.
-"""
+"""Isolates failures to single jobs: a job that cannot be read, stored or decided is set aside, the round goes on."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Final, Protocol
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
 from slurmsched.model import ClusterOverview, JobId, Request, Snapshot, SynschedError, cluster_overview
+from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.fragmentation import survey_with_fragments
@@ -25,14 +23,14 @@ from slurmsched.store.set_aside import JobFingerprint
 from slurmsched.store.store import Store
 
 _RETRY_AFTER: Final = 3600.0
-"""Seconds after which a job about which deciding failed is tried again although nothing about it has changed."""
+"""Seconds after which a job that made deciding fail is tried again although it has not changed."""
 _TRIES: Final = 60
 _MAX_SECONDS: Final = 30.0
-"""Most further decisions of a round that failed, and seconds for all of them: then all that changed stay out of it."""
+"""Most further decisions of a round that failed, and most seconds for them; then all suspects stay out."""
 
 
 def still_failing_jobs(snapshot: Snapshot, store: Store) -> dict[JobId, str]:
-    """The jobs about which deciding failed a while ago and that are as they were; why. Raises StoreError."""
+    """Jobs that made deciding fail recently and have not changed, with the reason. Raises StoreError."""
     marks = store.set_aside.fingerprints()
     return {
         job.id: marks[job.id].reason
@@ -44,7 +42,7 @@ def still_failing_jobs(snapshot: Snapshot, store: Store) -> dict[JobId, str]:
 
 
 def managed_jobs(snapshot: Snapshot, settings: Settings) -> tuple[frozenset[JobId], dict[JobId, str]]:
-    """The managed jobs; and those of which that cannot be told, with the reason."""
+    """The managed jobs, and the jobs for which this cannot be determined, with the reason."""
     managed: set[JobId] = set()
     failed: dict[JobId, str] = {}
     for job in snapshot.jobs:
@@ -52,33 +50,33 @@ def managed_jobs(snapshot: Snapshot, settings: Settings) -> tuple[frozenset[JobI
             if unmanaged_reason(job, settings) is None:
                 managed.add(job.id)
         except Exception as error:
-            failed[job.id] = f"whether it is managed cannot be told ({describe_error(error)})"
+            failed[job.id] = f"whether it is managed cannot be determined ({describe_error(error)})"
     return frozenset(managed), failed
 
 
 def overview_or_survey(snapshot: Snapshot, usual: tuple[tuple[Request, int], ...]) -> ClusterOverview:
-    """What `status` shows of the nodes; without what is lost to the usual jobs where that cannot be worked out."""
+    """The overview for `synsched status`; without the fragmentation if it cannot be computed."""
     try:
         return survey_with_fragments(snapshot, usual)
-    except Exception:  # requests of months go into it: none of them may end a round
+    except Exception:  # it depends on months of requests, none of which may end a round
         return cluster_overview(snapshot)
 
 
 @dataclass(frozen=True, slots=True)
 class IsolatedDecision:
-    """A round's decision. `marks` are of the jobs set aside because deciding failed over them."""
+    """A round's decision. `marks` are the fingerprints of jobs set aside because they made deciding fail."""
 
     result: RoundResult
     explanations: Mapping[JobId, Explanation]
     marks: Mapping[JobId, JobFingerprint]
 
     def explain(self, _result: RoundResult, job: JobId) -> Explanation:
-        """As it was worked out before."""
+        """Return the explanation computed before."""
         return self.explanations[job]
 
 
 class DecideRound(Protocol):
-    """Decides and plans over a snapshot, purely."""
+    """Decides and plans for a snapshot, without side effects."""
 
     def __call__(self, snapshot: Snapshot, /) -> RoundResult: ...
 
@@ -86,26 +84,26 @@ class DecideRound(Protocol):
 def decide_isolated(
     snapshot: Snapshot, decide: DecideRound, store: Store, clock: Clock, log: Callable[[str], None]
 ) -> IsolatedDecision:
-    """Decide; where that fails, again without the jobs that make it fail.
+    """Decide; if that fails, decide again without the jobs that make it fail.
 
-    First without those that are new or changed since the last round that could be decided, then, if nobody among them
-    is to blame, among all. Raises RoundFailedError, StoreError, and a SynschedError that no job is to blame for.
+    They are searched among the jobs that are new or changed since the last successful decision, then among all jobs.
+    Raises RoundFailedError, StoreError, and a SynschedError that no job causes.
     """
     try:
         result, excluded = decide(snapshot), frozenset[JobId]()
         why = ""
-    except Exception as error:  # an error of any kind, for want of memory too, may be one job's doing
+    except Exception as error:  # any error, even a lack of memory, may be caused by one job
         why = _failure_reason(error)
         log(f"deciding failed: {format_trace(error)}")
         result, excluded = _decide_without_failing(snapshot, decide, store, clock, error)
-        log(f"decided without {len(excluded)} jobs that made it fail: {', '.join(sorted(excluded)[:10])}")
+        log(f"decided without {pluralise(len(excluded), 'job')} that made it fail: {', '.join(sorted(excluded)[:10])}")
     reasons = dict.fromkeys(excluded, why)
     explanations, unexplained = _explain_all(result)
     if unexplained:
         reasons |= unexplained
         result = decide(set_aside_jobs(snapshot, reasons))
         explanations, unexplained = _explain_all(result)
-        explanations |= {job: Explanation(job, f"job {job}: {said}") for job, said in unexplained.items()}
+        explanations |= {job: Explanation(job, f"job {job}: {reason}") for job, reason in unexplained.items()}
     marks = {job: JobFingerprint(_fingerprint(snapshot, job), snapshot.time, reason) for job, reason in reasons.items()}
     fingerprints = {job.id: _fingerprint(snapshot, job.id) for job in snapshot.jobs if job.id not in marks}
     store.set_aside.record_decided(fingerprints, snapshot.time)
@@ -115,8 +113,8 @@ def decide_isolated(
 def _decide_without_failing(
     snapshot: Snapshot, decide: DecideRound, store: Store, clock: Clock, first: Exception
 ) -> tuple[RoundResult, frozenset[JobId]]:
-    marks = {job.id: _fingerprint(snapshot, job.id) for job in snapshot.jobs}
-    suspects = changed_jobs(marks, store.set_aside.last_decided_fingerprints())
+    fingerprints = {job.id: _fingerprint(snapshot, job.id) for job in snapshot.jobs}
+    suspects = changed_jobs(fingerprints, store.set_aside.last_decided_fingerprints())
     budget, end = iter(range(_TRIES)), clock.monotonic() + _MAX_SECONDS
 
     def leaving_out(jobs: Collection[JobId]) -> RoundResult:
@@ -125,7 +123,7 @@ def _decide_without_failing(
     def may_continue() -> bool:
         return next(budget, None) is not None and clock.monotonic() < end
 
-    for suspected in (suspects, tuple(marks)):
+    for suspected in (suspects, tuple(fingerprints)):
         try:
             return decide_without_culprits(leaving_out, suspected, may_continue)
         except Exception as error:
@@ -155,7 +153,7 @@ def _explain_all(result: RoundResult) -> tuple[dict[JobId, Explanation], dict[Jo
 def _fingerprint(snapshot: Snapshot, job: JobId) -> str:
     try:
         return job_fingerprint(snapshot.jobs_by_id[job])
-    except Exception as error:  # what cannot be told apart counts as unchanged
+    except Exception as error:  # the error stands for the job: the same error counts as unchanged
         return describe_error(error)
 
 
@@ -166,7 +164,7 @@ def record_poll_isolated(
     managed: Collection[JobId],
     overview: ClusterOverview | None = None,
 ) -> dict[JobId, str]:
-    """Bring jobs and accounts up to a poll; the jobs that could not be, with the reason. Raises StoreError."""
+    """Store a poll of jobs and accounts; return the jobs that cannot be stored, with the reason. Raises StoreError."""
     try:
         store.state.record_poll(round_id, snapshot, managed, overview)
     except StoreError:
@@ -174,7 +172,7 @@ def record_poll_isolated(
     except Exception as error:
         failed = unstorable_jobs(store.database, snapshot, managed, describe_error)
         if not failed:
-            raise RoundFailedError(f"the jobs cannot be written down: {describe_error(error)}") from error
+            raise RoundFailedError(f"the jobs cannot be stored: {describe_error(error)}") from error
         store.state.record_poll(round_id, set_aside_jobs(snapshot, failed), managed, overview)
         return failed
     return {}

@@ -1,11 +1,8 @@
-"""What of a report is believed: nothing that Slurm knows better, and only what can be so.
+"""Reads and validates the reports of jobs once a round: Slurm's data takes precedence, impossible values are rejected.
 
-The reports in the spool, read as what they are: files that anybody may have put there.
-
-Slurm says whose each job is. Only that owner's folder is looked into, only a plain file of his is opened, and of that
-only what a report may be long. Nothing is listed to find a report, so a full folder slows nobody down.
-
-What jobs report, taken in once a round.
+The spool is untrusted, since every user may put files there. For each job only its owner's folder is read, only a
+regular file of that owner, and at most the length of a report. A report is opened by name, so that a folder with many
+files slows nothing down.
 """
 
 from __future__ import annotations
@@ -27,34 +24,36 @@ from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, Resources
 from slurmsched.store.measurements import LastReport, Measurements, RateSample, RejectedReport
 
 _CLOCK_TOLERANCE: Final = 60.0
-"""Seconds by which clocks, and what they count, may differ."""
+"""Seconds by which clocks and durations may differ."""
 
 _MIN_SECONDS: Final = 1.0
-"""Seconds of work that say something of a rate."""
+"""Least seconds of work from which a rate is measured."""
 
 _MAX_RATE: Final = 100_000.0
-"""Steps per second that nobody does."""
+"""Steps per second; a higher rate is rejected."""
 
 _MAX_RATE_RATIO: Final = 10.0
-"""A claimed rate so many times that of the steps is no matter of averaging."""
+"""Most by which the reported rate may differ from the counted steps, as a factor; averaging explains less."""
 
 
 def last_report(job: Job, report: Report) -> LastReport:
-    """What is kept of a report until the next one."""
+    """The part of a report that is stored until the next one."""
     return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy)
 
 
 def reject_reason(job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
-    """Why the report cannot be so; None where it can. `before` is the last word of the same run that was believed."""
+    """Why the report is rejected; None if it is accepted. `before` is the last accepted report of the same run."""
     return next((reason for check in _CHECKS if (reason := check(job, report, before, now)) is not None), None)
 
 
 def rate_sample(job: Job, report: Report, before: LastReport | None, nodes: Mapping[str, Node]) -> RateSample | None:
-    """What the report adds to what was measured, with what Slurm says the job has; None where that is nothing, and for
-    jobs on several types of GPUs, whose rate says nothing of either."""
+    """The rate measured since the last report, with the resources that Slurm shows for the job.
+
+    None if there is no new work, or if the job runs on several GPU types, so that its rate belongs to neither.
+    """
     steps, seconds = _new_work(report, before)
-    types = {share.gpu_type for share in job.allocations}
-    hosts = [(nodes[share.node], share.resources.gpus) for share in job.allocations if share.node in nodes]
+    types = {allocation.gpu_type for allocation in job.allocations}
+    hosts = [(nodes[a.node], a.resources.gpus) for a in job.allocations if a.node in nodes]
     if steps <= 0 or seconds < _MIN_SECONDS or len(types) != 1 or not job.gpus or len(hosts) != len(job.allocations):
         return None
     allocated, fair = job.allocated, sum((node.proportional_share(gpus) for node, gpus in hosts), Resources())
@@ -74,7 +73,7 @@ def rate_sample(job: Job, report: Report, before: LastReport | None, nodes: Mapp
 
 
 def _new_work(report: Report, before: LastReport | None) -> tuple[int, float]:
-    """Steps and seconds of this run that are new."""
+    """Steps and seconds of this run since the last report."""
     return (
         (report.done - before.timed_steps, report.busy - before.timed_seconds) if before else (report.done, report.busy)
     )
@@ -88,23 +87,23 @@ def _wrong_job(job: Job, report: Report, _before: LastReport | None, _now: float
 
 
 def _wrong_run(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
-    return f"reports of a run {report.run} that has not been" if report.run > job.restarts else None
+    return f"reports run {report.run}, which has not started" if report.run > job.restarts else None
 
 
 def _wrong_node(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
-    share = next((share for share in job.allocations if share.node == report.node), None)
+    allocation = next((a for a in job.allocations if a.node == report.node), None)
     if report.run != job.restarts or not report.node:
         return None
-    if share is None:
-        return f"reports from {report.node}, where it is not"
-    foreign = share.indices and not set(report.gpus) <= set(share.indices)
-    return f"reports GPUs of {report.node} that it has not" if foreign else None
+    if allocation is None:
+        return f"reports from {report.node}, where it does not run"
+    foreign = allocation.indices and not set(report.gpus) <= set(allocation.indices)
+    return f"reports GPUs of {report.node} that it does not have" if foreign else None
 
 
 def _wrong_time(_job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
     if report.at > now + _CLOCK_TOLERANCE:
-        return "reports from the future: look at the clock of its node"
-    return "reports an older time than before" if before is not None and report.at < before.at else None
+        return "reports a time in the future: check the clock of its node"
+    return "reports an earlier time than before" if before is not None and report.at < before.at else None
 
 
 def _impossible_amount(job: Job, report: Report, _before: LastReport | None, _now: float) -> str | None:
@@ -115,8 +114,7 @@ def _impossible_amount(job: Job, report: Report, _before: LastReport | None, _no
 
 def _counts_backwards(_job: Job, report: Report, before: LastReport | None, _now: float) -> str | None:
     steps, seconds = _new_work(report, before)
-    fell = steps < 0 or seconds < 0
-    return "counts backwards within a run" if fell else None
+    return "counts backwards within a run" if steps < 0 or seconds < 0 else None
 
 
 def _too_fast(_job: Job, report: Report, before: LastReport | None, _now: float) -> str | None:
@@ -128,7 +126,7 @@ def _too_fast(_job: Job, report: Report, before: LastReport | None, _now: float)
         and steps
         and not 1 / _MAX_RATE_RATIO < report.rate * seconds / steps < _MAX_RATE_RATIO
     ):
-        return f"claims {report.rate:.3g} steps per second and counts {steps / seconds:.3g}"
+        return f"claims {report.rate:.3g} steps per second and counts {steps / seconds:.3g} per second"
     return None
 
 
@@ -144,14 +142,14 @@ _CHECKS: Final[tuple[_Check, ...]] = (
 
 
 MAX_LISTED: Final = 2000
-"""Files in one folder after which its owner is named; nothing beyond is looked at."""
+"""Most files listed in one folder; a folder with more is complained about."""
 
 UserIdLookup = Callable[[str], int | None]
-"""A user's number on this machine; None for one that it does not know."""
+"""Returns a user's id on this host; None for an unknown user."""
 
 
 def uid_of(user: str) -> int | None:
-    """As the system knows users."""
+    """The user's id by the system's user database; None for an unknown user."""
     try:
         return getpwnam(user).pw_uid
     except KeyError:
@@ -159,14 +157,14 @@ def uid_of(user: str) -> int | None:
 
 
 def complaint_subject(job: Job) -> str:
-    """How a complaint names a job."""
+    """The subject of a complaint about a job."""
     return f"job {job.id} of {job.user}"
 
 
 def read_reports(
     root: Path, jobs: Iterable[Job], owners: Mapping[JobId, str], uid: UserIdLookup = uid_of
 ) -> tuple[Mapping[JobId, Report], tuple[RejectedReport, ...]]:
-    """What these jobs report, and who put something there that is no report of his. `owners` are all jobs' users."""
+    """The reports of these jobs, and complaints about what was rejected. `owners` are the users of all jobs."""
     reports: dict[JobId, Report] = {}
     complaints: list[RejectedReport] = []
     by_user: defaultdict[str, list[Job]] = defaultdict(list)
@@ -175,13 +173,13 @@ def read_reports(
     try:
         with open_descriptor(root, SPOOL_FLAGS) as spool:
             for user, user_jobs in by_user.items():
-                number = uid(user)
-                if number is None:
+                user_id = uid(user)
+                if user_id is None:
                     complaints.append(
-                        RejectedReport(f"user {user}", "is not known on this host: his reports are not read")
+                        RejectedReport(f"user {user}", "is not known on this host: their reports are not read")
                     )
                     continue
-                user_reports, user_complaints = _read_user_reports(spool, user, number, user_jobs, owners)
+                user_reports, user_complaints = _read_user_reports(spool, user, user_id, user_jobs, owners)
                 reports.update(user_reports)
                 complaints += user_complaints
     except FileNotFoundError:
@@ -192,7 +190,7 @@ def read_reports(
 
 
 def checkpointed_jobs(root: Path, jobs: Sequence[Job], uid: UserIdLookup = uid_of) -> frozenset[JobId]:
-    """Those of the jobs that say that their state is saved. Who lies about it loses his own work and nobody else's."""
+    """The jobs that report a written checkpoint. A user who reports it falsely loses only their own work."""
     reports, _ = read_reports(root, jobs, {}, uid)
     return frozenset(
         job.id
@@ -231,9 +229,9 @@ def _read_report(folder: int, job: JobId, uid: int) -> Report | None:
         with open_descriptor(report_file_name(job), SAFE_READ_FLAGS, folder) as file:
             status = os.fstat(file)
             if status.st_uid != uid:
-                raise ReportError(f"its report belongs to user number {status.st_uid}: have it removed")
+                raise ReportError(f"its report belongs to user id {status.st_uid}: have it removed")
             if not stat.S_ISREG(status.st_mode):
-                raise ReportError("its report is no plain file")
+                raise ReportError("its report is not a regular file")
             return decode_report(os.read(file, MAX_REPORT_BYTES + 1))
     except FileNotFoundError:
         return None
@@ -242,7 +240,7 @@ def _read_report(folder: int, job: JobId, uid: int) -> Report | None:
 
 
 def _foreign_files(folder: int, user: str, owners: Mapping[JobId, str]) -> Iterator[RejectedReport]:
-    """What lies in a user's folder and is not his."""
+    """Yield complaints about files in a user's folder that are not about that user's jobs."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, MAX_LISTED)]
     if len(names) == MAX_LISTED:
@@ -256,7 +254,7 @@ def _foreign_files(folder: int, user: str, owners: Mapping[JobId, str]) -> Itera
 def ingest(
     spool: Path, snapshot: Snapshot, managed: Collection[JobId], measurements: Measurements, uid: UserIdLookup = uid_of
 ) -> int:
-    """Read what the managed jobs that run report, and keep what is believed; how many reports there were.
+    """Read the reports of running managed jobs and store those that are accepted; return the number of reports.
 
     No file in the spool can make it fail. Raises StoreError.
     """
@@ -270,18 +268,18 @@ def ingest(
         report, before = reports.get(job.id), last.get(job.id)
         if report is None or not _is_new(job, report, before):
             continue
-        since = before if before is not None and before.run == report.run else None
-        why = reject_reason(job, report, since, snapshot.time)
+        same_run = before if before is not None and before.run == report.run else None
+        why = reject_reason(job, report, same_run, snapshot.time)
         if why is not None:
             rejected.append(RejectedReport(complaint_subject(job), why))
             continue
         accepted.append(last_report(job, report))
-        sample = rate_sample(job, report, since, snapshot.nodes_by_name)
+        sample = rate_sample(job, report, same_run, snapshot.nodes_by_name)
         samples += [sample] if sample is not None else []
     measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time)
     return len(reports)
 
 
 def _is_new(job: Job, report: Report, last: LastReport | None) -> bool:
-    """Whether it is of the run that is under way, and not the one that was read before."""
+    """Whether the report is of the current run and was not read before."""
     return report.run >= job.restarts and (last is None or (report.run, report.at) != (last.run, last.at))

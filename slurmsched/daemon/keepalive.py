@@ -1,4 +1,4 @@
-"""Signs of life: the heartbeat file, while rounds succeed, with the mode they really run in; and sd_notify(3)."""
+"""Keeps the heartbeat file fresh while rounds succeed, and notifies systemd (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatError, HeartbeatFile, ProcessIdentity
-from slurmsched.policies.policies import SHARD_POLICIES
+from slurmsched.policies.policies import schedules_shards
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.store import Switches
@@ -21,37 +21,37 @@ from slurmsched.template_files import render
 
 
 class SystemdNotifier:
-    """The datagram socket of `NOTIFY_SOCKET`; without one (a terminal, cron) nothing is said."""
+    """Sends to the datagram socket of `NOTIFY_SOCKET`; does nothing without one (a terminal, cron)."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
     def ready(self, status: str) -> None:
-        """Started, or done reloading."""
+        """Tell that the daemon started or finished reloading."""
         self._send(f"READY=1\nSTATUS={_line(status)}")
 
     def status(self, status: str) -> None:
-        """One line for `systemctl status`; keeps the watchdog content too."""
+        """Set the line of `systemctl status`, and reset systemd's watchdog."""
         self._send(f"WATCHDOG=1\nSTATUS={_line(status)}")
 
     def keep_alive(self) -> None:
-        """Keeps the watchdog content."""
+        """Reset systemd's watchdog."""
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """The settings are being read again; `ready` ends it."""
+        """Tell that the settings are being read again, until `ready` is sent."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """On the way out."""
+        """Tell that the daemon is stopping."""
         self._send("STOPPING=1")
 
     def _send(self, message: str) -> None:
         if not self._address:
             return
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
-            to.sendto(message.encode(), self._address)
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            sender.sendto(message.encode(), self._address)
 
 
 def _line(text: str) -> str:
@@ -59,15 +59,15 @@ def _line(text: str) -> str:
 
 
 _INTERVAL: Final = 10.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 
 
 class Keepalive:
-    """The heartbeat of one daemon under one set of settings.
+    """Writes the heartbeat of one daemon under one set of settings.
 
-    Who cannot schedule gives no sign of life, although it lives: with `well` False the file grows old, the hook leaves
-    new jobs to Slurm and the watchdog gives back the others. Where another process gives it already, ours is not
-    written over it: one of the two then stands back, and takes over once the other is silent.
+    A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new
+    jobs to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten:
+    this daemon stands by, and takes over once the other heartbeat is stale.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Keepalive:
         self._hook_settings = render(
             "hook.conf",
             settings=settings,
-            parts=settings.policy.system in SHARD_POLICIES,
+            parts=schedules_shards(settings.policy.system),
             file="the settings in force",
             uids=(os.geteuid(),),
         )
@@ -93,11 +93,11 @@ class Keepalive:
 
     @property
     def on_standby(self) -> bool:
-        """Whether another process gave the last sign of life that we looked for."""
+        """Whether another process wrote the heartbeat that was read last."""
         return self._on_standby
 
     def renew(self) -> None:
-        """One sign of life, now. Raises HeartbeatError, StoreError."""
+        """Write the heartbeat now. Raises HeartbeatError, StoreError."""
         self._last = self._clock.monotonic()
         if self._yields_to_rival():
             return
@@ -107,13 +107,13 @@ class Keepalive:
         )
 
     def tick(self) -> None:
-        """Called often: a sign of life when one is due."""
+        """Write the heartbeat if it is due; to be called often."""
         self._systemd.keep_alive()
         if self.healthy and self._clock.monotonic() - self._last >= _INTERVAL:
             self.try_renew()
 
     def try_renew(self) -> None:
-        """One sign of life, now. A failure is said once, and rounds go on."""
+        """Write the heartbeat now; a failure is logged once and ends no round."""
         try:
             self.renew()
             self._last_logged = ""
@@ -122,18 +122,19 @@ class Keepalive:
                 self._log(str(error))
             self._last_logged = str(error)
         except StoreError:
-            return  # the round itself meets the same error and tells it
+            return  # the round gets the same error and reports it
 
     def stop(self) -> None:
-        """The last sign: nobody schedules from here on."""
+        """Write a last heartbeat that says that no daemon schedules from now on."""
         if self._yields_to_rival():
             return
-        with suppress(HeartbeatError):  # a heartbeat that cannot be written grows old by itself
+        with suppress(HeartbeatError):  # a heartbeat that cannot be written becomes stale
             self._heartbeat.write(self._clock.now(), STOPPED, self._rounds.period, daemon=ProcessIdentity.current())
 
     def _yields_to_rival(self) -> bool:
         rival = self._gate.rival()
         if (rival is not None) != self._on_standby:
             self._on_standby = rival is not None
-            self._log(f"nothing is changed: {rival}" if rival else "the other scheduler is silent: we take over")
+            takes_over = "the other scheduler's heartbeat is stale: this daemon takes over"
+            self._log(takes_over if rival is None else f"nothing is changed: {rival}")
         return self._on_standby

@@ -1,8 +1,8 @@
-"""One daemon per database: a lock that the kernel drops with the process, however it ends.
+"""Lock file that allows one scheduler per database; the kernel releases the lock when the process ends.
 
-`flock` needs no right to write, so whoever could open the file could take the lock. The file is therefore ours alone
-(mode 0600, no link, our owner). One that others could open until now is not made private but replaced: who opened it
-while it was open to all could hold its lock for ever.
+`flock` needs no write permission, so every user who can open the file could take the lock. The file is therefore
+private (mode 0600, no link, owned by the daemon's user). A file that others could open is replaced, not just made
+private: a user who opened it before could hold its lock for ever.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LockError(SynschedError):
 
 
 class AlreadyRunningError(LockError):
-    """Another process schedules with this database; `owner` is None where it cannot be named with certainty."""
+    """Another process schedules with this database; `owner` is None if it is not known for certain."""
 
     def __init__(self, database: Path, owner: ProcessIdentity | None) -> None:
         who = "another process" if owner is None else owner.sentence
@@ -43,7 +43,7 @@ class AlreadyRunningError(LockError):
 
 @contextmanager
 def exclusive_lock(database: Path) -> Iterator[None]:
-    """Inside the block nobody else schedules with this database. Raises AlreadyRunningError, LockError."""
+    """Hold the lock of this database inside the block. Raises AlreadyRunningError, LockError."""
     path = _lock_path(database)
     try:
         descriptor = _open_locked(path)
@@ -62,7 +62,7 @@ def exclusive_lock(database: Path) -> Iterator[None]:
 
 
 def lock_holder(database: Path) -> ProcessIdentity | None:
-    """Who said last that it holds the lock; None where that process has ended, or nobody may be named."""
+    """The process that the lock file names as holder; None if it has ended or cannot be read."""
     with suppress(OSError):
         descriptor = os.open(_lock_path(database), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -75,7 +75,7 @@ def lock_holder(database: Path) -> ProcessIdentity | None:
 
 @dataclass(frozen=True, slots=True)
 class SkipCounter:
-    """How many rounds in a row found the lock taken, counted in a file beside it. Nothing here raises OSError."""
+    """Counts rounds skipped in a row because the lock was taken, in a file beside it. Never raises OSError."""
 
     path: Path
 
@@ -84,7 +84,7 @@ class SkipCounter:
         return cls(database.with_name(database.name + ".skipped"))
 
     def increment(self) -> int:
-        """The count with this one; 1 where it cannot be kept."""
+        """Count one more and return the count; 1 if it cannot be stored."""
         with suppress(OSError):
             descriptor = os.open(self.path, _FLAGS, 0o600)
             try:
@@ -98,7 +98,7 @@ class SkipCounter:
         return 1
 
     def reset(self) -> None:
-        """A round was run."""
+        """Remove the count, after a round was run."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
@@ -108,7 +108,7 @@ def _lock_path(database: Path) -> Path:
 
 
 def _open_locked(path: Path) -> int:
-    """The descriptor of the lock file, private and locked. Raises BlockingIOError where it is taken, OSError."""
+    """Open and lock the private lock file. Raises BlockingIOError if the lock is taken, OSError."""
     for _ in range(_TRIES):
         descriptor = os.open(path, _FLAGS, 0o600)
         try:
@@ -129,9 +129,9 @@ def _open_locked(path: Path) -> int:
 
 
 def _replace_locked(path: Path) -> int:
-    """A private lock file in the place of one that others could open, locked before it stands there.
+    """Replace a lock file that others could open with a private one that is already locked; return its descriptor.
 
-    Of two processes that replace it at once the second finds the new file, under either name, locked.
+    If two processes do so at once, the second gets BlockingIOError: the new file is locked under either name.
     """
     fresh = path.with_name(path.name + ".new")
     descriptor = os.open(fresh, _FLAGS, 0o600)
@@ -148,12 +148,12 @@ def _replace_locked(path: Path) -> int:
 
 
 def _is_private(descriptor: int, path: Path) -> bool:
-    """Whether nobody else can open the file. Raises LockError where it is none of ours."""
-    seen = os.fstat(descriptor)
+    """Whether no other user can open the file. Raises LockError if it is not a regular file of ours."""
+    status = os.fstat(descriptor)
     owners = {0, os.geteuid(), path.parent.stat().st_uid}
-    if not stat.S_ISREG(seen.st_mode) or seen.st_uid not in owners:
-        raise LockError(f"{path} is not a file of ours: remove it, or run as the user who owns it")
-    return stat.S_IMODE(seen.st_mode) & 0o077 == 0
+    if not stat.S_ISREG(status.st_mode) or status.st_uid not in owners:
+        raise LockError(f"{path} is not a file of the daemon's user: remove it, or run as the user who owns it")
+    return stat.S_IMODE(status.st_mode) & 0o077 == 0
 
 
 def _read_holder(descriptor: int) -> ProcessIdentity | None:

@@ -1,7 +1,4 @@
-"""Rounds in time: one after another, from start to start, until somebody says stop.
-
-The two ways to run: as a daemon, and one round at a time from cron. Never both at once over one database.
-"""
+"""Runs rounds, as a daemon or once from cron; never both at once with one database."""
 
 from __future__ import annotations
 
@@ -21,24 +18,25 @@ from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, 
 from slurmsched.daemon.process import SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
 from slurmsched.model import Result, Snapshot, SynschedError
+from slurmsched.model.reasons import pluralise
 from slurmsched.store.errors import BusyStoreError, StoreError
 from slurmsched.store.store import Store
 
 _CHECK_INTERVAL: Final = 1.0
-"""Seconds after which a resting loop looks whether it was asked for something."""
+"""Seconds between checks for requests while the loop waits for the next round."""
 
 _MAX_REMARKS: Final = 100
-"""So many different remarks on rounds are remembered, and not told again."""
+"""Most distinct log lines that are remembered so as not to be repeated."""
 
 _FIRST_RETRY: Final = 10.0
-"""Seconds until the next try after a failed round; doubled with each further one, up to the period."""
+"""Seconds until the first retry after a failed round; doubled with each further failure, up to the period."""
 
 
 class DaemonLoop:
-    """The daemon. `assemble` reads the settings and connects anew, for a reload.
+    """The daemon. `load_context` reads the settings and connects again, for a reload.
 
-    At an ordinary stop everything of ours is given back to Slurm. `keep_holds` leaves it as it is, for a restart: what
-    is held then waits for the next start, or for the watchdog once the heartbeat is stale.
+    At a stop all jobs are given back to Slurm. With `keep_holds`, for a restart, held jobs wait for the next start, or
+    for the watchdog once the heartbeat is stale.
     """
 
     def __init__(
@@ -66,8 +64,8 @@ class DaemonLoop:
         self._remarks: set[str] = set()
 
     def run(self, *, keep_holds: bool = False) -> None:
-        """Until a stop is asked for. Raises HeartbeatError at the start, and StoreError: without a journal nothing is
-        changed.
+        """Run rounds until a stop is requested. Raises HeartbeatError at the start, and StoreError: without a journal
+        nothing may be changed.
         """
         self._keepalive.renew()
         self._systemd.ready(self._mode_text())
@@ -103,20 +101,20 @@ class DaemonLoop:
                 raise
             self._failed(error)
             self._publish(None)
-        except Exception as error:  # no single round may end the daemon, for then everybody's jobs wait
+        except Exception as error:  # no single round may end the daemon: all jobs would wait
             self._log_once(format_trace(error))
             self._failed(RoundFailedError(f"the round failed: {describe_error(error)}"))
             self._publish(None)
 
     def _publish(self, snapshot: Snapshot | None) -> None:
-        """What users read; that it cannot be published ends nothing."""
+        """Publish the documents; a failure is only logged."""
         try:
             self._exporter.publish(snapshot)
         except Exception as error:  # as for a round
-            self._log_once(f"nothing new is published: {format_trace(error)}")
+            self._log_once(f"the published documents are not updated: {format_trace(error)}")
 
     def _log_once(self, line: str) -> None:
-        """What went wrong in a round, for the log; the same is told once in a while."""
+        """Log what went wrong in a round, unless the same line was logged recently."""
         if line not in self._remarks:
             if len(self._remarks) >= _MAX_REMARKS:
                 self._remarks.clear()
@@ -124,23 +122,23 @@ class DaemonLoop:
             self._log(line)
 
     def _failed(self, error: SynschedError) -> None:
-        """Back off; the same trouble is told once."""
+        """Back off; the same error is logged once."""
         self._failures += 1
         self._keepalive.healthy = False
         if str(error) != self._last_error:
             self._log(f"{error}; the next round is tried in {self._round_interval():.0f} s")
         self._last_error = str(error)
-        self._systemd.status(f"{self._mode_text()}; {self._failures} rounds failed: {error}")
+        self._systemd.status(f"{self._mode_text()}; {pluralise(self._failures, 'round')} failed: {error}")
 
     def _succeeded(self, report: RoundReport) -> None:
         if self._failures:
-            self._log(f"rounds go on after {self._failures} that failed")
+            self._log(f"rounds succeed again after {pluralise(self._failures, 'failure')}")
         self._failures, self._last_error, self._keepalive.healthy = 0, "", True
         self._keepalive.try_renew()
-        done = sum(outcome.result is Result.DONE for outcome in report.outcomes)
+        changes = pluralise(sum(outcome.result is Result.DONE for outcome in report.outcomes), "change")
         tally = report.tally
         self._systemd.status(
-            f"{self._mode_text()}; round {report.id}: {tally.running} run, {tally.waiting} wait, {done} changes"
+            f"{self._mode_text()}; round {report.id}: {tally.running} running, {tally.waiting} waiting, {changes}"
         )
 
     def _round_interval(self) -> float:
@@ -149,7 +147,7 @@ class DaemonLoop:
         return period if not self._failures else min(period, _FIRST_RETRY * 2.0 ** min(self._failures - 1, 10))
 
     def _rest(self, began: float) -> None:
-        """Until the next round is due; a round that took longer than the period is followed at once."""
+        """Wait until the next round is due; not at all if the last one took longer than the period."""
         while not self._requests.stop:
             if self._requests.take_reload():
                 self._reload()
@@ -160,7 +158,7 @@ class DaemonLoop:
             self._keepalive.tick()
 
     def _reload(self) -> None:
-        """The settings as they are now; where they are wrong the old ones stay in force."""
+        """Read the settings again; if they are wrong the old ones stay in force."""
         self._systemd.reloading()
         try:
             context = self._load_context()
@@ -187,7 +185,7 @@ class DaemonLoop:
 
     def _release_all(self) -> None:
         if self._keepalive.on_standby:
-            return  # what the hook holds is the other's to start
+            return  # the other scheduler starts what the hook holds
         patience = self._context.settings.rounds.settle_timeout
         try:
             released = release_all(self._context.backend, self._store, self._clock, patience)
@@ -200,7 +198,8 @@ class DaemonLoop:
         for warning in released.warnings:
             self._log(warning)
         if released.jobs:
-            self._log(f"stopped; {len(released.jobs)} jobs were given back to Slurm")
+            were = "was" if len(released.jobs) == 1 else "were"
+            self._log(f"stopped; {pluralise(len(released.jobs), 'job')} {were} given back to Slurm")
 
     def _new_keepalive(self, context: SchedulerContext) -> Keepalive:
         return Keepalive(context.settings, self._store.switches, self._clock, self._systemd, self._log)
@@ -214,11 +213,11 @@ class DaemonLoop:
 
 
 _MAX_SKIPS: Final = 3
-"""Rounds in a row that may be left to somebody else without a word."""
+"""Rounds skipped in a row from which on it is an error."""
 
 
 class RoundsSkippedError(LockError):
-    """Somebody else has held the lock for several rounds of cron."""
+    """Several rounds in a row were skipped because another process held the lock."""
 
 
 def run_daemon(
@@ -229,9 +228,9 @@ def run_daemon(
     *,
     keep_holds: bool = False,
 ) -> None:
-    """Rounds until SIGTERM or SIGINT. `say` gets what an operator should read in the log, a line at a time.
+    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator.
 
-    Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `assemble` raises at the start.
+    Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `load_context` raises at the start.
     """
     context, requests, systemd = load_context(), SignalRequests(), SystemdNotifier(environment)
     path = Path(context.settings.storage.path)
@@ -248,9 +247,9 @@ def run_daemon(
 def run_once(
     load_context: Callable[[], SchedulerContext], clock: Clock, log: Callable[[str], None]
 ) -> RoundReport | None:
-    """One round, and a sign of life after it; None while somebody else schedules, which is no error for cron at first.
+    """Run one round and write the heartbeat after it; None if it was skipped because another process schedules.
 
-    Raises SkippedError where that is the third time in a row, and LockError, StoreError, HeartbeatError, BackendError.
+    Raises RoundsSkippedError from the third skip in a row on, LockError, StoreError, HeartbeatError, BackendError.
     """
     context = load_context()
     path = Path(context.settings.storage.path)
@@ -273,7 +272,7 @@ def run_once(
 
 
 def _last_heartbeat(context: SchedulerContext, now: float) -> str:
-    """Who gave the last sign of life, and when, for somebody who looks for what holds the lock."""
+    """The age and the sender of the last heartbeat, to help find the process that holds the lock."""
     beat = HeartbeatFile(Path(context.settings.hook.heartbeat)).read()
     if beat is None:
         return "; there is no heartbeat"

@@ -12,19 +12,19 @@ from typing import Final
 
 
 class SignalRequests:
-    """What was asked for and has not been done yet. The loop looks here between two steps."""
+    """Requests by signals that are not handled yet; the loop checks them between two steps."""
 
     def __init__(self) -> None:
         self.stop = False
         self._reload = False
 
     def take_reload(self) -> bool:
-        """Whether a reload was asked for since the last time."""
-        asked, self._reload = self._reload, False
-        return asked
+        """Whether a reload was requested since the last call."""
+        requested, self._reload = self._reload, False
+        return requested
 
     def handle(self, number: int, _frame: FrameType | None = None) -> None:
-        """A signal came."""
+        """Store the request that this signal stands for."""
         if number == signal.SIGHUP:
             self._reload = True
         else:
@@ -33,7 +33,7 @@ class SignalRequests:
 
 @contextmanager
 def handle_signals(requests: SignalRequests) -> Iterator[None]:
-    """Inside the block SIGTERM and SIGINT ask for a stop and SIGHUP for a reload; what was in hand is finished."""
+    """Inside the block SIGTERM and SIGINT request a stop and SIGHUP a reload, after the current step."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [(number, signal.signal(number, requests.handle)) for number in numbers]
     try:
@@ -49,32 +49,31 @@ _STATUS: Final = Path("/proc/self/status")
 
 
 def limit_own_memory(mebibytes: int) -> None:
-    """Let allocations fail with MemoryError once the process takes more than that.
+    """Limit the memory of this process to so many MiB; allocations beyond fail with MemoryError.
 
-    The kernel limits memory that could be written, used or not, which is more than what is used by the stacks and
-    buffers that libraries reserved when they were imported. So the limit is what is reserved now, and the difference
-    of `mebibytes` and what is used now. The hard limit stays, so that a reload may raise it again. Where the kernel
-    does not say what is in use (no /proc), or allows less already, nothing is done.
+    The kernel limits reserved memory, used or not, which includes stacks and buffers that libraries reserve when they
+    are imported. The limit is therefore what is reserved now plus `mebibytes` minus what is used now. Only the soft
+    limit is set, so that a reload can raise it. Does nothing without /proc or if the hard limit is lower.
     """
-    taken = _taken()
-    if taken is None:
+    memory = _memory_use()
+    if memory is None:
         return
-    reserved, used = taken
+    reserved, used = memory
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = reserved + max(mebibytes * _MIB - used, 0)
     if hard == resource.RLIM_INFINITY or wanted <= hard:
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def _taken() -> tuple[int, int] | None:
-    """Bytes of data that are reserved, and bytes in use."""
+def _memory_use() -> tuple[int, int] | None:
+    """Bytes of reserved and of used memory; None if unknown."""
     try:
         lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-        found = {
+        bytes_by_name = {
             name: int(value.split()[0]) * _KIB
             for name, _, value in (line.partition(":") for line in lines)
             if name in ("VmData", "VmRSS")
         }
-        return found["VmData"], found["VmRSS"]
+        return bytes_by_name["VmData"], bytes_by_name["VmRSS"]
     except (OSError, KeyError, ValueError, IndexError):
         return None

@@ -1,4 +1,4 @@
-"""One round in time: observe, decide, plan, apply, record."""
+"""Runs one scheduling round: observe, decide, plan, apply, record."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from slurmsched.store.store import Store
 
 
 class TimedPolicy:
-    """A system that decides like another; `seconds` is how long the last decision took."""
+    """Wraps a policy and measures it; `seconds` is the duration of the last decision."""
 
     def __init__(self, policy: Policy, clock: Clock) -> None:
         self._policy = policy
@@ -52,7 +52,7 @@ class TimedPolicy:
         return self._policy.name
 
     def decide(self, situation: Situation) -> Decision:
-        """What the other decides."""
+        """Return the wrapped policy's decision."""
         began = self._clock.monotonic()
         decision = self._policy.decide(situation)
         self.seconds = self._clock.monotonic() - began
@@ -60,12 +60,12 @@ class TimedPolicy:
 
 
 _DISPATCH_PERIODS: Final = 3
-"""Periods for which copies go by what they were told where nobody tells them anything new."""
+"""Periods for which a dispatch stays valid if no newer one is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What rounds are run with: the settings in force, the cluster they name, what is known of its jobs."""
+    """What rounds need: the settings in force, the backend of the cluster, and the knowledge about jobs."""
 
     settings: Settings
     backend: Backend
@@ -74,7 +74,7 @@ class SchedulerContext:
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """A round that is over. `snapshot` is the cluster as it was seen last."""
+    """A finished round. `snapshot` is the cluster as last polled."""
 
     id: int
     result: RoundResult
@@ -92,10 +92,10 @@ def schedule_round(
     stopping: Callable[[], bool] = lambda: False,
     log: Callable[[str], None] = lambda _: None,
 ) -> RoundReport:
-    """Run one. Raises BackendError, StoreError, RoundFailedError and what else keeps a round from being decided.
+    """Run one round. Raises BackendError, StoreError, RoundFailedError and other errors that prevent a decision.
 
-    The round is in the database before the cluster is asked: with no space for it nothing is changed. What was under
-    way when an error is raised is read back by the next round. `say` gets what went wrong and did not end the round.
+    The round is stored in the database before the cluster is polled: without space for it nothing is changed. After an
+    error the next round determines the outcomes of open intents. `log` gets errors that did not end the round.
     """
     rounds, policy = context.settings.rounds, context.settings.policy
     store.journal.close_interrupted_rounds(clock.now())
@@ -116,7 +116,7 @@ def schedule_round(
         report = _Round(round_id, context, store, clock, applier, gate, log).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)
     except SynschedError as error:
-        with suppress(StoreError):  # the first error is the one to tell
+        with suppress(StoreError):  # the first error is the one to report
             store.journal.finish_round(round_id, clock.now(), RoundStatistics(), str(error))
         raise
     except Exception as error:
@@ -129,7 +129,7 @@ def schedule_round(
 
 
 def _checkpointed(spool: str, jobs: Sequence[Job]) -> frozenset[JobId]:
-    """Those that report that their checkpoint is written; nobody where the reports cannot be read."""
+    """The jobs that report a written checkpoint; empty if the reports cannot be read."""
     try:
         return checkpointed_jobs(Path(spool), jobs) if spool and jobs else frozenset()
     except (SynschedError, OSError, ValueError):
@@ -138,9 +138,9 @@ def _checkpointed(spool: str, jobs: Sequence[Job]) -> frozenset[JobId]:
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """The cluster as this round found it, with nothing of ours where it should not be.
+    """The cluster and the scheduler's state at the start of the round.
 
-    `troubled` are jobs of the poll that are set aside by us, with the reason.
+    `failing` are jobs of the poll that are set aside by us, with the reason.
     """
 
     snapshot: Snapshot
@@ -177,15 +177,15 @@ class _Round:
         return RoundReport(self.id, result, (*returned, *applied.outcomes), applied.snapshot, tally)
 
     def _observe(self) -> tuple[_Observation, tuple[Outcome, ...]]:
-        """Look; where an interrupted round or other settings left something behind, mend that and look again."""
+        """Poll; if an interrupted round or other settings left changes behind, repair them and poll again."""
         seen = self._poll()
         mode, at = self.context.settings.rounds.mode, self.clock.now()
         repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at).operations
         strays = stray_release_plan(seen.snapshot, seen.state, seen.managed, mode).operations
         if not repairs and not strays:
             return seen, ()
-        mended = self.applier.apply_without_waiting(self.id, Plan((*repairs, *strays)), seen.snapshot)
-        return self._poll() if mended.changed else seen, mended.outcomes
+        repaired = self.applier.apply_without_waiting(self.id, Plan((*repairs, *strays)), seen.snapshot)
+        return self._poll() if repaired.changed else seen, repaired.outcomes
 
     def _poll(self) -> _Observation:
         settings = self.context.settings
@@ -203,13 +203,13 @@ class _Round:
         return _Observation(snapshot, replace(state, notified=notified), managed, failing)
 
     def _ingest(self, snapshot: Snapshot, managed: frozenset[JobId]) -> None:
-        """What jobs report; anybody may write there, so whatever it does it does not end a round."""
+        """Read the reports of jobs; every user may write to the spool, so no error there ends a round."""
         try:
             ingest(Path(self.context.settings.reports.spool), snapshot, managed, self.store.measurements)
         except SynschedError:
             raise
         except Exception as error:
-            self.log(f"the reports of jobs are left out: {format_trace(error)}")
+            self.log(f"the reports of jobs are ignored: {format_trace(error)}")
 
     def _decide(self, seen: _Observation) -> tuple[IsolatedDecision, float]:
         settings = self.context.settings
@@ -255,20 +255,20 @@ class _Round:
             self._dispatch(result, applied.snapshot)
         if applied.changed:
             last, targets = applied.snapshot, result.decision.targets
-            surprised = device_mismatches(targets.values(), seen.snapshot, last)
-            self.store.state.record_events(self.id, applied.outcomes, targets, last.time, surprised)
+            mismatches = device_mismatches(targets.values(), seen.snapshot, last)
+            self.store.state.record_events(self.id, applied.outcomes, targets, last.time, mismatches)
             record_poll_isolated(self.store, self.id, last, seen.managed, overview_or_survey(last, seen.state.usual))
         return applied
 
     def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
-        """Tell copies that run how many steps each does."""
+        """Write how many steps each running copy of a forked job does."""
         spool, now = self.context.settings.reports.spool, self.clock.now()
         forked = {job.copy_of for job in last.jobs if job.copy_of}
         if not spool:
             return
         until = now + _DISPATCH_PERIODS * self.context.settings.rounds.period
-        words = make_dispatches(result.decision.targets.values(), last, round(now * 1000), until)
-        if complaints := write_dispatches(Path(spool), words, forked) if forked or words else ():
+        dispatches = make_dispatches(result.decision.targets.values(), last, round(now * 1000), until)
+        if complaints := write_dispatches(Path(spool), dispatches, forked) if forked or dispatches else ():
             self.store.measurements.record((), (), complaints, now)
 
 

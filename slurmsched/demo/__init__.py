@@ -1,1 +1,1 @@
-"""The embedded demo: a simulated cluster, with rounds and without."""
+"""The demo: the same jobs on a simulated cluster, with and without rounds of synsched."""

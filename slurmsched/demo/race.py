@@ -1,8 +1,6 @@
-"""What a cluster made of its jobs, in figures.
+"""Runs the same jobs on two equal simulated clusters, one with Slurm's own scheduler, one with rounds of synsched.
 
-The same jobs on two equal simulated clusters: one left to Slurm's own scheduler, one with rounds.
-
-The rounds are the daemon's own: same code, same store (in memory), with the simulated cluster and its clock underneath.
+The rounds run the daemon's code, with a store in memory, on the simulated cluster and its virtual clock.
 """
 
 from __future__ import annotations
@@ -18,17 +16,19 @@ from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_
 from slurmsched.demo.workload import Arrival
 from slurmsched.knowledge import Knowledge, shipped_profiles
 from slurmsched.model import Node, Snapshot, SynschedError
+from slurmsched.model.reasons import pluralise
 from slurmsched.settings.definition import HookSettings, ManageSettings, Mode, Settings
 from slurmsched.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterScore:
-    """Times in seconds, NaN where no job has finished. JCT, job completion time, is from submission to the end.
+    """Metrics of a cluster. Times are in seconds, NaN if no job has finished; JCT (job completion time) is from
+    submission to the end.
 
-    `makespan` is from the first submission to the last end. `useful` is the part of all GPU time in it that went into
-    work that was kept: neither idle, restarting, completing nor lost. `work` is what was done, in GPU-seconds at the
-    proportional share, per GPU-second of the makespan: above `useful` where CPUs and memory made jobs faster.
+    `makespan` is from the first submission to the last end. `useful` is the fraction of all GPU time in it spent on
+    work that was kept: not idle, restarting, completing or lost. `work` is the work done, in GPU-seconds at the
+    GPU-proportional share, per GPU-second of the makespan; it exceeds `useful` if more CPUs or memory made jobs faster.
     """
 
     jobs: int
@@ -44,13 +44,13 @@ class ClusterScore:
 
 
 def score_cluster(cluster: VirtualCluster, rounds: int = 0) -> ClusterScore:
-    """The figures of a cluster on which no job is left; `rounds` is how many it had."""
+    """The metrics of a cluster on which no job is left; `rounds` is the number of rounds that it had."""
     jobs = list(cluster.lifecycle.ended.values())
     done = [job for job in jobs if job.state_text == "COMPLETED" and job.end_time is not None]
     times = np.array([job.end_time - job.submit_time for job in done if job.end_time is not None])
     ends = [job.end_time for job in jobs if job.end_time is not None]
     makespan = max(ends) - min(job.submit_time for job in jobs) if jobs else float("nan")
-    available = makespan * sum(len(machine.configured.gpus) for machine in cluster.nodes.values())
+    available = makespan * sum(len(node.configured.gpus) for node in cluster.nodes.values())
     return ClusterScore(
         jobs=len(jobs),
         finished=len(done),
@@ -67,16 +67,16 @@ def score_cluster(cluster: VirtualCluster, rounds: int = 0) -> ClusterScore:
 
 
 START_TIME: Final = 1_800_000_000.0
-"""The virtual clock's first moment."""
+"""Where the virtual clocks start (unix seconds)."""
 
 
 class RaceError(SynschedError):
-    """The race cannot end: jobs wait for what will never come."""
+    """The race cannot end: jobs are pending that can never start."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceFrame:
-    """Both clusters at the end of a round. `elapsed` in virtual seconds; `plain` is Slurm without rounds."""
+    """Both clusters at the end of a round. `elapsed` is in virtual seconds; `plain` is the cluster without rounds."""
 
     elapsed: float
     report: RoundReport
@@ -85,7 +85,7 @@ class RaceFrame:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """How the two came through, all of it simulated."""
+    """The metrics of both clusters: `plain` without rounds, `rounds` with them."""
 
     plain: ClusterScore
     rounds: ClusterScore
@@ -93,14 +93,14 @@ class RaceResult:
 
 @dataclass(slots=True)
 class _ClusterWithClock:
-    """One of the clusters with its clock."""
+    """A simulated cluster and its clock."""
 
     cluster: VirtualCluster
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(START_TIME))
 
 
 def demo_settings(settings: Settings | None = None) -> Settings:
-    """These settings with rounds that act, on all jobs of the demo's partition, whatever files this machine has."""
+    """The settings in mode enforce for all jobs of the demo's partition, whatever disable file this host has."""
     settings = settings or Settings()
     return replace(
         settings,
@@ -118,10 +118,10 @@ def run_race(
     *,
     on_round: Callable[[RaceFrame], None] = lambda _frame: None,
 ) -> RaceResult:
-    """Run both until every job has ended; `on_round` is called after each round.
+    """Run both clusters until every job has ended; `on_round` is called after each round.
 
-    `knowledge` is what the rounds know and also how fast the simulated jobs really run; the shipped profiles by
-    default. Raises RaceError when nothing more can happen while jobs still wait.
+    `knowledge`, by default the shipped profiles, is what the rounds use and also determines the simulated jobs' real
+    speeds. Raises RaceError if jobs are pending that can never start.
     """
     settings = demo_settings(settings)
     knowledge = knowledge or shipped_profiles()
@@ -150,7 +150,7 @@ def _run_rounds(
     plain: VirtualCluster,
     on_round: Callable[[RaceFrame], None],
 ) -> int:
-    """Rounds, a period apart from start to start, until no job is left; how many."""
+    """Run a round every period until no job is left; returns the number of rounds."""
     count = 0
     while scheduled.cluster.unfinished:
         due = scheduled.clock.now() + site.settings.rounds.period
@@ -173,4 +173,5 @@ def _advance_to_next_event(cluster: VirtualCluster) -> None:
 
 def _stuck_error(cluster: VirtualCluster) -> RaceError:
     waiting = [job.id for job in cluster.snapshot().jobs]
-    return RaceError(f"{len(waiting)} jobs can never run on this cluster (first: {waiting[0]}): submit smaller ones")
+    jobs = pluralise(len(waiting), "job")
+    return RaceError(f"{jobs} can never run on this cluster (first: {waiting[0]}): submit smaller jobs")

@@ -1,7 +1,8 @@
-"""The demo's world: a small mixed GPU cluster and people who submit deep-learning jobs to it. All of it is simulated.
+"""The demo's simulated cluster and its generated workload of deep-learning jobs.
 
-Jobs follow Synergy, section 5.1: Poisson arrivals; 10^x minutes with x uniform in [1.5, 3] for four jobs in five and in
-[3, 4] for the fifth; a split over image, language and speech models. Sizes up to 16 GPUs are our own choice.
+Jobs follow Synergy (Mohan et al., OSDI 2022), section 5.1: Poisson arrivals; durations of 10^x minutes with x uniform
+in [1.5, 3] for 80 % of the jobs and in [3, 4] for the others; a split over image, language and speech models. The
+sizes, up to 16 GPUs, are our choice.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.model import Gpu, Node, Request, Resources, SynschedError
+from slurmsched.model.reasons import pluralise
 
 GIB: Final = 1024
 MINUTE: Final = 60.0
@@ -25,18 +27,19 @@ _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class WorkloadError(SynschedError):
-    """A cluster or workload that cannot be; the message says what to write instead."""
+    """An invalid cluster or workload; the message says what to write instead."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadParameters:
-    """How people use the cluster. Weights need not add up to anything.
+    """Parameters of the workload. Weights are relative and need not add up to anything.
 
-    `load` is the work arriving, as a multiple of what all GPUs can do at the GPU-proportional share. `scale` shrinks
-    the paper's durations, so that a demo of some days fits into a minute. A time limit is the duration times a factor
-    between the two `caution` numbers. `checkpoint_every` in seconds: jobs save that often of their own accord.
+    `load` is the arriving work as a multiple of what all GPUs do at the GPU-proportional share. `scale` multiplies the
+    paper's durations, so that a demo of some days fits into a minute. A time limit is the duration times a factor
+    uniform between the two `limit_factors`. Jobs checkpoint every `checkpoint_every` seconds by themselves; a
+    checkpoint takes `checkpoint_time` seconds.
     """
 
     task_weights: Mapping[str, float] = field(default_factory=lambda: {"image": 50, "language": 30, "speech": 20})
@@ -51,14 +54,17 @@ class WorkloadParameters:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A submission and its moment, in seconds after the start."""
+    """A submission and its time, in seconds after the start."""
 
     at: float
     submission: Submission
 
 
 def cluster_nodes(spec: str, cpus: int = 24, memory: int = 500 * GIB) -> tuple[Node, ...]:
-    """The nodes of `TYPE:NODESxGPUS,...`, as `v100:2x8,p100:1x8`, all in partition `gpu`. Raises WorldError."""
+    """The nodes of `TYPE:NODESxGPUS,...`, such as `v100:2x8,p100:1x8`, all in partition `gpu`.
+
+    Each node has `cpus` CPUs and `memory` MiB. Raises WorkloadError.
+    """
     nodes: list[Node] = []
     for part in spec.split(","):
         gpu_type, _, size = part.strip().partition(":")
@@ -80,8 +86,8 @@ def _node(name: str, gpu_type: str, gpus: int, cpus: int, memory: int) -> Node:
 def generate_arrivals(
     random: np.random.Generator, nodes: tuple[Node, ...], jobs: int, parameters: WorkloadParameters | None = None
 ) -> tuple[Arrival, ...]:
-    """That many jobs in order of arrival, each asking for its GPU-proportional CPUs and memory, as sites' defaults
-    have it. Equal generators give equal workloads."""
+    """Generate `jobs` jobs in order of arrival, each requesting the GPU-proportional CPUs and memory, as by the usual
+    defaults of sites. Equal generators give equal workloads. Raises WorkloadError."""
     parameters = parameters or WorkloadParameters()
     sizes = random.choice(list(parameters.size_weights), size=jobs, p=_normalised(parameters.size_weights.values()))
     durations = _durations(random, jobs) * parameters.scale
@@ -94,7 +100,7 @@ def generate_arrivals(
 
 
 def _durations(random: np.random.Generator, jobs: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds at the GPU-proportional share, unscaled."""
+    """Durations at the GPU-proportional share in seconds, before `scale`."""
     long = random.random(jobs) >= 0.8  # noqa: PLR2004  # the paper's figures, as in the module's docstring
     exponent = np.where(long, random.uniform(3, 4, jobs), random.uniform(1.5, 3, jobs))
     return MINUTE * np.power(10.0, exponent)
@@ -105,8 +111,8 @@ def _submission(
 ) -> Submission:
     gpu_type, per_node = _gpu_type_and_split(random, nodes, gpus)
     count = gpus // per_node
-    example = next(node for node in nodes if gpu_type in node.gpu_types)
-    share = example.proportional_share(per_node)
+    node = next(node for node in nodes if gpu_type in node.gpu_types)
+    share = node.proportional_share(per_node)
     task = str(random.choice(list(parameters.task_weights), p=_normalised(parameters.task_weights.values())))
     model = str(random.choice(_MODELS[task]))
     limit = duration * float(random.uniform(*parameters.limit_factors))
@@ -131,17 +137,17 @@ def _submission(
 
 
 def _gpu_type_and_split(random: np.random.Generator, nodes: tuple[Node, ...], gpus: int) -> tuple[str, int]:
-    """A GPU type that has room for so many, larger ones more often, and the GPUs per node."""
-    able: dict[str, tuple[int, int]] = {}
+    """A random GPU type that fits `gpus` GPUs, weighted by its number of GPUs, and the GPUs per node."""
+    fitting: dict[str, tuple[int, int]] = {}
     for gpu_type in sorted({gpu_type for node in nodes for gpu_type in node.gpu_types}):
         sizes = [len(node.gpus) for node in nodes if gpu_type in node.gpu_types]
         per_node = min(gpus, max(sizes))
         if gpus % per_node == 0 and sum(size >= per_node for size in sizes) >= gpus // per_node:
-            able[gpu_type] = (sum(sizes), per_node)
-    if not able:
-        raise WorkloadError(f"no GPU type has {gpus} GPUs: write a larger cluster, or smaller jobs")
-    chosen = str(random.choice(list(able), p=_normalised(size for size, _ in able.values())))
-    return chosen, able[chosen][1]
+            fitting[gpu_type] = (sum(sizes), per_node)
+    if not fitting:
+        raise WorkloadError(f"no GPU type has {pluralise(gpus, 'GPU')}: write a larger cluster, or smaller jobs")
+    chosen = str(random.choice(list(fitting), p=_normalised(size for size, _ in fitting.values())))
+    return chosen, fitting[chosen][1]
 
 
 def _normalised(weights: Iterable[float]) -> list[float]:

@@ -1,1 +1,1 @@
-"""Is everything as it should be, and if not, what mends it?"""
+"""`synsched doctor`: checks Slurm and the installation, and names the remedy of each problem."""

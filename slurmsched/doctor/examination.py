@@ -1,4 +1,4 @@
-"""Everything looked at, one thing after the other; what cannot be looked at is a finding too."""
+"""Runs all checks of `synsched doctor` in order; a check that cannot be made is a finding too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.doctor.installation import (
     REHEARSAL_COMMENT,
     ROUNDS_EXAMINED,
+    START_REMEDY,
     check_daemons,
     check_database,
     check_export,
@@ -42,9 +43,10 @@ from slurmsched.store.rows import RejectedReportRow
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """How things are looked at; each may raise a SynschedError.
+    """The sources that the checks read; each may raise a SynschedError.
 
-    `configuration` gives what `scontrol show config` prints, `rehearse` what sbatch says of a job with this comment.
+    `configuration` returns the output of `scontrol show config`, `rehearse` the output of `sbatch --test-only` for a
+    job with the comment that it is given.
     """
 
     connect: Callable[[], Backend]
@@ -56,7 +58,7 @@ class Probes:
 
 
 def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
-    """Findings as they are made: the settings, Slurm, the hook, our own files."""
+    """Yield the findings about the settings, Slurm, its configuration, the installation, rounds and reports."""
     where = str(loaded.file) if loaded.file else "no file, so the defaults"
     yield ok("settings", f"{where}; mode {loaded.settings.rounds.mode.value}")
     yield from _guarded("Slurm", lambda: _check_slurm(loaded, probes))
@@ -96,21 +98,20 @@ def _check_configuration(loaded: LoadedSettings, probes: Probes) -> Iterator[Fin
 
 def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     if not Path(loaded.settings.storage.path).exists():
-        yield advice("rounds", "none has run yet", "systemctl start synsched, or the cron line ('synsched render')")
+        yield advice("rounds", "none has run yet", START_REMEDY)
         return
     hook, database = loaded.settings.hook, Path(loaded.settings.storage.path)
     beat = HeartbeatFile(Path(hook.heartbeat)).read()
     yield from check_daemons(beat, lock_holder(database), probes.now(), hook.stale_after)
-    with open_read_only(database) as opened:
-        latest = opened.rounds(ROUNDS_EXAMINED)
+    with open_read_only(database) as store:
+        latest = store.rounds(ROUNDS_EXAMINED)
         if latest:
-            yield from check_lifted_holds(opened.lifted_holds(latest[-1].started))
+            yield from check_lifted_holds(store.lifted_holds(latest[-1].started))
     status = probes.status()
-    for own in status.set_aside:
-        if own.readable:
-            yield advice(
-                "jobs", own.sentence, "it waits until nobody else does, a day at most; please report the error"
-            )
+    for row in status.set_aside:
+        if row.readable:
+            remedy = "it waits until no other job does, at most a day; please report the error"
+            yield advice("jobs", row.sentence, remedy)
     yield check_liveness(status.liveness, sum(job.held_by_us for job in status.jobs))
     ended = status.round.finished if status.round else None
     yield check_export(export_folder(loaded.settings.storage), ended, database.stat().st_uid)

@@ -1,4 +1,4 @@
-"""One thing that was looked at, and how it is shown."""
+"""A finding of `synsched doctor`, and its view."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from slurmsched.report.tables import safe_line
 
 
 class Verdict(StrEnum):
-    """How it is."""
+    """The severity of a finding."""
 
     OK = "fine"
     ADVICE = "hint"
-    """Works, and could be better."""
+    """It works but could be improved."""
     PROBLEM = "mend"
-    """Does not work until somebody mends it."""
+    """It does not work until it is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about a topic, and what to do; `remedy` is empty where nothing has to be done."""
+    """The result of a check: what was found about a topic, and what to do (`remedy`, empty if nothing)."""
 
     topic: str
     verdict: Verdict
@@ -34,17 +34,17 @@ class Finding:
 
 
 def ok(topic: str, sentence: str) -> Finding:
-    """It is as it should be."""
+    """A finding that needs no action."""
     return Finding(topic, Verdict.OK, sentence)
 
 
 def advice(topic: str, sentence: str, remedy: str) -> Finding:
-    """It could be better."""
+    """A finding that suggests an improvement."""
     return Finding(topic, Verdict.ADVICE, sentence, remedy)
 
 
 def problem(topic: str, sentence: str, remedy: str) -> Finding:
-    """It has to be mended."""
+    """A finding that has to be fixed."""
     return Finding(topic, Verdict.PROBLEM, sentence, remedy)
 
 
@@ -52,7 +52,7 @@ _SIGNS: Final = {Verdict.OK: ("ok", "green"), Verdict.ADVICE: ("hint", "yellow")
 
 
 def finding_view(finding: Finding) -> RenderableType:
-    """What was found, and below it what to do."""
+    """The finding, with the remedy in the line below."""
     return Group(*_lines(finding))
 
 

@@ -1,4 +1,4 @@
-"""Slurm's side: release, nodes, GPUs, rights, the clock, and its own settings as far as rounds depend on them."""
+"""Checks of Slurm: release, nodes, GPUs, privileges, clock, and the settings in slurm.conf that rounds depend on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OLDEST_RELEASE, NEWEST_RELEASE = (22, 5), (26, 5)
 
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 _MAX_NAMED: Final = 20
-"""So many jobs that are set aside are named one by one."""
-_SET_ASIDE: Final = "it waits until nobody else does, a day at most; 'scontrol show job {job}' shows it"
+"""Maximum number of set-aside jobs that are named one by one."""
+_SET_ASIDE: Final = "it waits until no other job does, at most a day; 'scontrol show job {job}' shows it"
 _MAX_SKEW: Final = 5.0
-"""Seconds by which two clocks may differ unnoticed."""
+"""Seconds by which two clocks may differ."""
 
 
 def check_release(snapshot: Snapshot) -> Finding:
-    """Whether this release of Slurm is one that is tested."""
+    """Whether synsched is tested with this release of Slurm."""
     match = _RELEASE.search(snapshot.release)
     if match is None:
         return advice("Slurm", f"says it is release {snapshot.release or 'unknown'}", "see 'scontrol --version'")
@@ -40,7 +40,7 @@ def check_release(snapshot: Snapshot) -> Finding:
 
 
 def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
-    """Whether Slurm shows GPUs, with types, in partitions that are managed."""
+    """Whether Slurm has GPUs with types, the managed partitions exist, and all jobs could be read."""
     gpus = [gpu for node in snapshot.nodes for gpu in node.gpus]
     if not gpus:
         yield problem(
@@ -54,7 +54,7 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     )
     if any(not gpu.type for gpu in gpus):
         yield advice(
-            "GPUs", "some have no type: all count as alike", "write Type= in gres.conf ('synsched render gres.conf')"
+            "GPUs", "some have no type: all count as one type", "write Type= in gres.conf ('synsched render gres.conf')"
         )
     for name in sorted(set(settings.manage.partitions) - set(snapshot.partitions_by_name)):
         yield problem(
@@ -74,7 +74,7 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
 
 
 def check_rights(identity: Identity, settings: Settings) -> Finding:
-    """Whether we may do what the settings ask of us."""
+    """Whether our user has the privileges that the settings need."""
     needed, what = _required_privilege(settings)
     have = f"{identity.user} acts as {_ROLES[identity.privilege]}"
     if identity.privilege >= needed:
@@ -87,13 +87,13 @@ def check_rights(identity: Identity, settings: Settings) -> Finding:
 
 
 def check_clock(ours: float, theirs: float | None) -> Finding:
-    """Whether slurmctld's clock (unix seconds, to the second) and ours agree."""
+    """Whether our clock agrees with slurmctld's (both unix seconds)."""
     if theirs is None:
         return advice("clock", "slurmctld's time could not be read", "see the first line of 'scontrol show config'")
     skew = abs(ours - theirs)
     if skew > _MAX_SKEW:
         return problem(
-            "clock", f"is {duration(skew)} away from slurmctld's: ages and leads are wrong", "run NTP on both"
+            "clock", f"differs from slurmctld's by {duration(skew)}: ages and leads are wrong", "run NTP on both hosts"
         )
     return ok("clock", "agrees with slurmctld's")
 
@@ -117,14 +117,14 @@ def _required_privilege(settings: Settings) -> tuple[Privilege, str]:
 
 
 ScontrolConfig = Mapping[str, str]
-"""What `scontrol show config` prints: `SelectType` -> `select/cons_tres`."""
+"""The settings that `scontrol show config` prints, by name: `SelectType` -> `select/cons_tres`."""
 
 _TOPIC: Final = "slurm.conf"
 _AS_OF: Final = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 def parse_configuration(text: str) -> tuple[ScontrolConfig, float | None]:
-    """The settings in the text of `scontrol show config` under TZ=UTC, and slurmctld's time in its first line."""
+    """The settings in the output of `scontrol show config` under TZ=UTC, and slurmctld's time (unix seconds) in it."""
     pairs = (line.partition(" = ") for line in text.splitlines())
     match = _AS_OF.search(text)
     as_of = datetime.fromisoformat(match[1]).replace(tzinfo=UTC).timestamp() if match else None
@@ -132,9 +132,9 @@ def parse_configuration(text: str) -> tuple[ScontrolConfig, float | None]:
 
 
 def check_configuration(configuration: ScontrolConfig, settings: Settings) -> tuple[Finding, ...]:
-    """What each setting that matters is, in the order of _CHECKS."""
-    found = tuple(finding for check in _CONFIGURATION_CHECKS for finding in check(configuration, settings))
-    return found or (ok(_TOPIC, "has what rounds need"),)
+    """The findings about the settings in slurm.conf, in the order of `_CONFIGURATION_CHECKS`."""
+    findings = tuple(finding for check in _CONFIGURATION_CHECKS for finding in check(configuration, settings))
+    return findings or (ok(_TOPIC, "has what rounds need"),)
 
 
 def _select(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
@@ -143,7 +143,7 @@ def _select(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
         yield problem(_TOPIC, f"SelectType is {kind or 'not set'}: GPUs cannot be allocated", "set select/cons_tres")
     if "MEMORY" not in configuration.get("SelectTypeParameters", "").upper():
         yield advice(
-            _TOPIC, "memory is not scheduled: a round cannot size it", "set SelectTypeParameters=CR_Core_Memory"
+            _TOPIC, "memory is not scheduled: rounds cannot size it", "set SelectTypeParameters=CR_Core_Memory"
         )
 
 
@@ -155,14 +155,12 @@ def _gres(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
 def _hook(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
     if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
         return
-    told = "hooks/job_submit.lua is not in force: nobody tells people of wrong hints"
+    missing = "hooks/job_submit.lua is not in force"
     remedy = "set JobSubmitPlugins=lua and install hooks/job_submit.lua beside slurm.conf"
     if settings.rounds.mode is Mode.ENFORCE:
-        yield problem(
-            _TOPIC, "hooks/job_submit.lua is not in force: Slurm may start jobs before a round sees them", remedy
-        )
+        yield problem(_TOPIC, f"{missing}: Slurm may start jobs before a round sees them", remedy)
     else:
-        yield advice(_TOPIC, told, remedy)
+        yield advice(_TOPIC, f"{missing}: users are not told about wrong hints", remedy)
 
 
 def _requeue(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
@@ -170,13 +168,13 @@ def _requeue(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
         yield advice(
             _TOPIC,
             "JobRequeue is 0: only jobs submitted with --requeue are ever moved",
-            "set JobRequeue=1 if jobs may be",
+            "set JobRequeue=1 to let rounds move other jobs",
         )
 
 
 def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
     if "rl_enable" in configuration.get("SlurmctldParameters", ""):
-        yield advice(_TOPIC, "rl_enable limits how fast our updates are taken", "leave rounds.period at 5m or longer")
+        yield advice(_TOPIC, "rl_enable limits the rate of our updates", "keep rounds.period at 5m or longer")
 
 
 _CONFIGURATION_CHECKS: Final[tuple[Callable[[ScontrolConfig, Settings], Iterator[Finding]], ...]] = (

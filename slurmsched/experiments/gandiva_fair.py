@@ -18,7 +18,7 @@ import numpy as np
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.knowledge import sample_speedups
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gandiva_fair import StrideJob
+from slurmsched.policies.gandiva_fair.stride import StrideJob
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, RoundSettings, Settings, TicketSettings
 from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions, SimulationResult
 from slurmsched.simulation.engine import simulate

@@ -1,4 +1,4 @@
-"""The simulator held against a real Slurm: the same jobs on both, in a small time."""
+"""Validation of the simulator against a real Slurm: the same short jobs on both."""
 
 from slurmsched.fidelity.live_run import generate_workload
 from slurmsched.fidelity.validation import Fidelity, FidelityError, measure_fidelity, shorten_period

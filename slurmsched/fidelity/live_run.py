@@ -1,4 +1,4 @@
-"""Short jobs on a real Slurm: drawn, submitted as sleepers, and scheduled by rounds of our own until all ended."""
+"""Runs a generated trace of short jobs on a real Slurm: submitted as sleeping scripts, scheduled by rounds."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from slurmsched.template_files import render
 from slurmsched.traces import Trace, TraceJob
 
 CHECKPOINT_LEAD: Final = 2
-"""Seconds a sleeper is given to write its checkpoint."""
+"""Seconds between the signal and the eviction of a job, for its checkpoint."""
 
 Submit = Callable[[Sequence[str], str], JobId]
-"""sbatch: its options and the script, the job's number."""
+"""Runs sbatch with options and a script; returns the job id."""
 
 
 def hint_comment(job: TraceJob) -> str:
-    """The comment that says what the job is, and how it is told to checkpoint."""
+    """The comment with the job's hints: its model, and its checkpoint signal with the lead."""
     return f"synsched:model={job.model},ckpt=usr1@{CHECKPOINT_LEAD}"
 
 
 @dataclass(frozen=True, slots=True)
 class SleeperJobs:
-    """Submits jobs of a trace as batch scripts. `folder` is on every node; checkpoints and output go there."""
+    """Submits the jobs of a trace as sleeping batch scripts. `folder` is shared by all nodes and holds checkpoints."""
 
     knowledge: Knowledge
     nodes: Mapping[str, Node]
@@ -54,7 +54,7 @@ class SleeperJobs:
     submit: Submit
 
     def submit_job(self, job: TraceJob) -> JobId:
-        """Queue it. Raises BackendError."""
+        """Submit the job; returns its id. Raises BackendError."""
         node = next(node for node in self.nodes.values() if job.gpu_type in node.gpu_types)
         options = (
             f"--job-name=fidelity-{job.id}",
@@ -72,14 +72,14 @@ class SleeperJobs:
         return self.submit(options, script)
 
     def _speeds(self, job: TraceJob, node: Node) -> list[int]:
-        """Thousandths of the speed at the proportional share, for 0, 1, 2 ... CPUs."""
-        asked = Request(gpus=job.gpus, gpu_type=job.gpu_type, cpus=job.cpus or 1, memory=job.memory or 0)
-        known = Job(job.id, job.user, asked, asked, hints=Hints(given=True, model=job.model))
-        each = (
-            NodeAllocation(node.name, Resources(job.gpus, cpus, asked.memory), job.gpu_type)
+        """The speed with 0, 1, 2, ... CPUs, in thousandths of that at the GPU-proportional share."""
+        request = Request(gpus=job.gpus, gpu_type=job.gpu_type, cpus=job.cpus or 1, memory=job.memory or 0)
+        hinted_job = Job(job.id, job.user, request, request, hints=Hints(given=True, model=job.model))
+        allocations = (
+            NodeAllocation(node.name, Resources(job.gpus, cpus, request.memory), job.gpu_type)
             for cpus in range(1, node.total.cpus + 1)
         )
-        speeds = (self.knowledge.relative_speed(known, (share,), self.nodes) for share in each)
+        speeds = (self.knowledge.relative_speed(hinted_job, (allocation,), self.nodes) for allocation in allocations)
         return [1000, *(max(1, round(1000 * speed)) for speed in speeds)]
 
 
@@ -88,7 +88,7 @@ _BEAT_INTERVAL: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LiveJobResult:
-    """What became of one job. `submitted` is in seconds after the first round began, `ended` likewise."""
+    """The result of one job; `submitted` and `ended` are in seconds after the start of the first round."""
 
     submitted: float
     ended: float
@@ -97,13 +97,13 @@ class LiveJobResult:
 
 @dataclass(slots=True)
 class _Submitter:
-    """Submits each job when it is due, beside the rounds."""
+    """Submits each job at its arrival time, in a thread beside the rounds."""
 
     trace: Trace
     sleeper: SleeperJobs
     clock: Clock
     queued: dict[JobId, tuple[str, float]] = field(default_factory=dict)
-    """Job number to the trace's id and the time of submission, which Slurm renews when it requeues a job."""
+    """By job id: the id in the trace, and the submit time (unix seconds), which Slurm renews at a requeue."""
     error: SynschedError | None = None
     stopped: Event = field(default_factory=Event)
 
@@ -115,7 +115,7 @@ class _Submitter:
             try:
                 at = self.clock.now()
                 self.queued[self.sleeper.submit_job(job)] = job.id, at
-            except SynschedError as error:  # told by the thread that waits for us
+            except SynschedError as error:  # raised again by `run_live`
                 self.error = error
                 return
 
@@ -129,33 +129,35 @@ def run_live(
     *,
     time_limit: float = 3600.0,
 ) -> Mapping[str, LiveJobResult]:
-    """Run the trace; what became of each job, by its id in the trace. Jobs that have not ended after `patience` seconds
-    are missing.
+    """Run the trace; returns the results by the jobs' ids in the trace, without jobs that have not ended after
+    `time_limit` seconds.
 
-    Raises BackendError, StoreError, AlreadyRunningError: rounds of somebody else would mix with ours.
+    Raises BackendError, StoreError, and AlreadyRunningError if a daemon is running, whose rounds would interfere.
     """
     path = Path(site.settings.storage.path)
     submitter = _Submitter(trace, sleeper, clock)
     ended: dict[JobId, Job] = {}
     deadline = clock.monotonic() + time_limit
     with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
-        pulse = Keepalive(site.settings, store.switches, clock, SystemdNotifier({}), say)
-        pulse.renew()  # or job_submit lets Slurm start the jobs
+        keepalive = Keepalive(site.settings, store.switches, clock, SystemdNotifier({}), say)
+        keepalive.renew()  # without a heartbeat the hook lets Slurm start the jobs
         began = clock.now()
         submitting = Thread(target=submitter.run, name="submissions")
         submitting.start()
         try:
             while len(ended) < len(trace.jobs) and clock.monotonic() < deadline and submitter.error is None:
                 due = clock.monotonic() + site.settings.rounds.period
-                _collect_ended(schedule_round(site, store, clock, tick=pulse.tick).snapshot, submitter.queued, ended)
+                _collect_ended(
+                    schedule_round(site, store, clock, tick=keepalive.tick).snapshot, submitter.queued, ended
+                )
                 while (left := due - clock.monotonic()) > 0:
                     clock.sleep(min(left, _BEAT_INTERVAL))
-                    pulse.tick()
+                    keepalive.tick()
                 _collect_ended(site.backend.observe(), submitter.queued, ended)
         finally:
             submitter.stopped.set()
             submitting.join()
-            pulse.stop()
+            keepalive.stop()
     if submitter.error is not None:
         raise submitter.error
     return {
@@ -167,29 +169,29 @@ def run_live(
     }
 
 
-def _collect_ended(snapshot: Snapshot, ours: Mapping[JobId, object], ended: dict[JobId, Job]) -> None:
-    ended.update({job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED) if job.id in ours})
+def _collect_ended(snapshot: Snapshot, submitted: Mapping[JobId, object], ended: dict[JobId, Job]) -> None:
+    ended.update({job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED) if job.id in submitted})
 
 
 MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
 SHORTEST: Final = 20.0
 LONGEST: Final = 160.0
-"""Seconds of work, between which durations are spread evenly in the logarithm."""
+"""Bounds of the jobs' durations in seconds, which are log-uniform."""
 
-_WIDTHS: Final = (1, 1, 1, 2, 2, 4, 8)
+_GPU_COUNTS: Final = (1, 1, 1, 2, 2, 4, 8)
 
 
 def generate_workload(nodes: Sequence[Node], jobs: int, random: np.random.Generator, load: float = 1.3) -> Trace:
-    """That many jobs on the GPU types of these nodes, none wider than a node. `load` is the work that arrives, as a
-    multiple of what all GPUs do at the proportional share, until all have arrived."""
-    equipped = [node for node in nodes if node.gpus]
-    job_nodes = [equipped[int(place)] for place in random.integers(len(equipped), size=jobs)]
-    widths = [
-        min(int(width), len(home.gpus)) for width, home in zip(random.choice(_WIDTHS, jobs), job_nodes, strict=True)
+    """Generate `jobs` jobs for the GPU types of the nodes, each fitting on one node. `load` is the arriving work as a
+    multiple of what all GPUs do at the GPU-proportional share."""
+    gpu_nodes = [node for node in nodes if node.gpus]
+    job_nodes = [gpu_nodes[int(index)] for index in random.integers(len(gpu_nodes), size=jobs)]
+    gpu_counts = [
+        min(int(count), len(node.gpus)) for count, node in zip(random.choice(_GPU_COUNTS, jobs), job_nodes, strict=True)
     ]
     seconds = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs)).round(1)
     models = random.choice(MODELS, jobs)
-    rate = load * sum(len(node.gpus) for node in equipped) / float(np.mean(np.multiply(widths, seconds)))
+    rate = load * sum(len(node.gpus) for node in gpu_nodes) / float(np.mean(np.multiply(gpu_counts, seconds)))
     arrivals = np.cumsum(random.exponential(1 / rate, jobs)).round(1)
     return Trace(
         name="fidelity",
@@ -198,17 +200,17 @@ def generate_workload(nodes: Sequence[Node], jobs: int, random: np.random.Genera
             TraceJob(
                 id=str(number),
                 arrival=float(arrival),
-                gpus=width,
+                gpus=gpus,
                 duration=float(work),
                 model=str(model),
                 user="fidelity",
-                gpu_type=home.gpus[0].type,
-                gpus_per_node=width,
-                cpus=(share := home.proportional_share(width)).cpus,
+                gpu_type=node.gpus[0].type,
+                gpus_per_node=gpus,
+                cpus=(share := node.proportional_share(gpus)).cpus,
                 memory=share.memory,
             )
-            for number, (arrival, width, work, model, home) in enumerate(
-                zip(arrivals, widths, seconds, models, job_nodes, strict=True), start=1
+            for number, (arrival, gpus, work, model, node) in enumerate(
+                zip(arrivals, gpu_counts, seconds, models, job_nodes, strict=True), start=1
             )
         ),
     )

@@ -1,4 +1,4 @@
-"""Both together: what the simulator foretold, and what Slurm did."""
+"""Compares a live run on Slurm with the simulation of the same jobs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from slurmsched.traces import Trace
 from slurmsched.traces.clusters import SPEC_PARTITION
 
 TOLERANCE = 0.05
-"""A simulation this near to what happened is faithful."""
+"""Maximum relative deviation of the simulated from the live metrics."""
 
 LAUNCH_DELAY = 1.0
-"""Seconds from a job's end to its resources being free, and about as many until a restarted one works again: what a
-small cluster takes whose jobs do nothing but sleep."""
+"""Seconds from a job's end until its resources are free, and also until a restarted job works again, as measured on a
+small cluster with jobs that only sleep."""
 
 
 class FidelityError(SynschedError):
-    """Nothing could be compared."""
+    """No job ended, so there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Seconds, and what the simulator gives as a multiple of what happened."""
+    """Live and simulated metrics in seconds, and their ratios (simulated divided by live)."""
 
     jobs: int
     ended: int
@@ -47,13 +47,13 @@ class Fidelity:
 
     @property
     def ok(self) -> bool:
-        """All jobs ended, and both figures are near."""
-        near = all(abs(ratio - 1) <= TOLERANCE for ratio in (self.avg_jct_ratio, self.makespan_ratio))
-        return near and self.ended == self.jobs
+        """Whether all jobs ended and both ratios are within TOLERANCE of 1."""
+        within = all(abs(ratio - 1) <= TOLERANCE for ratio in (self.avg_jct_ratio, self.makespan_ratio))
+        return within and self.ended == self.jobs
 
 
 def shorten_period(settings: Settings, period: float) -> Settings:
-    """The settings with everything that waits in proportion to so short a period."""
+    """The settings with rounds every `period` seconds, and the other times shortened in proportion."""
     factor = period / settings.rounds.period
     return replace(
         settings,
@@ -72,18 +72,21 @@ def shorten_period(settings: Settings, period: float) -> Settings:
 def measure_fidelity(
     trace: Trace, site: SchedulerContext, *, folder: Path, submit: Submit, clock: Clock, say: Callable[[str], None]
 ) -> Fidelity:
-    """Run the trace on the cluster, and then simulate it. Raises BackendError, StoreError, FidelityError."""
+    """Run the trace on the cluster, then simulate it; returns the comparison.
+
+    Raises BackendError, StoreError, AlreadyRunningError, FidelityError.
+    """
     nodes = site.backend.observe().nodes_by_name
     live_jobs = run_live(trace, site, SleeperJobs(site.knowledge, nodes, folder, submit), clock, say)
     if not live_jobs:
-        raise FidelityError("no job ended: look at 'squeue' and 'synsched doctor'")
+        raise FidelityError("no job ended: see 'squeue' and 'synsched doctor'")
     return compare_with_simulation(trace, site, tuple(nodes.values()), live_jobs)
 
 
 def compare_with_simulation(
     trace: Trace, site: SchedulerContext, nodes: tuple[Node, ...], live_jobs: Mapping[str, LiveJobResult]
 ) -> Fidelity:
-    """The same jobs on the same nodes in the simulator, each submitted when it really was, with rounds as they were."""
+    """Simulate the jobs that ended on the same nodes, with their real submit times, and compare the metrics."""
     jobs = tuple(
         replace(job, arrival=max(0.0, live_jobs[job.id].submitted)) for job in trace.jobs if job.id in live_jobs
     )
@@ -109,9 +112,9 @@ def compare_with_simulation(
         ),
         site.settings,
     )
-    live_jct = float(np.mean([own.ended - own.submitted for own in live_jobs.values()]))
-    start = min(own.submitted for own in live_jobs.values())
-    live_makespan = max(own.ended for own in live_jobs.values()) - start
+    live_jct = float(np.mean([job.ended - job.submitted for job in live_jobs.values()]))
+    start = min(job.submitted for job in live_jobs.values())
+    live_makespan = max(job.ended for job in live_jobs.values()) - start
     simulated_jct = float(np.mean([job.jct for job in run.jobs]))
     simulated_makespan = max(job.end or 0.0 for job in run.jobs) - start
     return Fidelity(
@@ -123,6 +126,6 @@ def compare_with_simulation(
         live_makespan_s=live_makespan,
         simulated_makespan_s=simulated_makespan,
         makespan_ratio=simulated_makespan / live_makespan,
-        live_restarts=sum(own.restarts for own in live_jobs.values()),
+        live_restarts=sum(job.restarts for job in live_jobs.values()),
         simulated_restarts=sum(job.restarts for job in run.jobs),
     )

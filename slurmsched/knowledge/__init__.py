@@ -1,4 +1,4 @@
-"""What is known about speed."""
+"""Profiles of models, and how fast jobs run by them."""
 
 from slurmsched.knowledge.knowledge import Knowledge, Profile
 from slurmsched.knowledge.profiles import ProfileError, load_profiles, sample_speedups, shipped_profiles

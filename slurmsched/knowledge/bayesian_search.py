@@ -1,12 +1,9 @@
-"""A Gaussian process over few points: what is known of a function where it was not measured, and how well.
+"""Bayesian optimisation over parallelism strategies within a budget of profiling runs (Tesserae, section 4.3).
 
-Exact inference by a Cholesky factor (Rasmussen and Williams, 2006, algorithm 2.1) with a squared-exponential kernel
-over standardised features; the length of the kernel is the most likely one of a few.
-
-Bayesian optimisation over parallelism strategies within a budget of profiling runs (Tesserae, section 4.3).
-
-A few strategies are measured at random; then always the one from which most improvement is expected (Snoek, Larochelle
-and Adams, NIPS 2012, section 2.2). What was not measured is estimated in the end.
+A few random candidates are measured first, then always the one with the greatest expected improvement (Snoek,
+Larochelle and Adams, NIPS 2012, section 2.2). The rates of the others are estimated by a Gaussian process with exact
+inference (Rasmussen and Williams, 2006, algorithm 2.1) and a squared-exponential kernel over standardised features,
+whose length scale is the most likely one of a few.
 """
 
 from __future__ import annotations
@@ -24,14 +21,15 @@ Floats = NDArray[np.float64]
 
 _LENGTH_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
 _NOISE_VARIANCE: Final = 1e-3
-"""Variance of a measurement, against the function's own."""
+"""Variance of the measurement noise, relative to that of the values."""
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianProcess:
-    """`points` that were measured, one row each; `mean` and `scale`, the deviation, of their values.
+    """A Gaussian process fitted to measured `points`, one row each.
 
-    `factor` is that of the kernel of `length` between the points, `weights` are the standardised values solved for it.
+    `mean` and `scale` are the mean and standard deviation of the measured values. `cholesky_factor` is the lower factor
+    of the kernel matrix with noise; `weights` are the standardised values solved by it.
     """
 
     points: Floats
@@ -43,20 +41,20 @@ class GaussianProcess:
 
     @classmethod
     def fit(cls, points: Floats, values: Floats) -> GaussianProcess:
-        """To at least one measured point."""
+        """Returns the process fitted to at least one point, with the most likely length scale."""
         mean, scale = float(values.mean()), float(values.std()) or 1.0
         unit = (values - mean) / scale
         fits = []
         for length in _LENGTH_SCALES:
             factor = cho_factor(_kernel(points, points, length) + _NOISE_VARIANCE * np.eye(len(points)), lower=True)[0]
             weights = cho_solve((factor, True), unit)
-            likely = -0.5 * float(unit @ weights) - float(np.log(np.diag(factor)).sum())
-            fits.append((likely, length, factor, weights))
+            log_likelihood = -0.5 * float(unit @ weights) - float(np.log(np.diag(factor)).sum())
+            fits.append((log_likelihood, length, factor, weights))
         _, length, factor, weights = max(fits, key=lambda fit: fit[0])
         return cls(points, length, factor, weights, mean, scale)
 
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at each of these points."""
+        """Returns the mean and the standard deviation at each point."""
         across = _kernel(self.points, points, self.length_scale)
         spread = 1.0 - (solve_triangular(self.cholesky_factor, across, lower=True) ** 2).sum(axis=0)
         return across.T @ self.weights * self.scale + self.mean, np.sqrt(np.maximum(spread, 0.0)) * self.scale
@@ -68,33 +66,33 @@ def _kernel(left: Floats, right: Floats, length: float) -> Floats:
 
 
 MeasureRate = Callable[[int], float]
-"""A profiling run of the candidate at this place: its rate, 0.0 where it does not fit into memory."""
+"""A profiling run of the candidate at an index: returns its rate, 0.0 if it does not fit into memory."""
 
 _RANDOM_RUNS: Final = 4
-"""Runs at random before anything is modelled."""
+"""Random runs before the first fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`measured` rates by place of the candidate, in the order of the runs; `rates` are of all candidates: measured, or
-    estimated."""
+    """The `measured` rates by index of the candidate, in the order of the runs, and the `rates` of all candidates,
+    measured or estimated."""
 
     measured: dict[int, float]
     rates: Floats
 
     @property
     def best(self) -> int:
-        """The fastest candidate that was measured."""
-        return max(self.measured, key=lambda place: self.measured[place])
+        """The index of the fastest measured candidate."""
+        return max(self.measured, key=lambda index: self.measured[index])
 
 
 def bayesian_search(
     features: Sequence[Sequence[float]], measure: MeasureRate, budget: int, random: np.random.Generator
 ) -> SearchResult:
-    """Measure up to `budget` of the candidates, at least one."""
+    """Measures up to `budget` candidates, at least one, chosen by expected improvement; `features` has their rows."""
     points = _standardised(np.array(features, dtype=np.float64))
     first = random.permutation(len(points))[: max(1, min(_RANDOM_RUNS, budget))]
-    measured = {int(place): measure(int(place)) for place in first}
+    measured = {int(index): measure(int(index)) for index in first}
     while len(measured) < min(budget, len(points)):
         mean, spread = _fit_process(points, measured).predict(points)
         gain = _expected_improvement(mean, spread, max(measured.values()))
@@ -107,7 +105,7 @@ def bayesian_search(
 def random_search(
     features: Sequence[Sequence[float]], measure: MeasureRate, budget: int, random: np.random.Generator
 ) -> SearchResult:
-    """The comparison: as many runs, chosen blindly; the estimate is the same."""
+    """The baseline: measures as many candidates, chosen at random, and estimates the others in the same way."""
     points = _standardised(np.array(features, dtype=np.float64))
     chosen = random.permutation(len(points))[: max(1, budget)]
     measured = {int(candidate): measure(int(candidate)) for candidate in chosen}
@@ -130,6 +128,6 @@ def _estimated_rates(points: Floats, measured: dict[int, float]) -> Floats:
 
 
 def _expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
-    wide = np.maximum(spread, 1e-12)
-    above = (mean - best) / wide
-    return np.asarray((mean - best) * norm.cdf(above) + wide * norm.pdf(above), dtype=np.float64)
+    deviation = np.maximum(spread, 1e-12)
+    above = (mean - best) / deviation
+    return np.asarray((mean - best) * norm.cdf(above) + deviation * norm.pdf(above), dtype=np.float64)

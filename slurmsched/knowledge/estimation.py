@@ -1,16 +1,7 @@
-"""A table of pair rates with holes, filled as if few causes made it: Gavel's way and Quasar's (Gavel, section 3.3).
+"""Estimates of rates that were not measured.
 
-Soft-Impute (Mazumder, Hastie and Tibshirani, JMLR 2010, algorithm 1): the holes take what the table of smaller rank
-has there, until nothing changes.
-
-Data-parallel jobs of any width, from what one GPU does (Tesserae, section 4.3).
-
-Twice the GPUs do twice the work, and two jobs that share N GPUs keep the same parts of their rates as on one. Real
-models do less on many GPUs: what was measured of a width goes before this.
-
-Profiles that are wrong (Tesserae, section 7.2).
-
-How a job that is parallel in three ways can be divided over its GPUs (Tesserae, section 4.2, figure 8).
+Matrix completion of pair rates (Gavel: Narayanan et al., OSDI 2020, section 3.3); linear scaling of data-parallel jobs
+(Tesserae, section 4.3); noise on profiles (section 7.2); parallelism strategies (section 4.2, figure 8).
 """
 
 from __future__ import annotations
@@ -30,11 +21,15 @@ Floats = NDArray[np.float64]
 _MAX_ITERATIONS: Final = 500
 _TOLERANCE: Final = 1e-5
 _SHRINKAGE: Final = 0.05
-"""Part of the largest singular value that each of them is shrunk by."""
+"""Each singular value is reduced by this fraction of the largest one."""
 
 
 def complete_matrix(table: Floats) -> Floats:
-    """The table with its holes, which are NaN, filled; what was measured stays. Not all of it may be NaN."""
+    """Returns the table with its NaN entries filled by low-rank completion; at least one entry must be a number.
+
+    Soft-Impute (Mazumder, Hastie and Tibshirani, JMLR 2010, algorithm 1): missing entries repeatedly take the values
+    of the singular value decomposition with reduced singular values, until they converge.
+    """
     known = ~np.isnan(table)
     mean = float(table[known].mean())
     filled: Floats = np.where(known, table, mean)
@@ -50,19 +45,25 @@ def complete_matrix(table: Floats) -> Floats:
 
 
 def data_parallel_scaling(rate: float, beside: Mapping[str, float]) -> Scaling:
-    """A model's scaling from its rate on one GPU, and from the parts of it that it keeps there beside others."""
+    """Returns the linear scaling of a data-parallel model from its `rate` on one GPU (Tesserae, section 4.3).
+
+    Pairs keep on N GPUs the fractions of their rates (`beside`) that they have on one. Real models scale less well, so
+    measured rates take precedence.
+    """
     return Scaling((1,), (rate,), beside=dict(beside))
 
 
 def add_noise(rates: Floats, noise: float, random: np.random.Generator) -> Floats:
-    """Each rate times one drawn evenly from 1 - noise to 1 + noise; `noise` from 0 to 1. What is 0 stays 0."""
+    """Returns each rate times a uniform random factor from 1 - noise to 1 + noise, with `noise` from 0 to 1."""
     return np.asarray(rates * random.uniform(1 - noise, 1 + noise, rates.shape), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelStrategy:
-    """Copies of the model (`data`), GPUs that share each layer (`tensor`), and the number of layers of each stage of
-    the pipeline; GPUs are the product of the first two and the number of stages."""
+    """Degrees of data and tensor parallelism, and the layers of each pipeline stage (Tesserae, section 4.2, figure 8).
+
+    The job has `data` x `tensor` x `len(layers)` GPUs.
+    """
 
     data: int
     tensor: int
@@ -73,16 +74,18 @@ class ParallelStrategy:
 
     @property
     def features(self) -> tuple[float, float, float, float, float]:
-        """What estimates go by: the degrees as powers of two, and of the layers of an even stage the part that the
-        first stage and the last one have more."""
+        """The features for estimates: log2 of the three degrees, and by which fraction the first and the last stage
+        have more layers than the mean."""
         stages = len(self.layers)
         even = sum(self.layers) / stages
         return (log2(self.data), log2(self.tensor), log2(stages), self.layers[0] / even - 1, self.layers[-1] / even - 1)
 
 
 def parallel_strategies(gpus: int, layers: int, shift: int = 2) -> tuple[ParallelStrategy, ...]:
-    """Every division of so many layers over so many GPUs by three degrees; of pipelines the even one, and those whose
-    first stage has up to `shift` layers more or fewer and the last one as many fewer or more."""
+    """Returns every strategy for `layers` layers on `gpus` GPUs.
+
+    Pipelines are split evenly, or with up to `shift` layers moved between the first stage and the last one.
+    """
     return tuple(
         ParallelStrategy(data, tensor, split)
         for data in _divisors(gpus)

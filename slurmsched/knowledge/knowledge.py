@@ -1,4 +1,4 @@
-"""What is known about how fast jobs run, each number with its source."""
+"""What is known about the speed of jobs: profiles of models and tasks, and what jobs have measured themselves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from slurmsched.model import Job, JobId, Node, NodeAllocation
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is known of one model, or of a task class. `matrices`: its sensitivity to CPUs and memory by GPU type, where
-    the key "" serves every other type. `scaling`: its rates by GPU type.
+    """The profile of a model or of a task, by GPU type: its sensitivity to CPUs and memory (`matrices`, with key "" for
+    all other types) and its rates (`scaling`).
 
-    `source` says where and when the numbers come from (`measured`, `imported: FILE`, `rule of thumb`). `measured` is
-    when its speeds were measured in steps per second (unix seconds); where it is None their unit is free.
+    `source` is the origin of the numbers (`measured`, `imported: FILE`, `rule of thumb`). `measured` is the time of
+    measurement (unix seconds) if speeds are in steps per second; if it is None, their unit is arbitrary.
     """
 
     name: str
@@ -32,10 +32,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Profiles by model and by task, and the GPU-seconds each job has attained.
+    """Profiles by model and by task, and the attained GPU-seconds (`service`), rates and steps of jobs.
 
-    `reference` is the GPU type whose seconds a job's duration counts where the job asks for no type. `measured` is what
-    jobs themselves said of their work per second, by GPU type, and `steps` how many they said they have done in all.
+    `reference` is the GPU type that durations refer to if a job asks for no type. `measured` are the steps per second
+    that jobs have reported, by GPU type, and `steps` all the steps that they have reported.
     """
 
     models: Mapping[str, Profile] = field(default_factory=dict)
@@ -43,49 +43,49 @@ class Knowledge:
     service: Mapping[JobId, float] = field(default_factory=dict)
     reference: str = ""
     own: Mapping[JobId, Profile] = field(default_factory=dict)
-    """Of jobs that measured themselves; they serve nobody else."""
+    """Profiles of single jobs, refined by their own measurements; not used for other jobs."""
     measured: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
 
     def profile(self, job: Job) -> Profile | None:
-        """The best that is known: what the job measured, else its model, else its task, else nothing (which claims no
-        sensitivity)."""
+        """Returns the job's own profile, else that of its model, else that of its task, else None: then the job counts
+        as insensitive to CPUs and memory."""
         known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
 
     def attained_gpu_seconds(self, job: Job) -> float:
-        """GPU-seconds it has had over all its runs."""
+        """Returns the GPU-seconds of all its runs."""
         return self.service.get(job.id, 0.0)
 
     def executed_seconds(self, job: Job) -> float:
-        """Seconds it has run over all its runs."""
+        """Returns the seconds of all its runs, at its current number of GPUs."""
         return self.attained_gpu_seconds(job) / max(job.gpus, 1)
 
     def remaining_seconds(self, job: Job) -> float:
-        """Seconds it still needs as its owner expects; once that has passed, as its time limit says.
+        """Returns the seconds that it still needs by the hinted duration or, once that has passed, by its time limit.
 
-        Always above zero. Infinite where nothing is known, or all that was said has passed.
+        Always above zero; infinite if neither is known or both have passed.
         """
         executed = self.executed_seconds(job)
         limits = (job.hints.duration, job.time_limit)
         return next((seconds - executed for seconds in limits if seconds is not None and seconds > executed), inf)
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
-        """Speed on these shares as a multiple of the speed at the GPU-proportional share of the same nodes.
+        """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.
 
-        The slowest share decides: workers of a gang wait for each other. 1.0 where nothing is known.
+        The slowest node decides, because the workers of a gang wait for each other. 1.0 without a profile.
         """
         profile = self.profile(job)
         if profile is None:
             return 1.0
-        pairs = [pair for share in allocations if (pair := _speeds(profile, share, nodes)) is not None]
+        pairs = [pair for allocation in allocations if (pair := _speeds(profile, allocation, nodes)) is not None]
         return min((speed for speed, _ in pairs), default=1.0) / min((fair for _, fair in pairs), default=1.0)
 
     def type_speed(self, job: Job, types: Mapping[str, int], nodes: int = 1) -> float:
-        """Speed on these GPUs, a number of each type, on so many nodes, as a multiple of that on as many GPUs of the
-        reference type on one node; the type the job asks for is its reference.
+        """Returns the speed on `types` (GPUs by type), relative to as many GPUs of the reference type on one node.
 
-        The slowest type holds the others back. 0.0 where the job cannot run, 1.0 where nothing is known.
+        The reference is the type that the job asks for, else `reference`. The slowest type decides. 0.0 if the job
+        cannot run there, 1.0 without a profile.
         """
         profile = self.profile(job)
         reference = profile.scaling.get(job.original_request.gpu_type or self.reference) if profile else None
@@ -99,28 +99,27 @@ class Knowledge:
     def speed(
         self, job: Job, allocations: Sequence[NodeAllocation], nodes: Mapping[str, Node], partners: Iterable[Job] = ()
     ) -> float:
-        """Work per second, where work is counted in seconds on the reference type at the GPU-proportional share.
+        """Returns the work per second, with work in seconds on the reference type at the GPU-proportional share.
 
-        A product: the share of CPUs and memory, the GPU types and their number, whether they are on more than one node,
-        and who uses the same GPUs.
+        It is the product of `relative_speed`, `type_speed` and the lowest `shared_gpu_speed` beside the partners.
         """
         types: dict[str, int] = {}
-        for share in allocations:
-            types[share.gpu_type] = types.get(share.gpu_type, 0) + (share.resources.gpus or 1)
-        whole = self.relative_speed(job, allocations, nodes) * self.type_speed(job, types, len(allocations))
-        return whole * min(
+        for allocation in allocations:
+            types[allocation.gpu_type] = types.get(allocation.gpu_type, 0) + (allocation.resources.gpus or 1)
+        alone = self.relative_speed(job, allocations, nodes) * self.type_speed(job, types, len(allocations))
+        return alone * min(
             (self.shared_gpu_speed(job, partner, kind) for partner in partners for kind in types), default=1.0
         )
 
     def shared_gpu_speed(self, job: Job, partner: Job, gpu_type: str) -> float:
-        """The part of its speed the job keeps while the partner uses the same GPU; 1.0 where nothing is known."""
+        """Returns the fraction of its speed that the job keeps beside the partner on the same GPU; 1.0 if unknown."""
         profile = self.profile(job)
         known = profile.scaling.get(gpu_type) if profile else None
         return known.beside.get(partner.hints.model or "", 1.0) if known else 1.0
 
 
 def _speeds(profile: Profile, allocation: NodeAllocation, nodes: Mapping[str, Node]) -> tuple[float, float] | None:
-    """Speed on the share and on the proportional one; None where the profile or the node says nothing."""
+    """Returns the speeds with the allocation and with the GPU-proportional share; None if either is unknown."""
     node, matrix = nodes.get(allocation.node), profile.matrix(allocation.gpu_type)
     gpus = allocation.resources.gpus
     if node is None or matrix is None or not node.gpus or not gpus:

@@ -1,7 +1,4 @@
-"""Optimistic profiling (Synergy, section 3.1): a whole matrix from a few short runs.
-
-Optimistic profiling held against matrices that were measured in full.
-"""
+"""Optimistic profiling (Synergy: Mohan et al., OSDI 2022, section 3.1): a sensitivity matrix from a few short runs."""
 
 from __future__ import annotations
 
@@ -16,30 +13,31 @@ from slurmsched.knowledge.knowledge import Knowledge
 from slurmsched.knowledge.speed import DatasetCache, SensitivityMatrix, fit_cache
 
 DIFFERENCE_THRESHOLD: Final = 0.10
-"""Ends of a stretch that differ by less are not looked between (section 3.1)."""
+"""Between two CPU counts whose speeds differ by less than this fraction nothing is measured (section 3.1)."""
 
 LINEARITY_TOLERANCE: Final = 0.03
-"""A middle that lies so near to the line between its ends says that the rest does too. Ours: it spares the runs that a
-search by differences alone spends on slopes."""
+"""If the middle of an interval is this close to the line between its ends, the whole interval counts as linear. Not in
+the paper: it saves the runs that differences alone would spend on slopes."""
 
 MeasureSpeed = Callable[[float, float], float]
-"""A short run: the speed with so many CPUs and so much memory (MiB), per GPU."""
+"""A short run: returns the speed with so many CPUs and so much memory (MiB) per GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingResult:
-    """The matrix, and the runs it took: CPUs and memory of each, in order. `combinations` are the points it has."""
+    """The matrix, and the CPUs and memory (MiB) per GPU of each run, in order."""
 
     matrix: SensitivityMatrix
     runs: tuple[tuple[float, float], ...]
 
     @property
     def combinations(self) -> int:
+        """The number of entries of the matrix."""
         return len(self.matrix.cpus) * max(len(self.matrix.memory), 1)
 
 
 class _MeasuredOnce:
-    """Each point is run once."""
+    """Caches measurements: each point is run once."""
 
     def __init__(self, measure: MeasureSpeed) -> None:
         self._measure = measure
@@ -52,13 +50,16 @@ class _MeasuredOnce:
 
 
 def profile_cpus(speed: Callable[[float], float], cpu_counts: Sequence[float]) -> dict[float, float]:
-    """Speed at each of these CPU counts, ascending, from as few runs as show its shape: first the most and the fewest;
-    then the middle of each stretch whose ends differ by `THRESHOLD`, and on both sides of it, until it is straight."""
+    """Returns the speed at each of these ascending CPU counts, interpolated from few runs.
+
+    The most and the fewest are run first. The middle of an interval is run if its ends differ by
+    `DIFFERENCE_THRESHOLD`, and so are both halves unless the interval is linear.
+    """
     speeds = {cpu_counts[-1]: speed(cpu_counts[-1]), cpu_counts[0]: speed(cpu_counts[0])}
 
     def search(low: int, high: int) -> None:
         slow, fast = speeds[cpu_counts[low]], speeds[cpu_counts[high]]
-        if high - low < 2 or fast - slow < DIFFERENCE_THRESHOLD * slow:  # noqa: PLR2004  # there is nothing between neighbours
+        if high - low < 2 or fast - slow < DIFFERENCE_THRESHOLD * slow:  # noqa: PLR2004  # neighbours
             return
         middle = (low + high) // 2
         part = (cpu_counts[middle] - cpu_counts[low]) / (cpu_counts[high] - cpu_counts[low])
@@ -79,11 +80,11 @@ def profile_cpus(speed: Callable[[float], float], cpu_counts: Sequence[float]) -
 
 
 def profile_matrix(measure: MeasureSpeed, cpus: Sequence[float], memory: Sequence[float]) -> ProfilingResult:
-    """The matrix over these CPUs and memories (MiB) per GPU, both ascending.
+    """Returns the matrix over these CPUs and memory sizes (MiB) per GPU, both ascending.
 
-    CPUs are searched at full memory. With all CPUs, the two least memories are tried: the least tells whether the job
-    runs in it at all, the next whether it waits for storage; a third then tells how large its data set is. Everything
-    else follows from the cache's bound.
+    CPUs are searched at full memory. With all CPUs, the two smallest memory sizes are run: the smallest shows whether
+    the job can run in it, the next whether it waits for storage; a third then gives the size of its data set. All
+    other entries follow from the bound of `DatasetCache`.
     """
     run = _MeasuredOnce(measure)
     most = cpus[-1]
@@ -99,7 +100,7 @@ def profile_matrix(measure: MeasureSpeed, cpus: Sequence[float], memory: Sequenc
 
 
 def _fit_cache_from_runs(run: _MeasuredOnce, most: float, memory: Sequence[float], whole: float) -> DatasetCache | None:
-    """What storage allows, from the least memory that the job runs in; None where it never waits for storage."""
+    """Returns the cache fitted to runs with little memory; None if the job never waits for storage."""
     little = run(most, memory[1])
     if len(memory) < 3 or little >= whole * (1 - LINEARITY_TOLERANCE):  # noqa: PLR2004  # the least, the next and the most
         return None
@@ -111,13 +112,13 @@ def _fit_cache_from_runs(run: _MeasuredOnce, most: float, memory: Sequence[float
 
 SERVER_CPUS: Final = 24
 SERVER_MEMORY_STEPS: Final = 10
-"""The paper's server: 24 CPUs, 500 GB in steps of 50 GB."""
+"""The paper's node: 24 CPUs, 500 GB in steps of 50 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingAccuracy:
-    """One model: runs, of how many combinations, and how far the estimated speeds are from the measured ones, as parts
-    of these: in the mean over the measured points and at most."""
+    """The accuracy of optimistic profiling for one model: its runs, the entries of the matrix, and the mean and maximum
+    relative error of the estimated speeds at the measured points."""
 
     model: str
     runs: int
@@ -127,8 +128,10 @@ class ProfilingAccuracy:
 
 
 def profiling_accuracy(knowledge: Knowledge) -> Mapping[str, ProfilingAccuracy]:
-    """Each model whose matrix knows memory, profiled as if its matrix were the cluster: on 24 CPUs by 10 sizes of
-    memory; errors are those at the matrix's own points."""
+    """Compares optimistic profiling with each fully measured matrix that includes memory, by model.
+
+    Runs read from the matrix, on a grid of 24 CPU counts and 10 memory sizes.
+    """
     accuracy_by_model: dict[str, ProfilingAccuracy] = {}
     for name, profile in knowledge.models.items():
         matrix = profile.matrix("")

@@ -1,17 +1,17 @@
-"""Profiles in a file, TOML or JSON.
+"""Loads profiles from a TOML or JSON file.
 
 source = "measured on our V100s, 2024"      # optional
 
 [tasks.image]
 cpus = [1, 3, 6, 12]                        # cores per GPU, ascending
-speed = [0.4, 1.0, 1.7, 2.2]                # one for each, in any unit
+speed = [0.4, 1.0, 1.7, 2.2]                # one for each of cpus, in any unit
 
 [models.resnet50]
-task = "image"                              # alone: as fast as its task
+task = "image"                              # if there is nothing else: as fast as its task
 source = "measured on v100"                 # optional, of this model
-measured = 1790000000                       # optional: then speeds and rates are steps per second, as of this time
+measured = 1790000000                       # optional, unix seconds: speeds and rates are then steps per second
 cpus = [1, 3, 6]
-memory = [20, 60, 120]                      # GiB per GPU, ascending; left out where it was not measured
+memory = [20, 60, 120]                      # GiB per GPU, ascending; leave out if not measured
 speed = [[0.2, 0.3, 0.3], [0.6, 1, 1.1], [0.6, 1.4, 1.9]]   # a row for each of cpus, a column for each of memory
 
 [models.resnet50.gpu.a100]                  # the same three, for one GPU type
@@ -19,10 +19,10 @@ cpus = [1, 6, 12]
 speed = [0.4, 2.1, 3.0]
 gpus = [1, 2, 4]                            # GPUs of one job, ascending
 rate = [310, 600, 1100]                     # its work per second with each, in a unit that all types share
-apart = [310, 560, 900]                     # the same on more than one node; left out where it was not measured
-beside = { gnmt = 0.8 }                     # the part of its speed it keeps while that model uses the same GPU
+apart = [310, 560, 900]                     # the same on more than one node; leave out if not measured
+beside = { gnmt = 0.8 }                     # fraction of its speed while that model uses the same GPU
 
-reference = "v100" before all tables names the GPU type that the durations of jobs are of.
+reference = "v100", before all tables, is the GPU type that the durations of jobs refer to.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SCALING: Final = frozenset({"gpus", "rate", "apart", "beside"})
 
 
 class ProfileError(SynschedError):
-    """A profile file that cannot be used; the message names file, entry, field and what was expected."""
+    """An invalid profile file; the message names file, entry, field and what was expected."""
 
 
 def load_profiles(path: str | Path) -> Knowledge:
-    """The profiles of a file (`*.json`, anything else is TOML), with no service attained. Raises ProfileError."""
+    """Returns the profiles of a file: JSON if it ends with `.json`, else TOML. Raises ProfileError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -60,12 +60,12 @@ def load_profiles(path: str | Path) -> Knowledge:
 
 
 def shipped_profiles() -> Knowledge:
-    """The curves that come with the package: rules of thumb, by hand."""
+    """Returns the profiles that come with the package: rules of thumb, written by hand."""
     return _parse((files("slurmsched.knowledge") / _SHIPPED).read_text(encoding="utf-8"), _SHIPPED)
 
 
 def sample_speedups() -> Knowledge:
-    """Seven models on four GPU types, as Gandiva_fair's authors measured them: sample data, to try trading with."""
+    """Returns seven models on four GPU types as measured by the authors of Gandiva_fair: sample data for trading."""
     return _parse((files("slurmsched.knowledge") / _SPEEDUPS).read_text(encoding="utf-8"), _SPEEDUPS)
 
 
@@ -108,7 +108,7 @@ def _scaling(entry: _ProfileTable) -> Scaling:
     rates = {key: entry.numbers(key, entry.data[key], zero=True) for key in ("rate", "apart") if entry.has(key)}
     for key, values in rates.items():
         if len(values) != len(gpus):
-            raise entry.error(key, f"{len(gpus)} of them, one for each of gpus")
+            raise entry.error(key, f"one number for each of gpus, that is {len(gpus)}")
     beside = _ProfileTable(f"{entry.location}: beside", entry.data.get("beside", {}))
     parts = {model: beside.numbers(model, [part], zero=True)[0] for model, part in beside.data.items()}
     return Scaling(tuple(int(number) for number in gpus), rates["rate"], rates.get("apart", ()), parts)
@@ -119,20 +119,20 @@ def _matrix(entry: _ProfileTable) -> SensitivityMatrix:
     memory = entry.ascending("memory", entry.data["memory"]) if entry.has("memory") else ()
     rows = entry.data.get("speed")
     if not isinstance(rows, list) or len(rows) != len(cpus):
-        raise entry.error("speed", f"{len(cpus)} of them, one for each of cpus")
+        raise entry.error("speed", f"one entry for each of cpus, that is {len(cpus)}")
     speed = tuple(entry.numbers("speed", row if memory else [row]) for row in rows)
     if any(len(row) != (len(memory) or 1) for row in speed):
-        raise entry.error("speed", f"rows of {len(memory)} numbers, one for each of memory")
+        raise entry.error("speed", f"rows with one number for each of memory, that is {len(memory)}")
     return SensitivityMatrix(cpus, tuple(m * MIB_PER_GIB for m in memory), speed)
 
 
 class _ProfileTable:
-    """A table of the file that knows where it stands, so that a mistake can be named."""
+    """A table of the file with its location, for error messages."""
 
-    def __init__(self, place: str, data: object) -> None:
-        self.location = place
+    def __init__(self, location: str, data: object) -> None:
+        self.location = location
         if not isinstance(data, dict):
-            raise ProfileError(f"{place}: expected a table")
+            raise ProfileError(f"{location}: expected a table")
         self.data: Mapping[str, object] = data
 
     def error(self, key: str, expected: str) -> ProfileError:
@@ -141,7 +141,7 @@ class _ProfileTable:
     def allow_only(self, keys: set[str] | frozenset[str]) -> None:
         unknown = sorted(set(self.data) - keys)
         if unknown:
-            raise self.error(unknown[0], f"one of {', '.join(sorted(keys))} in its place")
+            raise self.error(unknown[0], f"one of {', '.join(sorted(keys))} instead")
 
     def has(self, key: str) -> bool:
         return key in self.data
@@ -168,5 +168,5 @@ class _ProfileTable:
     def ascending(self, key: str, value: object) -> tuple[float, ...]:
         numbers = self.numbers(key, value)
         if any(later <= earlier for earlier, later in pairwise(numbers)):
-            raise self.error(key, "each number above the one before it")
+            raise self.error(key, "numbers in ascending order")
         return numbers

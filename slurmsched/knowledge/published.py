@@ -1,11 +1,8 @@
-"""The rates of Gavel's authors (Narayanan et al., OSDI 2020), as `data/gavel/throughputs.json` holds them, as our own.
+"""Loads published measurements as profiles: Gavel's rates and Synergy's sensitivity matrices.
 
-Mini-batches per second of a whole job: 26 models on three GPU types at 1, 2, 4 and 8 GPUs, on one node and apart, and
-what two jobs of one GPU each make of the same GPU.
-
-The profiles of Synergy's authors, as `data/synergy/profiles.json` holds them, as our own.
-
-Profiles from a file, whosever form it has.
+`data/gavel/throughputs.json` (Gavel: Narayanan et al., OSDI 2020) has mini-batches per second of 26 models on three GPU
+types with 1, 2, 4 and 8 GPUs, on one node and on several, and of pairs of one-GPU jobs that share a GPU.
+`data/synergy/profiles.json` (Synergy: Mohan et al., OSDI 2022) has the ten models of table 4.
 """
 
 from __future__ import annotations
@@ -24,11 +21,11 @@ from slurmsched.knowledge.profiles import MIB_PER_GIB, ProfileError, load_profil
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 
 GAVEL_REFERENCE_TYPE: Final = "v100"
-"""The type whose seconds the durations of Gavel's traces are."""
+"""The GPU type that the durations of Gavel's traces refer to."""
 
 _UNCONSOLIDATED: Final = "_unconsolidated"
-_GAVEL_HEAD: Final = 4096
-"""Characters by which the form is told."""
+_MAX_HEAD: Final = 4096
+"""Characters from which the format is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class _GavelJobType:
 
 @dataclass(frozen=True, slots=True)
 class _GavelTable:
-    """`isolated`: by type, a rate for each job type. `pairs`: by type, two places of job types and the rate of each."""
+    """By GPU type, `isolated` has a rate for each job type, `pairs` two indices of job types and their rates."""
 
     job_types: tuple[_GavelJobType, ...]
     isolated: Mapping[str, tuple[float | None, ...]]
@@ -47,22 +44,27 @@ class _GavelTable:
 
 
 def model_name(job_type: str) -> str:
-    """A job type of Gavel's in the letters of a hint: `ResNet-50 (batch size 64)` is `resnet-50-batch-size-64`."""
+    """Returns Gavel's job type as a model name: `ResNet-50 (batch size 64)` is `resnet-50-batch-size-64`."""
     return "-".join(job_type.lower().replace("(", " ").replace(")", " ").split())
 
 
 def is_gavel_file(path: str | Path) -> bool:
-    """Whether the file has the form of Gavel's rates, as far as its first lines tell."""
+    """Whether the file looks like Gavel's rates, by its first characters."""
+    head = _head(path)
+    return head.startswith("{") and '"worker_types"' in head
+
+
+def _head(path: str | Path) -> str:
+    """Returns the first characters of a file; empty if it cannot be read."""
     try:
         with Path(path).open(encoding="utf-8", errors="replace") as file:
-            start = file.read(_GAVEL_HEAD)
+            return file.read(_MAX_HEAD).lstrip()
     except OSError:
-        return False
-    return start.lstrip().startswith("{") and '"worker_types"' in start
+        return ""
 
 
 def load_gavel_rates(path: str | Path) -> Knowledge:
-    """The rates as profiles that know no CPUs and no memory. Raises ProfileError."""
+    """Returns the rates as profiles without sensitivity to CPUs and memory. Raises ProfileError."""
     try:
         table = Converter().structure(json.loads(Path(path).read_text(encoding="utf-8")), _GavelTable)
         models = _gavel_scaling(table)
@@ -78,15 +80,15 @@ def load_gavel_rates(path: str | Path) -> Knowledge:
 def _gavel_scaling(table: _GavelTable) -> Mapping[str, Mapping[str, Scaling]]:
     scaling = defaultdict[str, dict[str, Scaling]](dict)
     indices = defaultdict[str, dict[int, int]](dict)
-    for place, job_type in enumerate(table.job_types):
-        indices[model_name(job_type.name)][job_type.scale_factor] = place
+    for index, job_type in enumerate(table.job_types):
+        indices[model_name(job_type.name)][job_type.scale_factor] = index
     for gpu_type, rates in table.isolated.items():
         if gpu_type.endswith(_UNCONSOLIDATED):
             continue
         apart_rates = table.isolated.get(gpu_type + _UNCONSOLIDATED, ())
         beside = _shared_gpu_fractions(table, gpu_type)
         for model, of_width in indices.items():
-            widths = tuple(sorted(width for width, place in of_width.items() if rates[place] is not None))
+            widths = tuple(sorted(width for width, index in of_width.items() if rates[index] is not None))
             scaling[model][gpu_type] = Scaling(
                 gpus=widths,
                 rate=tuple(rates[of_width[width]] or 0.0 for width in widths),
@@ -97,15 +99,15 @@ def _gavel_scaling(table: _GavelTable) -> Mapping[str, Mapping[str, Scaling]]:
 
 
 def _apart_rates(rates: Sequence[float | None], indices: Sequence[int]) -> tuple[float, ...]:
-    """None of them, unless all were measured."""
-    known = [rate for place in indices if place < len(rates) and (rate := rates[place]) is not None]
+    """Returns the rates on several nodes; empty unless all of them were measured."""
+    known = [rate for index in indices if index < len(rates) and (rate := rates[index]) is not None]
     return tuple(known) if len(known) == len(indices) else ()
 
 
 def _shared_gpu_fractions(table: _GavelTable, gpu_type: str) -> Mapping[str, dict[str, float]]:
-    """What part of its rate alone each model keeps beside each other; 0.0 for both where they do not fit together.
+    """Returns the fraction of its rate that each model keeps beside each other model; 0.0 if they do not fit together.
 
-    Of jobs with one GPU only: nothing was measured of wider ones.
+    Only pairs of one-GPU jobs were measured.
     """
     fractions = defaultdict[str, dict[str, float]](dict)
     alone = table.isolated[gpu_type]
@@ -120,16 +122,14 @@ def _shared_gpu_fractions(table: _GavelTable, gpu_type: str) -> Mapping[str, dic
 
 
 _CPUS_PER_GPU: Final = 3
-"""Cores per GPU of the paper's servers; the other folders hold the same matrices, scaled."""
-_SYNERGY_HEAD: Final = 4096
-"""Characters by which the form is told."""
+"""Cores per GPU of the paper's nodes; the profiles with other ratios are the same matrices, scaled."""
 
 SYNERGY_MODEL_NAMES: Final[Mapping[str, str]] = {"res18": "resnet18", "res50": "resnet50"}
-"""Names of the authors' that ours differ from."""
+"""Our model names where they differ from those of the authors."""
 
 
 def load_synergy_profiles(path: str | Path) -> Knowledge:
-    """The ten models of the paper's table 4: their one-GPU matrices, the only ones the authors' simulator reads.
+    """Returns the one-GPU matrices of the ten models of table 4, the only ones that the authors' simulator reads.
 
     Raises ProfileError.
     """
@@ -138,15 +138,15 @@ def load_synergy_profiles(path: str | Path) -> Knowledge:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         cpus = converter.structure(data["metadata"]["tput_rows"]["values"], tuple[float, ...])
         memory = converter.structure(data["metadata"]["tput_cols"]["values_for_5_columns"], tuple[float, ...])
-        wanted = [
+        chosen = [
             profile
             for profile in data["profiles"]
             if profile["in_simulator_zoo"]
             and profile["read_by_simulator"]
             and profile["cpu_gpu_ratio"] == _CPUS_PER_GPU
         ]
-        speeds = {p["model"]: converter.structure(p["tput"], tuple[tuple[float, ...], ...]) for p in wanted}
-        tasks = {p["model"]: str(p["task"]) for p in wanted}
+        speeds = {p["model"]: converter.structure(p["tput"], tuple[tuple[float, ...], ...]) for p in chosen}
+        tasks = {p["model"]: str(p["task"]) for p in chosen}
     except (OSError, ValueError, KeyError, TypeError, BaseValidationError) as error:
         raise ProfileError(f"{path}: expected Synergy's profiles.json: {error!r}") from error
     columns = tuple(gib * MIB_PER_GIB for gib in memory)
@@ -161,17 +161,13 @@ def load_synergy_profiles(path: str | Path) -> Knowledge:
 
 
 def is_synergy_file(path: str | Path) -> bool:
-    """Whether the file has the form of the authors' profiles, as far as its first lines tell."""
-    try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            start = file.read(_SYNERGY_HEAD)
-    except OSError:
-        return False
-    return start.lstrip().startswith("{") and '"metadata"' in start and '"worker_types"' not in start
+    """Whether the file looks like Synergy's profiles, by its first characters."""
+    head = _head(path)
+    return head.startswith("{") and '"metadata"' in head and '"worker_types"' not in head
 
 
 def iteration_seconds(path: str | Path) -> Mapping[str, float]:
-    """What one iteration of each model takes at the GPU-proportional share, by the authors' names and by ours.
+    """Returns the seconds of an iteration of each model at the GPU-proportional share, by the authors' names and ours.
 
     Raises ProfileError.
     """
@@ -190,7 +186,7 @@ def iteration_seconds(path: str | Path) -> Mapping[str, float]:
 
 
 def load_knowledge(path: str | Path) -> Knowledge:
-    """The profiles in a file of ours, of Synergy's authors or of Gavel's. Raises ProfileError."""
+    """Returns the profiles of a file in our format, Synergy's or Gavel's. Raises ProfileError."""
     if is_gavel_file(path):
         return load_gavel_rates(path)
     return load_synergy_profiles(path) if is_synergy_file(path) else load_profiles(path)

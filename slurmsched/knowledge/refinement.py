@@ -1,10 +1,8 @@
-"""What a job has measured of itself, over what is known of its model: measured beats profiled beats imported.
+"""Refines the profile of a job by the rates that it has reported.
 
-The unit of a profile's speed is free, and a job's steps are its own, so one measurement says nothing of ratios. Two
-with different CPUs correct the shape of the matrix, two on different GPU types the ratio of these. It is used for this
-job alone: what one job claims of itself touches no other.
-
-How far jobs are from what was profiled of their model.
+The unit of a profile's speeds is arbitrary and steps differ between jobs, so a single measurement gives no ratio. Two
+with different CPUs correct the shape of the matrix, two on different GPU types the ratio of the types. A refined
+profile is used for its job only: what a job reports must not affect others.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _MIN_POINTS: Final = 2
 def self_measured_profiles(
     knowledge: Knowledge, jobs: Sequence[Job], measured: Mapping[JobId, Sequence[MeasuredRate]]
 ) -> Mapping[JobId, Profile]:
-    """The profile of each job that has measured more of itself than its model's profile knows."""
+    """Returns a refined profile for each job whose reports add something to the profile of its model."""
     profiles: dict[JobId, Profile] = {}
     for job in jobs:
         points = measured.get(job.id, ())
@@ -36,7 +34,7 @@ def self_measured_profiles(
 
 
 def latest_rates(measured: Mapping[JobId, Sequence[MeasuredRate]]) -> Mapping[JobId, Mapping[str, float]]:
-    """By job and GPU type, the job's own steps per second when it last ran on that type."""
+    """Returns the latest reported steps per second, by job and GPU type."""
     return {
         job: {point.gpu_type: point.rate for point in sorted(points, key=lambda point: point.at)}
         for job, points in measured.items()
@@ -44,17 +42,19 @@ def latest_rates(measured: Mapping[JobId, Sequence[MeasuredRate]]) -> Mapping[Jo
 
 
 def refine_profile(known: Profile | None, points: Sequence[MeasuredRate]) -> Profile | None:
-    """The profile with what was measured in it; None where that adds nothing. `known` may be no profile at all."""
+    """Returns the profile corrected by the measurements; None if they add nothing. `known` may be None."""
     base = known or Profile("", "", {}, "nothing")
     by_type: dict[str, list[MeasuredRate]] = {}
     for point in sorted(points, key=lambda point: -point.at):
         of_type = by_type.setdefault(point.gpu_type, [])
-        # Rates at another number of GPUs or nodes are of another unit: the latest of each counts.
+        # Rates with different numbers of GPUs or nodes are not comparable: those like the latest count.
         if not of_type or (of_type[0].gpus, of_type[0].nodes) == (point.gpus, point.nodes):
             of_type.append(point)
-    matrices = {kind: matrix for kind, own in by_type.items() if (matrix := _corrected_matrix(base.matrix(kind), own))}
+    matrices = {
+        kind: matrix for kind, rates in by_type.items() if (matrix := _corrected_matrix(base.matrix(kind), rates))
+    }
     whole = Profile(base.name, base.task, {**base.matrices, **matrices}, base.source, base.scaling)
-    scaling = _rescaled(whole, {kind: own[0] for kind, own in by_type.items()})
+    scaling = _rescaled(whole, {kind: rates[0] for kind, rates in by_type.items()})
     if not matrices and not scaling:
         return None
     source = f"measured by the job itself, over {base.source}"
@@ -62,25 +62,25 @@ def refine_profile(known: Profile | None, points: Sequence[MeasuredRate]) -> Pro
 
 
 def _corrected_matrix(known: SensitivityMatrix | None, points: Sequence[MeasuredRate]) -> SensitivityMatrix | None:
-    """The known matrix, corrected at the measured CPUs and linearly in between; beyond them as at the last."""
+    """Returns the matrix scaled at the measured CPU counts, linearly in between and constantly outside them."""
     base = known or _FLAT_MATRIX
     at: dict[float, list[float]] = {}
     for point in points:
         at.setdefault(point.cpus, []).append(point.rate / base.speed_at(point.cpus, point.memory))
     if len(at) < _MIN_POINTS:
         return None
-    seen = sorted(at)
-    factors = [float(np.mean(at[cpus])) for cpus in seen]
-    cpus = sorted({*seen, *(known.cpus if known else ())})
+    measured = sorted(at)
+    factors = [float(np.mean(at[cpus])) for cpus in measured]
+    cpus = sorted({*measured, *(known.cpus if known else ())})
     speed = tuple(
         tuple(base.speed_at(count, memory) * factor for memory in base.memory or (0.0,))
-        for count, factor in zip(cpus, np.interp(cpus, seen, factors).tolist(), strict=True)
+        for count, factor in zip(cpus, np.interp(cpus, measured, factors).tolist(), strict=True)
     )
     return SensitivityMatrix(tuple(cpus), base.memory, speed)
 
 
 def _rescaled(base: Profile, latest: Mapping[str, MeasuredRate]) -> Mapping[str, Scaling]:
-    """Rates by GPU type in the job's own steps; nothing from fewer than two types."""
+    """Returns the rates by GPU type in the job's steps; empty with fewer than two measured types."""
     if len(latest) < _MIN_POINTS:
         return {}
     rates = {kind: _rate_at_share(base.matrix(kind), point) for kind, point in latest.items()}
@@ -90,23 +90,23 @@ def _rescaled(base: Profile, latest: Mapping[str, MeasuredRate]) -> Mapping[str,
         if kind in latest and (expected := known.rate_at(latest[kind].gpus, latest[kind].nodes)) > 0
     }
     unit = float(np.mean(list(factors.values()))) if factors else None
-    found = {kind: Scaling((point.gpus,), (rates[kind],)) for kind, point in latest.items() if kind not in factors}
-    if unit is not None:  # without a type that both know, the profile's rates cannot be told in steps
-        others = {kind: known for kind, known in base.scaling.items() if kind not in found}
-        found |= {kind: known.scaled_by(factors.get(kind, unit)) for kind, known in others.items()}
-    return found
+    scaling = {kind: Scaling((point.gpus,), (rates[kind],)) for kind, point in latest.items() if kind not in factors}
+    if unit is not None:  # without a type in both, the profile's rates cannot be converted to steps
+        others = {kind: known for kind, known in base.scaling.items() if kind not in scaling}
+        scaling |= {kind: known.scaled_by(factors.get(kind, unit)) for kind, known in others.items()}
+    return scaling
 
 
 def _rate_at_share(matrix: SensitivityMatrix | None, point: MeasuredRate) -> float:
-    """The rate with the GPU-proportional share of CPUs and memory."""
+    """Returns the rate converted to the GPU-proportional share of CPUs and memory."""
     if matrix is None:
         return point.rate
     return point.rate * matrix.speed_at(point.fair_cpus, point.fair_memory) / matrix.speed_at(point.cpus, point.memory)
 
 
 def expected_rate(profile: Profile, point: MeasuredRate) -> float | None:
-    """Steps per second that the profile promises with this allocation; None where its unit is another, or where it does
-    not know the GPU type."""
+    """Returns the steps per second that the profile predicts for this allocation; None if its unit is arbitrary or it
+    lacks the GPU type."""
     scaling = profile.scaling.get(point.gpu_type)
     if profile.measured is None or scaling is None:
         return None

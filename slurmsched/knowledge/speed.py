@@ -1,11 +1,8 @@
-"""How a model's speed grows with GPUs of one type, and what it loses across nodes and beside another job.
+"""Models of speed: scaling with GPUs, sensitivity to CPUs and memory, and the effect of caching the data set.
 
-Resource sensitivity matrices (Synergy, section 3.1).
-
-What less memory costs a job whose data set is cached in it (Synergy, section 3.1; MinIO: Mohan et al., VLDB 2021).
-
-With such a cache a fixed part of the data set is found in memory in every epoch. The rest comes from storage, which
-delivers so much and no more: a job is as fast as its CPUs let it, or as the storage lets it, whichever is less.
+Sensitivity matrices and best-case demands are from Synergy (Mohan et al., OSDI 2022, section 3), the cache is MinIO
+(Mohan et al., VLDB 2021): in every epoch a fixed fraction of the data set is in memory, the rest is read from storage.
+A job is as fast as its CPUs or the storage allow, whichever is less.
 """
 
 from __future__ import annotations
@@ -19,11 +16,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Work per second of one model on one GPU type, in a unit that all types of the model share.
+    """The work per second of one model on one GPU type, in a unit that all types of the model share.
 
-    `rate[i]` is that of the whole job on `gpus[i]` GPUs of one node; `gpus` ascend. 0 is a job that cannot run there,
-    for lack of GPU memory. `apart` is the same on more than one node, empty where it was not measured. `beside` is what
-    part of its speed a job keeps while one of another model uses the same GPU.
+    `rate[i]` is that of the whole job on `gpus[i]` GPUs of one node, 0 if it does not fit into GPU memory; `gpus` are
+    ascending. `apart` is the same on more than one node, empty if not measured. `beside` is the fraction of its speed
+    that the job keeps while another model, the key, uses the same GPU.
     """
 
     gpus: tuple[int, ...]
@@ -32,12 +29,12 @@ class Scaling:
     beside: Mapping[str, float] = field(default_factory=dict)
 
     def scaled_by(self, factor: float) -> Scaling:
-        """The same in another unit."""
+        """Returns the same scaling in another unit."""
         rate, apart = (tuple(speed * factor for speed in speeds) for speeds in (self.rate, self.apart))
         return Scaling(self.gpus, rate, apart, self.beside)
 
     def rate_at(self, gpus: int, nodes: int = 1) -> float:
-        """Work per second: what was measured, linear per GPU between that, and outside it linear in GPUs."""
+        """Returns the work per second: per GPU interpolated linearly, and constant outside the measured counts."""
         rates = self.apart if self.apart and nodes > 1 else self.rate
         after = bisect_right(self.gpus, gpus)
         if after == 0 or after == len(self.gpus):
@@ -49,17 +46,17 @@ class Scaling:
 
 
 SATURATION: Final = 0.99
-"""This much of the best speed counts as saturated: measured curves never go quite flat."""
+"""Fraction of the best speed that counts as saturated, because measured curves never become flat."""
 _ROUNDING: Final = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class SensitivityMatrix:
-    """Speed over CPUs and memory per GPU, for one model on one GPU type.
+    """Speed over CPUs and memory per GPU, for one model on one GPU type (Synergy, section 3.1).
 
-    `cpus` (cores per GPU) and `memory` (MiB per GPU) ascend; `speed[i][j]` belongs to `cpus[i]`, `memory[j]`. The
-    unit of speed is free: only ratios are used. Where only CPUs were measured `memory` is empty and each row has one
-    speed.
+    `cpus` (cores per GPU) and `memory` (MiB per GPU) are ascending; `speed[i][j]` belongs to `cpus[i]` and `memory[j]`.
+    The unit of speed is arbitrary: only ratios are used. If only CPUs were measured, `memory` is empty and each row has
+    one speed.
     """
 
     cpus: tuple[float, ...]
@@ -68,11 +65,11 @@ class SensitivityMatrix:
 
     @property
     def knows_memory(self) -> bool:
-        """Whether memory was measured at all; where not, no memory is claimed to be enough."""
+        """Whether memory was measured; if not, a job never gets less than its share of it."""
         return bool(self.memory)
 
     def speed_at(self, cpus: float, memory: float) -> float:
-        """Speed with this much per GPU: linear between the measured points, flat outside them."""
+        """Returns the speed with so many CPUs and MiB per GPU: linear between measured points, constant outside."""
         lower, upper, weight = _interpolation_points(self.cpus, cpus)
         left, right, part = _interpolation_points(self.memory, memory) if self.memory else (0, 0, 0.0)
         low = self.speed[lower][left] * (1 - part) + self.speed[lower][right] * part
@@ -80,26 +77,29 @@ class SensitivityMatrix:
         return low * (1 - weight) + high * weight
 
     def minimum_for_speed(self, speed: float, cpus: float, memory: float) -> tuple[float, float]:
-        """The least CPUs, then the least memory, per GPU that reach `speed`, out of the measured points below the two
-        caps and the caps themselves. The caps where nothing reaches it."""
+        """Returns the fewest CPUs, then the least memory (MiB), per GPU that reach `speed`.
+
+        Candidates are the measured points below the limits `cpus` and `memory`, and the limits themselves, which are
+        returned if nothing reaches the speed.
+        """
         enough = speed * _ROUNDING
         fewest = next((c for c in self.cpus if c < cpus and self.speed_at(c, memory) >= enough), cpus)
         smallest = next((m for m in self.memory if m < memory and self.speed_at(fewest, m) >= enough), memory)
         return fewest, smallest
 
     def minimum_for_share(self, cpus: float, memory: float) -> tuple[float, float]:
-        """The least CPUs and memory per GPU with which a job is no slower than with these, its proportional share."""
+        """Returns the fewest CPUs and least memory per GPU that are no slower than these, its proportional share."""
         return self.minimum_for_speed(self.speed_at(cpus, memory), cpus, memory)
 
     def best_case_demand(self, cpus: float, memory: float) -> tuple[float, float]:
-        """The minimum CPUs and memory per GPU that saturate the speed a job can reach below these caps: its best-case
-        demand vector (Synergy, section 3.2)."""
+        """Returns the best-case demand vector (Synergy, section 3.2): the minimum CPUs and memory per GPU that saturate
+        the speed reachable within these limits."""
         peak = max(self.speed_at(c, memory) for c in (cpus, *(c for c in self.cpus if c < cpus)))
         return self.minimum_for_speed(peak * SATURATION, cpus, memory)
 
 
 def _interpolation_points(points: Sequence[float], value: float) -> tuple[int, int, float]:
-    """The two points around the value and how far it lies towards the second, from 0 to 1."""
+    """Returns the indices of the two points around the value, and its position between them from 0 to 1."""
     after = bisect_right(points, value)
     if after == 0:
         return 0, 0, 0.0
@@ -110,21 +110,23 @@ def _interpolation_points(points: Sequence[float], value: float) -> tuple[int, i
 
 @dataclass(frozen=True, slots=True)
 class DatasetCache:
-    """`uncached` is the speed at which storage alone can feed the job, `dataset` the memory (MiB per GPU) that holds
-    all its data: with m in memory, storage feeds it at uncached / (1 - m / dataset)."""
+    """The bound that storage sets on speed: with m MiB per GPU in memory, uncached_speed / (1 - m / dataset_memory).
+
+    `uncached_speed` is the speed without a cache, `dataset_memory` the MiB per GPU that hold the whole data set.
+    """
 
     uncached_speed: float
     dataset_memory: float
 
     def speed_bound(self, memory: float) -> float:
-        """The most speed that storage allows with so much memory; infinite where everything is cached."""
+        """Returns the speed that storage allows with so much memory (MiB per GPU); infinite if all data is cached."""
         missed = 1 - memory / self.dataset_memory
         return self.uncached_speed / missed if missed > 0 else inf
 
 
 def fit_cache(less: tuple[float, float], more: tuple[float, float]) -> DatasetCache | None:
-    """The cache that explains two measurements, each memory and speed, of a job that waits for storage in both; None
-    where more memory did not make it faster."""
+    """Returns the cache that explains two measurements (memory, speed) of a job that waits for storage in both; None if
+    more memory did not make it faster."""
     (little, slow), (much, fast) = less, more
     if not 0 < slow < fast or not 0 < little < much:
         return None

@@ -1,4 +1,4 @@
-"""The plain data everything else speaks in. Frozen; no behaviour that needs a cluster or a clock."""
+"""The data model that all other packages share: frozen values that need neither a cluster nor a clock."""
 
 from slurmsched.model.decision import Decision, RankedJob, Target
 from slurmsched.model.encoding import EncodingError, decode, encode, to_plain

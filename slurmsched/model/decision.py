@@ -1,4 +1,4 @@
-"""What a policy decided: who runs where with what, and why the others wait."""
+"""The decision of a policy: which jobs run on which nodes with which resources, and why the others wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmsched.model.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class RankedJob:
-    """A job's place in the order: `key` is what it was sorted by, said for people (`12.5 GPU-hours attained`)."""
+    """A job in the policy's order; `key` is its sort key as text for people (`12.5 GPU-hours attained`)."""
 
     job: JobId
     key: str
@@ -20,32 +20,32 @@ class RankedJob:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A job that shall run, and on what. A running job whose shares are unchanged keeps its lease."""
+    """A job that should run, and its allocations. A running job with unchanged allocations is not touched."""
 
     job: JobId
     allocations: tuple[NodeAllocation, ...]
     reasons: tuple[Reason, ...] = ()
     speed: float = 1.0
-    """Relative to the GPU-proportional share, and to having its GPUs alone."""
+    """Speed relative to the GPU-proportional share on GPUs that the job does not share."""
     beside: tuple[JobId, ...] = ()
-    """Who is meant to use the same GPUs."""
+    """The jobs that should share its GPUs."""
     steps: int | None = None
-    """Steps that it does, until the next round, of the forked job that it is a copy of; None for other jobs."""
+    """For a copy of a forked job (HadarE), the steps that it does until the next round; None for other jobs."""
 
     @property
     def resources(self) -> Resources:
-        return sum((share.resources for share in self.allocations), Resources())
+        return sum((allocation.resources for allocation in self.allocations), Resources())
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(share.node for share in self.allocations)
+        return tuple(allocation.node for allocation in self.allocations)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One round's outcome. `order` ranks every managed job; each of them is in `targets` or in `waiting`, never both.
+    """The decision of one round. `order` ranks every managed job; each is either in `targets` or in `waiting`.
 
-    `victims` says for each running job that must leave which job it gives way to. `state` is the policy's own memory
+    `victims` maps each running job that is evicted to the job that it gives way to. `state` is what the policy keeps
     for the next round, JSON-safe.
     """
 

@@ -1,4 +1,4 @@
-"""The model's own forms as JSON, there and back; used by the store, recordings and `--json`."""
+"""Encodes values of the data model as JSON and decodes them; used by the store, recordings and `--json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class EncodingError(SynschedError):
-    """Stored text that is not what it should be."""
+    """Stored text that does not decode to the expected type."""
 
 
 _converter = make_converter()
@@ -28,7 +28,7 @@ def _structure_operation_value(data: Any, _: object) -> OperationValue:
         return _converter.structure(data, JobSpec)
     if data is None or isinstance(data, (str, int)):
         return data
-    raise ValueError(f"not an operation's value: {type(data).__name__}")
+    raise ValueError(f"an operation's value cannot be of type {type(data).__name__}")
 
 
 _converter.register_structure_hook_func(
@@ -55,7 +55,7 @@ _STORED_KEYS: Final[Mapping[str, Mapping[str, str]]] = {
     "Target": {"allocations": "shares"},
     "SchedulerState": {"original_requests": "originals"},
 }
-"""By class and field, the key under which databases, recordings and `--json` know a field by an earlier name."""
+"""The JSON keys that differ from the field's name, by class and field: databases and recordings keep older names."""
 
 
 def _has_stored_keys(data_type: Any) -> bool:
@@ -75,29 +75,29 @@ def _structure_renamed(data_type: Any) -> Callable[[Any, Any], Any]:
     return make_dict_structure_fn(data_type, _converter, **_overrides(data_type))
 
 
-# A factory is asked once for each class: no renamed field costs anything per value.
+# cattrs calls a factory once for each class, so renamed fields cost nothing per value.
 _converter.register_unstructure_hook_factory(_has_stored_keys, _unstructure_renamed)
 _converter.register_structure_hook_factory(_has_stored_keys, _structure_renamed)
 
-# What a policy remembers is JSON already and has no form of its own.
+# A policy's state is JSON already and has no type.
 _converter.register_structure_hook_func(lambda form: form is object, lambda data, _: data)
 
 
 def to_plain(value: object) -> Any:
-    """The value as dicts, lists, strings and numbers; sets come out sorted, so equal values give equal text."""
+    """Returns the value as dicts, lists, strings and numbers; sets are sorted, so equal values give equal text."""
     return _with_sorted_sets(_converter.unstructure(value))
 
 
 def encode(value: object) -> str:
-    """One line of JSON."""
+    """Returns the value as one line of JSON."""
     return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"))
 
 
 def decode(target_type: type[T], text: str | bytes) -> T:
-    """The value of type `form` that `encode` wrote. Raises EncodingError."""
+    """Returns the value of type `target_type` that `encode` wrote. Raises EncodingError."""
     try:
         return _converter.structure(json.loads(text), target_type)
-    except Exception as error:  # cattrs raises groups of any kind; the caller needs one sentence
+    except Exception as error:  # cattrs raises exception groups of many types; the caller needs one sentence
         raise EncodingError(f"cannot read a stored {target_type.__name__}: {error}") from error
 
 

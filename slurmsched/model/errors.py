@@ -1,9 +1,9 @@
-"""The root of what slurmsched raises; each layer has its own branch."""
+"""The base class of all exceptions that slurmsched raises."""
 
 from __future__ import annotations
 
 
 class SynschedError(Exception):
-    """Something a person can act on: `str()` is one line that says what to do. `exit_code` as in the man page."""
+    """An error that a person can act on: `str()` is one line that says what to do; `exit_code` is the command's."""
 
     exit_code: int = 1

@@ -1,10 +1,10 @@
-"""The words a user may write into `--comment`, and nothing else.
+"""Parses and renders the hints that a user may write into a job's `--comment`.
 
     sbatch --comment="synsched:model=resnet50,ckpt=usr1@60 my own words" job.sh
 
-A closed grammar over untrusted text: `synsched:KEY=VALUE[,KEY=VALUE]...`, at most `LONGEST` characters in the comment's
-first `synsched:` word. What does not parse is named in `Hints.problems` and counts as not given; nothing is evaluated.
-`hooks/job_submit.lua` knows the same grammar; a test holds the two against each other.
+The grammar is `synsched:KEY=VALUE[,KEY=VALUE]...`, in at most `MAX_HINT_LENGTH` characters; only the first `synsched:`
+word of a comment counts. The text is untrusted: a hint that does not parse is ignored and reported in `Hints.problems`.
+`hooks/job_submit.lua` implements the same grammar; a test compares the two.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class CheckpointSignal(StrEnum):
-    """The signal that makes a job write its checkpoint; NONE for a job that has none."""
+    """The signal that makes a job write its checkpoint; NONE for a job that cannot."""
 
     NONE = "none"
     USR1 = "usr1"
@@ -38,26 +38,26 @@ class CheckpointSignal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a job's owner told us. Times in seconds; None means not said."""
+    """The hints of one job. Times are in seconds; None means not given."""
 
     given: bool = False
-    """There was a `synsched:` word at all: the job opts in."""
+    """Whether the comment has a `synsched:` word at all: the job then opts in."""
     model: str | None = None
     task: str | None = None
     checkpoint: CheckpointSignal | None = None
     lead: int | None = None
-    """Seconds the job needs between the signal and a safe requeue."""
+    """Seconds that the job needs between the checkpoint signal and the requeue."""
     duration: int | None = None
-    """Expected run time at the GPU-proportional share."""
+    """Expected run time in seconds at the GPU-proportional share."""
     move: bool | None = None
     pack: bool | None = None
-    """Whether it may share its GPUs with one other job; without a word it depends on what it asks for."""
+    """Whether it may share its GPUs with one other job; None leaves it to what the job asks for."""
     memory_tunable: bool = False
-    """`mem=tune`: the memory asked for is a cache, not a need, and may shrink."""
+    """`mem=tune`: the requested memory serves as a cache and may be reduced."""
     fork: int | None = None
-    """Steps of the job of which the tasks of this array are copies (HadarE): each does a part of them."""
+    """Total steps of the forked job (HadarE) whose copies are the tasks of this array; each does a part of them."""
     held_by_hook: bool = False
-    """`held=hook`: job_submit held the job for us, not its owner."""
+    """`held=hook`: the job_submit hook holds the job until a round starts it; its owner does not."""
     problems: tuple[str, ...] = ()
 
 
@@ -65,13 +65,13 @@ NO_HINTS: Final = Hints()
 
 
 def parse_duration(text: str) -> int | None:
-    """`90`, `90s`, `5m`, `2h` or `1d` in seconds; None when it is none of these."""
+    """Returns `90`, `90s`, `5m`, `2h` or `1d` in seconds; None for any other text."""
     match = _TIME.match(text)
     return int(match[1]) * _SECONDS[match[2]] if match else None
 
 
 def parse_hints(comment: str) -> Hints:
-    """The hints in a job's comment. Never raises: what is wrong stands in `problems`, one short sentence each."""
+    """Returns the hints in a job's comment. Never raises: each mistake is one short sentence in `problems`."""
     word = next((word for word in comment.split() if word.startswith(HINT_PREFIX)), None)
     if word is None:
         return NO_HINTS
@@ -99,7 +99,7 @@ def parse_hints(comment: str) -> Hints:
 
 
 def render_hints(hints: Hints) -> str:
-    """The comment word that parses to these hints; empty when none were given."""
+    """Returns the comment word that parses to these hints; empty if none were given."""
     if not hints.given:
         return ""
     ckpt = hints.checkpoint and f"{hints.checkpoint}" + ("" if hints.lead is None else f"@{hints.lead}")
@@ -118,7 +118,7 @@ def render_hints(hints: Hints) -> str:
 
 
 def _printable(text: str) -> str:
-    """Untrusted text, safe to print in one line."""
+    """Returns untrusted text shortened and safe to print on one line."""
     clean = "".join(c if c.isascii() and c.isprintable() else "?" for c in text[:_MAX_SHOWN])
     return f"'{clean}'" + ("..." if len(text) > _MAX_SHOWN else "")
 

@@ -1,4 +1,4 @@
-"""Resources, and the nodes and GPUs that have them, as one poll saw them."""
+"""Resources, and the nodes, GPUs, partitions and reservations as of one poll of Slurm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """GPUs, CPUs (as Slurm counts them) and memory in MiB, of a node, a job or a share."""
+    """GPUs, CPUs (as Slurm counts them) and memory in MiB of a node, a job or an allocation."""
 
     gpus: int = 0
     cpus: int = 0
@@ -22,28 +22,28 @@ class Resources:
         return Resources(self.gpus - other.gpus, self.cpus - other.cpus, self.memory - other.memory)
 
     def fits_in(self, other: Resources) -> bool:
-        """Whether `other` holds at least this much of everything."""
+        """Whether `other` has at least as many GPUs and CPUs and as much memory."""
         return self.gpus <= other.gpus and self.cpus <= other.cpus and self.memory <= other.memory
 
 
 MILLI_PER_GPU = 1000
-"""milli-GPU in one GPU."""
+"""Milli-GPU per GPU."""
 
 
 class NodeState(StrEnum):
-    """What a node can be used for; Slurm's own words stay in `Node.state_text`."""
+    """Whether a node can start jobs; Slurm's own state is in `Node.state_text`."""
 
     UP = "up"
     DRAINED = "drained"
-    """Runs what it runs and takes nothing new."""
+    """Its jobs go on, but no new ones start."""
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device: its index on the node, its type and how much of it is taken, in milli-GPU.
+    """One GPU: its index on the node, its type and how much of it is used, in milli-GPU.
 
-    `shards` is how many `gres/shard` Slurm has configured on this device, 0 where none.
+    `shards` is the number of `gres/shard` that Slurm has configured on it.
     """
 
     index: int
@@ -58,10 +58,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A server: what it has, what is taken on it, and what it may be used for.
+    """A node: its resources, how much of them is used, and its state.
 
-    `total` is what Slurm may hand out (CPUs less the specialised ones, memory less MemSpecLimit), in CPUs and MiB.
-    `used` counts every allocation on the node, ours or not; its `gpus` are the devices that are not idle.
+    `total` is what Slurm can allocate (CPUs less the specialised ones, memory less MemSpecLimit).
+    `used` counts every allocation on the node, of managed jobs or not; its `gpus` are the GPUs that are not idle.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Node:
 
     @property
     def free(self) -> Resources:
-        """What a new whole-GPU job could still get here, state aside."""
+        """What a new job with whole GPUs could get here, regardless of the node's state."""
         return self.total - self.used
 
     @property
@@ -86,7 +86,7 @@ class Node:
         return frozenset(gpu.type for gpu in self.gpus)
 
     def proportional_share(self, gpus: int) -> Resources:
-        """The GPU-proportional share of this node for `gpus` GPUs, rounded down (Synergy, section 2)."""
+        """Returns the GPU-proportional share of the node for `gpus` GPUs, rounded down (Synergy, section 2)."""
         if not self.gpus:
             return Resources()
         return Resources(
@@ -98,7 +98,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its nodes and the limits on who may use it. Times in seconds, None is unlimited."""
+    """A partition: its nodes and limits. Times are in seconds; None is unlimited."""
 
     name: str
     nodes: frozenset[str]
@@ -111,7 +111,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes promised to somebody from `start` to `end` (unix seconds)."""
+    """Nodes reserved for users or accounts from `start` to `end` (unix seconds)."""
 
     name: str
     nodes: frozenset[str]

@@ -1,4 +1,4 @@
-"""What is in use, node by node: what `status` and `free` show without asking Slurm again."""
+"""What is in use on each node: what `status` and `free` show without asking Slurm again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmsched.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:
-    """One device: how much of it is taken, in milli-GPU, and by whom. `jobs` is empty where Slurm shows no indices."""
+    """One GPU: how much of it is used, in milli-GPU, and by which jobs, if Slurm shows the indices."""
 
     index: int
     type: str
@@ -23,7 +23,7 @@ class GpuUsage:
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """One node: its devices, and what is taken of its GPUs, CPUs and memory (MiB)."""
+    """One node: its GPUs, its resources and how much of them is used."""
 
     name: str
     gpus: tuple[GpuUsage, ...]
@@ -39,14 +39,14 @@ class NodeUsage:
         return self.total - self.used
 
     def idle_gpus(self, gpu_type: str | None = None) -> int:
-        """Whole idle GPUs, of one type or of any."""
+        """Returns the number of wholly idle GPUs, of one type or of any."""
         return sum(gpu.used == 0 and gpu_type in (None, gpu.type) for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFragmentation:
-    """One node, or all: its idle GPUs, and the parts of them that the next job could not use, in the mean over what is
-    usually asked for. `lost` is their sum without `no_gpu_asked`, which no placing could help. All in GPUs."""
+    """Fragmentation of one node, or of all, in GPUs: the idle ones, and how many of them a typical job cannot use, by
+    cause. `lost` is the sum of the causes without `no_gpu_asked`, which no placement could change."""
 
     node: str
     idle: float
@@ -62,13 +62,13 @@ class NodeFragmentation:
 
     @property
     def columns(self) -> tuple[float, ...]:
-        """As a line of a table: idle, lost, and what of that lacks GPUs, CPUs, both, or is of another type."""
+        """The columns of a table: idle, lost, and the lost ones by cause (GPUs, CPUs, both, other type)."""
         return self.idle, self.lost, self.lack_gpu, self.lack_cpu, self.lack_both, self.other_type
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFragmentation:
-    """`sentence` says it for the usual job that could use least of what is idle; empty where nothing is lost."""
+    """`sentence` tells it for the typical job that can use least of the idle GPUs; empty if nothing is lost."""
 
     all: NodeFragmentation
     nodes: tuple[NodeFragmentation, ...]
@@ -77,7 +77,7 @@ class ClusterFragmentation:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """The cluster at `time` (unix seconds), nodes in the snapshot's order. Stored with each round as JSON."""
+    """The cluster at `time` (unix seconds), with nodes in the snapshot's order; stored as JSON with each round."""
 
     time: float
     nodes: tuple[NodeUsage, ...]
@@ -85,16 +85,16 @@ class ClusterOverview:
     release: str = ""
     oddities: tuple[str, ...] = ()
     fragments: ClusterFragmentation | None = None
-    """None where nobody worked it out."""
+    """None if it was not computed."""
 
 
 def cluster_overview(snapshot: Snapshot) -> ClusterOverview:
-    """What a snapshot shows of each node, every job counted, managed or not."""
+    """Returns the use of each node by all jobs of a snapshot, managed or not."""
     jobs_by_gpu: dict[tuple[str, int], list[JobId]] = {}
     for job in snapshot.jobs:
-        for share in job.allocations:
-            for index in share.indices:
-                jobs_by_gpu.setdefault((share.node, index), []).append(job.id)
+        for allocation in job.allocations:
+            for index in allocation.indices:
+                jobs_by_gpu.setdefault((allocation.node, index), []).append(job.id)
     nodes = tuple(_node_usage(node, jobs_by_gpu) for node in snapshot.nodes)
     return ClusterOverview(snapshot.time, nodes, snapshot.cluster, snapshot.release, snapshot.oddities)
 

@@ -1,4 +1,4 @@
-"""A plan: what has to be done to the cluster, in order, each step with its reason and its undo."""
+"""A plan: the operations that change the cluster, in order, each with its reason and its undo."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from slurmsched.model.reasons import Reason
 
 
 class Verb(StrEnum):
-    """What an operation does. Backends know how."""
+    """What an operation does; backends implement it."""
 
     HOLD = "hold"
     """Keep a pending job from starting."""
     UPDATE = "reshape"
-    """Set what a pending job will get (`Shape`)."""
+    """Set what a pending job will get (a `JobSpec`)."""
     RELEASE = "release"
-    """Let a held job start, now: a begin time left by a requeue is cleared."""
+    """Let a held job start now; this also clears a begin time that a requeue has left."""
     NOTIFY = "notify"
-    """Send a running job its checkpoint signal (`signal`, a `CheckpointSignal`)."""
+    """Send a running job its checkpoint signal (`after`, a `CheckpointSignal`)."""
     REQUEUE = "requeue"
     """End a running job and put it back into the queue, held."""
     PRIORITIZE = "prioritize"
-    """Set a pending job's `nice`."""
+    """Set a pending job's nice value."""
     NOTE = "note"
-    """Write our note where site tools show it (`text`)."""
+    """Write a note into the job's AdminComment, where site tools show it."""
     WEIGH = "weigh"
-    """Set a node's scheduling `weight`."""
+    """Set a node's scheduling weight."""
     CONFIGURE = "configure"
-    """Replace a configuration file (`text`) and have Slurm read it; `subject` is its path."""
+    """Replace a configuration file and have Slurm read it; `subject` is its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a pending job will be given. `cpus` and `memory` (MiB) are per node, `tasks` for the whole job.
+    """What a pending job will get. `cpus` and `memory` (MiB) are per node, `tasks` and `gpus` for the whole job.
 
-    With `nodes` empty the job is not pinned and `node_count` says over how many nodes Slurm may put it.
-    `gpus_per_node` holds one number for every node where the split is even, None where Slurm splits `gpus` itself.
+    If `nodes` is empty the job is not pinned, and Slurm places it on `node_count` nodes. `gpus_per_node` is None if
+    Slurm splits `gpus` itself.
     """
 
     nodes: tuple[str, ...]
@@ -50,7 +50,7 @@ class JobSpec:
     memory: int
     tasks: int
     max_nodes: int | None = None
-    """Most nodes, where that is more than `node_count`."""
+    """The most nodes, if that is more than `node_count`."""
 
 
 OperationValue = str | int | JobSpec | None
@@ -58,9 +58,9 @@ OperationValue = str | int | JobSpec | None
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change: `subject` (a job id, a node, a file) goes from `before` to `after`.
+    """One change: `subject` (a job id, a node or a file) goes from `before` to `after`.
 
-    It waits until the jobs in `gone` have left their resources, and until `lead` seconds have passed since the
+    It waits until the jobs in `gone` have released their resources, and until `lead` seconds have passed since the
     NOTIFY of the same subject in the same plan.
     """
 
@@ -72,7 +72,7 @@ class Operation:
     gone: tuple[JobId, ...] = ()
     lead: int = 0
     permitted: bool = True
-    """False where the acting identity may not do this: shown, never tried."""
+    """False if the acting user lacks the right: the operation is shown but not tried."""
 
     @property
     def sentence(self) -> str:
@@ -80,7 +80,7 @@ class Operation:
         return f"{what} {self.reason.sentence}"
 
     def undo(self) -> Operation | None:
-        """The operation that takes this one back, None where nothing can (a signal is sent)."""
+        """Returns the operation that reverses this one; None for a signal, which cannot be taken back."""
         match self.verb:
             case Verb.NOTIFY:
                 return None
@@ -93,13 +93,13 @@ class Operation:
 
 
 class Result(StrEnum):
-    """How an operation ended, as read back, never as an exit code claims."""
+    """How an operation ended, as read back from Slurm and not from an exit code."""
 
     INTENDED = "intended"
-    """Journalled, and not known to have happened."""
+    """Written to the journal, and not known to have happened."""
     DONE = "done"
     OVERTAKEN = "overtaken"
-    """The job ended, was cancelled or had changed meanwhile: nothing to do."""
+    """The job has ended, was cancelled or has changed meanwhile: nothing to do."""
     REFUSED = "refused"
     FAILED = "failed"
     BLOCKED = "blocked"
@@ -109,7 +109,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an operation: `commands` as they were run, `detail` Slurm's own words where it refused."""
+    """The outcome of an operation: the `commands` that ran, and in `detail` Slurm's message if it refused."""
 
     operation: Operation
     result: Result
@@ -119,9 +119,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Operations, least disruptive first. A value: print it, store it, diff it, discard it.
+    """Operations, the least disruptive first.
 
-    `deferred` are targets that guards keep for a later round.
+    `deferred` are the targets that guards put off to a later round.
     """
 
     operations: tuple[Operation, ...]

@@ -1,4 +1,4 @@
-"""Reasons of what was done or not: the machine's code, the sentence for people, and how sentences write amounts."""
+"""Why a job runs, waits or moves: a code for programs, a sentence for people, and how sentences write amounts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class ReasonCode(StrEnum):
-    """Machine reasons: stable, stored, safe to match on."""
+    """Codes for programs: stable, stored, safe to match on."""
 
     # a job gets, or keeps, its resources
     KEEPS_LEASE = "keeps_lease"
@@ -63,7 +63,7 @@ class ReasonCode(StrEnum):
     NO_CHECKPOINT = "no_checkpoint"
     ENDS_SOON = "ends_soon"
     WRITES_CHECKPOINT = "writes_checkpoint"
-    # a job is not ours
+    # a job is not managed
     UNMANAGED = "unmanaged"
     SHARDS = "shards"
     NO_GPU = "no_gpu"
@@ -83,95 +83,130 @@ class ReasonCode(StrEnum):
 
 
 REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
-    ReasonCode.KEEPS_LEASE: "keeps its place: it is still among the jobs that should run",
+    ReasonCode.KEEPS_LEASE: "keeps its nodes: it is still among the jobs that should run",
     ReasonCode.FIRST_IN_ORDER: "is next in {order} order and fits",
-    ReasonCode.TUNED_UP: "gets {cpus} CPUs instead of its GPU share of {share}: {model} runs {gain} faster with them",
-    ReasonCode.TUNED_DOWN: "gets {cpus} CPUs instead of its GPU share of {share}: {model} is no slower with fewer",
-    ReasonCode.PROPORTIONAL: "gets its GPU share: {cpus} CPUs",
-    ReasonCode.AS_REQUESTED: "gets the {cpus} CPUs it asked for",
+    ReasonCode.TUNED_UP: (
+        "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} runs {gain} faster with them"
+    ),
+    ReasonCode.TUNED_DOWN: (
+        "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} is no slower with fewer"
+    ),
+    ReasonCode.PROPORTIONAL: "gets its GPU-proportional share of {cpus:CPU}",
+    ReasonCode.AS_REQUESTED: "gets {cpus:CPU}, as requested",
     ReasonCode.FILLS_IN: "runs on GPUs that jobs ahead of it cannot use",
-    ReasonCode.PAYS_FOR_RESTART: "is restarted with other resources: saves {saving}, costs {cost}",
-    ReasonCode.FEWEST_FRAGMENTS: "is placed where it leaves the fewest idle GPUs that the usual jobs cannot use",
-    ReasonCode.ROOM_IS_MADE: "starts once {jobs} moved to other nodes, which costs {cost} GPU-seconds of restarting",
-    ReasonCode.MAKES_ROOM: "moves to {nodes}, so that job {job} can start",
-    ReasonCode.MIXED: "runs on {mix}: sooner than on one type alone",
-    ReasonCode.TURN: "has its turn: it was {ahead} ahead on the {due} GPUs that its tickets stand for",
-    ReasonCode.SHARES_GPU: "shares {devices} with job {job}: together {work} times the work of one",
-    ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs}, which no round put there",
-    ReasonCode.DISPATCHED: "does {steps} of the {left} steps left of job {job}: {part} of {speed} speed",
-    ReasonCode.BEHIND: "waits behind {count} jobs in {order} order; the last one that runs is {last}",
-    ReasonCode.NO_ROOM: "next in order, but no nodes have {gpus} fitting GPUs free together",
-    ReasonCode.NO_SHARDS: "next in order, but no GPU has {shards} shards free with its CPUs and memory beside them",
-    ReasonCode.BESIDE_ANOTHER: "waits: on {node} Slurm may put it on GPU {gpu}, beside {jobs}, and these may not share",
-    ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts others on {node}, and Slurm chooses their GPU",
-    ReasonCode.NO_CPUS: "next in order, but no nodes have {cpus} CPUs and its memory free",
-    ReasonCode.ONE_TYPE: "waits for {gpus} GPUs of one type, and cannot have several: {why}",
+    ReasonCode.PAYS_FOR_RESTART: "is restarted with other resources: this saves {saving} and costs {cost}",
+    ReasonCode.FEWEST_FRAGMENTS: "is placed where the fewest idle GPUs become unusable for typical jobs",
+    ReasonCode.ROOM_IS_MADE: "starts after {jobs:job #} moved to other nodes: restarting costs {cost:GPU-second}",
+    ReasonCode.MAKES_ROOM: "moves to {nodes} so that {job:job #} can start",
+    ReasonCode.MIXED: "runs on {mix}: it finishes sooner than on one GPU type",
+    ReasonCode.TURN: "is next: it is {ahead} ahead of the job furthest behind there (its share: {due:GPU})",
+    ReasonCode.SHARES_GPU: "shares {devices} with {job:job #}: together they do {work} times the work of one",
+    ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
+    ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed",
+    ReasonCode.BEHIND: "waits behind {count:job} in {order} order; the last one that runs is {last:job #}",
+    ReasonCode.NO_ROOM: "is next in order, but no nodes have {gpus:GPU} free for it",
+    ReasonCode.NO_SHARDS: "is next in order, but no GPU has {shards:free shard} with enough free CPUs and memory",
+    ReasonCode.BESIDE_ANOTHER: (
+        "waits: on {node} Slurm may place it on GPU {gpu} beside {jobs:job #}, and these must not share a GPU"
+    ),
+    ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts a job on {node}, and Slurm chooses the GPU",
+    ReasonCode.NO_CPUS: "is next in order, but no nodes have {cpus:CPU} and enough memory free for it",
+    ReasonCode.ONE_TYPE: "waits for {gpus:GPU} of one type and cannot use several types: {why}",
     ReasonCode.NEVER_FITS: "asks for more than the cluster has: {what}",
-    ReasonCode.DEPENDENCY: "waits for another job: {dependency}",
-    ReasonCode.BEGIN_TIME: "is not to start before {when}",
-    ReasonCode.USER_HOLD: "is held by its owner: 'scontrol release {job}' lets it go",
+    ReasonCode.DEPENDENCY: "waits for its dependency: {dependency}",
+    ReasonCode.BEGIN_TIME: "may not start before {when}",
+    ReasonCode.USER_HOLD: "is held by its owner: 'scontrol release {job}' releases it",
     ReasonCode.ADMIN_HOLD: "is held by an administrator",
-    ReasonCode.ARRAY_LIMIT: "its array runs {limit} tasks at a time",
-    ReasonCode.PARTITION_DOWN: "its partition {partition} is down",
-    ReasonCode.MOVES_SPENT: "would displace others, and this round's {limit} moves are spent",
-    ReasonCode.FREED_SOON: "is placed on {nodes}, and waits for {jobs} to leave",
-    ReasonCode.RESERVED: "the nodes it could use are reserved: {reservation}",
-    ReasonCode.LIMITS: "is stopped by a limit of its account or QOS: {reason}",
-    ReasonCode.STALLED: "could not start when it was let go ({reason}); it is tried again within a quarter of an hour",
-    ReasonCode.AWAITS_TURN: "waits for its turn behind {count} jobs on {node}: it is {ahead} ahead on {due} GPUs due",
-    ReasonCode.AWAITS_CHECKPOINT: "gets the place of {jobs} once their checkpoint is written, at {when} at the latest",
-    ReasonCode.SLICE_ENDED: "has had its slice of {run}: it is {ahead} ahead on {due} GPUs due, {newcomer} {behind}",
-    ReasonCode.COPIES_SUFFICE: "waits: the copies of job {job} that run are through with its last {left} steps sooner",
-    ReasonCode.MIN_RUN_TIME: "has run {run} of the {minimum} every job may run before it is displaced",
-    ReasonCode.EXEMPT_TIME: "is inside the site's PreemptExemptTime of {minimum}",
+    ReasonCode.ARRAY_LIMIT: "waits: its array runs at most {limit:task} at a time",
+    ReasonCode.PARTITION_DOWN: "waits: its partition {partition} is down",
+    ReasonCode.MOVES_SPENT: "waits: other jobs would have to move, and this round's limit of {limit:move} is used up",
+    ReasonCode.FREED_SOON: "is placed on {nodes} and waits for {jobs:job #} to leave",
+    ReasonCode.RESERVED: "waits: the nodes it could use are reserved ({reservation})",
+    ReasonCode.LIMITS: "waits because of a limit of its account or QOS: {reason}",
+    ReasonCode.STALLED: "did not start when it was released ({reason}); the next attempt is within 15 minutes",
+    ReasonCode.AWAITS_TURN: (
+        "waits behind {count:job} on {node}: it is {ahead} ahead of the job furthest behind (its share: {due:GPU})"
+    ),
+    ReasonCode.AWAITS_CHECKPOINT: "replaces {jobs:job #} once its checkpoint is written, by {when} at the latest",
+    ReasonCode.SLICE_ENDED: (
+        "has used its slice of {run} and is {ahead} ahead (its share: {due:GPU});"
+        " {newcomer:job #} is next, {behind} ahead"
+    ),
+    ReasonCode.COPIES_SUFFICE: "waits: the running copies of {job:job #} finish its last {left:step} sooner",
+    ReasonCode.MIN_RUN_TIME: "has run for {run}: a job is preempted after {minimum} at the earliest",
+    ReasonCode.EXEMPT_TIME: "is within the site's PreemptExemptTime of {minimum}",
     ReasonCode.NO_REQUEUE: "was submitted with --no-requeue",
     ReasonCode.NOT_BATCH: "is not a batch job: requeueing would end it",
-    ReasonCode.ASKED_TO_STAY: "its owner asked for move=no",
-    ReasonCode.JOB_MOVES_SPENT: "has been moved {count} times in a day, the most that is allowed",
-    ReasonCode.NO_CHECKPOINT: "named no checkpoint signal: submit with ckpt=usr1, or whichever signal makes it save",
-    ReasonCode.ENDS_SOON: "ends in {left}, sooner than a restart pays",
-    ReasonCode.WRITES_CHECKPOINT: "writes its checkpoint until {when} at the latest and then gives way to {newcomers}",
+    ReasonCode.ASKED_TO_STAY: "must not be moved: its owner asked for move=no",
+    ReasonCode.JOB_MOVES_SPENT: "has been moved {count:time} in 24 hours, which is the limit",
+    ReasonCode.NO_CHECKPOINT: "has no checkpoint signal: submit it with ckpt=usr1, or the signal that makes it save",
+    ReasonCode.ENDS_SOON: "ends in {left}, too soon for a restart to pay",
+    ReasonCode.WRITES_CHECKPOINT: (
+        "writes its checkpoint until {when} at the latest and then gives way to {newcomers:job #}"
+    ),
     ReasonCode.UNMANAGED: "is not managed: {why}",
     ReasonCode.SHARDS: "uses GPU shards, which Slurm places",
     ReasonCode.NO_GPU: "uses no GPU",
     ReasonCode.SET_ASIDE: "is set aside: {why}",
-    ReasonCode.NEWCOMER_FIRST: "gives way to {newcomer}: {why}",
+    ReasonCode.NEWCOMER_FIRST: "gives way to {newcomer:job #}: {why}",
     ReasonCode.PREPARE: "is told to write its checkpoint, {lead} before it is requeued",
-    ReasonCode.START: "starts on {nodes} with {gpus} GPUs, {cpus} CPUs",
+    ReasonCode.START: "starts on {nodes} with {gpus:GPU}, {cpus:CPU}",
     ReasonCode.TAKE_OVER: "is held so that this scheduler starts it",
     ReasonCode.GIVE_BACK: "is given back to Slurm as it was submitted",
     ReasonCode.RANK: "is number {rank} in {order} order",
     ReasonCode.LEAN: "is weighted so that Slurm fills nodes in the same order",
-    ReasonCode.NOT_STARTED: "could not start: it waits again as it stood before",
+    ReasonCode.NOT_STARTED: "did not start: it waits again with its previous request",
     ReasonCode.RETURNS: "returns to {nodes}: the job it gave way to did not start",
-    ReasonCode.MENDED: "was left half changed by an interrupted round: it is as it stood before",
-    ReasonCode.RENDER: "is rendered anew from the settings",
+    ReasonCode.MENDED: "was left half changed by an interrupted round: its previous request is restored",
+    ReasonCode.RENDER: "is rendered again from the settings",
 }
+"""The sentence for each code. `{gpus:GPU}` counts (`1 GPU`, `2 GPUs`), `{jobs:job #}` names (`job 5`, `jobs 5, 7`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code with the particulars its sentence needs. Particulars are strings or numbers, JSON-safe."""
+    """A code and the details that its sentence needs: strings or numbers, JSON-safe."""
 
     code: ReasonCode
     details: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
-        """For people; a detail that is missing shows as `?` rather than failing a round."""
-        return REASON_SENTENCES[self.code].format_map(_DetailsOrQuestionMark(self.details))
+        """The sentence for people; a missing detail is shown as `?` rather than failing a round."""
+        return REASON_SENTENCES[self.code].format_map(_Details(self.details))
 
 
-class _DetailsOrQuestionMark(dict[str, object]):
-    def __missing__(self, key: str) -> str:
-        return "?"
+class _Details(dict[str, object]):
+    """The details as `str.format_map` reads them."""
+
+    def __getitem__(self, key: str) -> _Detail:
+        return _Detail(self.get(key, "?"))
+
+
+class _Detail:
+    """One detail; the format specification is a noun in the singular, with ` #` where the value is its number."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, value: object) -> None:
+        self._text = str(value)
+
+    def __format__(self, noun: str) -> str:
+        text = self._text
+        if not noun:
+            return text
+        if noun.endswith(" #"):
+            noun = noun.removesuffix(" #")
+            # Some callers name the noun themselves, and a redacted number reads `another job`.
+            return f"{noun}{'s' if ',' in text else ''} {text}" if text[:1].isdigit() else text
+        return f"{text} {noun if text == '1' else noun + 's'}"
 
 
 _DURATION_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in the largest unit they fill: `45 s`, `2.5 h`, `3 d`."""
+    """The duration in the largest unit that fits: `45 s`, `2.5 h`, `3 d`; `unknown time` for infinity."""
     if isinf(seconds):
         return "unknown time"
     size, unit = next(((size, unit) for size, unit in _DURATION_UNITS if seconds >= size), _DURATION_UNITS[-1])
@@ -179,7 +214,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_gpu_hours(gpu_seconds: float) -> str:
-    """`1.5 GPU-hours`; one unit throughout, so that a list of them compares at a glance."""
+    """`1.5 GPU-hours`: always in hours, so that the lines of a list compare at a glance."""
     return f"{gpu_seconds / 3600:.1f} GPU-hours"
 
 

@@ -1,4 +1,4 @@
-"""What earlier rounds leave for the next one, and how fast jobs were by their own reports."""
+"""The scheduler's state between rounds: what the store knows that Slurm does not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from slurmsched.model.job import JobId, Request
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """One job's steps per second, `rate`, with one allocation of `gpus` GPUs of one type on so many nodes.
+    """A job's measured `rate` in steps per second, with `gpus` GPUs of one type on `nodes` nodes.
 
-    `cpus` and `memory` (MiB) are per GPU; the fair ones are the GPU-proportional share of the same nodes. `at` is when
-    it was last measured (unix seconds).
+    `cpus` and `memory` (MiB) are per GPU; `fair_cpus` and `fair_memory` are the GPU-proportional share of the same
+    nodes. `at` is the time of the last measurement (unix seconds).
     """
 
     gpu_type: str
@@ -29,9 +29,9 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True)
 class NotifiedJob:
-    """A running job that was told at `at` (unix seconds) to write its checkpoint, and is requeued in a later round.
+    """A running job that was told at `at` (unix seconds) to write its checkpoint and is requeued in a later round.
 
-    `newcomers` are the jobs that it is to give way to. `saved` where it reports that the checkpoint is written.
+    `newcomers` are the jobs that it gives way to; `saved` is whether it reports that the checkpoint is written.
     """
 
     at: float
@@ -41,22 +41,22 @@ class NotifiedJob:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerState:
-    """What the store knows that Slurm does not.
+    """The state that a round starts from, by job id. Times are unix seconds.
 
-    `originals`: what a job asked for before a round reshaped it.
-    `held`: pending jobs whose hold is ours (the daemon's own, or set by the hook for it).
-    `service`: GPU-seconds attained over all runs of a job, up to the snapshot's time.
-    `moves`: unix times at which a job was displaced.
-    `nices`: the nice its owner gave a job, of those whose nice is ours now.
-    `stalled`: what Slurm said of a start it did not make, of jobs not to be tried again yet.
-    `policy_state`: what the policy remembered, JSON-safe.
-    `usual`: what managed jobs of the last days asked for, and how many each.
-    `submitted`: when a job was first submitted, of those whose time of submission a requeue has renewed.
-    `measured`: how fast a job was with each allocation that it has had, by its own reports.
-    `steps`: how many steps of its whole life it has done, by its own reports.
+    `original_requests`: the request of a job before a round updated it.
+    `held`: pending jobs that the daemon holds, or the hook for it.
+    `service`: attained GPU-seconds over all runs of a job, up to the snapshot's time.
+    `moves`: the times at which a job was preempted or moved.
+    `nices`: the owner's nice value of a job that has one of ours now.
+    `stalled`: Slurm's reason for not starting a job that we released, until the next attempt is due.
+    `policy_state`: the policy's own state, JSON-safe.
+    `usual`: the requests of managed jobs of the last days, and how many jobs made each.
+    `submitted`: the first submit time of a job whose submit time a requeue has renewed.
+    `measured`: the rates that a job has reported, one for each allocation.
+    `steps`: the steps that a job has reported over all its runs.
     `notified`: running jobs that were told to write their checkpoint and are not requeued yet.
-    `set_aside`: since when nothing is decided about a job (unix seconds), of those that are set aside.
-    `held_aside`: the ones among them under a hold of ours, or of an array that is set aside, and since when.
+    `set_aside`: the time since which a job is set aside: nothing is decided about it.
+    `held_aside`: the same for set-aside jobs that we hold, or that belong to an array that is set aside.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Everything one poll saw, in one value: nodes, jobs, and who is promised what by Slurm's accounting."""
+"""The result of one poll of Slurm: nodes, jobs, partitions, reservations and associations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slurmsched.model.node import Node, Partition, Reservation
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """One line of `sshare`: an account, or a user in it. `parent` is the account above, empty for the root's own.
+    """One line of `sshare`: an account, or a user in it. `parent` is the parent account, empty for the root.
 
-    `shares` count among those with the same parent; None where Slurm says `parent`, and for the root.
+    `shares` are relative to those with the same parent; None if Slurm shows `parent`, and for the root.
     """
 
     account: str
@@ -25,11 +25,11 @@ class Association:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideJob:
-    """A job that exists in Slurm and that nothing is decided about: it could not be read, decided or explained.
+    """A job in Slurm that no round decides about, because reading, deciding or explaining it failed.
 
-    `job` is its number, without the task where a whole array is set aside; `reason` is one sentence for people, and
-    never its owner's text. `user` and `partition` are empty where they are not known beyond doubt. `pending` is whether
-    it waits without a hold, so that Slurm could start it at once.
+    `job` is its id, without the task if a whole array is set aside. `reason` is one sentence for people and contains
+    no text of the job's owner. `user` and `partition` are empty if they are not certain. `pending` is whether it waits
+    without a hold, so that Slurm could start it at any time.
     """
 
     job: JobId
@@ -43,10 +43,9 @@ class SetAsideJob:
 class Snapshot:
     """The cluster at `time` (unix seconds). Job ids and node names are unique.
 
-    `oddities` are things other than jobs that the reader could not make sense of, one sentence each; what they concern
-    is left out. `set_aside` are the jobs that it could not make sense of. `associations` are empty where nobody asked
-    for them. `private_data` are the words of PrivateData in slurm.conf; where there are any, `operators` are those who
-    see everything all the same.
+    `oddities` are sentences about records other than jobs that could not be read and are left out; `set_aside` are the
+    jobs that could not be read. `associations` are empty unless they were asked for. `private_data` holds the words of
+    PrivateData in slurm.conf; if there are any, `operators` are the users that see everything nevertheless.
     """
 
     time: float
@@ -75,21 +74,21 @@ class Snapshot:
         return {partition.name: partition for partition in self.partitions}
 
     def is_gone(self, job: JobId) -> bool:
-        """Whether Slurm knows the job no more: not seen is not gone while its record is set aside."""
+        """Whether Slurm no longer has the job; a job that is set aside is not gone."""
         return job not in self.jobs_by_id and not {job, job.partition("_")[0]} & self._set_aside_ids
 
     @cached_property
     def _set_aside_ids(self) -> frozenset[JobId]:
-        return frozenset(left.job for left in self.set_aside)
+        return frozenset(record.job for record in self.set_aside)
 
     def gpus_of(self, job: Job) -> float:
-        """GPUs that the job has, parts of one counted as such."""
-        return job.gpus + sum(self._gpu_fraction(share) for share in job.allocations if share.shards)
+        """Returns the GPUs that the job has; shards count as fractions of a GPU."""
+        return job.gpus + sum(self._gpu_fraction(allocation) for allocation in job.allocations if allocation.shards)
 
-    def _gpu_fraction(self, share: NodeAllocation) -> float:
-        node = self.nodes_by_name.get(share.node)
+    def _gpu_fraction(self, allocation: NodeAllocation) -> float:
+        node = self.nodes_by_name.get(allocation.node)
         shards = max((gpu.shards for gpu in node.gpus), default=0) if node else 0
-        return share.shards / shards if shards else 0.0
+        return allocation.shards / shards if shards else 0.0
 
     def jobs_in_state(self, *states: JobState) -> Iterator[Job]:
         return (job for job in self.jobs if job.state in states)

@@ -1,4 +1,7 @@
-"""Slurm's own way, to compare with: priority, first fit, EASY backfill (Lifka, JSSPP 1995), nobody displaced."""
+"""Slurm's own scheduling, to compare with: priority order, first fit, EASY backfill, no preemption.
+
+Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from slurmsched.policies.stages import Order, Situation
 
 @dataclass(frozen=True, slots=True)
 class _BackfillReservation:
-    """When the first job that does not fit starts at the latest, and what is free then beside it."""
+    """The latest start of the first job that does not fit, and the resources that are free beside it then."""
 
     start: float
     free_beside: FreeResources
@@ -28,8 +31,8 @@ class _BackfillReservation:
 
 @dataclass(frozen=True, slots=True)
 class EasyBackfill:
-    """In order, as requested, on the first nodes that fit. The first job that does not fit is promised a start by the
-    time limits of those that run; later ones start only where that promise stands."""
+    """EASY backfill: jobs start in order, as requested, on the first nodes that fit. For the first job that does not
+    fit a start is reserved by the time limits of running jobs; later jobs start only where they do not delay it."""
 
     name: str = "slurm"
     order: Order = field(default_factory=SlurmPriority)
@@ -68,19 +71,19 @@ class EasyBackfill:
 
 
 def _reserve(session: Session, demand: ResourceDemand) -> _BackfillReservation | None:
-    """Let jobs end one after the other until the gang fits; None where it never does."""
+    """Release jobs in the order of their expected ends until the gang fits; None where it never does."""
     free = session.free_at_minimum.copy()
-    for at, allocation in sorted(_expected_ends(session), key=lambda ending: ending[0]):
+    for end, allocation in sorted(_expected_ends(session), key=lambda entry: entry[0]):
         free.release(allocation)
         placement = session.find_placement(demand, DemandLevel.BEST, free)
         if placement is not None:
             free.allocate(placement.allocation(session.pools))
-            return _BackfillReservation(at, free)
+            return _BackfillReservation(end, free)
     return None
 
 
 def _expected_ends(session: Session) -> Iterator[tuple[float, Allocation]]:
-    """When everything that has resources, or was given some just now, gives them back at the latest."""
+    """Yield the latest end, in unix seconds, of each job that has an allocation or was placed in this round."""
     for job in session.situation.snapshot.jobs:
         if job.allocations:
             end = job.end_time if job.end_time is not None else (job.start_time or 0.0) + _limit(job)

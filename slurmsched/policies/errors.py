@@ -1,4 +1,4 @@
-"""What a policy raises."""
+"""The error that policies raise."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from slurmsched.model import SynschedError
 
 
 class PolicyError(SynschedError):
-    """A policy that does not exist, or settings it cannot work with."""
+    """An unknown policy, or settings, a constraint or a request that no policy can handle."""
 
     exit_code = 2

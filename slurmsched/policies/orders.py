@@ -1,4 +1,4 @@
-"""Orders of jobs, and which newcomer may preempt which running job; each cites its paper."""
+"""The orders of jobs, and which newcomer may preempt which running job."""
 
 from __future__ import annotations
 
@@ -19,25 +19,19 @@ from slurmsched.policies.stages import PreemptionRule, Situation
 def rank_by(
     situation: Situation, key: Callable[[Job], tuple[float, ...]], reason: Callable[[Job], str]
 ) -> tuple[RankedJob, ...]:
-    """The jobs by ascending key, ties by submission, then by id; `said` tells people what the key was."""
-    in_order = sorted(situation.jobs, key=lambda job: (key(job), job.submit_time, _numeric_id(job.id)))
+    """Returns the jobs by ascending key, ties by `Job.queue_key`; `reason` puts the key into words."""
+    in_order = sorted(situation.jobs, key=lambda job: (key(job), job.queue_key))
     return tuple(RankedJob(job.id, reason(job)) for job in in_order)
 
 
-def never_preempts(newcomer: Job, running: Job) -> bool:  # noqa: ARG001 as every `Outranks` is called
-    """Of orders in which no running job is displaced."""
+def never_preempts(newcomer: Job, running: Job) -> bool:  # noqa: ARG001 as `PreemptionRule` has it
+    """The rule of orders that never preempt."""
     return False
-
-
-def _numeric_id(job_id: str) -> tuple[int, int, str]:
-    """`7_2` as numbers, so that 9 comes before 10; the text itself settles what is no number."""
-    job, _, task = job_id.partition("_")
-    return (int(job) if job.isdecimal() else 0, int(task) if task.isdecimal() else -1, job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstInFirstOut:
-    """By submission. Nobody is displaced: a running job came first, or took GPUs that nobody before it could use."""
+    """By submission, without preemption: a running job came first, or uses GPUs that no job before it could use."""
 
     name: str = "fifo"
 
@@ -53,7 +47,7 @@ class FirstInFirstOut:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPriority:
-    """By the priority Slurm gave, highest first. Nobody is displaced."""
+    """By Slurm's priority, highest first, without preemption."""
 
     name: str = "priority"
 
@@ -66,10 +60,10 @@ class SlurmPriority:
 
 @dataclass(frozen=True, slots=True)
 class ShortestRemainingTime:
-    """By what is left of the duration its owner expects, or else of its time limit; unknown comes last.
+    """By remaining time: of the expected duration, or else of the time limit; jobs with neither come last.
 
-    A newcomer displaces only a job that has at least `clearly` times as long to go. As it runs it has less and less to
-    go, so the two do not swap back.
+    A newcomer preempts only a job whose remaining time is at least `min_ratio` times its own. Its own shrinks as it
+    runs, so the two do not swap back.
     """
 
     min_ratio: float = 2.0
@@ -83,20 +77,21 @@ class ShortestRemainingTime:
         remaining = situation.knowledge.remaining_seconds
 
         def shorter(newcomer: Job, running: Job) -> bool:
-            own, other = remaining(newcomer), remaining(running)
-            return own < other and own * self.min_ratio <= other
+            new, old = remaining(newcomer), remaining(running)
+            return new < old and new * self.min_ratio <= old
 
         return shorter
 
 
 @dataclass(frozen=True, slots=True)
 class LeastAttainedService:
-    """By the GPU-seconds a job has had. `queues` are the bounds between the queues, ascending: inside a queue jobs go
-    by submission, so that two of like service do not take turns. Without bounds the service itself is the key.
+    """By attained GPU-seconds, in discretized queues (Gu et al., Tiresias, NSDI 2019).
 
-    A job that has waited `patience` times as long as it has run counts as in the first queue (Tiresias' promotion of
-    starved jobs; the factor is ours). A newcomer displaces only a job of a later queue or, without queues, one that
-    has had `clearly` times its service and more than the newcomer gets in a round.
+    `queues` are the ascending bounds between the queues, in GPU-seconds. Inside a queue jobs go by submission, so that
+    two with similar service do not take turns. Without bounds the service itself is the key. A job that has waited
+    `promotion_factor` times as long as it has run counts as in the first queue (Tiresias' promotion of starved jobs;
+    the default factor is ours). A newcomer preempts only a job of a later queue; without queues, only one whose service
+    is at least `min_ratio` times its own and exceeds it by more than the newcomer gets in a round.
     """
 
     queues: tuple[float, ...] = ()
@@ -105,7 +100,7 @@ class LeastAttainedService:
     name: str = "las"
 
     def queue_index(self, situation: Situation, job: Job) -> int:
-        """Its queue, the first is 0."""
+        """Return the index of the job's queue; the first is 0."""
         index = bisect_right(self.queues, situation.knowledge.attained_gpu_seconds(job))
         return 0 if index and self._is_starved(situation, job) else index
 
@@ -129,8 +124,8 @@ class LeastAttainedService:
             return queues[newcomer.id] < queues[running.id]
 
         def far_less(newcomer: Job, running: Job) -> bool:
-            own, other = attained(newcomer), attained(running)
-            return other >= own * self.min_ratio and other > own + situation.period * newcomer.gpus
+            new, old = attained(newcomer), attained(running)
+            return old >= new * self.min_ratio and old > new + situation.period * newcomer.gpus
 
         return earlier_queue if self.queues else far_less
 
@@ -145,10 +140,10 @@ class LeastAttainedService:
 
 @dataclass(frozen=True, slots=True)
 class FinishTimeFairness:
-    """By rho, the highest first: how long the job takes in this cluster, from submission to end if it ran from now on,
-    over how long it would take alone on its fair part of the GPUs.
+    """By finish-time fairness rho, highest first (Mahajan et al., Themis, NSDI 2020).
 
-    A newcomer displaces only a job whose rho is `clearly` times smaller.
+    Rho is the time from submission to the end, if the job runs from now on, divided by the time that it would take
+    alone on its fair share of the GPUs. A newcomer preempts only a job whose rho is `min_ratio` times smaller.
     """
 
     min_ratio: float = 1.5
@@ -161,7 +156,7 @@ class FinishTimeFairness:
 
         def reason(job: Job) -> str:
             shared, alone = times[job.id]
-            return f"rho {rho[job.id]:.2f}: {format_duration(shared)} here, {format_duration(alone)} on its fair part"
+            return f"rho {rho[job.id]:.2f}: {format_duration(shared)} here, {format_duration(alone)} on its fair share"
 
         return rank_by(situation, lambda job: (-rho[job.id],), reason)
 
@@ -173,13 +168,16 @@ class FinishTimeFairness:
 
 
 def _fair_share_of_gpus(situation: Situation) -> float:
-    """GPUs per job if all were shared out evenly."""
+    """Return the GPUs per job if all were divided evenly."""
     total = sum(len(node.gpus) for node in situation.snapshot.nodes)
     return max(total, 1) / max(len(situation.jobs), 1)
 
 
 def _finish_times(situation: Situation, job: Job, fair_share: float) -> tuple[float, float]:
-    """Seconds from submission to end, shared and alone. Where nothing is known a job is half done."""
+    """Return the seconds from submission to the end, shared and alone.
+
+    Without a duration estimate a job is assumed to be half finished, and to have at least one period left.
+    """
     knowledge = situation.knowledge
     executed, remaining = knowledge.executed_seconds(job), knowledge.remaining_seconds(job)
     if isinf(remaining):
@@ -191,8 +189,11 @@ def _finish_times(situation: Situation, job: Job, fair_share: float) -> tuple[fl
 
 @dataclass(frozen=True, slots=True)
 class DominantResourceFairness:
-    """By progressive filling: next is always a job of the user whose largest part of any resource is the smallest,
-    counting what runs and what was ranked before; a user's own jobs go by submission. Nobody is displaced."""
+    """By dominant share (Ghodsi et al., DRF, NSDI 2011), by progressive filling and without preemption.
+
+    The next job is always one of the user with the smallest dominant share, which counts the user's running jobs and
+    those ranked before. The jobs of one user go by submission.
+    """
 
     name: str = "drf"
 
@@ -215,7 +216,7 @@ class DominantResourceFairness:
         while users:
             share, user = heappop(users)
             job = waiting[user].popleft()
-            ranking.append(RankedJob(job.id, f"{user} has {share:.0%} of what is scarcest"))
+            ranking.append(RankedJob(job.id, f"{user} has a dominant share of {share:.0%}"))
             has[user] += _requested(job)
             if waiting[user]:
                 heappush(users, (_dominant_share(has[user], whole), user))
@@ -239,8 +240,11 @@ def _dominant_share(has: Resources, whole: Resources) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TetrisAlignment:
-    """By the product of what a job asks and what is free, the largest first: both as parts of a whole node, and of all
-    nodes the one that suits the job best. Running jobs come before. Nobody is displaced."""
+    """By alignment, largest first (Grandl et al., Tetris, SIGCOMM 2014), without preemption; running jobs come first.
+
+    The alignment of a job is the dot product of its demand and a node's free resources, both as parts of the whole
+    node, on the node where it is largest.
+    """
 
     name: str = "tetris"
 
@@ -264,6 +268,6 @@ class TetrisAlignment:
 
 
 def _demand_per_node(job: Job) -> tuple[float, float, float]:
-    """On one node."""
+    """Return GPUs, CPUs and MiB on each node."""
     nodes = max(job.original_request.nodes, 1)
     return job.original_request.gpus / nodes, job.original_request.cpus / nodes, float(job.original_request.memory)

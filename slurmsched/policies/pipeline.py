@@ -1,4 +1,8 @@
-"""The one loop that runs a policy's stages: order, size, place, admit, finish (Synergy, sections 3.2 and 4.2)."""
+"""The loop that runs a policy's stages: order, size, place, admit, finish.
+
+Source: Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Clusters" (Synergy, OSDI 2022), sections
+3.2 and 4.2.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import AdmissionStep, Order, Situation
+from slurmsched.policies.stages import AdmissionStep, FinishStep, Order, Situation
 
 ADMISSION_STEPS: Final[tuple[Callable[[Session], AdmissionStep], ...]] = (
     AllocateFree,
@@ -24,32 +28,31 @@ ADMISSION_STEPS: Final[tuple[Callable[[Session], AdmissionStep], ...]] = (
     ShrinkRunning,
     Preempt,
 )
-"""Ways to find a newcomer a place, least disruptive first."""
+"""Ways to admit a newcomer, least disruptive first."""
 
-FINISH_STEPS: Final[tuple[Callable[[Session], None], ...]] = (distribute_spare, resize_running)
-"""What is spare goes to those it makes faster."""
+FINISH_STEPS: Final[tuple[FinishStep, ...]] = (distribute_spare, resize_running)
+"""Spare resources go to the jobs that they make faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One round as in Synergy (sections 3.2 and 4.2), with leases that last.
+    """A policy made of stages: one round as in Synergy (sections 3.2 and 4.2), except that allocations last.
 
-    Jobs are gone through in order. One that runs keeps what it has. A newcomer climbs the ladder until a rung settles
-    it; it is passed over only where its GPUs cannot be had, and then those behind it are still tried. A job that was
-    displaced is a newcomer when its turn comes, so that what one round decides the next one does not undo. In the end
-    the steps of `finishing` go over what was placed: who gets what is spare, and which nodes change names.
+    Jobs are considered in order. A running job keeps what it has. For a newcomer the `ADMISSION_STEPS` are tried until
+    one admits it; if none does, it waits and the jobs behind it are still tried. A job that was evicted is a newcomer
+    when its turn comes, so that the next round does not undo this one. In the end the `finish_steps` run.
     """
 
     name: str
     order: Order
     sizing: Sizing
     node_score: NodeScore
-    finish_steps: tuple[Callable[[Session], None], ...] = FINISH_STEPS
-    """Done once everybody had a turn."""
+    finish_steps: tuple[FinishStep, ...] = FINISH_STEPS
+    """Run once every job had its turn."""
     mixed_types: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
-    """Jobs that may lie on several GPU types at once, and on which."""
+    """Jobs that may use several GPU types at once, and which types."""
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
-    """Jobs of which no two may be on one node where the name is the same: copies, and of which job."""
+    """Copies, each with the forked job it is a copy of: no two copies of one job share a node."""
 
     def decide(self, situation: Situation) -> Decision:
         session = Session(
@@ -60,13 +63,13 @@ class Pipeline:
             mixed_types=self.mixed_types,
             anti_affinity=self.anti_affinity,
         )
-        admission = [rung(session) for rung in ADMISSION_STEPS]
+        admission = [step(session) for step in ADMISSION_STEPS]
         for ranked in session.ranking:
             job = session.jobs[ranked.job]
             if session.needs_placement(job):
-                any(rung.try_admit(job) for rung in admission)
-        for step in self.finish_steps:
-            step(session)
+                any(step.try_admit(job) for step in admission)
+        for finish in self.finish_steps:
+            finish(session)
         session.cancel_noop_evictions()
         targets, waiting = explain(session, self.order.name)
         return Decision(self.name, session.ranking, targets, waiting, session.victims, dict(situation.state))

@@ -1,20 +1,15 @@
-"""The policies by name, each a row of stages."""
+"""The policies by name, each a row: its stages, and what may be set with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from math import inf
 from typing import Final
 
-from slurmsched.policies.backfill import EasyBackfill
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.fgd import FragmentationDescent
-from slurmsched.policies.gandiva_fair import GandivaFair
-from slurmsched.policies.gavel.policy import Gavel
-from slurmsched.policies.hadar.policy import HadarPolicy
-from slurmsched.policies.hadare.policy import HadarE
 from slurmsched.policies.orders import (
     DominantResourceFairness,
     FinishTimeFairness,
@@ -27,76 +22,214 @@ from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Tune
 from slurmsched.policies.stages import Order, Policy
-from slurmsched.policies.tesserae.migration import rename_nodes
-from slurmsched.policies.tesserae.share_gpu import TesseraePacked
+
+ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
+    "fifo": lambda _: FirstInFirstOut(),
+    "srtf": lambda _: ShortestRemainingTime(),
+    "las": lambda queues: LeastAttainedService(tuple(queues)),
+    "ftf": lambda _: FinishTimeFairness(),
+}
+"""Every order by name, given the bounds of the queues of las."""
+
+DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 TIRESIAS: Final = LeastAttainedService((3600.0,), promotion_factor=inf, name="tiresias")
-"""Two queues, as Hadar compares with it (section V of its paper): nobody is promoted."""
+"""Two queues, as Hadar compares with it (section V of its paper): no job is promoted."""
 
 YARN: Final = FirstInFirstOut(name="yarn-cs")
-"""YARN's capacity scheduler with one queue: nobody is displaced."""
+"""YARN's capacity scheduler with one queue: no job is preempted."""
+
+ORDER: Final = "policy.order"
+LAS_QUEUES: Final = "policy.las_queues"
+DEFRAGMENT: Final = "policy.defragment"
+TICKETS: Final = "tickets."
+"""The settings of this section."""
 
 
-def _tesserae(name: str, order: Order) -> Pipeline:
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the settings choose for a policy: an order, and whether it defragments."""
+
+    order: Order
+    defragment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One policy: a sentence for people, how it is made, and what may be set with it.
+
+    `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it also schedules
+    jobs with parts of GPUs (`gres/shard`) and jobs without GPUs.
+    """
+
+    summary: str
+    make: Callable[[Choices], Policy]
+    settings: tuple[str, ...] = (ORDER,)
+    shards: bool = False
+
+    @property
+    def takes_order(self) -> bool:
+        """Whether the settings choose its order; else it has one of its own."""
+        return ORDER in self.settings
+
+    def reads(self, setting: str) -> bool:
+        """Whether this setting, one that only some policies read, means anything to it."""
+        return setting.startswith(self.settings) if self.settings else False
+
+
+# Modules of one policy alone are imported when it is chosen: a round under another one starts faster without them.
+
+
+def _tesserae(order: Order, name: str = "tesserae") -> Policy:
+    from slurmsched.policies.tesserae.migration import rename_nodes  # noqa: PLC0415
+
     return Pipeline(name, order, Proportional(), CONSOLIDATED, (*FINISH_STEPS, rename_nodes))
 
 
-# fmt: off
-POLICIES: Final[Mapping[str, Callable[[Order], Policy]]] = {
-    # name                                                     who comes first  CPUs and memory nodes
-    "synergy":        lambda order: Pipeline("synergy",        order,           Tune(),         CONSOLIDATED),
-    "synergy-greedy": lambda order: Pipeline("synergy-greedy", order,           Greedy(),       CONSOLIDATED),
-    "proportional":   lambda order: Pipeline("proportional",   order,           Proportional(), CONSOLIDATED),
-    "drf":            lambda _:     Pipeline("drf",            DominantResourceFairness(), Greedy(), CONSOLIDATED),
-    "tetris":         lambda _:     Pipeline("tetris",         TetrisAlignment(), Greedy(),        CONSOLIDATED),
-    "tesserae":       lambda order: _tesserae("tesserae",      order),                      # proportional  fewest moves
-    "tesserae-ftf":   lambda _:     _tesserae("tesserae-ftf",  FinishTimeFairness()),
-    "tesserae-packed": TesseraePacked,                                        # as requested   pairs on halves of GPUs
-    "fgd":            FragmentationDescent,                                   # as requested   fewest fragments
-    "tiresias":       lambda _:     Pipeline("tiresias",       TIRESIAS,        Proportional(), CONSOLIDATED),
-    "yarn-cs":        lambda _:     Pipeline("yarn-cs",        YARN,            AsRequested(),  FIRST_FIT),
-    "gavel":          lambda _:     Gavel(),                   # its picks      proportional    consolidated
-    "hadar":          lambda _:     HadarPolicy(),             # payoff         proportional    consolidated
-    "hadare":         lambda _:     HadarE(),                  # payoff         proportional    copies on every node
-    "gandiva-fair":   lambda _:     GandivaFair(),             # split stride    proportional    balanced by tickets
-    "slurm":          lambda _:     EasyBackfill(),            # its priority   as requested    first fit
+def _tesserae_packed(chosen: Choices) -> Policy:
+    from slurmsched.policies.tesserae.share_gpu import TesseraePacked  # noqa: PLC0415
+
+    return TesseraePacked(chosen.order)
+
+
+def _fgd(chosen: Choices) -> Policy:
+    from slurmsched.policies.fgd.policy import FragmentationDescent  # noqa: PLC0415
+
+    return FragmentationDescent(chosen.order, defragments=chosen.defragment)
+
+
+def _gavel(_: Choices) -> Policy:
+    from slurmsched.policies.gavel.policy import Gavel  # noqa: PLC0415
+
+    return Gavel()
+
+
+def _hadar(_: Choices) -> Policy:
+    from slurmsched.policies.hadar.policy import HadarPolicy  # noqa: PLC0415
+
+    return HadarPolicy()
+
+
+def _hadare(_: Choices) -> Policy:
+    from slurmsched.policies.hadare.policy import HadarE  # noqa: PLC0415
+
+    return HadarE()
+
+
+def _gandiva_fair(_: Choices) -> Policy:
+    from slurmsched.policies.gandiva_fair.policy import GandivaFair  # noqa: PLC0415
+
+    return GandivaFair()
+
+
+def _slurm(_: Choices) -> Policy:
+    from slurmsched.policies.backfill import EasyBackfill  # noqa: PLC0415
+
+    return EasyBackfill()
+
+
+POLICIES: Final[Mapping[str, PolicyRow]] = {
+    "synergy": PolicyRow(
+        "CPUs and memory by each model's sensitivity (Synergy)",
+        lambda chosen: Pipeline("synergy", chosen.order, Tune(), CONSOLIDATED),
+    ),
+    "synergy-greedy": PolicyRow(
+        "the CPUs and memory that make a job fastest, or it waits (Synergy's greedy baseline)",
+        lambda chosen: Pipeline("synergy-greedy", chosen.order, Greedy(), CONSOLIDATED),
+    ),
+    "proportional": PolicyRow(
+        "CPUs and memory in proportion to GPUs",
+        lambda chosen: Pipeline("proportional", chosen.order, Proportional(), CONSOLIDATED),
+    ),
+    "drf": PolicyRow(
+        "least dominant share first (DRF), to compare with",
+        lambda _: Pipeline("drf", DominantResourceFairness(), Greedy(), CONSOLIDATED),
+        settings=(),
+    ),
+    "tetris": PolicyRow(
+        "best alignment with what is free first (Tetris), to compare with",
+        lambda _: Pipeline("tetris", TetrisAlignment(), Greedy(), CONSOLIDATED),
+        settings=(),
+    ),
+    "tesserae": PolicyRow(
+        "proportional shares, nodes renamed so that the fewest jobs move (Tesserae)",
+        lambda chosen: _tesserae(chosen.order),
+    ),
+    "tesserae-ftf": PolicyRow(
+        "the same by finish-time fairness", lambda _: _tesserae(FinishTimeFairness(), "tesserae-ftf"), settings=()
+    ),
+    "tesserae-packed": PolicyRow("two jobs on halves of one GPU by matching (Tesserae)", _tesserae_packed, shards=True),
+    "fgd": PolicyRow(
+        "each job where the fewest idle GPUs become unusable (FGD)", _fgd, (ORDER, DEFRAGMENT), shards=True
+    ),
+    "tiresias": PolicyRow(
+        "attained service in two queues (Tiresias), to compare with",
+        lambda _: Pipeline("tiresias", TIRESIAS, Proportional(), CONSOLIDATED),
+        settings=(),
+    ),
+    "yarn-cs": PolicyRow(
+        "first come, first served, as requested (YARN's capacity scheduler), to compare with",
+        lambda _: Pipeline("yarn-cs", YARN, AsRequested(), FIRST_FIT),
+        settings=(),
+    ),
+    "gavel": PolicyRow("least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=()),
+    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=()),
+    "hadare": PolicyRow("the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=()),
+    "gandiva-fair": PolicyRow(
+        "shares by tickets, split stride, trades between GPU types (Gandiva_fair)", _gandiva_fair, settings=(TICKETS,)
+    ),
+    "slurm": PolicyRow("Slurm's priority, as requested, EASY backfill; to compare with", _slurm, settings=()),
 }
 """Every policy by name."""
-
-SHARD_POLICIES: Final = frozenset({"fgd", "tesserae-packed"})
-"""Those that also place jobs with parts of GPUs (`gres/shard`), and jobs without any."""
-
-FIXED_ORDER_POLICIES: Final = frozenset({
-    "drf", "tetris", "tesserae-ftf", "tiresias", "yarn-cs", "gavel", "hadar", "hadare", "gandiva-fair", "slurm",
-})
-"""Those that no other order can be chosen for."""
-
-ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
-    "fifo": lambda _:      FirstInFirstOut(),
-    "srtf": lambda _:      ShortestRemainingTime(),
-    "las":  lambda queues: LeastAttainedService(tuple(queues)),
-    "ftf":  lambda _:      FinishTimeFairness(),
-}
-"""Every order by name, given the bounds of the queues of las."""
-# fmt: on
-
-DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 
 def policy(
     name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_LAS_QUEUES, *, defragment: bool = False
 ) -> Policy:
-    """The system of this name, with jobs in this order; `slurm` keeps Slurm's own order. With `defragment` one that
-    places parts of GPUs moves running jobs where that lets a waiting one start.
+    """The policy of this name, with jobs in this order where it takes one. With `defragment` a policy that can moves
+    running jobs where that lets a waiting one start.
 
     `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or bounds that
     do not ascend.
     """
     if name not in POLICIES:
-        raise PolicyError(f"there is no system {name!r}: known are {', '.join(POLICIES)}")
+        raise PolicyError(_unknown(name))
     if order not in ORDERS:
         raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
-    chosen = POLICIES[name](ORDERS[order](las_queues))
-    return replace(chosen, defragments=defragment) if isinstance(chosen, FragmentationDescent) else chosen
+    return POLICIES[name].make(Choices(ORDERS[order](las_queues), defragment))
+
+
+def takes_order(name: str) -> bool:
+    """Whether the settings choose the order of this policy; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].takes_order
+
+
+def schedules_shards(name: str) -> bool:
+    """Whether this policy also schedules parts of GPUs and jobs without GPUs; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].shards
+
+
+def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
+    """What is wrong with the settings of a policy, in one sentence that says what to do; empty where nothing is.
+
+    `changed` are the names of the settings that differ from their defaults (`policy.order`). One that the policy does
+    not read is a problem: its owner expects it to do something.
+    """
+    if name not in POLICIES:
+        return f"policy.system: {_unknown(name)}"
+    row = POLICIES[name]
+    for setting in sorted(changed):
+        if setting.startswith((ORDER, DEFRAGMENT, TICKETS)) and not row.reads(setting):
+            others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
+            return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
+    if LAS_QUEUES in changed and not (row.takes_order and order == "las"):
+        return f"{LAS_QUEUES} means nothing without order las: remove it, or set policy.order to las"
+    return ""
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, POLICIES, n=1)
+    meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(POLICIES)}"
+    return f"there is no policy {name!r}: {meant}"

@@ -1,4 +1,4 @@
-"""Why each job runs as it does, waits, or could never fit into the cluster."""
+"""The reasons of a decision: why each job runs as it does, waits, or could never fit into the cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurmsched.policies.sizes import Sizing, memory_on_node
 
 
 class EmptyCluster:
-    """All nodes of each partition, whatever their state, with nothing on them."""
+    """The cluster with nothing on it, all nodes in any state: tells what a job requests beyond it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class EmptyCluster:
         self._answers: dict[ResourceDemand, str] = {}
 
     def unmet_demand(self, job: Job) -> str:
-        """What the job asks for beyond what there is, for people; empty where it would fit."""
+        """Return what the job requests beyond the empty cluster, for people; empty where it fits."""
         job = replace(job, reservation="") if job.reservation else job
         demand = self._demands.of(job)
         if demand not in self._answers:
@@ -56,9 +56,9 @@ class EmptyCluster:
         except PolicyError as error:
             return str(error)
         if not demand.single_node:
-            wanted = f"nodes with {request.gpu_type or 'any'} GPUs"
-            beside = " as its constraint and node lists want them" if _has_node_constraints(job) else ""
-            return f"{wanted} in partition {partition}{beside}; there are none"
+            wanted = f"nodes with {request.gpu_type} GPUs" if request.gpu_type else "nodes with GPUs"
+            matching = " that match its constraint and node lists" if _has_node_constraints(job) else ""
+            return f"{wanted} in partition {partition}{matching}; there are none"
         pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in demand.single_node]))
         gpus = np.sort(self._free.gpus[pools])[::-1]
         return _too_many_gpus(demand.gang, gpus) or self._too_many_cpus_or_memory(demand, pools)
@@ -70,27 +70,26 @@ class EmptyCluster:
         cpus = min(minimum[int(of_pools.kind_of[pool])].cpus for pool in pools) * parts
         memory = min(memory_on_node(demand.gang, minimum[int(of_pools.kind_of[pool])], parts) for pool in pools)
         if cpus > (largest := int(of_pools.cpus[nodes].max())):
-            return f"{cpus} CPUs on a node; the largest has {largest}"
+            return f"{pluralise(cpus, 'CPU')} on one node; the largest has {largest}"
         if memory > (largest := int(of_pools.memory[nodes].max())):
-            return f"{memory} MiB of memory on a node; the largest has {largest}"
-        return "this many GPUs, CPUs and this much memory together on its nodes"
+            return f"{memory} MiB of memory on one node; the largest has {largest}"
+        return "this combination of GPUs, CPUs and memory on its nodes"
 
 
 def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
-    """What is too much by GPUs alone, given those of each pool, the largest first."""
+    """Return what is too much by GPUs alone, empty if nothing is. `gpus` is by pool, the largest first."""
     asked, largest = gang.request.gpus, int(gpus[: gang.max_nodes].sum())
     parts = gang.parts_per_node or -(-gang.parts // gang.max_nodes)
     enough = int((gpus >= parts * gang.gpus_per_part).sum())
     if gang.max_nodes == 1 and largest < asked:
         return f"{pluralise(asked, 'GPU')} on one node; the largest has {largest}"
     if gang.parts < gang.min_nodes:
-        return f"a GPU on each of {gang.min_nodes} nodes, and {pluralise(asked, 'GPU')} in all"
+        return f"a GPU on each of {gang.min_nodes} nodes, but only {pluralise(asked, 'GPU')} in all"
     if largest < asked:
-        return f"{asked} GPUs on {pluralise(gang.max_nodes, 'node')}; the largest have {largest}"
+        return f"{asked} GPUs on {pluralise(gang.max_nodes, 'node')}; the largest have {largest} together"
     if enough < gang.min_nodes:
-        return (
-            f"{gang.min_nodes} nodes with {pluralise(parts * gang.gpus_per_part, 'GPU')} each; {enough} have that many"
-        )
+        nodes, each = pluralise(gang.min_nodes, "node"), pluralise(parts * gang.gpus_per_part, "GPU")
+        return f"{nodes} with {each} each; {enough} {'has' if enough == 1 else 'have'} that many"
     return ""
 
 
@@ -99,19 +98,19 @@ def _has_node_constraints(job: Job) -> bool:
 
 
 def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dict[JobId, Reason]]:
-    """The targets and the waiting jobs of a finished draft, each with its reasons."""
+    """Return the targets and the waiting jobs of a finished session, each with its reasons."""
     targets, waits, passed_over = dict[JobId, Target](), list[Job](), False
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
         if job.id in session.running:
             targets[job.id] = _target(session, job, job.allocations, (Reason(ReasonCode.KEEPS_LEASE),))
         elif job.id in session.placements:
-            shares = session.placements[job.id].node_allocations(session.pools)
+            allocations = session.placements[job.id].node_allocations(session.pools)
             first = (
                 Reason(ReasonCode.FILLS_IN) if passed_over else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
             )
-            reasons = (session.reasons.get(job.id, first), _size_reason(session, job, shares))
-            targets[job.id] = _target(session, job, shares, reasons)
+            reasons = (session.reasons.get(job.id, first), _size_reason(session, job, allocations))
+            targets[job.id] = _target(session, job, allocations, reasons)
         else:
             waits.append(job)
             passed_over = True
@@ -123,25 +122,24 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
     }
 
 
-def _target(session: Session, job: Job, shares: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
+def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
     situation = session.situation
-    return Target(
-        job.id, shares, reasons, situation.knowledge.relative_speed(job, shares, situation.snapshot.nodes_by_name)
-    )
+    speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
+    return Target(job.id, allocations, reasons, speed)
 
 
-def _size_reason(session: Session, job: Job, shares: tuple[NodeAllocation, ...]) -> Reason:
-    """How its CPUs compare with its GPU share."""
+def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> Reason:
+    """Return how the job's CPUs compare with its GPU-proportional share."""
     nodes, profile = session.situation.snapshot.nodes_by_name, session.situation.knowledge.profile(job)
-    has = sum((share.resources for share in shares), Resources()).cpus
-    share = sum((nodes[share.node].proportional_share(share.resources.gpus) for share in shares), Resources()).cpus
-    gain = session.situation.knowledge.relative_speed(job, shares, nodes) - 1
+    has = sum((on_node.resources for on_node in allocations), Resources()).cpus
+    shares = (nodes[on_node.node].proportional_share(on_node.resources.gpus) for on_node in allocations)
+    share = sum(shares, Resources()).cpus
+    gain = session.situation.knowledge.relative_speed(job, allocations, nodes) - 1
     if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
         return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
-    asked = (
-        has != share and 0 <= has - job.original_request.cpus < job.original_request.gpus
-    )  # rounded up for each part of a gang
+    # a request is rounded up for each part of a gang
+    asked = has != share and 0 <= has - job.original_request.cpus < job.original_request.gpus
     return Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has})
 
 

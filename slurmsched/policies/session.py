@@ -1,4 +1,4 @@
-"""One round's transaction: allocations, evictions and reasons so far."""
+"""The session of one round: the allocations, evictions and reasons it has decided so far."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from slurmsched.policies.stages import Order, Situation
 
 
 class FailedRequestCache:
-    """Questions that had no answer. Room only shrinks until a running job leaves, so none has one before that."""
+    """Requests that could not be placed since the last eviction.
+
+    Free resources only shrink until a running job is evicted, so these requests need no second attempt before that.
+    """
 
     def __init__(self) -> None:
         self._requests: set[Hashable] = set()
         self._epoch = 0
 
     def contains(self, request: Hashable, epoch: int) -> bool:
-        """Whether it was asked since the last job left; `as_of` counts those."""
+        """Whether the request failed in this epoch. A new `epoch` (`Session.eviction_epoch`) empties the cache."""
         if epoch != self._epoch:
             self._requests.clear()
             self._epoch = epoch
@@ -34,12 +37,12 @@ class FailedRequestCache:
 
 
 class Session:
-    """Who has which place so far.
+    """The state of one round: allocations, evictions and reasons so far.
 
-    Two ledgers tell what is free: in `wide` every job placed this round has what it was placed with, in `tight` the
-    least it accepts. What lies between is given back freely, for these jobs have not started: so no step shrinks a
-    peer, and what is spare in the end is handed out once (`growing`). No two jobs of those that are `apart` for the
-    same reason, by name, are put on one node.
+    Free resources are counted twice. In `free_as_planned` every job placed this round has the resources it was placed
+    with, in `free_at_minimum` the least it accepts. Later jobs may take the difference, since these jobs have not
+    started; what is left of it in the end `distribute_spare` hands out. No two jobs with the same value in
+    `anti_affinity` are placed on one node.
     """
 
     def __init__(
@@ -55,7 +58,7 @@ class Session:
         self.situation = situation
         self.ranking = ranking = order.rank(situation)
         self.may_preempt = order.preemption_rule(situation)
-        self.rank_of = {ranked.job: at for at, ranked in enumerate(ranking)}
+        self.rank_of = {ranked.job: rank for rank, ranked in enumerate(ranking)}
         self.rank_reason = {ranked.job: ranked.key for ranked in ranking}
         self.jobs = {job.id: job for job in situation.jobs}
         self.sizing = sizing
@@ -66,9 +69,9 @@ class Session:
         self.mixed_types = mixed_types or {}
         self._anti_affinity = anti_affinity or {}
         self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
-            whose: {} for whose in self._anti_affinity.values()
+            group: {} for group in self._anti_affinity.values()
         }
-        """By those names the nodes of each job that has or had a place in this round, by position."""
+        """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
         self.demands = DemandCache(
             self.pools,
             eligibility,
@@ -85,47 +88,47 @@ class Session:
         for job_id, allocation in self.running.items():
             self._record_group_nodes(job_id, allocation)
         self.shrunk: dict[JobId, Allocation] = {}
-        """What running jobs will have that start again on less."""
+        """What running jobs will have that are restarted with less."""
         self.placements: dict[JobId, Placement] = {}
         self.victims: dict[JobId, JobId] = {}
         self.reasons: dict[JobId, Reason] = {}
-        """Why a job waits, or why a running one starts anew, where more is known than its place in the order."""
+        """Why a job waits or is restarted, where more is known than its rank."""
         self.moves_left = situation.max_moves
         self.eviction_epoch = 0
-        """How often something that ran was given back."""
+        """Number of times that a running job's resources were released."""
         self._node_score = node_score
 
     def find_placement(self, demand: ResourceDemand, level: DemandLevel, free: FreeResources) -> Placement | None:
-        """A place in this ledger, nothing claimed."""
+        """Return a placement on these free resources, or None. Allocates nothing."""
         return find_placement(demand, level, free, self._node_score)
 
     def needs_placement(self, job: Job) -> bool:
-        """Whether it neither runs on, nor was given a place already, nor is still ending."""
+        """Whether the job has no allocation and is not completing; completing is recorded as its reason to wait."""
         if job.state is JobState.COMPLETING:
-            detail = {"jobs": "its own last run", "nodes": ", ".join(job.nodes)}
+            detail = {"jobs": "its previous run", "nodes": ", ".join(job.nodes)}
             self.reasons[job.id] = Reason(ReasonCode.FREED_SOON, detail)
             return False
         return job.id not in self.running and job.id not in self.placements
 
     def allocation_of(self, job: JobId) -> Allocation:
-        """What a running job has, or will have once restarted."""
+        """Return what a running job has, or will have once it is restarted with less."""
         return self.running.get(job) or self.shrunk[job]
 
     def set_waiting_reason(self, job: Job, why: Reason) -> None:
-        """Why a newcomer waits; that it was displaced says more."""
+        """Record why a newcomer waits, unless it was evicted this round: that reason says more."""
         if job.id not in self.victims:
             self.reasons[job.id] = why
 
     def is_preemptible(self, job: JobId) -> bool:
-        """Whether a job with a lease may be displaced or restarted."""
+        """Whether a job with an allocation may be evicted or restarted."""
         return job not in self.situation.non_preemptible and self.jobs[job].state is JobState.RUNNING
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
-        """The same place with the least the job accepts there."""
+        """Return the same placement with the least that the job accepts there."""
         return replace(placement, per_task=demand.ranges[placement.kind].minimum)
 
     def allocate(self, job: Job, placement: Placement) -> None:
-        """Give a job this place: for good on its least terms, meanwhile on those it was found with."""
+        """Allocate this placement: in `free_as_planned` as it is, otherwise with the least the job accepts there."""
         least = self.at_minimum(self.demands.of(job), placement)
         self.placements[job.id] = least
         self._record_group_nodes(job.id, least.allocation(self.pools))
@@ -135,26 +138,29 @@ class Session:
             self.reasons.pop(job.id, None)
 
     def reserve(self, placement: Placement) -> None:
-        """Keep a place free, even of what is not free yet."""
+        """Reserve a placement; its resources need not be free yet."""
         allocation = placement.allocation(self.pools)
         self.free_at_minimum.allocate(allocation)
         self.free_as_planned.allocate(allocation)
 
     def evict(self, victim: JobId, newcomer: Job) -> None:
-        """Take from the victim all it has, or was to have again; it is a newcomer when its turn comes."""
+        """Evict a running job for a newcomer. The victim is a newcomer itself when its turn comes."""
         self._release(victim, newcomer)
         against = f"{self.rank_reason[newcomer.id]} against {self.rank_reason[victim]}"
         self.reasons[victim] = Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
 
     def shrink(self, victim: JobId, smaller: Placement, newcomer: Job, why: Reason) -> None:
-        """Have a running job start again at once on less."""
+        """Restart a running job with less, for a newcomer."""
         self._release(victim, newcomer)
         self.allocate(self.jobs[victim], smaller)
         self.shrunk[victim] = smaller.allocation(self.pools)
         self.reasons[victim] = why
 
-    def resize(self, job: Job, placement: Placement, why: Reason) -> None:
-        """Have a running job start again at once on more, which must be free, on the GPUs it has."""
+    def restart_with(self, job: Job, placement: Placement, why: Reason) -> None:
+        """Restart a running job with this placement, on the same GPUs or on others.
+
+        What the placement takes beyond the job's current allocation must be free.
+        """
         self._release(job.id, job)
         self.placements[job.id] = placement
         self._record_group_nodes(job.id, placement.allocation(self.pools))
@@ -163,7 +169,7 @@ class Session:
         self.reasons[job.id] = why
 
     def cancel_noop_evictions(self) -> None:
-        """Let victims that ended up with just what they had keep it: there is nothing to restart for."""
+        """Cancel evictions of jobs that were placed again with exactly what they had: they keep running."""
         for victim in [job for job in self.victims if job in self.placements]:
             had = self.pools.allocation(
                 self.jobs[victim].allocations, exclusive=self.jobs[victim].original_request.exclusive
@@ -173,17 +179,17 @@ class Session:
                 del self.placements[victim], self.victims[victim], self.reasons[victim]
 
     def _record_group_nodes(self, job: JobId, allocation: Allocation) -> None:
-        """Keep those away that it is to be apart from: also from where it is displaced, for it may have to stay."""
+        """Record the nodes of a job with anti-affinity. They stay when it is evicted: that may be cancelled."""
         if job in self._anti_affinity:
             nodes = tuple(int(self.pools.node_of[pool]) for pool in allocation.pools)
             nodes_of = self._nodes_of_group[self._anti_affinity[job]]
             nodes_of[job] = (*nodes_of.get(job, ()), *nodes)
 
     def _nodes_of_peers(self, job: Job) -> frozenset[str]:
-        """The nodes of those that it is to be apart from."""
+        """Return the names of the nodes that the job's anti-affinity excludes."""
         nodes_of = self._nodes_of_group.get(self._anti_affinity.get(job.id, ""), {})
         return frozenset(
-            self.pools.nodes[at].name for other, nodes in nodes_of.items() if other != job.id for at in nodes
+            self.pools.nodes[node].name for other, nodes in nodes_of.items() if other != job.id for node in nodes
         )
 
     def _release(self, victim: JobId, newcomer: Job) -> None:
@@ -191,7 +197,7 @@ class Session:
         held = self.allocation_of(victim)
         self.free_at_minimum.release(held)
         self.free_as_planned.release(held)
-        for books in (self.running, self.shrunk, self.placements):
-            books.pop(victim, None)
+        for jobs in (self.running, self.shrunk, self.placements):
+            jobs.pop(victim, None)
         self.victims[victim] = newcomer.id
         self.eviction_epoch += 1

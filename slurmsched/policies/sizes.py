@@ -1,4 +1,7 @@
-"""How many CPUs and how much memory go with the GPUs (Synergy, sections 2, 4.1.3 and 4.2)."""
+"""Sizing: how many CPUs and how much memory a job gets with its GPUs.
+
+Source: Mohan et al. (Synergy, OSDI 2022), sections 2, 4.1.3 and 4.2.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from slurmsched.policies.cluster.pools import PoolKind
 
 @dataclass(frozen=True, slots=True)
 class PerTaskResources:
-    """CPUs and MiB for each part of a gang. CPUs are a multiple of the part's tasks."""
+    """CPUs and MiB for each part of a gang. CPUs are a multiple of the tasks of a part."""
 
     cpus: int
     memory: int
@@ -21,34 +24,34 @@ class PerTaskResources:
 
 @dataclass(frozen=True, slots=True)
 class DemandRange:
-    """What a gang wants on nodes of one kind, and the least it accepts there."""
+    """What each part of a gang should have on nodes of one kind, and the least it accepts there."""
 
     best: PerTaskResources
     minimum: PerTaskResources
 
 
 SizeUpgrade = tuple[PerTaskResources, float]
-"""A larger portion, and how much faster than now it is, as a multiple of the speed at the proportional share."""
+"""More resources per part, and the speed they add, as a multiple of the speed at the proportional share."""
 
 
 class Sizing(Protocol):
-    """How CPUs and memory follow GPUs."""
+    """Sizes a gang's CPUs and memory."""
 
     @property
     def name(self) -> str:
-        """As people choose it: `tune`."""
+        """A short name: `tune`."""
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
-        """What the gang wants and the least it takes on nodes of this kind."""
+        """Return what the gang should have, and the least it accepts, on nodes of this kind."""
 
     def upgrades(
         self, gang: Gang, kind: PoolKind, current: PerTaskResources, limit: PerTaskResources
     ) -> Iterator[SizeUpgrade]:
-        """Portions above `have` and up to `most` that would make the gang faster; none where more is of no use."""
+        """Yield sizes above `current` and up to `limit` that make the gang faster; none where more has no effect."""
 
 
 def proportional_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """The GPU-proportional share of each part, whole CPUs for each task, rounded down but never below one a task."""
+    """Return the GPU-proportional share of each part: whole CPUs per task, rounded down, at least 1 per task."""
     cpus = kind.cpus * gang.gpus_per_part // kind.gpus
     return PerTaskResources(
         max(cpus // gang.tasks_per_part, 1) * gang.tasks_per_part, kind.memory * gang.gpus_per_part // kind.gpus
@@ -56,7 +59,10 @@ def proportional_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
 
 
 def requested_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """What the owner asked for; where nothing was said of memory, or it may shrink, no more than the share of it."""
+    """Return what the job requested, with memory no larger than the proportional share, which is also the default.
+
+    The memory of a job that does not let it be tuned is in `Gang.memory_per_node`, so it is 0 here.
+    """
     cpus = -(-gang.request.cpus // gang.parts)
     share, asked = proportional_size(gang, kind).memory, -(-gang.request.memory * gang.min_nodes // gang.parts)
     memory = min(asked, share) if asked else share
@@ -66,13 +72,13 @@ def requested_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
 
 
 def memory_on_node(gang: Gang, per_task: PerTaskResources, parts: int) -> int:
-    """MiB a node gives when it holds at most so many parts: Slurm knows one amount for all nodes of a job."""
+    """Return the MiB on each node, where none has more than `parts`: Slurm has one amount for all nodes."""
     return max(gang.memory_per_node, per_task.memory * parts)
 
 
 @dataclass(frozen=True, slots=True)
 class AsRequested:
-    """CPUs and memory as submitted, nothing else."""
+    """CPUs and memory as requested."""
 
     name: str = "as requested"
 
@@ -92,7 +98,7 @@ class AsRequested:
 
 @dataclass(frozen=True, slots=True)
 class Proportional:
-    """CPUs and memory by the number of GPUs; memory never below what the owner asked."""
+    """CPUs and memory in proportion to GPUs; memory is never below the request, unless the job lets it be tuned."""
 
     name: str = "proportional"
 
@@ -111,15 +117,13 @@ class Proportional:
 
 
 _MIN_GAIN: Final = 1e-6
-"""Gains below this are rounding."""
+"""Gains below this, as a part of the speed, are rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tune:
-    """A job with a profile wants its best-case demand and takes what is as fast as its GPU-proportional share.
-
-    A job without one gets what its owner asked for: nothing is known, so nothing is taken and nothing added.
-    """
+    """Synergy-Tune's sizes (section 4.2): a job with a profile should have its best-case demand, and accepts what is
+    as fast as its GPU-proportional share. A job without a profile gets what it requested."""
 
     name: str = "tune"
 
@@ -146,36 +150,18 @@ class Tune:
             matrix.speed_at(*_per_gpu(gang, current)),
             matrix.speed_at(*_per_gpu(gang, proportional_size(gang, kind))),
         )
-        fewest, (cap, memory) = current.cpus / gang.gpus_per_part, _per_gpu(gang, limit)
-        for cpus in (fewest, *(point for point in matrix.cpus if fewest < point < cap), cap):
-            reached = matrix.speed_at(cpus, memory)
-            if reached > now * (1 + _MIN_GAIN):
-                step = _rounded_size(gang, matrix.minimum_for_speed(reached, cpus, memory), limit)
+        fewest, (most, memory) = current.cpus / gang.gpus_per_part, _per_gpu(gang, limit)
+        for cpus in (fewest, *(point for point in matrix.cpus if fewest < point < most), most):
+            speed = matrix.speed_at(cpus, memory)
+            if speed > now * (1 + _MIN_GAIN):
+                step = _rounded_size(gang, matrix.minimum_for_speed(speed, cpus, memory), limit)
                 enough = max(step.memory, current.memory) if matrix.knows_memory else current.memory
-                yield PerTaskResources(max(step.cpus, current.cpus), enough), (reached - now) / share
-
-
-def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """What each part could have if the gang had its nodes to itself."""
-    crowd = max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
-    return PerTaskResources(kind.cpus // crowd // gang.tasks_per_part * gang.tasks_per_part, kind.memory // crowd)
-
-
-def _per_gpu(gang: Gang, per_task: PerTaskResources) -> tuple[float, float]:
-    return per_task.cpus / gang.gpus_per_part, per_task.memory / gang.gpus_per_part
-
-
-def _rounded_size(gang: Gang, per_gpu: tuple[float, float], most: PerTaskResources) -> PerTaskResources:
-    """So many CPUs and so much memory per GPU for a whole part: CPUs rounded up to its tasks, neither above `most`."""
-    cpus, memory = (round(amount * gang.gpus_per_part, 6) for amount in per_gpu)
-    return PerTaskResources(
-        min(ceil(cpus / gang.tasks_per_part) * gang.tasks_per_part, most.cpus), min(ceil(memory), most.memory)
-    )
+                yield PerTaskResources(max(step.cpus, current.cpus), enough), (speed - now) / share
 
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """A job waits until all that makes it fastest is free on its nodes, though its GPUs were free before."""
+    """Synergy-Greedy, a baseline of the paper: a job gets its best-case demand, and waits until all of it is free."""
 
     name: str = "greedy"
 
@@ -191,3 +177,21 @@ class Greedy:
         limit: PerTaskResources,  # noqa: ARG002
     ) -> Iterator[SizeUpgrade]:
         return iter(())
+
+
+def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
+    """Return what each part has if the gang has its nodes to itself."""
+    parts = max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
+    return PerTaskResources(kind.cpus // parts // gang.tasks_per_part * gang.tasks_per_part, kind.memory // parts)
+
+
+def _per_gpu(gang: Gang, per_task: PerTaskResources) -> tuple[float, float]:
+    return per_task.cpus / gang.gpus_per_part, per_task.memory / gang.gpus_per_part
+
+
+def _rounded_size(gang: Gang, per_gpu: tuple[float, float], most: PerTaskResources) -> PerTaskResources:
+    """Return the size of a part from CPUs and MiB per GPU: CPUs rounded up to its tasks, neither above `most`."""
+    cpus, memory = (round(amount * gang.gpus_per_part, 6) for amount in per_gpu)
+    return PerTaskResources(
+        min(ceil(cpus / gang.tasks_per_part) * gang.tasks_per_part, most.cpus), min(ceil(memory), most.memory)
+    )

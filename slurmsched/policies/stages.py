@@ -1,25 +1,27 @@
-"""What a policy is given, and the protocols of its stages. All is pure: no I/O, no clock, no global state."""
+"""The input of a policy, and the protocols of policies and their stages: pure, no I/O, no clock, no global state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, Request, Snapshot
 from slurmsched.settings.definition import TicketSettings
 
+if TYPE_CHECKING:
+    from slurmsched.policies.session import Session
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One round's question.
+    """The input of one round.
 
-    `jobs` are the managed ones that run, or could start now as far as holds, dependencies and begin times go.
-    `fixed` are running ones among them that must not be displaced, and why. All other jobs in the snapshot are facts:
-    what they hold on the nodes is taken. `usable` are the nodes each partition's managed jobs may start on now (up, not
-    reserved).
-    `state` is what this system remembered from the last round.
+    `jobs` are the managed jobs that run, or that holds, dependencies and begin times allow to start. Those in
+    `non_preemptible` run and must not be preempted, for the given reason. The other jobs of the snapshot are not
+    managed: their allocations count as used. `open_nodes` are, by partition, the nodes on which managed jobs may start
+    now (up, not reserved). `state` is the `Decision.state` of the policy's last round.
     """
 
     snapshot: Snapshot
@@ -28,50 +30,59 @@ class Situation:
     non_preemptible: Mapping[JobId, Reason] = field(default_factory=dict)
     open_nodes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     max_moves: int = 8
-    """Most running jobs this round may displace."""
+    """Most running jobs that this round may evict or restart."""
     restart_cost: float = 120.0
-    """Seconds of lost work a restart costs."""
+    """Seconds of work that a restart loses."""
     period: float = 300.0
     """Seconds until the next round."""
     state: Mapping[str, object] = field(default_factory=dict)
     recent_requests: tuple[tuple[Request, int], ...] = ()
-    """What jobs of the last days asked for, and how many each."""
+    """Requests of the jobs of the last days, each with the number of jobs."""
     tickets: TicketSettings = field(default_factory=TicketSettings)
-    """Who is entitled to what, for systems that go by tickets."""
+    """Tickets of users and accounts, for policies that share by tickets."""
 
 
 PreemptionRule = Callable[[Job, Job], bool]
-"""Whether a newcomer, the first, may displace a running job, the second."""
+"""Whether the first job, a newcomer, may preempt the second, which runs."""
 
 
 class Order(Protocol):
-    """Who comes first."""
+    """The order in which jobs get resources."""
 
     @property
     def name(self) -> str:
-        """As people choose it: `las`."""
+        """The name in the settings: `las`."""
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        """Every job of the situation, first comes first; a total order (ties by submission, then id)."""
+        """Return every job of the situation in order: a total order, ties by submission time, then by id."""
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        """Who may displace whom, for this round: the newcomer comes first by enough that they do not swap back next
-        round. Never true of a job that ranks before the newcomer; true of all jobs behind one of which it is true."""
+        """Return which newcomer may preempt which running job in this round.
+
+        The newcomer must lead by enough that the two do not swap back in the next round. The rule is never true of a
+        running job that ranks before the newcomer; where it is true of one, it is true of all that rank behind it.
+        """
 
 
 class Policy(Protocol):
-    """A whole composition of stages: a row of `systems.SYSTEMS`."""
+    """A complete scheduling policy: a row of `policies.POLICIES`."""
 
     @property
     def name(self) -> str: ...
 
     def decide(self, situation: Situation) -> Decision:
-        """Targets for the coming round. Every job of the situation ends in `targets` or `waiting`."""
+        """Return the targets of the coming round. Every job of the situation is in `targets` or in `waiting`."""
 
 
 class AdmissionStep(Protocol):
-    """Made for one draft; what it works out it keeps for the next newcomer."""
+    """A way to admit newcomers. Each instance serves one session and may cache results between jobs."""
 
     def try_admit(self, job: Job) -> bool:
-        """Either settle the newcomer, changing the draft, and say True; or leave the draft as it was, but for a note
-        why it could not, and say False."""
+        """Allocate or reserve resources for the newcomer and return True; otherwise return False and leave the session
+        unchanged, except for the reason why the job waits."""
+
+
+class FinishStep(Protocol):
+    """A step that runs once every job had its turn: distributes spare resources, restarts jobs, renames nodes."""
+
+    def __call__(self, session: Session, /) -> None: ...

@@ -1,1 +1,1 @@
-"""Profiles measured on the cluster itself, by short real jobs."""
+"""Measures profiles on the cluster itself, by short real jobs."""

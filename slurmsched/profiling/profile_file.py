@@ -1,4 +1,4 @@
-"""A measured matrix, put into a file of profiles beside what is there."""
+"""Adds a measured profile to a file of profiles."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from slurmsched.knowledge.profiles import MIB_PER_GIB
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProfile:
-    """What was measured of a model on one GPU type: steps per second of a job with `gpus` GPUs, over CPUs and memory
-    (MiB) per GPU, and `rate`, that at the GPU-proportional share. `at` in unix seconds."""
+    """A profile measured for a model on one GPU type.
+
+    `matrix` has the steps per second of a job with `gpus` GPUs, over CPUs and memory (MiB) per GPU; `rate` is that at
+    the GPU-proportional share. `at` is in unix seconds.
+    """
 
     model: str
     task: str
@@ -28,15 +31,15 @@ class MeasuredProfile:
 
 
 def save_profile(profile: MeasuredProfile, path: Path) -> None:
-    """Write it into the JSON file, which is begun where there is none; other models and GPU types stay as they are.
+    """Writes the profile into the JSON file, which is created if missing; other models and GPU types do not change.
 
     Raises ProfileError.
     """
     if path.suffix != ".json":
-        raise ProfileError(f"{path}: measured profiles are written as JSON: name a file that ends with .json")
+        raise ProfileError(f"{path}: measured profiles are saved as JSON: name a file that ends with .json")
     data: dict[str, Any] = {}
     if path.exists():
-        load_profiles(path)  # so that what is not ours is not written into
+        load_profiles(path)  # so that no other kind of file is overwritten
         data = json.loads(path.read_text(encoding="utf-8"))
     model = data.setdefault("models", {}).setdefault(profile.model, {})
     model |= {"source": profile.source, "measured": round(profile.at)}
@@ -52,7 +55,7 @@ def save_profile(profile: MeasuredProfile, path: Path) -> None:
 
 
 def _gpu_type_table(profile: MeasuredProfile, previous: dict[str, Any]) -> dict[str, Any]:
-    """The GPU type's table: the new matrix, and the rate among those with other numbers of GPUs."""
+    """Returns the table of the GPU type: the new matrix, and the rate added to those with other numbers of GPUs."""
     matrix = profile.matrix
     speed = [[_rounded(number) for number in row] for row in matrix.speed]
     entry: dict[str, Any] = {"cpus": list(matrix.cpus)}
@@ -69,5 +72,5 @@ def _gpu_type_table(profile: MeasuredProfile, previous: dict[str, Any]) -> dict[
 
 
 def _rounded(number: float) -> float:
-    """To six digits, of which a short run knows three."""
+    """Returns the number with six digits; a short run determines about three."""
     return float(f"{number:.6g}")

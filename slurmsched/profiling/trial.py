@@ -1,8 +1,6 @@
-"""What can keep a model from being profiled.
+"""Profiling runs: short real jobs that report their rate, and a matrix from a few of them.
 
-One short run as a real job: submitted, waited for, its rate read from what it reports.
-
-A whole matrix from a few short runs on the cluster (optimistic profiling: Synergy, section 3.1).
+The runs of a matrix are chosen by optimistic profiling (Synergy: Mohan et al., OSDI 2022, section 3.1).
 """
 
 from __future__ import annotations
@@ -20,23 +18,24 @@ from slurmsched.jobside.spool import Spool
 from slurmsched.knowledge.optimistic_profiling import ProfilingResult, profile_cpus, profile_matrix
 from slurmsched.knowledge.speed import SensitivityMatrix
 from slurmsched.model import JobId, SynschedError
+from slurmsched.model.reasons import pluralise
 
 
 class ProfilingError(SynschedError):
-    """A profiling run gave no speed; the message says which and what to look at."""
+    """A profiling run that gave no rate; the message names the job and what to look at."""
 
 
 _POLL_INTERVAL: Final = 1.0
-"""Seconds between two looks at a job."""
+"""Seconds between two polls of a job."""
 
 _STARTUP_SECONDS: Final = 600.0
-"""Seconds beyond those that are measured, for the job to start its program and to warm up."""
+"""Seconds in addition to the measured ones, for the job to start its program and to warm up."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialQueue:
-    """What is asked of Slurm: `submit` takes options of sbatch and what the job's environment has beside ours, `ended`
-    tells whether a job has left the queue, `cancel` removes it. Each may raise a BackendError."""
+    """Access to Slurm's queue: `submit` takes options of sbatch and variables to add to the environment, `ended` tells
+    whether a job has left the queue, `cancel` removes it. Each may raise BackendError."""
 
     submit: Callable[[Sequence[str], Mapping[str, str]], JobId]
     ended: Callable[[JobId], bool]
@@ -45,8 +44,8 @@ class TrialQueue:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """What a run asks for on its one node: GPUs of a type (any where it is empty), CPUs in all, memory in MiB in all,
-    None for the partition's own."""
+    """The request of a run, on one node: GPUs of a type (empty for any), CPUs and memory (MiB) for the whole job. None
+    is the default memory of the partition."""
 
     gpus: int
     gpu_type: str
@@ -54,7 +53,7 @@ class TrialRequest:
     memory: int | None = None
 
     def sbatch_options(self) -> tuple[str, ...]:
-        """As sbatch takes it."""
+        """Returns the request as options of sbatch."""
         kind = f":{self.gpu_type}" if self.gpu_type else ""
         memory = () if self.memory is None else (f"--mem={self.memory}M",)
         return (
@@ -64,9 +63,9 @@ class TrialRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Runs the user's own batch job, `arguments` of sbatch, for `seconds` of work at a time.
+    """Runs the user's batch job, `arguments` of sbatch, for `seconds` of work.
 
-    `spool` is where it reports; `patience` the seconds that a run may wait in the queue.
+    `spool` is the folder of its reports; `queue_timeout` is how many seconds a run may wait in the queue.
     """
 
     queue: TrialQueue
@@ -77,7 +76,7 @@ class Trial:
     clock: Clock
 
     def rate(self, request: TrialRequest) -> float:
-        """Steps per second of the job in this shape. Raises ProfilingError, BackendError."""
+        """Returns the steps per second of the job with this request. Raises ProfilingError, BackendError."""
         longest = self.seconds + _STARTUP_SECONDS
         options = (
             "--job-name=synsched-profile", "--no-requeue", f"--time={int(longest / 60) + 1}", *request.sbatch_options(),
@@ -89,15 +88,15 @@ class Trial:
             report = self._await_measurement(job, longest)
         finally:
             self.queue.cancel(job)
-            with suppress(OSError):  # it lies there until a later job of this user's clears it away
+            with suppress(OSError):  # a later job of the same user removes it
                 Spool(self.spool, job).remove()
         if report.cpus != request.cpus:
             raise ProfilingError(
-                f"job {job} had {report.cpus} CPUs and not {request.cpus}: leave -c out, and use a partition where"
-                " rounds size no jobs"
+                f"job {job} had {pluralise(report.cpus, 'CPU')} instead of {request.cpus}: omit -c, and use a partition"
+                " whose jobs are not managed"
             )
         if report.busy <= 0 or not report.done:
-            raise ProfilingError(f"job {job} did no step in {self.seconds:g} s: measure for longer, with --seconds")
+            raise ProfilingError(f"job {job} did no step in {self.seconds:g} s: use a larger --seconds")
         return report.done / report.busy
 
     def _await_measurement(self, job: JobId, longest: float) -> Report:
@@ -108,13 +107,13 @@ class Trial:
                 return report
             if ended and self._report(job) == report:
                 raise ProfilingError(
-                    f"job {job} ended and told no speed: its program has to use slurmsched.jobside, see its output"
+                    f"job {job} ended without a report: its program must use slurmsched.jobside; see its output"
                 )
             now = self.clock.monotonic()
             starts = now if starts is None and report is not None else starts
             if starts is None and now - began > self.queue_timeout:
                 raise ProfilingError(
-                    f"job {job} did not begin to train within {self.queue_timeout:.0f} s: see 'squeue -j'"
+                    f"job {job} did not begin to train within {self.queue_timeout:.0f} s: see 'squeue -j {job}'"
                 )
             if starts is not None and now - starts > longest:
                 raise ProfilingError(f"job {job} took more than {longest:.0f} s: its steps are too slow for --seconds")
@@ -136,17 +135,17 @@ def measure_matrix(
     memory: Sequence[float],
     on_run: Callable[[TrialRequest, float], None],
 ) -> ProfilingResult:
-    """The matrix over these CPUs and memories (MiB) per GPU, both ascending; where no memory is named, over CPUs alone.
+    """Measures the matrix over these CPUs and memory sizes (MiB) per GPU, both ascending; without memory, over CPUs.
 
-    `say` is told each run and its steps per second. Raises ProfilingError, BackendError.
+    `on_run` is called with each run and its steps per second. Raises ProfilingError, BackendError.
     """
     runs: list[tuple[float, float]] = []
 
     def speed(count: float, size: float | None) -> float:
-        shape = TrialRequest(gpus, gpu_type, round(count * gpus), None if size is None else round(size * gpus))
-        rate = trial.rate(shape)
+        request = TrialRequest(gpus, gpu_type, round(count * gpus), None if size is None else round(size * gpus))
+        rate = trial.rate(request)
         runs.append((count, size or 0.0))
-        on_run(shape, rate)
+        on_run(request, rate)
         return rate
 
     if memory:

@@ -1,4 +1,4 @@
-"""A comparison of policies: its figures, its plots, a table on the screen, and a page."""
+"""Report of a policy comparison: metrics averaged over seeds, plots, a table for the terminal and an HTML page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One policy at one load: the mean of its seeds, and each mean JCT as a multiple of the first policy's."""
+    """Metrics of one policy at one load (jobs per hour), averaged over seeds; times in seconds.
+
+    `ratio` is the mean JCT divided by that of the first policy at the same load. `finished` and `jobs` are sums.
+    """
 
     policy: str
     load: float | None
@@ -48,8 +51,8 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`rows` by load, then as the policies were named; `cells` are the figures of each run; `lost` says what is
-    missing."""
+    """`rows` are ordered by load, then as the policies were given; `cells` are the metrics of each run; `lost` names
+    the cells without a result and why."""
 
     rows: tuple[ComparisonRow, ...]
     cells: tuple[RunMetrics, ...]
@@ -59,32 +62,34 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The most that can be said in one sentence: the best policy against the first, at the highest load."""
+        """One sentence: the policy with the shortest mean JCT against the first policy, at the highest load."""
         if not self.rows:
-            return "No simulation came to an end."
+            return "No simulation finished."
         top = [row for row in self.rows if row.load == (self.loads[-1] if self.loads else None)]
         first, best = top[0], min(top, key=lambda row: row.avg_jct_s)
         at = f" at {best.load:g} jobs an hour" if best.load is not None else ""
         if best is first or isnan(best.ratio) or best.ratio >= 1:
-            return f"No policy finishes the mean job sooner than {first.policy}{at}."
-        return f"{best.policy} finishes the mean job {1 / best.ratio:.2g} times as soon as {first.policy}{at}."
+            return f"No policy has a shorter mean job completion time than {first.policy}{at}."
+        saved = 100 * (1 - best.ratio)
+        shorter = f"{min(round(saved), 99)} %" if saved >= 1 else "less than 1 %"
+        return f"Mean job completion time under {best.policy} is {shorter} shorter than under {first.policy}{at}."
 
 
 def compare_results(results: Sequence[CellResult | FailedCell]) -> Comparison:
-    """The figures of a sweep, seeds averaged."""
-    ended = [result for result in results if isinstance(result, CellResult)]
+    """The metrics of a sweep, averaged over seeds."""
+    finished = [result for result in results if isinstance(result, CellResult)]
     groups: dict[tuple[float | None, str], list[RunMetrics]] = {}
-    for result in ended:
+    for result in finished:
         groups.setdefault((result.cell.load, result.cell.policy.name), []).append(run_metrics(result.run))
-    first: dict[float | None, float] = {}
+    baselines: dict[float | None, float] = {}
     rows: list[ComparisonRow] = []
     for (load, policy), cells in groups.items():
         mean = _mean([cell.avg_jct_s for cell in cells])
-        rows.append(_comparison_row(policy, load, cells, mean / first.setdefault(load, mean)))
+        rows.append(_comparison_row(policy, load, cells, mean / baselines.setdefault(load, mean)))
     return Comparison(
         rows=tuple(rows),
         cells=tuple(cell for cells in groups.values() for cell in cells),
-        lost=tuple(f"{lost.cell.name}: {lost.reason}" for lost in results if isinstance(lost, FailedCell)),
+        lost=tuple(f"{failed.cell.name}: {failed.reason}" for failed in results if isinstance(failed, FailedCell)),
         loads=tuple(sorted({load for load, _ in groups if load is not None})),
         policies=tuple(dict.fromkeys(policy for _, policy in groups)),
     )
@@ -116,7 +121,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def even_share_ratios(results: Sequence[CellResult]) -> Mapping[str, Mapping[str, float]]:
-    """By policy and user: the GPU time the user's jobs got, as a multiple of an even share among the users."""
+    """By policy and user: the user's GPU time divided by an even share among the users."""
     ratios: dict[str, dict[str, float]] = {}
     for result in results:
         gpu_time: dict[str, float] = {}
@@ -124,7 +129,7 @@ def even_share_ratios(results: Sequence[CellResult]) -> Mapping[str, Mapping[str
             gpu_time[job.user or "user"] = gpu_time.get(job.user or "user", 0.0) + job.service
         even = sum(gpu_time.values()) / max(len(gpu_time), 1)
         ratios.setdefault(
-            result.cell.policy.name, {user: got / even if even else 0.0 for user, got in gpu_time.items()}
+            result.cell.policy.name, {user: seconds / even if even else 0.0 for user, seconds in gpu_time.items()}
         )
     return ratios
 
@@ -133,7 +138,7 @@ HOUR: Final = 3600.0
 MAX_USERS: Final = 12
 
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
-"""Okabe and Ito's, which people with any kind of colour vision can tell apart."""
+"""The palette of Okabe and Ito, distinguishable with any kind of colour vision."""
 
 
 class PlotsUnavailableError(SynschedError):
@@ -142,7 +147,7 @@ class PlotsUnavailableError(SynschedError):
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A picture, what it shows for those who cannot see it, and what it is called."""
+    """One plot as SVG; `caption` also serves as its text alternative."""
 
     title: str
     caption: str
@@ -150,8 +155,8 @@ class Plot:
 
 
 def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[Plot, ...]:
-    """All that there is data for. Raises NoPlotsError."""
-    colour = {policy: _COLOURS[place % len(_COLOURS)] for place, policy in enumerate(comparison.policies)}
+    """Every plot that the results have data for. Raises PlotsUnavailableError."""
+    colour = {policy: _COLOURS[index % len(_COLOURS)] for index, policy in enumerate(comparison.policies)}
     top = max(comparison.loads, default=None)
     shown: dict[str, CellResult] = {}
     for result in results:
@@ -161,18 +166,22 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
     drawn = [
         _plot(
             "Job completion times",
-            f"Part of the jobs that ended within a time{at}; further left is better.",
+            f"Fraction of jobs that completed within a time{at}; further left is better.",
             lambda axes: _draw_completion(axes, shown, colour),
         ),
         _plot(
-            "GPUs in use", f"GPUs that jobs hold, over time{at}.", lambda axes: _draw_usage(axes, shown, colour, "gpus")
+            "GPUs in use",
+            f"GPUs allocated to jobs over time{at}.",
+            lambda axes: _draw_usage(axes, shown, colour, "gpus"),
         ),
         _plot(
-            "CPUs in use", f"CPUs that jobs hold, over time{at}.", lambda axes: _draw_usage(axes, shown, colour, "cpus")
+            "CPUs in use",
+            f"CPUs allocated to jobs over time{at}.",
+            lambda axes: _draw_usage(axes, shown, colour, "cpus"),
         ),
         _plot(
             "Finish-time fairness",
-            f"Part of the jobs within a slowdown against an even part of the cluster{at}; further left is better.",
+            f"Fraction of jobs within a slowdown against an even share of the cluster{at}; further left is better.",
             lambda axes: _draw_fairness(axes, shown, colour),
         ),
     ]
@@ -209,7 +218,7 @@ def _plot(title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
-    # Ids are made unique per picture, and black becomes the page's own colour, so that it is read in the dark as well.
+    # Ids are unique per plot on the page; black becomes the page's text colour, so that dark mode is readable.
     prefix = re.sub(r"\W", "", title)
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg).replace("#000000", "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -230,9 +239,9 @@ def _figure() -> Iterator[tuple[Any, Axes]]:
 
 def _draw_completion(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str]) -> None:
     for policy, result in shown.items():
-        times, parts = jct_cdf(result.run)
-        axes.step(times / HOUR, parts, where="post", label=policy, color=colour[policy])
-    axes.set(xscale="log", xlabel="hours", ylabel="part of the jobs", ylim=(0, 1))
+        times, fractions = jct_cdf(result.run)
+        axes.step(times / HOUR, fractions, where="post", label=policy, color=colour[policy])
+    axes.set(xscale="log", xlabel="hours", ylabel="fraction of jobs", ylim=(0, 1))
 
 
 def _draw_fairness(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str]) -> None:
@@ -240,7 +249,7 @@ def _draw_fairness(axes: Axes, shown: dict[str, CellResult], colour: dict[str, s
         rho = np.sort(finish_time_fairness(result.run))
         axes.step(rho, np.arange(1, len(rho) + 1) / max(len(rho), 1), where="post", label=policy, color=colour[policy])
     axes.axvline(1, color="gray", linewidth=1)
-    axes.set(xlabel="slowdown against an even part", ylabel="part of the jobs", ylim=(0, 1))
+    axes.set(xlabel="slowdown against an even share", ylabel="fraction of jobs", ylim=(0, 1))
 
 
 def _draw_usage(axes: Axes, shown: dict[str, CellResult], colour: dict[str, str], resource: str) -> None:
@@ -271,32 +280,32 @@ def _draw_load(axes: Axes, comparison: Comparison, colour: dict[str, str]) -> No
 
 
 def _draw_user_shares(axes: Axes, by_policy: Mapping[str, Mapping[str, float]], colour: dict[str, str]) -> None:
-    users = sorted({user for got in by_policy.values() for user in got})[:MAX_USERS]
+    users = sorted({user for ratios in by_policy.values() for user in ratios})[:MAX_USERS]
     width = 0.8 / max(len(by_policy), 1)
-    for index, (policy, got) in enumerate(by_policy.items()):
+    for index, (policy, ratios) in enumerate(by_policy.items()):
         left = np.arange(len(users)) + width * (index - (len(by_policy) - 1) / 2)
-        axes.bar(left, [got.get(user, 0.0) for user in users], width, label=policy, color=colour[policy])
+        axes.bar(left, [ratios.get(user, 0.0) for user in users], width, label=policy, color=colour[policy])
     axes.axhline(1, color="gray", linewidth=1)
     axes.set_xticks(range(len(users)), [user[:12] for user in users], rotation=30, ha="right")
-    axes.set(ylabel="of an even share")
+    axes.set(ylabel="GPU time / even share")
 
 
 _HEADINGS = ("POLICY", "LOAD", "MEAN", "MEDIAN", "P99", "MAKESPAN", "USEFUL", "FTF", "MOVES", "RATIO")
 
 
 def comparison_view(comparison: Comparison) -> RenderableType:
-    """A line for each policy and load, the sentence that sums it up, and what is missing."""
-    shown_columns = [place for place, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
-    columns = [Column(_HEADINGS[place], right=bool(place)) for place in shown_columns]
-    rows = [[_cells(row)[place] for place in shown_columns] for row in comparison.rows]
+    """One line per policy and load, the headline, and the cells without a result."""
+    shown = [index for index, heading in enumerate(_HEADINGS) if heading != "LOAD" or comparison.loads]
+    columns = [Column(_HEADINGS[index], right=index > 0) for index in shown]
+    rows = [[_cells(row)[index] for index in shown] for row in comparison.rows]
     lost = [Text(f"missing: {line}") for line in comparison.lost]
     return Group(Listing(columns, rows), Text(f"\n{comparison.headline} (simulated)"), *lost)
 
 
 def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], comparison: Comparison) -> str:
-    """One HTML file that needs nothing else. Raises NoPlotsError."""
+    """One self-contained HTML file. Raises PlotsUnavailableError."""
     best = {load: min(_mean_times(comparison, load)) for load in {row.load for row in comparison.rows}}
-    ended = [result for result in results if isinstance(result, CellResult)]
+    finished = [result for result in results if isinstance(result, CellResult)]
     options = sweep.cells[0].options if sweep.cells else None
     return render(
         "comparison.html",
@@ -305,13 +314,13 @@ def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], co
         headings=_HEADINGS,
         rows=[{"cells": _cells(row), "best": row.avg_jct_s == best[row.load]} for row in comparison.rows],
         lost=comparison.lost,
-        plots=draw_plots(ended, comparison) if ended else (),
+        plots=draw_plots(finished, comparison) if finished else (),
         cluster=sweep.cluster,
         works=list(dict.fromkeys(f"{trace.name}, {len(trace.jobs)} jobs ({trace.source})" for trace in sweep.traces)),
         terms=(
             f"Rounds every {options.period:g} s; a restart costs {options.overhead:g} s. JCT is from arrival to end;"
-            " USEFUL is the part of all GPU time whose work was kept; FTF the worst slowdown against an even part of"
-            " the cluster; RATIO the mean JCT against the first policy's."
+            " USEFUL is the fraction of all GPU time whose work was kept; FTF is the worst slowdown against an even"
+            " share of the cluster; RATIO is the mean JCT divided by that of the first policy."
             if options
             else ""
         ),

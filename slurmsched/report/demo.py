@@ -1,4 +1,4 @@
-"""The demo's race on a screen: both clusters while it runs, and how they came through. All of it simulated."""
+"""Terminal views of the demo: both simulated clusters while it runs, and their metrics at the end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, GpuBar, Listing, safe_line
 
 _LATEST_SHOWN: Final = 8
-"""Operations shown below the bars."""
+"""Number of operations shown below the bars."""
 
 _SHOWN_VERBS: Final = frozenset({Verb.RELEASE, Verb.REQUEUE})
-"""Those that people can see happen: starts and displacements."""
+"""Starts and evictions, which are visible in the bars."""
 
 
 def frame_view(frame: RaceFrame, latest: Sequence[Outcome]) -> RenderableType:
-    """Both clusters node by node, and the latest things done on the one that has rounds."""
-    ours, plain = cluster_overview(frame.report.snapshot).nodes, cluster_overview(frame.plain).nodes
+    """GPU bars of both clusters node by node, and the latest operations of the rounds."""
+    scheduled, plain = cluster_overview(frame.report.snapshot).nodes, cluster_overview(frame.plain).nodes
     columns = (
         Column("NODE"),
         Column("WITH ROUNDS"),
@@ -34,30 +34,31 @@ def frame_view(frame: RaceFrame, latest: Sequence[Outcome]) -> RenderableType:
         Column("CPUS", right=True),
     )
     rows = [
-        (mine.name, GpuBar(mine.gpus), _cpus(mine), _indented(other), _cpus(other))
-        for mine, other in zip(ours, plain, strict=True)
+        (node.name, GpuBar(node.gpus), _cpus(node), _indented(plain_node), _cpus(plain_node))
+        for node, plain_node in zip(scheduled, plain, strict=True)
     ]
-    told = [outcome.operation.sentence for outcome in latest if outcome.operation.verb in _SHOWN_VERBS][-_LATEST_SHOWN:]
+    lines = [outcome.operation.sentence for outcome in latest if outcome.operation.verb in _SHOWN_VERBS]
+    lines = lines[-_LATEST_SHOWN:]
     queues = ("", _queue(frame.report.snapshot), "", f"   {_queue(frame.plain)}", "")
     head = f"two simulated clusters, the same jobs, after {duration(frame.elapsed)}"
-    filled = [*told, *[""] * (_LATEST_SHOWN - len(told))]
+    lines += [""] * (_LATEST_SHOWN - len(lines))
     return Group(
         safe_line(head, "bold"),
         Text(""),
         Listing(columns, [*rows, queues]),
         Text(""),
-        *(safe_line(said, "dim") for said in filled),
+        *(safe_line(line, "dim") for line in lines),
     )
 
 
 def frame_line(frame: RaceFrame) -> str:
-    """The same in one line, for what is no screen."""
+    """The frame in one line, for output that is no terminal."""
     at = duration(frame.elapsed)
     return f"simulated, {at}: with rounds {_queue(frame.report.snapshot)}; plain Slurm {_queue(frame.plain)}"
 
 
 def race_result_view(result: RaceResult) -> RenderableType:
-    """The figures side by side, and what the second is of the first."""
+    """The metrics of both clusters side by side; RATIO is with rounds divided by plain Slurm."""
     columns = (
         Column(f"SIMULATED, {result.plain.jobs} JOBS"),
         Column("PLAIN SLURM", right=True),
@@ -74,8 +75,8 @@ class _Figure:
     format: Callable[[float], str]
 
 
-def _percent(part: float) -> str:
-    return f"{part:.0%}"
+def _percent(fraction: float) -> str:
+    return f"{fraction:.0%}"
 
 
 _FIGURES: Final = (
@@ -92,11 +93,11 @@ _FIGURES: Final = (
 
 def _rows(result: RaceResult) -> Iterator[tuple[str, str, str, str]]:
     for figure in _FIGURES:
-        plain, ours = figure.value(result.plain), figure.value(result.rounds)
-        if isnan(plain) or isnan(ours):
+        plain, rounds = figure.value(result.plain), figure.value(result.rounds)
+        if isnan(plain) or isnan(rounds):
             yield figure.name, "-", "-", "-"
         else:
-            yield figure.name, figure.format(plain), figure.format(ours), f"{ours / plain:.2f}" if plain else "-"
+            yield figure.name, figure.format(plain), figure.format(rounds), f"{rounds / plain:.2f}" if plain else "-"
 
 
 def _queue(snapshot: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""An experiment's figures beside the published ones, and its curves as lines of signs."""
+"""Terminal views of an experiment: measured against published figures, and its curves as sparklines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rich.padding import Padding
 from rich.text import Text
 
 from slurmsched.experiments import Bound, ExperimentResult, FigureRow
+from slurmsched.model.reasons import pluralise
 from slurmsched.report.tables import Column, Listing
 
 _LEVEL_SIGNS: Final = (" ▁▂▃▄▅▆▇█", " .:-=+*#%")
 _LISTED_VALUES: Final = 7
-"""So many values are told rather than drawn."""
+"""Curves of at most this many points are printed as numbers rather than drawn."""
 
 Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """A curve of steps, each from its point to the next, from 0 to `top`; every sign is the mean of its part."""
+    """A step curve drawn in `width` characters, each the curve's mean over its interval, scaled from 0 to `top`."""
 
     points: Points
     top: float
@@ -32,24 +33,25 @@ class Sparkline:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         signs = _LEVEL_SIGNS[options.ascii_only]
-        part = self._means() / self.top if self.top > 0 else np.zeros(self.width)
-        most = len(signs) - 1
-        yield Text("".join(signs[int(np.ceil(min(max(one, 0.0), 1.0) * most - 0.5))] for one in part), style="green")
+        levels = self._means() / self.top if self.top > 0 else np.zeros(self.width)
+        highest = len(signs) - 1
+        line = "".join(signs[int(np.ceil(min(max(level, 0.0), 1.0) * highest - 0.5))] for level in levels)
+        yield Text(line, style="green")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(self.width, self.width)
 
     def _means(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """By part of the way from the first point to the last, which as the end of the curve lasts no time itself."""
+        """The curve's mean in each of `width` equal intervals of x; the last point only ends the curve."""
         x, y = (np.array(values, dtype=np.float64) for values in zip(*self.points, strict=True))
         area = np.concatenate([[0.0], np.cumsum(np.diff(x) * y[:-1])])
         edges = np.linspace(x[0], x[-1], self.width + 1)
-        found: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(np.interp(edges, x, area)) / np.diff(edges)
-        return found
+        means: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(np.interp(edges, x, area)) / np.diff(edges)
+        return means
 
 
 def curves_listing(series: Mapping[str, Points]) -> Listing:
-    """A row for each curve: where it begins and ends, its largest value, and its course from 0 to that."""
+    """One row per curve: first and last x, the largest value, and the curve scaled from 0 to that."""
     columns = (Column("CURVE"), Column("FROM", right=True), Column("TO", right=True), Column("MOST", right=True))
     rows = [
         (name, f"{points[0][0]:.5g}", f"{points[-1][0]:.5g}", f"{_largest_value(points):.3g}", _sparkline(points))
@@ -73,7 +75,7 @@ _BOUND_SIGNS = {Bound.EQUAL: "±", Bound.AT_MOST: "≤", Bound.AT_LEAST: "≥"}
 
 
 def outcome_view(outcome: ExperimentResult) -> RenderableType:
-    """A line for each figure and each curve, what differs below, and the verdict."""
+    """One line per figure and per curve, the notes on differing inputs, and the verdict."""
     columns = (
         Column("FIGURE"),
         Column("UNIT"),
@@ -97,20 +99,20 @@ def outcome_view(outcome: ExperimentResult) -> RenderableType:
         )
         for row in outcome.rows
     ]
-    held = [row for row in outcome.rows if row.bound is not Bound.INFORMATIVE]
-    missed = sum(not row.ok for row in held)
-    verdict = f"{outcome.experiment}: {len(held) - missed} of {len(held)} figures hold."
+    required = [row for row in outcome.rows if row.bound is not Bound.INFORMATIVE]
+    met = sum(row.ok for row in required)
+    verdict = f"{outcome.experiment}: {met} of {pluralise(len(required), 'figure')} within bounds."
     curves = (Text(""), curves_listing(outcome.series)) if outcome.series else ()
     return Group(Listing(columns, rows, wrapped=True, shrinking=0), *curves, *_notes(outcome), Text(f"\n{verdict}"))
 
 
 def _notes(outcome: ExperimentResult) -> Iterator[RenderableType]:
-    """Each note once, with the figures it is about."""
-    about = dict[str, list[str]]()
+    """Each note once, with the figures that it applies to."""
+    metrics_by_note = dict[str, list[str]]()
     for row in outcome.rows:
         if row.note:
-            about.setdefault(row.note, []).append(row.metric)
-    for note, metrics in about.items():
+            metrics_by_note.setdefault(row.note, []).append(row.metric)
+    for note, metrics in metrics_by_note.items():
         shown = metrics[0] if len(metrics) == 1 else f"{metrics[0]} and {len(metrics) - 1} more"
         yield Text(f"\n{shown}:")
         yield Padding(Text(note), (0, 0, 0, 2), expand=False)

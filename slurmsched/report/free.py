@@ -1,4 +1,4 @@
-"""What is free right now, what could start on it, and why some idle GPUs are out of reach."""
+"""`synsched free`: idle GPUs, the largest job that could start now, and why some idle GPUs are stranded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurmsched.report.tables import Column, Listing, safe_line
 
 @dataclass(frozen=True, slots=True)
 class DemandPerGpu:
-    """What a job would ask for: a GPU type (None is any), and CPUs and memory (MiB) for each GPU."""
+    """What a job would request: a GPU type (None is any), and CPUs and memory (MiB) per GPU."""
 
     gpu_type: str | None = None
     cpus: int = 1
@@ -29,8 +29,8 @@ ANY_DEMAND: Final = DemandPerGpu()
 
 @dataclass(frozen=True, slots=True)
 class NodeFreeGpus:
-    """One node's idle GPUs of one type. `usable` of them have the CPUs and the memory needed;
-    `at_share` could start with their full GPU-proportional share. `why` says what strands the others."""
+    """Idle GPUs of one type on one node: `usable` of them have enough free CPUs and memory for the demand, `at_share`
+    their full GPU-proportional share. `cpus` and `memory` (MiB) are free. `why` is what strands the others."""
 
     node: str
     gpu_type: str
@@ -44,7 +44,8 @@ class NodeFreeGpus:
 
 @dataclass(frozen=True, slots=True)
 class LargestJob:
-    """The largest jobs of one GPU type that would start now: on one node, and over `nodes` nodes with equal GPUs."""
+    """The largest jobs of one GPU type that could start now, in GPUs: on one node, and over `nodes` nodes with equally
+    many GPUs each. `idle` of all `gpus` are idle, `stranded` of these unusable."""
 
     gpu_type: str
     gpus: int
@@ -57,7 +58,7 @@ class LargestJob:
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """As of `at` (unix seconds); `waiting` managed jobs come before anything submitted now."""
+    """Free capacity as of `at` (unix seconds); `waiting` managed jobs are ahead of anything submitted now."""
 
     at: float
     types: tuple[LargestJob, ...]
@@ -73,7 +74,7 @@ def free_capacity(
     demand: DemandPerGpu = ANY_DEMAND,
     fragments: ClusterFragmentation | None = None,
 ) -> FreeCapacity:
-    """What could start now. `waiting` managed jobs come first; `fragments` are those of the last round."""
+    """The free capacity for `demand`. `waiting` managed jobs are ahead; `fragments` are as of the last round."""
     types = sorted({gpu.type for node in nodes for gpu in node.gpus if demand.gpu_type in (None, gpu.type)})
     rows = tuple(
         _node_free_gpus(node, kind, demand)
@@ -104,7 +105,7 @@ def _node_free_gpus(node: NodeUsage, gpu_type: str, demand: DemandPerGpu) -> Nod
 
 
 def _gpus_served(left: int, each: int) -> int:
-    """How many GPUs `left` serves with `each`; without a need, any number as long as something is left."""
+    """How many GPUs `left` suffices for at `each` per GPU; where `each` is 0, any number while something is left."""
     if left <= 0:
         return 0
     return left // each if each else left
@@ -135,7 +136,7 @@ def _largest_job(gpu_type: str, nodes: Iterable[NodeUsage], rows: Sequence[NodeF
 
 
 def free_view(free: FreeCapacity, now: float) -> RenderableType:
-    """A line for each GPU type, then the nodes that have idle GPUs."""
+    """One line per GPU type, then one per node with idle GPUs."""
     sums = Listing(
         (
             Column("TYPE"),
@@ -171,26 +172,27 @@ def free_view(free: FreeCapacity, now: float) -> RenderableType:
 
 
 def _fragments_listing(fragments: ClusterFragmentation) -> Listing:
-    """By node, what of its idle GPUs the usual jobs could not use, in the mean: GPUs, by what is missing."""
+    """By node: idle GPUs that a typical job cannot use, on average, split by what is missing."""
     columns = (
         Column("NODE"),
         *(Column(heading, right=True) for heading in ("IDLE", "LOST", "NO GPU", "NO CPU", "NEITHER", "OTHER TYPE")),
     )
-    rows = [("all nodes", fragments.all), *((own.node, own) for own in fragments.nodes if own.lost)]
-    return Listing(columns, [(name, *(f"{part:.1f}" for part in own.columns)) for name, own in rows])
+    rows = [("all nodes", fragments.all), *((node.node, node) for node in fragments.nodes if node.lost)]
+    return Listing(columns, [(name, *(f"{gpus:.1f}" for gpus in row.columns)) for name, row in rows])
 
 
 def _notes(free: FreeCapacity, now: float) -> Iterator[str]:
     yield ""
     yield f"as of {duration(now - free.at)} ago"
     if free.waiting:
-        yield f"{pluralise(free.waiting, 'managed job')} waiting already: those come first"
+        ahead = "it comes first" if free.waiting == 1 else "they come first"
+        yield f"{pluralise(free.waiting, 'managed job')} waiting already: {ahead}"
 
 
 def _largest_text(largest: LargestJob) -> str:
     if not largest.on_one_node:
         return "none"
-    one = f"{largest.on_one_node} on one node"
+    on_one_node = f"{pluralise(largest.on_one_node, 'GPU')} on one node"
     if largest.over_nodes == largest.on_one_node:
-        return one
-    return f"{one}, {largest.over_nodes} over {largest.nodes} nodes"
+        return on_one_node
+    return f"{on_one_node}, {largest.over_nodes} over {largest.nodes} nodes"

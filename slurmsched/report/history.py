@@ -1,4 +1,4 @@
-"""What happened to a job, and what was done to it, from the database."""
+"""The history of a job: its events and the operations on it, from the database."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from slurmsched.store.rows import EventRow, JobRow, OperationRow
 
 
 class JobNotSeenError(SynschedError):
-    """No round has seen this job as one of ours."""
+    """No round has seen this job as a managed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """One job's past, oldest first. `service` is in GPU-seconds over all its runs."""
+    """Events and operations of one job, oldest first. `service` is in GPU-seconds over all its runs."""
 
     job: JobRow
     service: float
@@ -24,7 +24,7 @@ class JobHistory:
 
 
 def job_history(store: ReadOnlyStore, job: JobId) -> JobHistory:
-    """All that is kept of a job. Raises UnknownJobError."""
+    """The stored history of a job. Raises JobNotSeenError, UnreadableError."""
     row = store.job(job)
     if row is None:
         raise JobNotSeenError(f"job {job} is not known here: 'squeue -j {job}' shows it if it is not managed")
@@ -32,5 +32,5 @@ def job_history(store: ReadOnlyStore, job: JobId) -> JobHistory:
 
 
 def expand_array(store: ReadOnlyStore, job: JobId) -> tuple[JobId, ...]:
-    """The job itself; of an array, named without a task, every task that was seen."""
+    """The job itself, or for the id of an array its known tasks."""
     return (job,) if store.job(job) is not None else store.array_tasks(job) or (job,)

@@ -1,4 +1,4 @@
-"""One job on a screen: why it runs or waits (`synsched explain`), and what happened to it (`synsched history`)."""
+"""Terminal views of one job: why it runs or waits (`synsched explain`), and its events (`synsched history`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from slurmsched.store.rows import JobRow, SetAsideRow
 
 @dataclass(frozen=True, slots=True)
 class JobExplanation:
-    """One job's explanation. `service` in GPU-seconds; `moves` are our restarts of it; `round` is the latest one."""
+    """Why a job runs or waits. `service` is in GPU-seconds, `moves` counts our requeues of it, `round` is the number
+    of the last round."""
 
     job: JobRow
     explanation: Explanation
@@ -32,49 +33,52 @@ class JobExplanation:
 
 
 def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
-    """What is known of a job. Raises UnknownJobError, EncodingError."""
-    aside = next((own for own in store.set_aside() if own.job in (job, job.partition("_")[0])), None)
+    """The explanation stored for a job. Raises JobNotSeenError, UnreadableError, EncodingError."""
+    aside = next((row for row in store.set_aside() if row.job in (job, job.partition("_")[0])), None)
     if aside is not None and store.job(job) is None:
         raise JobNotSeenError(aside.sentence)
-    past, last = job_history(store, job), store.last_round()
-    moves = sum(done.verb is Verb.REQUEUE and done.result is Result.DONE for done in past.operations)
-    return JobExplanation(past.job, _explanation(past.job, aside), last.id if last else None, past.service, moves)
+    history, last = job_history(store, job), store.last_round()
+    moves = sum(operation.verb is Verb.REQUEUE and operation.result is Result.DONE for operation in history.operations)
+    return JobExplanation(
+        history.job, _explanation(history.job, aside), last.id if last else None, history.service, moves
+    )
 
 
 def _explanation(row: JobRow, aside: SetAsideRow | None) -> Explanation:
     if aside is not None:
         return Explanation(row.id, aside.sentence)
     if row.reason:
-        told = decode(Explanation, json.dumps(row.reason))
+        explanation = decode(Explanation, json.dumps(row.reason))
         if row.state is JobState.RUNNING:
-            return told
-        # It was written before the round was applied: what the job had then it may have lost by it.
-        return replace(told, facts={name: fact for name, fact in told.facts.items() if name != "has"})
+            return explanation
+        # Written before the round was applied: the job may have lost its resources in that round.
+        facts = {name: fact for name, fact in explanation.facts.items() if name != "has"}
+        return replace(explanation, facts=facts)
     return Explanation(row.id, f"job {row.id} has been seen; no round has decided about it yet")
 
 
 def explanation_view(explanation: JobExplanation, now: float) -> RenderableType:
-    """The one sentence first; then who is ahead, what would change it, the figures, and how old all that is."""
-    told = explanation.explanation
-    parts: list[RenderableType] = [safe_line(told.headline, "bold")]
-    parts += _list("Ahead of it", told.ordered_behind)
-    parts += _list("What would change that", told.what_would_change)
-    facts = {**told.facts, "attained": _attained(explanation), "state": _state(explanation, now)}
+    """The headline, the jobs ahead, what would change it, and the facts with their age."""
+    stored = explanation.explanation
+    parts: list[RenderableType] = [safe_line(stored.headline, "bold")]
+    parts += _list("Ahead of it", stored.ordered_behind)
+    parts += _list("What would change that", stored.what_would_change)
+    facts = {**stored.facts, "attained": _attained(explanation), "state": _state(explanation, now)}
     parts += [Text(""), Listing((Column(""), Column("")), list(facts.items()), headings=False, wrapped=True)]
     return Group(*parts)
 
 
 def _list(heading: str, items: Iterable[str]) -> Iterator[RenderableType]:
-    told = tuple(items)
-    if told:
+    lines = [Padding(safe_line(f"- {item}"), (0, 0, 0, 2), expand=False) for item in items]
+    if lines:
         yield Text("")
         yield safe_line(f"{heading}:", "bold")
-        yield from (Padding(safe_line(f"- {item}"), (0, 0, 0, 2), expand=False) for item in told)
+        yield from lines
 
 
 def _attained(explanation: JobExplanation) -> str:
     moves = pluralise(explanation.moves, "restart") if explanation.moves else "no restart"
-    return f"{format_gpu_hours(explanation.service)}, {moves} of ours"
+    return f"{format_gpu_hours(explanation.service)}, {moves} by synsched"
 
 
 def _state(explanation: JobExplanation, now: float) -> str:
@@ -83,7 +87,7 @@ def _state(explanation: JobExplanation, now: float) -> str:
 
 
 def history_view(history: JobHistory, with_commands: bool = False) -> RenderableType:
-    """The job in one line, what happened to it, what was done to it; with the exact commands if wanted."""
+    """The job in one line, its events and the operations on it; `with_commands` adds the exact commands."""
     job = history.job
     name = f" ({job.name})" if job.name else ""
     parts: list[RenderableType] = [
@@ -96,18 +100,18 @@ def history_view(history: JobHistory, with_commands: bool = False) -> Renderable
         rows = [(local_time(event.at), event.kind, event.sentence) for event in history.events]
         parts += ["", Listing((Column("WHEN"), Column("EVENT"), Column("WHAT")), rows, wrapped=True)]
     if history.operations:
-        columns = (Column("WHEN"), Column("ROUND", right=True), Column("DONE TO IT"), Column("RESULT"), Column("WHY"))
-        done_to_it = [
+        columns = (Column("WHEN"), Column("ROUND", right=True), Column("OPERATION"), Column("RESULT"), Column("WHY"))
+        operation_rows = [
             (
-                local_time(done.intended),
-                str(done.round),
-                done.verb.value,
-                done.result.value,
-                done.detail or done.sentence,
+                local_time(operation.intended),
+                str(operation.round),
+                operation.verb.value,
+                operation.result.value,
+                operation.detail or operation.sentence,
             )
-            for done in history.operations
+            for operation in history.operations
         ]
-        parts += ["", Listing(columns, done_to_it, wrapped=True)]
+        parts += ["", Listing(columns, operation_rows, wrapped=True)]
     if with_commands:
-        parts += [safe_line(f"$ {command}") for done in history.operations for command in done.commands]
+        parts += [safe_line(f"$ {command}") for operation in history.operations for command in operation.commands]
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""Profiles for people, and how fast jobs say they are beside what was profiled."""
+"""Terminal views of profiles, and of jobs' measured rates against their profiles."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.knowledge.optimistic_profiling import ProfilingAccuracy
 from slurmsched.knowledge.refinement import expected_rate
 from slurmsched.model import MeasuredRate
+from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory
 from slurmsched.report.tables import Column, Listing
 from slurmsched.store.rows import RateRow
 
 
 def profiles_view(knowledge: Knowledge) -> RenderableType:
-    """Every model and task, and where its numbers come from."""
+    """One line per task and model: its GPU types and the source of its profile."""
     columns = (Column("NAME"), Column("TASK"), Column("GPU TYPES"), Column("SOURCE"))
     known = [*knowledge.tasks.values(), *knowledge.models.values()]
     rows = [
@@ -28,7 +29,7 @@ def profiles_view(knowledge: Knowledge) -> RenderableType:
 
 
 def profile_view(profile: Profile) -> RenderableType:
-    """Its matrix for each GPU type: a line for CPUs per GPU, a column for memory per GPU."""
+    """The profile's speed matrix for each GPU type: rows are CPUs per GPU, columns memory per GPU."""
     parts: list[RenderableType] = [Text(f"{profile.name} ({profile.source})")]
     for gpu_type, matrix in sorted(profile.matrices.items()):
         sizes = [memory(round(size)) for size in matrix.memory] or ["ANY MEMORY"]
@@ -37,12 +38,12 @@ def profile_view(profile: Profile) -> RenderableType:
             (f"{cpus:g}", *(f"{speed:.3g}" for speed in row))
             for cpus, row in zip(matrix.cpus, matrix.speed, strict=True)
         ]
-        parts += [Text(f"\n{gpu_type or 'any GPU'}, speed by what each GPU has beside it:"), Listing(columns, rows)]
+        parts += [Text(f"\n{gpu_type or 'any GPU'}, speed by CPUs and memory per GPU:"), Listing(columns, rows)]
     return Group(*parts, *_rates(profile))
 
 
 def _rates(profile: Profile) -> Iterator[RenderableType]:
-    """A line for each number of GPUs, a column for each type, on one node and apart."""
+    """Rates by number of GPUs (rows) and GPU type (columns), on one node and spread over nodes (APART)."""
     kinds = sorted(profile.scaling)
     if not kinds:
         return
@@ -56,18 +57,19 @@ def _rates(profile: Profile) -> Iterator[RenderableType]:
             known = profile.scaling[kind]
             cells += [f"{known.rate_at(gpus):.3g}", f"{known.rate_at(gpus, 2):.3g}" if known.apart else "-"]
         rows.append(tuple(cells))
-    yield Text("\nwork per second by GPUs of a job:")
+    yield Text("\nwork per second by number of GPUs:")
     yield Listing(columns, rows)
-    beside = {model: part for kind in kinds for model, part in profile.scaling[kind].beside.items()}
-    if beside:
-        mean = sum(beside.values()) / len(beside)
+    colocated = {model: speed for kind in kinds for model, speed in profile.scaling[kind].beside.items()}
+    if colocated:
+        mean = sum(colocated.values()) / len(colocated)
         yield Text(
-            f"\nbeside one of {len(beside)} models on the same GPU it keeps {mean:.0%} of its speed in the mean."
+            f"\nsharing a GPU with another model it keeps {mean:.0%} of its speed"
+            f" (mean over {pluralise(len(colocated), 'model')})."
         )
 
 
 def profiling_errors_view(checked: Mapping[str, ProfilingAccuracy]) -> RenderableType:
-    """Runs and errors of optimistic profiling, model by model, and in the mean."""
+    """Runs and relative errors of optimistic profiling per model, and their means."""
     columns = (
         Column("MODEL"),
         Column("RUNS", right=True),
@@ -82,14 +84,14 @@ def profiling_errors_view(checked: Mapping[str, ProfilingAccuracy]) -> Renderabl
     count = len(checked)
     runs, error = (sum(c.runs for c in checked.values()), sum(c.mean_error for c in checked.values()))
     return Group(
-        Listing(columns, rows), Text(f"\nIn the mean {runs / count:.1f} runs and an error of {error / count:.1%}.")
+        Listing(columns, rows), Text(f"\nOn average {runs / count:.1f} runs and an error of {error / count:.1%}.")
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileDrift:
-    """A job's rate with one allocation: `profiled` is what its model's profile promises, None where that says nothing
-    in steps per second; `age` in seconds."""
+    """A job's measured rate with one allocation against `profiled`, the rate that its profile predicts (None where the
+    profile has no steps per second). `age` of the measurement is in seconds."""
 
     job: str
     owner: str
@@ -100,22 +102,22 @@ class ProfileDrift:
 
     @property
     def relative(self) -> float | None:
-        """By what part it is faster than profiled; below zero, slower."""
+        """Relative deviation from the profile; negative if slower, None without a profiled rate."""
         return self.measured.rate / self.profiled - 1 if self.profiled else None
 
 
 def profile_drifts(rows: Iterable[RateRow], knowledge: Knowledge, now: float) -> tuple[ProfileDrift, ...]:
-    """Each row beside the profile that its job's hints name."""
+    """The drift of each row from the profile that its job's hints name."""
     drifts = []
     for row in rows:
         profile = knowledge.models.get(row.model) or knowledge.tasks.get(row.task)
-        promised = expected_rate(profile, row.point) if profile else None
-        drifts.append(ProfileDrift(row.job, row.owner, row.model, row.point, promised, now - row.point.at))
+        expected = expected_rate(profile, row.point) if profile else None
+        drifts.append(ProfileDrift(row.job, row.owner, row.model, row.point, expected, now - row.point.at))
     return tuple(drifts)
 
 
 def drift_view(drifts: Iterable[ProfileDrift]) -> RenderableType:
-    """A line for each job and allocation."""
+    """One line per job and allocation."""
     columns = (
         Column("JOBID"),
         Column("USER"),

@@ -1,4 +1,4 @@
-"""Amounts and times as people read them."""
+"""Formats amounts, durations and times for people."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def memory(mebibytes: int) -> str:
 
 
 def per_gpu(amount: int, gpus: int) -> str:
-    """CPUs for each GPU, without a needless fraction: `3`, `2.5`; `-` where there is no GPU."""
+    """CPUs per GPU with at most one decimal: `3`, `2.5`; `-` without GPUs."""
     return f"{amount / gpus:.1f}".removesuffix(".0") if gpus else "-"
 
 
 def local_time(time: float | None) -> str:
-    """Local time to the second, as Slurm prints it; `-` where there is none."""
+    """Local time to the second, as Slurm prints it; `-` for None."""
     return "-" if time is None else datetime.fromtimestamp(time).isoformat(timespec="seconds")
 
 
-def percent(part: float) -> str:
-    """A part of 1: `42 %`; a dash where there is nothing to be a part of."""
-    return "-" if isnan(part) else f"{100 * part:.0f} %"
+def percent(fraction: float) -> str:
+    """A fraction of 1 as `42 %`; `-` for NaN."""
+    return "-" if isnan(fraction) else f"{100 * fraction:.0f} %"

@@ -1,4 +1,4 @@
-"""Rounds for people: what one would do now, what recorded ones do when decided again, what one did."""
+"""Terminal views of rounds: a planned round, replayed recordings, and a round that was run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from slurmsched.settings.definition import Mode, Settings
 
 @dataclass(frozen=True, slots=True)
 class PlannedOperation:
-    """An operation as it would be run: the exact commands, and what takes it back (None: nothing can)."""
+    """An operation as it would be run: the exact commands, and the operation that undoes it (None if nothing can).
+
+    It waits until the jobs in `gone` left and `lead` seconds passed since the signal.
+    """
 
     verb: Verb
     subject: str
@@ -37,10 +40,10 @@ class PlannedOperation:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRound:
-    """The operations in their order, and what becomes of every managed job. `at` in unix seconds.
+    """The operations of a round in order, and its decision about every managed job, as of `at` (unix seconds).
 
-    `starts` are jobs that would be given nodes, `keeps` those that stay where they are, `waits` why others do not run.
-    `dispatched` says of copies of forked jobs how many steps each of them would do.
+    `starts` are the nodes of jobs that would start, `keeps` those of jobs that keep running, `waits` the reasons of
+    jobs that would wait. `dispatched` gives the number of steps for each copy of a forked job.
     """
 
     at: float
@@ -59,10 +62,10 @@ class PlannedRound:
 def planned_round(
     result: RoundResult, settings: Settings, commands: Callable[[Operation], tuple[str, ...]]
 ) -> PlannedRound:
-    """A round's result for people; `commands` says how the backend would do an operation."""
+    """A round's result for people; `commands` returns the commands with which the backend does an operation."""
     decision = result.decision
-    runs = {job.id for job in result.situation.jobs if job.state is JobState.RUNNING}
-    stays = runs - set(result.requeues)
+    running = {job.id for job in result.situation.jobs if job.state is JobState.RUNNING}
+    staying = running - set(result.requeues)
     allocated = {job: target.nodes for job, target in decision.targets.items() if job not in result.plan.deferred}
     return PlannedRound(
         at=result.snapshot.time,
@@ -70,8 +73,8 @@ def planned_round(
         system=decision.policy,
         ordering=settings.policy.order,
         operations=tuple(_planned_operation(operation, commands) for operation in result.plan.operations),
-        starts={job: nodes for job, nodes in allocated.items() if job not in stays},
-        keeps={job: nodes for job, nodes in allocated.items() if job in stays},
+        starts={job: nodes for job, nodes in allocated.items() if job not in staying},
+        keeps={job: nodes for job, nodes in allocated.items() if job in staying},
         waits={
             job.id: reason_of(result, job)
             for job in result.snapshot.jobs
@@ -101,13 +104,13 @@ def _planned_operation(operation: Operation, commands: Callable[[Operation], tup
 
 _EFFECT: Final = {
     "observe": "nothing is changed in mode observe; this is what mode enforce would do",
-    "advise": "in mode advise only notes are written",
-    "prioritize": "in mode prioritize only the order of waiting jobs is changed",
+    "advise": "mode advise only writes notes",
+    "prioritize": "mode prioritize only changes the order of waiting jobs",
 }
 
 
 def plan_view(plan: PlannedRound, with_commands: bool = False) -> RenderableType:
-    """The operations with reason and undo; then who starts and who waits."""
+    """The operations with their reasons and undos, then the steps of copies and the waiting jobs."""
     queue = f"{len(plan.keeps)} stay, {len(plan.starts)} start, {len(plan.waits)} wait"
     header = f"{plan.system}, {plan.ordering} order, mode {plan.mode}: {queue}"
     parts: list[RenderableType] = [safe_line(header, "bold")]
@@ -152,7 +155,7 @@ def _conditions(planned: PlannedOperation) -> Iterator[str]:
     if planned.lead:
         yield f"{duration(planned.lead)} after the signal"
     if planned.gone:
-        yield f"when {', '.join(planned.gone)} left"
+        yield f"after {'job' if len(planned.gone) == 1 else 'jobs'} {', '.join(planned.gone)} left"
     yield _undo(planned)
 
 
@@ -162,9 +165,10 @@ def _undo(planned: PlannedOperation) -> str:
 
 def _undo_text(undo: Operation) -> str:
     match undo.after:
-        case JobSpec() as shape:
-            where = ",".join(shape.nodes) or pluralise(shape.node_count, "node")
-            return f"{undo.verb.value} to {shape.gpus} GPUs, {shape.cpus} CPUs a node on {where}"
+        case JobSpec() as spec:
+            where = ",".join(spec.nodes) or pluralise(spec.node_count, "node")
+            amounts = f"{pluralise(spec.gpus, 'GPU')}, {pluralise(spec.cpus, 'CPU')} per node"
+            return f"{undo.verb.value} to {amounts} on {where}"
         case int() as number:
             return f"{undo.verb.value} {number}"
         case _:
@@ -173,7 +177,7 @@ def _undo_text(undo: Operation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRound:
-    """One recording: where it came from, what a round makes of it, and how long that took (seconds)."""
+    """One recording decided again: its source, the plan, and how long that took (seconds)."""
 
     source: str
     plan: PlannedRound
@@ -181,7 +185,7 @@ class ReplayedRound:
 
 
 def replay_view(rounds: Sequence[ReplayedRound]) -> RenderableType:
-    """A line for each recording."""
+    """One line per recording."""
     columns = (
         Column("WHEN"),
         Column("STAY", right=True),
@@ -213,7 +217,7 @@ def _requeues(plan: PlannedRound) -> int:
 
 
 def round_view(report: RoundReport) -> RenderableType:
-    """The round in one line, then what became of each operation."""
+    """The round in one line, then the result of each operation."""
     tally = report.tally
     spent = sum(part or 0.0 for part in (tally.observe_s, tally.decide_s, tally.plan_s, tally.apply_s))
     queue = f"{tally.running} running, {tally.waiting} waiting of {pluralise(tally.managed, 'managed job')}"
@@ -227,12 +231,12 @@ def round_view(report: RoundReport) -> RenderableType:
 
 
 def worth_mailing(report: RoundReport, mode: Mode) -> bool:
-    """Whether cron should mail it: something was tried, or the mode is there to tell what would be done."""
+    """Whether cron should mail the round: an operation was attempted, or mode advise has something to report."""
     return bool(report.outcomes) and (
         mode is Mode.ADVISE or any(o.result is not Result.BLOCKED for o in report.outcomes)
     )
 
 
 def has_blocked_operation(report: RoundReport) -> bool:
-    """Whether something that the round wanted was not allowed."""
+    """Whether an operation of the round was not permitted."""
     return any(outcome.result is Result.BLOCKED for outcome in report.outcomes)

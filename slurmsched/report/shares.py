@@ -1,7 +1,4 @@
-"""What `status --shares` tells: what users are due by their tickets, what they had, what they trade.
-
-`synsched status --shares` on a screen.
-"""
+"""`synsched status --shares`: what users are due by their tickets, what they received, and their trades."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from rich.console import Group, RenderableType
 
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gandiva_fair import GandivaFairState, Trade
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import Trade
 from slurmsched.report.quantities import duration, percent
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
@@ -22,13 +20,14 @@ _POLICY: Final = "gandiva-fair"
 
 
 class NoTicketsError(SynschedError):
-    """No round has gone by tickets."""
+    """No round has run the policy gandiva-fair."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserShare:
-    """`due` and `had` are GPU-seconds in GPUs of the slowest type as the user's jobs see them, since the user's first
-    job of now came. `holdings` are GPUs by type after trading, `speedups` what one of each is worth."""
+    """A user's entitlement: `due` and received (`had`) GPU-seconds, in GPUs of the slowest type by the speedups of the
+    user's jobs, since the oldest of their present jobs arrived. `holdings` are GPUs by type after trading, `speedups`
+    the value of one GPU of each type."""
 
     user: str
     due: float
@@ -39,7 +38,7 @@ class UserShare:
 
 @dataclass(frozen=True, slots=True)
 class TicketShares:
-    """As of `time`, the last round that went by tickets (unix seconds)."""
+    """Shares as of `time`, the last round of gandiva-fair (unix seconds)."""
 
     time: float
     users: tuple[UserShare, ...]
@@ -47,15 +46,15 @@ class TicketShares:
 
 
 def ticket_shares(store: ReadOnlyStore) -> TicketShares:
-    """Users by name. Raises NoSharesError, StoreError."""
-    past = GandivaFairState.decode(store.policy_state(_POLICY))
-    if past.time is None:
-        raise NoTicketsError(f'no round has gone by tickets yet: set system = "{_POLICY}" under [policy]')
+    """The shares of all users, sorted by name. Raises NoTicketsError, StoreError."""
+    state = GandivaFairState.decode(store.policy_state(_POLICY))
+    if state.time is None:
+        raise NoTicketsError(f'no round has used tickets yet: set system = "{_POLICY}" under [policy]')
     users = (
-        UserShare(user, own.due, own.received, own.holdings, own.speedups)
-        for user, own in sorted(past.accounts.items())
+        UserShare(user, account.due, account.received, account.holdings, account.speedups)
+        for user, account in sorted(state.accounts.items())
     )
-    return TicketShares(past.time, tuple(users), tuple(past.trades))
+    return TicketShares(state.time, tuple(users), tuple(state.trades))
 
 
 _HOUR: Final = 3600.0
@@ -63,7 +62,7 @@ _SMALLEST_SHOWN: Final = 0.005
 
 
 def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
-    """A line for each user, then one for each trade of the last round."""
+    """One line per user, then one per trade of the last round."""
     columns = (
         Column("USER"),
         Column("DUE", right=True),
@@ -73,15 +72,15 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
     )
     rows = [
         (
-            own.user,
-            f"{own.due / _HOUR:.1f}",
-            f"{own.had / _HOUR:.1f}",
-            percent(own.had / own.due if own.due else float("nan")),
-            _gpus(own.holdings),
+            share.user,
+            f"{share.due / _HOUR:.1f}",
+            f"{share.had / _HOUR:.1f}",
+            percent(share.had / share.due if share.due else float("nan")),
+            _gpus(share.holdings),
         )
-        for own in shares.users
+        for share in shares.users
     ]
-    head = safe_line(f"shares as of {duration(now - shares.time)} ago, in hours of the slowest GPU", "bold")
+    head = safe_line(f"shares as of {duration(now - shares.time)} ago, in GPU-hours of the slowest type", "bold")
     parts: list[RenderableType] = [head, Listing(columns, rows)]
     if shares.trades:
         parts += ["", safe_line(pluralise(len(shares.trades), "trade"), "bold")]

@@ -1,4 +1,4 @@
-"""A trace, and one simulation of it, for people."""
+"""Terminal views of a trace and of the metrics of a simulation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from slurmsched.traces.trace import ImportedTrace
 
 
 def duration_or_dash(seconds: float) -> str:
-    """A time, or a dash where there is none."""
+    """A duration of `seconds`; `-` for NaN."""
     return "-" if isnan(seconds) else duration(seconds)
 
 
 def figures_view(figures: RunMetrics) -> RenderableType:
-    """What a run amounts to, a line for each figure."""
+    """The metrics of a simulation, one line each."""
     others = ", ".join(f"{count} {state.lower()}" for state, count in figures.states.items() if state != "COMPLETED")
     rows = [
         ("jobs", f"{figures.finished} of {figures.jobs} completed" + (f", {others}" if others else "")),
@@ -33,9 +33,9 @@ def figures_view(figures: RunMetrics) -> RenderableType:
         ("p99 JCT", duration_or_dash(figures.p99_jct_s)),
         ("mean wait", duration_or_dash(figures.avg_wait_s)),
         ("makespan", duration_or_dash(figures.makespan_s)),
-        ("GPU time that was useful", percent(figures.gpu_utilization)),
+        ("useful GPU time", percent(figures.gpu_utilization)),
         ("CPU time allocated", percent(figures.cpu_utilization)),
-        ("finish-time fairness", f"{figures.ftf_mean:.2f} in the mean, {figures.ftf_max:.2f} at most"),
+        ("finish-time fairness", f"{figures.ftf_mean:.2f} mean, {figures.ftf_max:.2f} worst"),
         ("restarts", f"{figures.restarts}, of which {figures.migrations} on other nodes"),
         ("rounds", f"{figures.rounds}, {duration_or_dash(figures.decision_s_median)} each"),
     ]
@@ -45,28 +45,28 @@ def figures_view(figures: RunMetrics) -> RenderableType:
 
 
 def _window(figures: RunMetrics) -> RenderableType:
-    return Text(f"\nFigures are of {pluralise(figures.jobs, 'job')}.") if figures.finished < figures.jobs else Text()
+    return Text(f"\nMetrics over {pluralise(figures.jobs, 'job')}.") if figures.finished < figures.jobs else Text()
 
 
 _HOUR = 3600.0
 
 
 def trace_view(summary: TraceSummary) -> RenderableType:
-    """What is in a trace, a line for each thing that can be said of it."""
+    """The summary of a trace, one line per property."""
     rows = [
-        ("jobs", f"{summary.jobs} over {duration(summary.span_h * _HOUR)}"),
+        ("jobs", f"{summary.jobs} in {duration(summary.span_h * _HOUR)}"),
         ("GPU-hours", f"{summary.gpu_hours:.1f}"),
         ("arriving work", f"keeps {summary.busy_gpus:.1f} GPUs busy" if summary.span_h else "all at once"),
         ("durations", ", ".join(f"{name} {duration(hours * _HOUR)}" for name, hours in summary.duration_h.items())),
         *(
-            (name, said)
-            for name, said in (
+            (name, counts)
+            for name, counts in (
                 ("GPUs per job", _listed(summary.widths)),
                 ("models", _listed(summary.models)),
                 ("users", _listed(summary.users)),
                 ("GPU types", _listed(summary.types)),
             )
-            if said
+            if counts
         ),
     ]
     listing = Listing((Column(""), Column("")), rows, headings=False, wrapped=True)
@@ -74,15 +74,15 @@ def trace_view(summary: TraceSummary) -> RenderableType:
 
 
 def skipped_lines(imported: ImportedTrace) -> list[str]:
-    """What was left out, a line for each reason."""
+    """One line per reason why jobs were left out."""
     return [f"left out: {pluralise(count, 'job')} ({why})" for why, count in imported.skipped.items()]
 
 
 def formats_view() -> RenderableType:
-    """Every form of trace that is read, and how to get the history of one's own cluster."""
-    rows = [(name, form.summary) for name, form in TRACE_FORMATS.items()]
-    ask = f"SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o {','.join(SACCT_FIELDS)}"
-    return Group(Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nYour last month:\n{ask}"))
+    """The trace formats that can be read, and how to export a Slurm cluster's last month."""
+    rows = [(name, trace_format.summary) for name, trace_format in TRACE_FORMATS.items()]
+    command = f"SLURM_TIME_FORMAT=%s sacct -aX --parsable2 -S now-30days -o {','.join(SACCT_FIELDS)}"
+    return Group(Listing((Column("FORMAT"), Column("WHAT")), rows), Text(f"\nYour cluster's last month:\n{command}"))
 
 
 def _listed(counts: Mapping[str, int]) -> str:

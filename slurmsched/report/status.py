@@ -1,4 +1,4 @@
-"""What `status` tells, from the database alone: who schedules, what is in use, which jobs run or wait and why."""
+"""`synsched status`: the daemon's liveness, the nodes in use, and why jobs run or wait, from the database alone."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from slurmsched.store.read_only import ReadOnlyStore
 from slurmsched.store.rows import JobRow, RoundRow, SetAsideRow, SwitchRow
 
 _LATE_PERIODS: Final = 2.0
-"""Periods after which a round is late."""
+"""Periods without a finished round after which rounds are late."""
 
 _RELEASE_ADVICE: Final = "'synsched release' gives jobs back"
 
 
 class LivenessState(StrEnum):
-    """What the sign of life says."""
+    """Whether a daemon schedules, by its heartbeat and the last round."""
 
     ALIVE = "alive"
     LATE = "late"
-    """It lives, and its rounds do not end in time."""
+    """The heartbeat is fresh, but rounds do not finish in time."""
     GONE = "gone"
-    """It was there and is not any more: stopped, or silent."""
+    """The daemon stopped, or its heartbeat is stale."""
     NEVER = "never"
-    """Nothing has ever run here."""
+    """No daemon has run here yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The verdict, with what to do about it. Ages in seconds, None where there was none."""
+    """The state, with what to do about it. Ages are in seconds, None without a heartbeat or round."""
 
     life: LivenessState
     sentence: str
@@ -50,7 +50,10 @@ class Liveness:
 def assess_liveness(
     now: float, beat: HeartbeatRecord | None, ended: float | None, period: float, stale_after: float
 ) -> Liveness:
-    """Judge by the last sign of life, the end of the last round (unix seconds), and the two spans of the settings."""
+    """The liveness at `now`, from the last heartbeat `beat` and the end of the last round `ended` (unix seconds).
+
+    `period` is between two rounds, `stale_after` the age at which a heartbeat is stale (both seconds).
+    """
     beat_age = None if beat is None else max(now - beat.at, 0.0)
     round_age = None if ended is None else max(now - ended, 0.0)
     life, sentence = LivenessState.ALIVE, "the first round is under way"
@@ -59,36 +62,36 @@ def assess_liveness(
     elif beat is None or beat.is_stale(now, stale_after):
         life, sentence = (
             LivenessState.GONE,
-            f"nobody schedules: {_last_sign(beat, beat_age)}; 'synsched run' goes on, {_RELEASE_ADVICE}",
+            f"no daemon is running: {_heartbeat_text(beat, beat_age)}; 'synsched run' starts one, {_RELEASE_ADVICE}",
         )
     elif round_age is not None and round_age > _LATE_PERIODS * period:
-        due = f"one is due every {duration(period)}, the last ended {duration(round_age)} ago"
+        due = f"one is due every {duration(period)}, the last finished {duration(round_age)} ago"
         life, sentence = LivenessState.LATE, f"rounds are late: {due}; 'synsched doctor' looks for the cause"
     elif round_age is not None:
         sentence = f"last round {duration(round_age)} ago"
     return Liveness(life, sentence, beat_age, round_age)
 
 
-def _last_sign(beat: HeartbeatRecord | None, age: float | None) -> str:
+def _heartbeat_text(beat: HeartbeatRecord | None, age: float | None) -> str:
     if beat is None or age is None:
         return "there is no heartbeat"
     if beat.mode == STOPPED:
         return f"stopped {duration(age)} ago"
-    return f"no sign of life for {duration(age)}" if age else "the heartbeat is from the future: is a clock wrong?"
+    return f"no heartbeat for {duration(age)}" if age else "the heartbeat is from the future: is a clock wrong?"
 
 
 _MAX_NAMED: Final = 5
-"""So many jobs that are set aside are named one by one."""
+"""Maximum number of set-aside jobs that are named one by one."""
 
 SCHEMA_VERSION = 1
-"""Of everything that `--json` prints: raised when a key changes its meaning or goes away."""
+"""Version of the output of `--json`: incremented when a key changes its meaning or is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One managed job. `nodes` are those it has; `target` those it is to get, at `speed` times its GPU-proportional
-    share's, None while it waits. CPUs and memory (MiB) are for the whole job; `problems` are what is wrong with its
-    hints."""
+    """One managed job. `nodes` are allocated, `target` are planned; `speed` is the predicted speed there relative to
+    the GPU-proportional share (None while it waits). CPUs and memory (MiB) are for the whole job; `problems` are errors
+    in its hints."""
 
     id: JobId
     user: str
@@ -111,10 +114,10 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All of it. `at` is when it was asked, `surveyed` when the nodes were as shown (unix seconds).
+    """The status as of `at`, with the nodes as of `surveyed` (unix seconds).
 
-    `running` and `waiting` count all managed jobs, also where `jobs` are only chosen ones. `paused` says who paused and
-    why, empty where nobody did; `problems` name what somebody should mend, worst first.
+    `running` and `waiting` count all managed jobs, also where `jobs` is filtered. `paused` says who paused and why,
+    empty when not paused; `problems` are sentences, most severe first.
     """
 
     at: float
@@ -130,24 +133,27 @@ class ClusterStatus:
     jobs: tuple[JobStatus, ...]
     problems: tuple[str, ...]
     fragments: ClusterFragmentation | None = None
-    """What of the idle GPUs the usual jobs could not use, as of the last round."""
+    """Idle GPUs that typical jobs cannot use, as of the last round."""
     set_aside: tuple[SetAsideRow, ...] = ()
-    """Jobs that nothing is decided about; the first of them are among the problems."""
+    """Jobs that are excluded from decisions; the first of them are among the problems."""
 
 
 def cluster_status(
     store: ReadOnlyStore, settings: Settings, now: float, beat: HeartbeatRecord | None, disabled: bool = False
 ) -> ClusterStatus:
-    """The state of things. `beat` is the daemon's last sign of life; `disabled` says that the file exists."""
-    last, overview, paused = store.last_round(), store.overview(), store.switch("paused")
-    used = overview or ClusterOverview(now, ())
+    """The status at `now` (unix seconds). `beat` is the last heartbeat; `disabled` says that hook.disable_file exists.
+
+    Raises UnreadableError.
+    """
+    last, paused = store.last_round(), store.switch("paused")
+    overview = store.overview() or ClusterOverview(now, ())
     jobs = tuple(map(_job_status, store.jobs()))
     ended = last.finished if last else None
-    liveness_now = assess_liveness(now, beat, ended, settings.rounds.period, settings.hook.stale_after)
+    liveness = assess_liveness(now, beat, ended, settings.rounds.period, settings.hook.stale_after)
     problems: list[str] = []
     held = sum(job.held_by_us for job in jobs)
-    if liveness_now.life is LivenessState.GONE and held:
-        problems.append(f"{pluralise(held, 'job')} still held by it: 'synsched release' gives them back to Slurm")
+    if liveness.life is LivenessState.GONE and held:
+        problems.append(f"{pluralise(held, 'job')} still held by synsched: 'synsched release' gives jobs back to Slurm")
     if disabled:
         problems.append(f"nothing is changed while {settings.hook.disable_file} exists: remove it to go on")
     pause = _pause_text(paused, now) if paused else ""
@@ -155,44 +161,47 @@ def cluster_status(
         problems.append(f"{pause}: 'synsched resume' goes on")
     if (latest := next(iter(store.rounds(1)), None)) and latest.error:
         problems.append(f"round {latest.id} failed: {latest.error}")
-    if last is not None and (elsewhere := store.device_mismatches(last.id)):
-        where = f"of round {last.id} on other GPUs than foreseen: see 'synsched history'"
-        problems.append(f"{pluralise(elsewhere, 'job')} {where}")
+    if last is not None and (mismatches := store.device_mismatches(last.id)):
+        where = f"of round {last.id} on other GPUs than planned: see 'synsched history'"
+        problems.append(f"{pluralise(mismatches, 'job')} {where}")
     if left_out := len(store.unreadable_rows()):
         problems.append(f"{pluralise(left_out, 'row')} of the database cannot be read: 'synsched doctor' names them")
     problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
     aside = store.set_aside()
-    problems += (own.sentence for own in aside[:_MAX_NAMED])
+    problems += (row.sentence for row in aside[:_MAX_NAMED])
     if len(aside) > _MAX_NAMED:
         problems.append(f"{pluralise(len(aside) - _MAX_NAMED, 'more job')} set aside: 'synsched doctor' names them")
-    problems += used.oddities
+    problems += overview.oddities
     return ClusterStatus(
         at=now,
-        surveyed=used.time,
-        cluster=used.cluster,
+        surveyed=overview.time,
+        cluster=overview.cluster,
         mode=last.mode if last else settings.rounds.mode.value,
-        liveness=liveness_now,
+        liveness=liveness,
         paused=pause,
         round=last,
-        nodes=used.nodes,
+        nodes=overview.nodes,
         running=sum(job.state is JobState.RUNNING for job in jobs),
         waiting=sum(job.state is JobState.PENDING for job in jobs),
         jobs=jobs,
         problems=tuple(problems),
         set_aside=aside,
-        fragments=used.fragments,
+        fragments=overview.fragments,
     )
 
 
 def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: Iterable[str] = ()) -> ClusterStatus:
-    """Only these people's jobs, and only these partitions' jobs and nodes; empty means all."""
-    people, wanted = frozenset(users), frozenset(partitions)
+    """The status with only the jobs of `users`, and only the jobs and nodes of `partitions`; empty means all."""
+    selected_users, selected_partitions = frozenset(users), frozenset(partitions)
     jobs = tuple(
         job
         for job in status.jobs
-        if (not people or job.user in people) and (not wanted or wanted.intersection(job.partition.split(",")))
+        if (not selected_users or job.user in selected_users)
+        and (not selected_partitions or selected_partitions.intersection(job.partition.split(",")))
     )
-    nodes = tuple(node for node in status.nodes if not wanted or wanted.intersection(node.partitions))
+    nodes = tuple(
+        node for node in status.nodes if not selected_partitions or selected_partitions.intersection(node.partitions)
+    )
     return replace(status, jobs=jobs, nodes=nodes)
 
 
@@ -202,32 +211,32 @@ def _pause_text(switch: SwitchRow, now: float) -> str:
 
 
 def _job_status(row: JobRow) -> JobStatus:
-    told = _StoredSummary(row.summary)
-    asked = row.original
+    summary = _StoredSummary(row.summary)
+    original = row.original
     return JobStatus(
         id=row.id,
         user=row.owner,
         name=row.name,
-        partition=told.text("partition"),
+        partition=summary.text("partition"),
         state=row.state,
-        gpus=told.number("gpus", asked.gpus),
-        gpu_type=told.text("gpu_type", asked.gpu_type or ""),
-        cpus=told.number("cpus", asked.cpus),
-        memory=told.number("memory", asked.memory * asked.nodes),
-        nodes=told.texts("nodes"),
+        gpus=summary.number("gpus", original.gpus),
+        gpu_type=summary.text("gpu_type", original.gpu_type or ""),
+        cpus=summary.number("cpus", original.cpus),
+        memory=summary.number("memory", original.memory * original.nodes),
+        nodes=summary.texts("nodes"),
         target=row.target.nodes if row.target else (),
         speed=row.target.speed if row.target else None,
         rank=row.rank,
         rank_key=row.rank_key,
         why=row.sentence.removeprefix(f"job {row.id} "),
         held_by_us=row.held_by_us,
-        problems=told.texts("problems"),
+        problems=summary.texts("problems"),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _StoredSummary:
-    """Stored words about a job; what is missing or of another kind counts as not said."""
+    """The stored summary of a job; a value that is missing or of the wrong type counts as absent."""
 
     values: Mapping[str, object]
 

@@ -1,4 +1,4 @@
-"""`synsched status` on a screen."""
+"""Terminal view of `synsched status`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurmsched.report.status import ClusterStatus, JobStatus, LivenessState
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 
 MAX_NODES_DRAWN: Final = 12
-"""Nodes drawn one by one; more are drawn one line for each GPU type."""
+"""Maximum number of nodes drawn one by one; above it there is one line per GPU type."""
 
 _SHORT: Final = {
     JobState.PENDING: "PD",
@@ -35,7 +35,7 @@ _STYLES: Final = {
 
 
 def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableType:
-    """Header, nodes, jobs, and what has to be mended."""
+    """Header, nodes, jobs and problems."""
     parts: list[RenderableType] = [header_view(status)]
     if status.nodes:
         parts += ["", nodes_view(status.nodes, every_node)]
@@ -50,13 +50,13 @@ def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableTy
 
 
 def header_view(status: ClusterStatus) -> RenderableType:
-    """Who schedules here, and whether it lives."""
+    """The mode and policy, the daemon's liveness, and the last round."""
     where = f" on {status.cluster}" if status.cluster else ""
     last = status.round
     if last is None:
         return safe_line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life])
     how = f"synsched{where}: mode {status.mode}, system {last.system}, order {last.ordering}"
-    spent = sum(part or 0.0 for part in (last.observe_s, last.decide_s, last.plan_s, last.apply_s))
+    spent = sum(seconds or 0.0 for seconds in (last.observe_s, last.decide_s, last.plan_s, last.apply_s))
     took = f", took {duration(spent)}" if spent else ""
     return Group(
         safe_line(how, "bold"),
@@ -66,7 +66,7 @@ def header_view(status: ClusterStatus) -> RenderableType:
 
 
 def nodes_view(nodes: Sequence[NodeUsage], every_node: bool = False) -> RenderableType:
-    """A sign for each GPU of each node; on a large cluster a bar for each GPU type."""
+    """One bar per node with a sign per GPU; on a large cluster one bar per GPU type."""
     with_gpus = [node for node in nodes if node.gpus]
     if every_node or len(with_gpus) <= MAX_NODES_DRAWN:
         return Listing(
@@ -88,7 +88,7 @@ def nodes_view(nodes: Sequence[NodeUsage], every_node: bool = False) -> Renderab
 
 
 def jobs_view(jobs: Iterable[JobStatus], headings: bool = True) -> RenderableType:
-    """One line for each job, squeue's columns and the reason."""
+    """One line per job: squeue's columns and the reason."""
     columns = (
         Column("JOBID"),
         Column("USER"),

@@ -1,4 +1,4 @@
-"""Tables as Slurm prints them, bars of GPUs, and text from elsewhere made safe to print."""
+"""Tables as Slurm prints them, bars of GPUs, and escaping of untrusted text for the terminal."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from slurmsched.model import MILLI_PER_GPU, GpuUsage
 
 
 def printable(text: str) -> str:
-    """The text in one line, without anything a terminal would obey."""
+    """The text in one line; control characters, which a terminal would obey, become `?`."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def safe_line(text: str, style: str = "") -> Text:
-    """A line for the screen; nothing in it counts as markup."""
+    """A printable line; nothing in it counts as markup."""
     return Text(printable(text), style=style)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading and the side its cells lean to."""
+    """A column's heading and alignment."""
 
     heading: str
     right: bool = False
@@ -34,10 +34,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Rows under headings. Where all fits, nothing is padded to the screen's width: pipes get whole sentences.
+    """Rows under headings, not padded to the width of the terminal: pipes get whole sentences.
 
-    Where the screen ends the column at `giving` is cut, the last one without it, or goes on in the next line if it is
-    `wrapped`.
+    Where the rows are wider than the terminal, the column at index `shrinking` is cut, or wrapped if `wrapped`.
     """
 
     columns: Sequence[Column]
@@ -48,15 +47,15 @@ class Listing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=self.headings, header_style="bold")
-        giving = self.shrinking % len(self.columns)
-        for position, column in enumerate(self.columns):
-            wraps = self.wrapped and position == giving
+        shrinking = self.shrinking % len(self.columns)
+        for index, column in enumerate(self.columns):
+            wraps = self.wrapped and index == shrinking
             table.add_column(
                 column.heading,
                 justify="right" if column.right else "left",
                 no_wrap=not wraps,
                 overflow="fold" if wraps else "crop" if options.ascii_only else "ellipsis",
-                ratio=1 if position == giving else None,
+                ratio=1 if index == shrinking else None,
             )
         for row in self.rows:
             table.add_row(*(safe_line(cell) if isinstance(cell, str) else cell for cell in row))
@@ -72,7 +71,7 @@ _IDLE: Final = ("·", ".")
 
 @dataclass(frozen=True, slots=True)
 class GpuBar:
-    """A node's devices in the order of their indices: taken, partly taken (shards), idle. ASCII where it must be."""
+    """A node's GPUs by index, one sign each: allocated, partly allocated (shards) or idle. ASCII where needed."""
 
     gpus: tuple[GpuUsage, ...]
 
@@ -85,15 +84,15 @@ class GpuBar:
 
 @dataclass(frozen=True, slots=True)
 class LoadBar:
-    """A share of something, `width` characters wide; anything above nothing shows at least one."""
+    """`used` of `total` as a bar of `width` characters; anything above zero fills at least one."""
 
     used: float
     total: float
     width: int = 20
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        part = min(max(self.used / self.total, 0.0), 1.0) if self.total else 0.0
-        filled = max(int(part * self.width), 1 if part > 0 else 0)
+        fraction = min(max(self.used / self.total, 0.0), 1.0) if self.total else 0.0
+        filled = max(int(fraction * self.width), 1 if fraction > 0 else 0)
         signs = [_TAKEN] * filled + [_IDLE] * (self.width - filled)
         yield Text("").join(_styled(sign, options.ascii_only) for sign in signs)
 

@@ -1,4 +1,4 @@
-"""Between observing and applying, all of it pure: `round.run_round` is the whole, each module here one step of it.
+"""A scheduling round between observing and applying, all of it pure: `round.run_round` calls the other modules.
 
-Nothing is imported here: what is stored of a round can be read without loading what decides one.
+Nothing is imported here, so that stored explanations can be read without loading the policies.
 """

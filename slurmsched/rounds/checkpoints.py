@@ -1,7 +1,7 @@
-"""Checkpoints that take longer than a round waits: who was told to write one, until when, and for whom.
+"""Checkpoints whose lead is longer than a round waits: which jobs write one, until when, and for which newcomers.
 
-The round that notifies ends. Until the checkpoint is due, or reported written, the job stays where it is and the
-newcomers that it gives way to get nothing else; then all of them are decided on again, and no second signal is sent.
+The round that sends the signal ends without waiting. Until the checkpoint is due, or is reported as written, the job
+keeps its nodes and its newcomers start nowhere. Then all of them are decided again, and no second signal is sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurmsched.rounds.guards import checkpoint_lead
 from slurmsched.settings.definition import Settings
 
 NEWCOMERS: Final = "newcomers"
-"""In the reason of a NOTIFY: whom the job is to give way to in a later round, with commas between."""
+"""Detail in the reason of a NOTIFY: the jobs that it gives way to in a later round, separated by commas."""
 
 _FRESH_PERIODS: Final = 2
 """Periods beyond the lead for which a checkpoint counts as new."""
@@ -24,14 +24,14 @@ _FRESH_PERIODS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class AwaitedCheckpoint:
-    """A running job whose checkpoint is due at `due` (unix seconds), and the jobs that get its place then."""
+    """A running job whose checkpoint is due at `due` (unix seconds), and the jobs that get its GPUs then."""
 
     job: JobId
     newcomers: tuple[JobId, ...]
     due: float
 
     def keep_reason(self, now: float) -> Reason:
-        """Why it is not displaced now."""
+        """Why the job is not preempted now."""
         details = {"when": time_of_day(self.due, now), NEWCOMERS: _listed(self.newcomers)}
         return Reason(ReasonCode.WRITES_CHECKPOINT, details)
 
@@ -41,7 +41,7 @@ class AwaitedCheckpoint:
 
 
 def awaited_checkpoints(snapshot: Snapshot, state: SchedulerState, settings: Settings) -> tuple[AwaitedCheckpoint, ...]:
-    """The checkpoints that are still awaited. One whose newcomers have all gone is awaited no more."""
+    """Return the checkpoints that are still awaited; one whose newcomers no longer wait is not."""
     return tuple(_awaited(snapshot, state, settings))
 
 
@@ -57,7 +57,7 @@ def _awaited(snapshot: Snapshot, state: SchedulerState, settings: Settings) -> I
 
 
 def has_checkpointed(job: Job, snapshot: Snapshot, state: SchedulerState, settings: Settings) -> bool:
-    """Whether the job was told to write its checkpoint and has had its time for it, a short while ago."""
+    """Whether the job was notified and its lead ended, or its checkpoint was reported, a short while ago."""
     notice = state.notified.get(job.id)
     if notice is None:
         return False

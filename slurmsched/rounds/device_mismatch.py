@@ -1,4 +1,4 @@
-"""Which GPUs Slurm chose, against those that were foreseen: a decision names devices, but Slurm takes them."""
+"""Compares the GPUs that Slurm chose with those that were planned: a decision names devices, but Slurm assigns them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from slurmsched.policies.tesserae.packing import separated_pairs
 
 @dataclass(frozen=True, slots=True)
 class DeviceMismatch:
-    """A job that runs on other devices of a node than was foreseen. `apart` are those it was to share them with and
-    does not."""
+    """A job that runs on other GPUs of a node than planned.
+
+    `planned` and `actual` are GPU indices; `separated` are the jobs that it was to share a GPU with and does not.
+    """
 
     job: JobId
     node: str
@@ -22,33 +24,33 @@ class DeviceMismatch:
 
     @property
     def sentence(self) -> str:
-        text = f"runs on GPU {_listed(self.actual)} of {self.node}; GPU {_listed(self.planned)} was foreseen"
+        text = f"runs on GPU {_listed(self.actual)} of {self.node}; GPU {_listed(self.planned)} was planned"
         return f"{text}, beside job {', '.join(self.separated)}" if self.separated else text
 
 
 def _started_allocations(
     targets: Iterable[Target], before: Snapshot, after: Snapshot
 ) -> Iterator[tuple[Target, NodeAllocation, NodeAllocation]]:
-    """Each job that started since `before`, with a share that was foreseen and the one it has on that node."""
+    """Yield each target that started since `before`, with its planned and actual allocation on each node."""
     for target in targets:
         was, now = before.jobs_by_id.get(target.job), after.jobs_by_id.get(target.job)
         if now is None or now.state is not JobState.RUNNING or (was is not None and was.state is JobState.RUNNING):
             continue
-        has = {share.node: share for share in now.allocations}
-        for share in target.allocations:
-            taken = has.get(share.node)
-            if share.indices and taken is not None and taken.indices:
-                yield target, share, taken
+        actual = {allocation.node: allocation for allocation in now.allocations}
+        for planned in target.allocations:
+            taken = actual.get(planned.node)
+            if planned.indices and taken is not None and taken.indices:
+                yield target, planned, taken
 
 
 def device_mismatches(targets: Iterable[Target], before: Snapshot, after: Snapshot) -> tuple[DeviceMismatch, ...]:
-    """Those of them that are not as foreseen; where two that were to share a GPU have not the same one, both are."""
+    """Return the started jobs that run on other GPUs than planned, or apart from a job that was to share their GPU."""
     running = {job.id: job for job in after.jobs if job.state is JobState.RUNNING}
     mismatches = []
-    for target, share, taken in _started_allocations(targets, before, after):
+    for target, planned, actual in _started_allocations(targets, before, after):
         separated = _separated(target, running)
-        if separated or share.indices != taken.indices:
-            mismatches.append(DeviceMismatch(target.job, share.node, share.indices, taken.indices, separated))
+        if separated or planned.indices != actual.indices:
+            mismatches.append(DeviceMismatch(target.job, planned.node, planned.indices, actual.indices, separated))
     return tuple(mismatches)
 
 

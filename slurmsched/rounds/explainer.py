@@ -1,4 +1,4 @@
-"""Why one job runs where it does, or waits, what it is ordered behind, and what would change that."""
+"""Explains one job: why it runs where it does or waits, which jobs are ahead of it, and what would change that."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from slurmsched.rounds.guards import checkpoint_signal
 from slurmsched.rounds.round import RoundResult
 
 _MAX_NAMED: Final = 3
-"""How many of the jobs ahead are named."""
+"""Most jobs ahead that are named."""
 
 _LACKS_RESOURCES: Final = frozenset(
     {ReasonCode.BEHIND, ReasonCode.NO_ROOM, ReasonCode.MOVES_SPENT, ReasonCode.FREED_SOON, ReasonCode.AWAITS_TURN}
 )
-"""Reasons for waiting that a smaller request, or somebody's end, would change."""
+"""Reasons for waiting that a smaller request or the end of another job would change."""
 
 
 class UnknownJobError(SynschedError):
@@ -26,7 +26,7 @@ class UnknownJobError(SynschedError):
 
 
 def explain(result: RoundResult, job_id: JobId) -> Explanation:
-    """What the round says of this job, in plain words. Raises UnknownJobError."""
+    """Return the explanation of this job in the round. Raises UnknownJobError."""
     job = result.snapshot.jobs_by_id.get(job_id)
     if job is None:
         raise UnknownJobError(f"job {job_id} is not in the queue: 'synsched history {job_id}' shows what became of it")
@@ -41,7 +41,7 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
 
 
 def reason_of(result: RoundResult, job: Job) -> Reason:
-    """Why the job waits, runs or leaves; for one that gives way it says for whom, for one that is placed after whom."""
+    """Why the job waits, runs or is requeued; names the job it gives way to or the jobs it waits for."""
     known = result.unmanaged.get(job.id) or result.ineligible.get(job.id) or result.plan.deferred.get(job.id)
     if known is not None:
         return known
@@ -64,7 +64,7 @@ def _target_reason(result: RoundResult, job: Job, target: Target) -> Reason:
 
 
 def _ahead(result: RoundResult, job_id: JobId) -> Iterator[str]:
-    """The nearest jobs ahead of it in the order that have, or get, GPUs."""
+    """Describe the nearest jobs ahead of it in the order that have, or get, GPUs."""
     order = result.decision.order
     before = (order[index] for index in range(result.ranks.get(job_id, 1) - 2, -1, -1))
     holders = (ranked for ranked in before if ranked.job in result.decision.targets)
@@ -85,21 +85,21 @@ def _changes(result: RoundResult, job: Job) -> Iterator[str]:
             at = time_of_day(end, result.snapshot.time)
             yield f"job {last} ends at {at} at the latest; then there are enough GPUs"
     if managed and checkpoint_signal(job) is None:
-        yield "submit with ckpt=usr1 (or the signal that makes it save): then it can be moved to a better place"
+        yield "submit with ckpt=usr1 (or the signal that makes it save): then it can be moved to better nodes"
     if managed and result.situation.knowledge.profile(job) is None:
         yield "submit with model=NAME or task=image, language or speech: then it gets the CPUs its speed needs"
-    yield from (f"mend its hint: {problem}" for problem in job.hints.problems)
+    yield from (f"correct its hint: {problem}" for problem in job.hints.problems)
 
 
 def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
     yield "user", job.user
     yield "asks for", _request_text(job)
     if job.allocations:
-        yield "has", "; ".join(_allocation_text(share) for share in job.allocations)
+        yield "has", "; ".join(map(_allocation_text, job.allocations))
     target = result.decision.targets.get(job.id)
     if target is not None:
-        yield "shall have", "; ".join(_allocation_text(share) for share in target.allocations)
-        yield "speed", f"{target.speed:.2f} of its GPU share's"
+        yield "shall have", "; ".join(map(_allocation_text, target.allocations))
+        yield "speed", f"{target.speed:.2f} times that with its GPU-proportional share"
         yield from (("steps", why.sentence) for why in target.reasons if why.code is ReasonCode.DISPATCHED)
     rank = result.ranks.get(job.id)
     if rank is not None:
@@ -111,8 +111,8 @@ def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
 def _request_text(job: Job) -> str:
     request = job.original_request
     gpus = pluralise(request.gpus, f"{request.gpu_type} GPU" if request.gpu_type else "GPU")
-    state = f", {request.memory} MiB a node" if request.memory else ""
-    return f"{gpus}, {pluralise(request.cpus, 'CPU')}{state}" + (
+    memory = f", {request.memory} MiB per node" if request.memory else ""
+    return f"{gpus}, {pluralise(request.cpus, 'CPU')}{memory}" + (
         f" on {request.nodes} nodes" if request.nodes > 1 else ""
     )
 

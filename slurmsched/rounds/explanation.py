@@ -1,4 +1,4 @@
-"""What `synsched explain` says of one job, as it is stored and printed, and the times of day in such sentences."""
+"""The explanation of one job, as `synsched explain` prints it and the database stores it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from slurmsched.model import JobId
 class Explanation:
     """Why a job runs where it does, or waits, in plain words. JSON-safe.
 
-    `headline` is one sentence. `ordered_behind` names the last few jobs ahead of it that run, nearest first.
-    `what_would_change` are things its owner could do, or wait for. `facts` are the figures behind it, by name.
+    `headline` is one sentence. `ordered_behind` names the nearest jobs ahead of it that have GPUs, nearest first.
+    `what_would_change` lists what its owner could do or wait for. `facts` are figures by name.
     """
 
     job: JobId
@@ -25,7 +25,7 @@ class Explanation:
 
 
 def time_of_day(at: float, now: float) -> str:
-    """Local time of day; with the date where that is not the day of `now`. Both in unix seconds."""
+    """Local time of day, with the date if it is not that of `now`. Both in unix seconds."""
     then = datetime.fromtimestamp(at)
     today = then.date() == datetime.fromtimestamp(now).date()
     return f"{then:%H:%M}" if today else f"{then:%Y-%m-%d %H:%M}"

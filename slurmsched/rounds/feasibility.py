@@ -1,4 +1,4 @@
-"""How much of a decision can be carried out: which jobs start, which must be requeued first, and what has to wait."""
+"""Checks how much of a decision is feasible: which jobs start, which are requeued first, which have to wait."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from slurmsched.rounds.scope import eligible_nodes
 from slurmsched.rounds.specs import pinned_spec
 
 Amounts = Counter[str]
-"""CPUs, MiB and GPUs by type, under the names below."""
+"""Amounts of CPUs, memory (MiB), GPUs by type and shards by device, under the keys below."""
 
 _CPUS: Final = "cpus"
 _MEMORY: Final = "memory"
 _GPUS: Final = "gpus:"
 _SHARDS: Final = "shards:"
-"""With a device's index: how many are left of a GPU that is cut into shards."""
+"""Followed by a GPU's index: the free shards of that GPU."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Room on one node; `owners` are the jobs that all have to leave first, none for what is free now."""
+    """Resources on one node. The jobs in `occupants` all have to leave first; it is empty for what is free now."""
 
     occupants: tuple[JobId, ...]
     amounts: Amounts
 
 
 class PlannedResources:
-    """Every claim is drawn from parts that nobody else draws from, so any claim whose owners have left can be met."""
+    """Resources that are free or will be released, allocated so that each allocation is met once its occupants left."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._nodes = snapshot.nodes_by_name
@@ -52,14 +52,14 @@ class PlannedResources:
         self._parts = {node.name: [_Part((), _free_amounts(node))] for node in snapshot.nodes}
 
     def release(self, job: JobId, allocations: Iterable[NodeAllocation]) -> None:
-        """The job may leave: what it has can be claimed by those who wait for it to be gone."""
+        """Let the resources of a job that may be requeued be allocated to starts that wait for it to leave."""
         for share in allocations:
             if share.node in self._parts:
                 self._parts[share.node].append(_Part((job,), _allocated_amounts(share, self._nodes[share.node])))
                 self._restore_whole_gpus(job, share)
 
     def _restore_whole_gpus(self, job: JobId, allocation: NodeAllocation) -> None:
-        """A GPU in shards is whole again once everybody who shares it has left."""
+        """Add a whole GPU once all jobs that share it in shards may leave."""
         node = self._nodes[allocation.node]
         for gpu in (gpu for gpu in node.gpus if allocation.shards and gpu.index in allocation.indices):
             leaving = self._released_shards.setdefault((node.name, gpu.index), [])
@@ -71,10 +71,10 @@ class PlannedResources:
     def allocate(
         self, allocations: Sequence[NodeAllocation], victim_rank: Callable[[JobId], int | None]
     ) -> tuple[tuple[JobId, ...], Callable[[], None]] | None:
-        """Take these shares, first from what is free now, then from those of least `reluctance` (None: never).
+        """Take the resources, first from what is free now, then from jobs of lowest `victim_rank` (None: never).
 
-        Gives the jobs that have to leave first, in the order found, and the way to take the claim back. None, and
-        nothing taken, where it does not fit.
+        Returns the jobs that have to leave first and a function that undoes the allocation; None, with nothing
+        taken, if it does not fit.
         """
         drawn: list[tuple[_Part, str, int]] = []
 
@@ -118,7 +118,7 @@ class PlannedResources:
         return True
 
     def _draw_shards(self, allocation: NodeAllocation, drawn: list[tuple[_Part, str, int]]) -> bool:
-        """Draw the shards from the device they are expected on, which is free in part, or whole and then cut."""
+        """Draw the shards from their planned GPU: one that is partly free, or idle and then cut into shards."""
         free, node = self._parts[allocation.node][0], self._nodes[allocation.node]
         for index in allocation.indices:
             kind, device = f"{_SHARDS}{index}", next((gpu for gpu in node.gpus if gpu.index == index), None)
@@ -136,8 +136,8 @@ class PlannedResources:
 
 
 def _highest_victim_rank(occupants: Iterable[JobId], victim_rank: Callable[[JobId], int | None]) -> int | None:
-    """-1 for what is free; None where one of them may never leave."""
-    ranks = [victim_rank(owner) for owner in occupants]
+    """The highest rank among them; -1 for free resources, None if one of them may never leave."""
+    ranks = [victim_rank(occupant) for occupant in occupants]
     return None if None in ranks else max((rank for rank in ranks if rank is not None), default=-1)
 
 
@@ -155,7 +155,7 @@ def _free_amounts(node: Node) -> Amounts:
 
 
 def _allocated_amounts(allocation: NodeAllocation, node: Node) -> Amounts:
-    """What a running job's share gives back; GPUs of unknown type are found by their indices."""
+    """What a running job's allocation releases; the types of its GPUs are looked up by index where they are missing."""
     amounts = Counter({_CPUS: allocation.resources.cpus, _MEMORY: allocation.resources.memory})
     types = {gpu.index: gpu.type for gpu in node.gpus}
     if allocation.shards:
@@ -169,7 +169,7 @@ def _allocated_amounts(allocation: NodeAllocation, node: Node) -> Amounts:
 
 
 def _needed_amounts(allocation: NodeAllocation, node: Node) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """The amounts of a share to be taken, scarcest first; GPUs of no stated type may be of any."""
+    """The amounts of an allocation, scarcest first; GPUs without a type may be of any type."""
     types = (allocation.gpu_type,) if allocation.gpu_type else tuple(sorted(node.gpu_types))
     return (
         (tuple(_GPUS + gpu_type for gpu_type in types), allocation.resources.gpus),
@@ -184,7 +184,7 @@ def _only_type(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """A job that gets its target: `gone` have to leave first, itself included where it is moved."""
+    """A job that gets its target once the jobs in `gone` have left, itself included if it is moved."""
 
     job: Job
     target: Target
@@ -194,9 +194,10 @@ class PlannedStart:
 
 @dataclass(frozen=True, slots=True)
 class FeasibilityCheck:
-    """`starts` in the order of the decision, those that need nobody gone first; `leaving` the jobs to be requeued.
+    """What can be done of a decision: `starts` in its order, those on free resources first, and jobs to requeue.
 
-    `notified` are jobs that are only told to write their checkpoint, with those they give way to in a later round.
+    `deferred` are targets left for a later round. `notified` are jobs that are only told to write their checkpoint,
+    each with the jobs that it gives way to in a later round.
     """
 
     starts: tuple[PlannedStart, ...]
@@ -206,7 +207,7 @@ class FeasibilityCheck:
 
 
 def check_feasible(situation: Situation, decision: Decision) -> FeasibilityCheck:
-    """As much of the decision as can be done without over-committing a node or touching a fixed job."""
+    """Return what can be done of the decision without overcommitting a node or moving a non-preemptible job."""
     jobs = {job.id: situation.snapshot.jobs_by_id.get(job.id, job) for job in situation.jobs}
     ranks = _ranks(decision)
     starts = [
@@ -219,9 +220,9 @@ def check_feasible(situation: Situation, decision: Decision) -> FeasibilityCheck
         if target.job in jobs and not _keeps_allocation(jobs[target.job], target)
     ]
     moves = frozenset(start.job.id for start in starts if start.job.state is JobState.RUNNING)
-    check = _Replay(situation, decision, jobs, moves).check(starts)
+    check = _FeasibilityPass(situation, decision, jobs, moves).check(starts)
     if moves and check.deferred:
-        check = _Replay(situation, decision, jobs, frozenset()).check(starts)
+        check = _FeasibilityPass(situation, decision, jobs, frozenset()).check(starts)
     return check
 
 
@@ -230,7 +231,7 @@ def _ranks(decision: Decision) -> dict[JobId, int]:
 
 
 def _keeps_allocation(job: Job, target: Target) -> bool:
-    """Whether a running job already has what it shall have; which devices they are is Slurm's choice."""
+    """Whether a running job already has its target; Slurm chooses the devices, so they are not compared."""
     return job.state is JobState.RUNNING and _allocation_key(job.allocations) == _allocation_key(target.allocations)
 
 
@@ -238,8 +239,8 @@ def _allocation_key(allocations: tuple[NodeAllocation, ...]) -> list[tuple[str, 
     return sorted((s.node, s.resources.gpus, s.resources.cpus, s.resources.memory) for s in allocations)
 
 
-class _Replay:
-    """One replay; `moves` are the running jobs that it may move."""
+class _FeasibilityPass:
+    """One pass over the starts; `moves` are the running jobs that it may move."""
 
     def __init__(
         self, situation: Situation, decision: Decision, jobs: Mapping[JobId, Job], moves: Collection[JobId]
@@ -251,7 +252,7 @@ class _Replay:
         self._deferred: dict[JobId, Reason] = {}
         self._movable = frozenset(job.id for job in jobs.values() if self._may_be_requeued(job))
         for job in sorted(self._movable, key=lambda job: (-ranks.get(job, len(ranks)), job)):
-            self._resources.release(job, jobs[job].allocations)  # of equals, the last in the order gives way first
+            self._resources.release(job, jobs[job].allocations)  # among equals the last in the order gives way first
 
     def check(self, starts: list[PlannedStart]) -> FeasibilityCheck:
         allowed = [start for start in starts if self._is_allowed(start)]
@@ -301,20 +302,20 @@ class _Replay:
             yield replace(start, gone=tuple(gone))
 
     def _victim_rank(self, start: PlannedStart) -> Callable[[JobId], int | None]:
-        """Whose room to take first: its own, then of jobs that leave anyway, then of those meant to give way to it."""
+        """Rank victims for a start: the job itself, then jobs that leave anyway, then its victims in the decision."""
 
-        def rank_of(owner: JobId) -> int:
-            if owner == start.job.id:
+        def rank_of(job: JobId) -> int:
+            if job == start.job.id:
                 return 0
-            if owner in self._requeued:
+            if job in self._requeued:
                 return 1
-            return 2 if self._decision.victims.get(owner) == start.job.id else 3
+            return 2 if self._decision.victims.get(job) == start.job.id else 3
 
         return rank_of
 
 
 def _charged_allocations(start: PlannedStart) -> tuple[NodeAllocation, ...]:
-    """The shares as Slurm will charge them: it gives the same memory on every node."""
+    """The allocations as Slurm charges them: with the same memory on every node."""
     return tuple(
         replace(share, resources=replace(share.resources, memory=start.spec.memory))
         for share in start.target.allocations

@@ -1,4 +1,4 @@
-"""What would help a job that waits: a smaller request now, or the end of those who run."""
+"""Forecast for a pending job: how many GPUs it could get now, or when running jobs free enough."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from slurmsched.rounds.scope import eligible_nodes
 
 @dataclass(frozen=True)
 class WaitForecast:
-    """The cluster after this round's starts. `usable` nodes by partition; `promised` are the shares of jobs that are
-    about to start and do not run yet.
+    """The cluster after this round's starts, whose allocations are `starting`; `usable` are nodes by partition.
 
-    Many jobs ask for the same: answers are kept, so one outlook can be asked about every job of a round.
+    Results are cached by request and eligible nodes, since many jobs ask for the same.
     """
 
     snapshot: Snapshot
@@ -25,9 +24,9 @@ class WaitForecast:
     starting: tuple[NodeAllocation, ...] = ()
 
     def max_gpus_now(self, job: Job) -> int:
-        """The most GPUs that one node still has for it, with their share of CPUs and memory; 0 where no node has any.
+        """Most GPUs that are free for the job on a single node, with their proportional CPUs and memory; 0 if none.
 
-        Of one node only: so many would start as a single-node job, whatever waits ahead of it aside.
+        A single-node job of that size would start now if no job were ahead of it.
         """
         key = self._key(job)
         if key not in self._max_gpus_cache:
@@ -37,9 +36,9 @@ class WaitForecast:
         return self._max_gpus_cache[key]
 
     def last_needed_end(self, job: Job) -> tuple[JobId, float] | None:
-        """The running job whose time limit, as the last of those needed, frees enough GPUs; and when (unix seconds).
+        """The running job whose end is the last one needed to free enough GPUs, and its latest end (unix seconds).
 
-        None where there are enough now, or no time limit promises them. GPUs are counted, not CPUs or memory.
+        None if enough are free now, or if time limits do not free enough. Counts GPUs only, not CPUs or memory.
         """
         key = self._key(job)
         if key not in self._last_needed_cache:
@@ -55,7 +54,7 @@ class WaitForecast:
                 s.node: s.resources.gpus for s in other.allocations if s.node in idle and _type_matches(s.gpu_type, job)
             }
             idle.update(freed)
-            # on one node only what has just grown can have become enough
+            # for a single-node job only the nodes that changed need checking
             grown = {name: idle[name] for name in freed} if _max_nodes(job.original_request) == 1 else idle
             if freed and _suffices(grown, job.original_request):
                 return other.id, end
@@ -67,7 +66,7 @@ class WaitForecast:
         )
 
     def _available(self, node: Node, job: Job) -> Resources:
-        """What the node has for this job once the promised shares are taken; GPUs of a type it can use."""
+        """What is free on the node for this job after the planned starts, counting only GPUs of a type it can use."""
         free, idle = self._free[node.name]
         gpus = sum(count for gpu_type, count in idle.items() if _type_matches(gpu_type, job))
         return Resources(gpus, free.cpus, free.memory) - self._starting_by_node.get(node.name, Resources())
@@ -78,19 +77,19 @@ class WaitForecast:
 
     @cached_property
     def _free(self) -> dict[str, tuple[Resources, Counter[str]]]:
-        """Per node what is free, and its idle GPUs by type."""
+        """Per node the free resources, and its idle GPUs by type."""
         return {node.name: (node.free, Counter(g.type for g in node.gpus if g.idle)) for node in self.snapshot.nodes}
 
     @cached_property
     def _starting_by_node(self) -> dict[str, Resources]:
         taken: dict[str, Resources] = {}
-        for share in self.starting:
-            taken[share.node] = taken.get(share.node, Resources()) + share.resources
+        for allocation in self.starting:
+            taken[allocation.node] = taken.get(allocation.node, Resources()) + allocation.resources
         return taken
 
     @cached_property
     def _expected_ends(self) -> Sequence[tuple[float, Job]]:
-        """Running jobs with the latest moment they end at, soonest first."""
+        """Running jobs with the latest time at which they end (unix seconds), soonest first."""
         running = ((_latest_end(job, self.snapshot), job) for job in self.snapshot.jobs_in_state(JobState.RUNNING))
         return sorted(((end, job) for end, job in running if end is not None), key=lambda entry: entry[0])
 
@@ -105,7 +104,7 @@ class WaitForecast:
 
 @dataclass(frozen=True, slots=True)
 class _ForecastKey:
-    """What two jobs must have in common to get the same answer."""
+    """Two jobs with the same key have the same forecast."""
 
     request: Request
     nodes: frozenset[str]
@@ -116,7 +115,7 @@ def _type_matches(gpu_type: str, job: Job) -> bool:
 
 
 def _suffices(idle: Mapping[str, int], request: Request) -> bool:
-    """Whether so many idle GPUs by node would do: on as many nodes as it wants."""
+    """Whether the idle GPUs per node suffice for the request on as many nodes as it may use."""
     if request.gpus_per_node:
         return sum(count >= request.gpus_per_node for count in idle.values()) >= _max_nodes(request)
     return sum(nlargest(_max_nodes(request), idle.values())) >= request.gpus

@@ -1,4 +1,4 @@
-"""How much of what is idle the usual jobs could not use, and for want of what (Weng et al., ATC 2023, section 3.2)."""
+"""GPU fragmentation: idle GPUs that typical jobs cannot use, by cause (Weng et al., USENIX ATC 2023, section 3.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurmsched.model import (
     cluster_overview,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.fgd import target_workload
+from slurmsched.policies.fgd.placer import target_workload
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     FragmentClass,
@@ -33,27 +33,27 @@ from slurmsched.policies.place.fragmentation import (
 
 _CORE: Final = 1000
 _MIN_REPORTED: Final = 0.05
-"""GPUs; less is not worth a word."""
+"""GPUs; a smaller loss is not reported."""
 _CAUSES: Final = {
-    FragmentClass.LACK_GPU: "too few are free together",
-    FragmentClass.LACK_CPU: "CPU is gone",
-    FragmentClass.LACK_BOTH: "neither CPUs nor enough GPUs are left beside them",
+    FragmentClass.LACK_GPU: "too few GPUs are free on one node",
+    FragmentClass.LACK_CPU: "too few CPUs are free",
+    FragmentClass.LACK_BOTH: "too few GPUs and too few CPUs are free on one node",
     FragmentClass.NO_ACCESS: "they are of other types",
 }
 
 
 def survey_with_fragments(snapshot: Snapshot, usual: Iterable[tuple[Request, int]]) -> ClusterOverview:
-    """What a snapshot shows, and what of it is lost to the usual jobs."""
+    """Return the overview of the cluster, with its fragmentation for the usual requests (with their counts)."""
     overview = cluster_overview(snapshot)
     return replace(overview, fragments=measure_fragments(overview.nodes, usual))
 
 
 def measure_fragments(nodes: Sequence[NodeUsage], usual: Iterable[tuple[Request, int]]) -> ClusterFragmentation:
-    """Nodes that are up, with GPUs of one type."""
+    """Measure the fragmentation of nodes that are up and have GPUs of a single type."""
     counted = [node for node in nodes if node.state is NodeState.UP and len({gpu.type for gpu in node.gpus}) == 1]
     shards = max((gpu.shards for node in counted for gpu in node.gpus), default=0)
     workload = target_workload(usual, shards, len(counted))
-    idle = FreeDevices([_server(node) for node in counted])
+    idle = FreeDevices([_free_node(node) for node in counted])
     everywhere = np.arange(len(counted))
     by_class = FragmentationMeasure(workload, idle).by_class(everywhere) / MILLI_PER_GPU
     rows = tuple(
@@ -64,7 +64,7 @@ def measure_fragments(nodes: Sequence[NodeUsage], usual: Iterable[tuple[Request,
     return ClusterFragmentation(total, rows, _sentence(total.idle, workload, idle))
 
 
-def _server(node: NodeUsage) -> FreeNode:
+def _free_node(node: NodeUsage) -> FreeNode:
     return FreeNode(
         milli_cpu=_CORE * max(node.free.cpus, 0),
         memory=max(node.free.memory, 0),
@@ -87,7 +87,7 @@ def _row(name: str, idle: float, by_class: NDArray[np.float64]) -> NodeFragmenta
 
 
 def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeDevices) -> str:
-    """For the usual kind of job that loses most, weighted by how usual it is."""
+    """Describe the loss for the usual request that loses most, weighted by its popularity; empty if nothing is lost."""
     worst, task, by_class = 0.0, None, np.zeros(len(FragmentClass))
     for candidate, popularity in zip(workload.tasks, workload.popularity, strict=True):
         if not candidate.gpus:
@@ -102,7 +102,7 @@ def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeDevices) -> 
     if task is None:
         return ""
     lost = float(by_class.sum() - by_class[FragmentClass.SATISFIED])
-    why = max(_CAUSES, key=lambda name: float(by_class[name]))
+    why = max(_CAUSES, key=lambda cause: float(by_class[cause]))
     return f"{_gpus_text(idle_gpus)} idle, {lost:.3g} of them unusable for the usual {_task_text(task)}: {_CAUSES[why]}"
 
 

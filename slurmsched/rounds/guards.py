@@ -1,4 +1,4 @@
-"""Which running jobs no round may displace: a table of small guards, first reason wins."""
+"""Guards that protect running jobs from preemption: a table of checks, of which the first reason counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAY: Final = 86400.0
 
 @dataclass(frozen=True, slots=True)
 class GuardContext:
-    """What a guard may look at beside the job."""
+    """What a guard looks at beside the job."""
 
     snapshot: Snapshot
     state: SchedulerState
@@ -28,7 +28,7 @@ Guard = Callable[[Job, GuardContext], Reason | None]
 def guarded_jobs(
     snapshot: Snapshot, jobs: Iterable[Job], state: SchedulerState, settings: Settings
 ) -> dict[JobId, Reason]:
-    """The running ones among `jobs` that must not be displaced, each with the first guard's reason."""
+    """The running jobs among `jobs` that must not be preempted, each with the reason of the first guard."""
     context = GuardContext(snapshot, state, settings)
     reasons = ((job.id, _first_reason(job, context)) for job in jobs if _runs(job))
     return {job: reason for job, reason in reasons if reason is not None}
@@ -39,19 +39,19 @@ def _first_reason(job: Job, context: GuardContext) -> Reason | None:
 
 
 def guard_reasons(job: Job, context: GuardContext) -> dict[str, Reason]:
-    """Every guard that protects this running job now, by name."""
+    """The reasons of all guards that protect this running job now, by name."""
     reasons = {name: guard(job, context) for name, guard in GUARDS.items()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def checkpoint_signal(job: Job) -> CheckpointSignal | None:
-    """The signal that makes the job save itself; None where it named none."""
+    """The signal that makes the job write a checkpoint; None if its hint names none."""
     signal = job.hints.checkpoint
     return None if signal is CheckpointSignal.NONE else signal
 
 
 def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:
-    """Seconds between the checkpoint signal and the requeue; 0 for a job that named no signal."""
+    """Seconds between the checkpoint signal and the requeue; 0 for a job without a signal."""
     if checkpoint_signal(job) is None:
         return 0
     requested = checkpoint.lead if job.hints.lead is None else job.hints.lead
@@ -111,9 +111,9 @@ def _ends_soon(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _time_left(job: Job, state: SchedulerState) -> float | None:
-    """Seconds until its time limit, or until the run time its owner expects, whichever is sooner.
+    """Seconds until its time limit or the end of its hint's `duration=`, whichever is sooner; None if neither is known.
 
-    An expectation that has been exceeded says nothing: a short `duration=` must not protect a job for ever.
+    A duration that is exceeded is ignored: a short `duration=` must not protect a job for ever.
     """
     limit = None if job.time_limit is None else max(0.0, job.time_limit - job.run_time)
     attained = state.service.get(job.id, 0.0) / job.gpus if job.gpus else 0.0
@@ -133,4 +133,4 @@ GUARDS: Final[Mapping[str, Guard]] = {
     "moves-per-job-day": _moves_spent,
     "ends-soon": _ends_soon,
 }
-"""Every guard by name, in the order in which their reasons are given."""
+"""The guards by name; of several reasons the first in this order is given."""

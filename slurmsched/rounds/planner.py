@@ -1,4 +1,4 @@
-"""From a decision to a plan: the operations that are needed and no others, least disruptive first."""
+"""Turns a decision into a plan: only the operations that are needed, the least disruptive first."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from slurmsched.rounds.specs import equivalent, running_spec, spec_of
 from slurmsched.settings.definition import Mode, Settings
 
 NOTE_PREFIX: Final = "synsched: "
-"""How a note of ours begins; AdminComment that begins otherwise belongs to others and is left alone."""
+"""Prefix of our notes. An AdminComment without it was written by others and is left alone."""
 
 _MAX_NOTE_LENGTH: Final = 240
+"""Characters."""
 
 
 def note_operations(jobs: Iterable[Job], decision: Decision, waiting: Mapping[JobId, Reason]) -> Iterator[Operation]:
-    """A note for each job whose reason has changed. `waiting` says more about some than the decision does."""
+    """Yield a NOTE for each job whose reason has changed; reasons in `waiting` override those of the decision."""
     for job in jobs:
         reason = waiting.get(job.id) or _note_reason(job.id, decision)
-        if reason is None or not (not job.admin_comment or job.admin_comment.startswith(NOTE_PREFIX)):
+        if reason is None or (job.admin_comment and not job.admin_comment.startswith(NOTE_PREFIX)):
             continue
         text = (NOTE_PREFIX + reason.sentence)[:_MAX_NOTE_LENGTH]
         if text != job.admin_comment:
@@ -58,29 +59,29 @@ def _note_reason(job: JobId, decision: Decision) -> Reason | None:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLeads:
-    """The leads of one round. A job that was told in an earlier one, and has had its time, is not told again."""
+    """Checkpoint leads in one round. A job that was notified earlier and has had its lead is not notified again."""
 
     snapshot: Snapshot
     state: SchedulerState
     settings: Settings
 
     def signal(self, job: Job) -> CheckpointSignal | None:
-        """The signal to send before the job is requeued; None where there is none, or it has been sent."""
+        """The signal to send before the job is requeued; None if the job has none or has already had its lead."""
         return None if has_checkpointed(job, self.snapshot, self.state, self.settings) else checkpoint_signal(job)
 
     def seconds(self, job: Job) -> int:
-        """Between that signal and the requeue."""
+        """Seconds between that signal and the requeue; 0 if no signal is sent."""
         return 0 if self.signal(job) is None else checkpoint_lead(job, self.settings.checkpoint)
 
     def outlasts_round(self, job: Job) -> bool:
-        """Whether it is longer than a round waits for anything."""
+        """Whether the lead is longer than a round waits (`rounds.settle_timeout`)."""
         return self.seconds(job) > self.settings.rounds.settle_timeout
 
 
 def defer_long_leads(check: FeasibilityCheck, leads: CheckpointLeads) -> FeasibilityCheck:
-    """The seating without the starts that have to wait for a long lead: this round only notifies the jobs in their way.
+    """Take out the starts that wait for a long checkpoint lead: this round only notifies the jobs in their way.
 
-    Nobody else is displaced for such a start yet.
+    No other job is preempted for such a start yet.
     """
     with_long_lead = {job for job in check.requeued if leads.outlasts_round(leads.snapshot.jobs_by_id[job])}
     if not with_long_lead:
@@ -107,10 +108,12 @@ def _awaited_checkpoint(leads: CheckpointLeads, job_id: JobId, later: list[Plann
 
 
 def _deferral_reason(start: PlannedStart, awaited: dict[JobId, AwaitedCheckpoint], now: float) -> Reason:
-    """What is said of a job that starts later, or that moves later."""
+    """Why a job starts, or moves, in a later round."""
     if start.job.state is JobState.RUNNING and start.job.id in awaited:
         return awaited[start.job.id].keep_reason(now)
-    return max((awaited[job] for job in start.gone if job in awaited), key=lambda own: own.due).wait_reason(now)
+    return max(
+        (awaited[job] for job in start.gone if job in awaited), key=lambda checkpoint: checkpoint.due
+    ).wait_reason(now)
 
 
 def enforcement_operations(
@@ -120,7 +123,7 @@ def enforcement_operations(
     ineligible: Mapping[JobId, Reason],
     leads: CheckpointLeads,
 ) -> tuple[Operation, ...]:
-    """Least disruptive first: holds, starts that need nobody gone, preemptions, the starts they are for."""
+    """The operations in order: holds, starts on free resources, notifications, requeues, starts that need those."""
     starting_now = {start.job.id for start in check.starts if not start.gone}
     jobs = {job.id: situation.snapshot.jobs_by_id.get(job.id, job) for job in situation.jobs}
     stay = [job for job in jobs.values() if job.id not in starting_now]
@@ -155,14 +158,14 @@ def enforcement_operations(
 
 
 def hold_operation(job: Job) -> Operation:
-    """Hold a waiting job, so that Slurm starts it only when it is told to."""
+    """Hold a pending job, so that Slurm does not start it by itself."""
     return Operation(Verb.HOLD, job.id, Reason(ReasonCode.TAKE_OVER), Hold.NONE.value, Hold.ADMIN.value)
 
 
 def start_operations(start: PlannedStart) -> Iterator[Operation]:
-    """Give the job its shape, where another stands, and release it.
+    """Yield the UPDATE to the planned spec, if the current one differs, and the RELEASE.
 
-    It is released even if nothing holds it: that clears a begin time, and the start is then watched until it happens.
+    A job that is not held is released too: this clears a begin time, and the start is then waited for.
     """
     job, target = start.job, start.target
     reason = Reason(
@@ -179,19 +182,19 @@ def start_operations(start: PlannedStart) -> Iterator[Operation]:
 
 
 def _hold_operations(waiting: Iterable[Job]) -> Iterator[Operation]:
-    """Jobs that Slurm stops by a limit are left out: held, they would no longer show that it does."""
+    """Jobs stopped by a Slurm limit must not be passed: a hold would hide Slurm's reason."""
     return (hold_operation(job) for job in waiting if job.state is JobState.PENDING and job.hold is Hold.NONE)
 
 
 def _requeue_operations(situation: Situation, job: Job, why: Reason, leads: CheckpointLeads) -> Iterator[Operation]:
-    """The checkpoint signal, where the job has one, and the requeue; its `before` is what it ran on."""
+    """Yield the checkpoint signal, if any, and the REQUEUE; its `before` is the spec that the job ran with."""
     yield from _notify_operations(job, leads, {})
-    lease = running_spec(job, situation.snapshot.nodes_by_name)
-    yield Operation(Verb.REQUEUE, job.id, why, lease, Hold.REQUEUED.value, lead=leads.seconds(job))
+    spec = running_spec(job, situation.snapshot.nodes_by_name)
+    yield Operation(Verb.REQUEUE, job.id, why, spec, Hold.REQUEUED.value, lead=leads.seconds(job))
 
 
 def _notify_operations(job: Job, leads: CheckpointLeads, details: Mapping[str, str]) -> Iterator[Operation]:
-    """The checkpoint signal; none for a job that named none, or that was told in an earlier round."""
+    """Yield the checkpoint signal, if one is to be sent."""
     signal = leads.signal(job)
     if signal is not None:
         why = Reason(ReasonCode.PREPARE, {"lead": format_duration(leads.seconds(job)), **details})
@@ -213,14 +216,14 @@ def _requeue_reason(
 
 
 class Permissions(Protocol):
-    """What the acting identity may do (`backends.Identity` is one)."""
+    """What the user we act as may do in Slurm; `backends.protocol.Identity` implements it."""
 
     def may(self, verb: Verb) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFragment:
-    """A configuration file: what it holds now (None: there is none) and what the settings make of it."""
+    """A configuration file: its current text (None if it does not exist) and the text that the settings ask for."""
 
     path: str
     current: str | None
@@ -238,10 +241,10 @@ def make_plan(
     ineligible: Mapping[JobId, Reason] | None = None,
     config_fragments: Sequence[ConfigFragment] = (),
 ) -> Plan:
-    """What this mode does to follow the decision, least disruptive first; empty where everything stands already.
+    """Return what this mode does to follow the decision; empty if nothing has to change.
 
-    `stopped` are the managed jobs that could not start now and are not in the situation. In OBSERVE the plan is the
-    one of ENFORCE: it is shown, not run. Operations that `identity` may not do are in it, marked.
+    `ineligible` are the managed jobs that are not in the situation because they could not start now. In OBSERVE the
+    plan is that of ENFORCE, to be shown and not applied. Operations that `identity` may not do have `permitted=False`.
     """
     ineligible = ineligible or {}
     managed = [situation.snapshot.jobs_by_id[job] for job in (*(job.id for job in situation.jobs), *ineligible)]
@@ -267,7 +270,7 @@ def make_plan(
 
 
 def _restore_placements(managed: Iterable[Job], state: SchedulerState) -> Iterable[Operation]:
-    """Where Slurm places, nothing stays held or pinned from a time when we did."""
+    """Undo holds and pins left from ENFORCE, since in this mode Slurm places the jobs."""
     return (op for job in managed if job.state is JobState.PENDING for op in restore_placement(job, state))
 
 

@@ -1,4 +1,4 @@
-"""Slurm's own order and placement follow ours: the nice of waiting jobs, the weights of nodes."""
+"""Makes Slurm follow our order by the nice of pending jobs, and our placement by the weights of nodes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from slurmsched.model import (
 )
 
 _PRIORITY_GAP: Final = 100
-"""Priority left between two jobs that are moved, so that a later one finds room between them."""
+"""Priority difference between two changed jobs, so that a later job fits between them."""
 
 _MAX_BOOST: Final = 10 * _PRIORITY_GAP
-"""How far above the highest priority that Slurm itself gave any of them a job may be put."""
+"""How far a job's priority may be above the highest one that Slurm itself assigned."""
 
 
 def nice_operations(snapshot: Snapshot, decision: Decision, state: SchedulerState, order: str) -> Iterator[Operation]:
-    """A new nice for as few waiting jobs as bring the priorities in line with the decision.
+    """Yield a new nice for as few pending jobs as needed to bring their priorities into the order of the decision.
 
-    Ranks count in buckets that widen down the queue; inside a bucket Slurm's own order stands. Of the rest the longest
-    run that is already in order keeps its nice, the others are put between. Held jobs have no priority to speak of.
+    Ranks are grouped into buckets that grow down the queue; within a bucket Slurm's order is kept. The longest
+    subsequence that is already in order keeps its nice, the other jobs are put between. Held jobs are left out.
     """
     ranked = [(rank, snapshot.jobs_by_id.get(entry.job)) for rank, entry in enumerate(decision.order, 1)]
     waiting = [(rank, job) for rank, job in ranked if job is not None and _is_queued(job)]
@@ -59,7 +59,7 @@ def _bucket(rank: int) -> int:
 
 
 def _target_priorities(jobs: Sequence[Job], state: SchedulerState) -> dict[JobId, int]:
-    """A priority for each job, falling in the given order: most of them as they are, or all anew where that boosts."""
+    """A priority per job, falling in the given order: most unchanged, or all new if a job would exceed _MAX_BOOST."""
     natural = [job.priority + job.nice - state.nices.get(job.id, job.nice) for job in jobs]
     top = max((*natural, _PRIORITY_GAP * len(jobs)), default=0)
     wanted = _falling_priorities(jobs, _longest_falling(jobs), top)
@@ -67,7 +67,7 @@ def _target_priorities(jobs: Sequence[Job], state: SchedulerState) -> dict[JobId
 
 
 def _falling_priorities(jobs: Sequence[Job], kept: frozenset[JobId], top: int) -> dict[JobId, int]:
-    """Strictly falling priorities (down to 1), the kept jobs' own where that is possible."""
+    """Strictly falling priorities, 1 at least; the kept jobs keep theirs where possible."""
     wanted, above = dict[JobId, int](), None
     for job, (below, gaps) in zip(jobs, _next_kept(jobs, kept), strict=True):
         if job.id in kept and (above is None or job.priority < above):
@@ -82,7 +82,7 @@ def _falling_priorities(jobs: Sequence[Job], kept: frozenset[JobId], top: int) -
 
 
 def _next_kept(jobs: Sequence[Job], kept: frozenset[JobId]) -> list[tuple[int | None, int]]:
-    """For each job the priority of the next one that keeps its own, and how far down that is."""
+    """For each job the priority of the next one that keeps its own (None if none does), and its distance in jobs."""
     gaps_below: list[tuple[int | None, int]] = []
     below: int | None = None
     distance = 0
@@ -114,19 +114,19 @@ def _longest_falling(jobs: Sequence[Job]) -> frozenset[JobId]:
 
 
 class NodeWeight(IntEnum):
-    """The few weights there are; Slurm fills the lightest nodes first. Few, so that they change rarely."""
+    """Node weights; Slurm fills nodes of low weight first. There are few, so that they change rarely."""
 
     NO_GPU = 10
-    """CPU-only jobs belong where no GPU can be stranded."""
+    """CPU-only jobs go where they cannot block a GPU."""
     ALL_GPUS_BUSY = 20
     MOSTLY_BUSY = 30
     PARTLY_BUSY = 40
     IDLE = 50
-    """Whole nodes are kept for gangs."""
+    """Last, so that whole nodes stay free for large jobs."""
 
 
 def weight_operations(snapshot: Snapshot) -> Iterator[Operation]:
-    """A new weight for every node that is up and has another one."""
+    """Yield a new weight for each node that is up and whose weight differs."""
     for node in snapshot.nodes:
         target = target_weight(node)
         if node.state is NodeState.UP and node.weight != target:
@@ -134,7 +134,7 @@ def weight_operations(snapshot: Snapshot) -> Iterator[Operation]:
 
 
 def target_weight(node: Node) -> NodeWeight:
-    """Its place in the order: no GPUs, then the fullest first."""
+    """The weight of a node: lowest without GPUs, then the lower the fuller the node is."""
     total, idle = len(node.gpus), sum(gpu.idle for gpu in node.gpus)
     if not total:
         return NodeWeight.NO_GPU

@@ -1,9 +1,9 @@
-"""How far a plan has come: what may be done now, whether all has settled, what to take back. Pure.
+"""Progress of a plan: which operations are ready, whether the plan has settled, and what to undo. Pure.
 
-Operations are named by their place in `Plan.operations`. An operation depends on the earlier ones of its subject: a
-RELEASE on its RESHAPE, a REQUEUE on its NOTIFY. A preemption is done only while it still helps somebody.
+Operations are identified by their index in `Plan.operations`. An operation depends on the earlier ones of its subject:
+a RELEASE on its UPDATE, a REQUEUE on its NOTIFY. A job is preempted only while a start still needs it gone.
 
-What to take back when a start has not happened: the newcomer waits again, whoever gave way for it returns.
+If a start does not happen it is undone: the job is held again, and the jobs requeued for it are started again.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ class FinishedOperation:
 
 @dataclass(frozen=True)
 class PlanProgress:
-    """A plan, what of it is done, and the cluster now."""
+    """A plan, its finished operations, and the cluster now. `now` is in unix seconds."""
 
     plan: Plan
     done: Mapping[int, FinishedOperation]
     snapshot: Snapshot
     now: float
     saved: frozenset[JobId] = frozenset()
-    """Jobs that say that they have written their checkpoint: their lead need not be waited for."""
+    """Jobs that report a written checkpoint: the rest of their lead is not waited for."""
 
     def ready(self) -> tuple[int, ...]:
-        """What may be executed now, as one batch, in order."""
+        """Indices of the operations that may be executed now, as one batch, in order."""
         return tuple(
             index for index in range(len(self.plan.operations)) if index not in self.done and self._is_ready(index)
         )
 
     def settled(self) -> bool:
-        """Nothing is left to do, and every job that was started runs or is gone."""
-        open_ones = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))
-        return next(open_ones, None) is None and not any(self.has_not_started(i) for i in self.starts.values())
+        """Whether nothing is left to do and every job that was started runs or is gone."""
+        unfinished = (i for i in range(len(self.plan.operations)) if i not in self.done and not self.is_hopeless(i))
+        return next(unfinished, None) is None and not any(self.has_not_started(i) for i in self.starts.values())
 
     def is_hopeless(self, index: int) -> bool:
-        """Whether it can never be done: not permitted, what it depends on went wrong, or nobody needs it any more."""
+        """Whether it can never be done: it is not permitted, a dependency failed, or no start needs it any more."""
         operation = self.plan.operations[index]
         if not operation.permitted or any(self._blocks_dependents(i) for i in self._dependencies[index]):
             return True
@@ -82,30 +82,30 @@ class PlanProgress:
 
     @cached_property
     def starts(self) -> dict[JobId, int]:
-        """The place of each job's RELEASE."""
+        """The index of each job's RELEASE."""
         return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.RELEASE}
 
     @cached_property
     def requeues(self) -> dict[JobId, int]:
-        """The place of each job's REQUEUE."""
+        """The index of each job's REQUEUE."""
         return {op.subject: i for i, op in enumerate(self.plan.operations) if op.verb is Verb.REQUEUE}
 
     def succeeded(self, index: int) -> bool:
         return index in self.done and self.done[index].result is Result.DONE
 
     def has_not_started(self, index: int) -> bool:
-        """Whether the job of this RELEASE was let go and has not got its resources."""
+        """Whether the job of this RELEASE was released and is still pending."""
         job = self._job(self.plan.operations[index].subject)
         return self.succeeded(index) and job is not None and job.state is JobState.PENDING
 
     def has_left(self, job_id: JobId) -> bool:
-        """Whether the job has given back what it had when the plan was made."""
+        """Whether the job has released the resources that it had when the plan was made."""
         job = self._job(job_id)
         if self._is_set_aside(job_id):
             return False
         if job is None or job.state not in _HAS_RESOURCES:
             return True
-        # A moved job that runs again was away in between: it is released only once it had left.
+        # A moved job that runs again has left in between: its RELEASE waits for that.
         return job_id in self.starts and self.succeeded(self.starts[job_id])
 
     def _is_ready(self, index: int) -> bool:
@@ -127,13 +127,13 @@ class PlanProgress:
         return not self.plan.operations[index].permitted or (index in self.done and not self.succeeded(index))
 
     def _blocks_dependents(self, index: int) -> bool:
-        """Whether what depends on this can never be done."""
+        """Whether the operations that depend on it can never be done."""
         return self._went_wrong(index) or (index not in self.done and self.is_hopeless(index))
 
     def _could_not_be_requeued(self, job_id: JobId) -> bool:
         """Whether the job keeps its resources because it could not be requeued.
 
-        So does one that cannot be read any more and was not requeued before: it is no victim until it can be.
+        This includes a job whose record can no longer be read and that was not requeued before.
         """
         index = self.requeues.get(job_id)
         if self._is_set_aside(job_id):
@@ -143,11 +143,11 @@ class PlanProgress:
         return self._went_wrong(index) or any(self._went_wrong(i) for i in self._dependencies[index])
 
     def _still_wanted(self, index: int) -> bool:
-        """Whether this start can still happen: its job waits or is about to move, its nodes are up, nobody refused."""
+        """Whether this start can still happen: its job is pending or moves, its nodes are up, its victims can leave."""
         operation = self.plan.operations[index]
         job = self._job(operation.subject)
         if job is None and operation.reason.code is ReasonCode.GIVE_BACK:
-            return self._is_set_aside(operation.subject)  # it is let go by its number alone
+            return self._is_set_aside(operation.subject)  # it is released by its id alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
         if any(self._went_wrong(i) for i in self._dependencies[index]) or any(
@@ -158,7 +158,7 @@ class PlanProgress:
         return all(node is not None and node.state is NodeState.UP for node in nodes)
 
     def _is_set_aside(self, job_id: JobId) -> bool:
-        """Whether the job is there and set aside, so that nothing is known of where it stands."""
+        """Whether the job exists but is set aside, so that its state is unknown."""
         return job_id not in self.snapshot.jobs_by_id and not self.snapshot.is_gone(job_id)
 
     def _runs(self, job_id: JobId) -> bool:
@@ -171,7 +171,7 @@ class PlanProgress:
 
     @cached_property
     def _dependencies(self) -> tuple[tuple[int, ...], ...]:
-        """For each operation the earlier ones of its subject."""
+        """For each operation the indices of the earlier ones of its subject."""
         by_subject: dict[str, list[int]] = {}
         before = []
         for index, operation in enumerate(self.plan.operations):
@@ -182,16 +182,16 @@ class PlanProgress:
 
     @cached_property
     def _beneficiaries(self) -> dict[JobId, tuple[int, ...]]:
-        """For each preempted job the starts that need it gone."""
-        served: dict[JobId, tuple[int, ...]] = dict.fromkeys(self.requeues, ())
+        """For each preempted job the indices of the starts that need it gone."""
+        starts: dict[JobId, tuple[int, ...]] = dict.fromkeys(self.requeues, ())
         for index in self.starts.values():
             for job in self.plan.operations[index].gone:
-                served[job] = (*served.get(job, ()), index)
-        return served
+                starts[job] = (*starts.get(job, ()), index)
+        return starts
 
     @cached_property
     def _nodes_of(self) -> dict[JobId, tuple[str, ...]]:
-        """Where each started job is to run, as far as this plan pins it."""
+        """The nodes to which this plan pins each started job; empty if it does not."""
         nodes: dict[JobId, tuple[str, ...]] = dict.fromkeys(self.starts, ())
         nodes.update((op.subject, _pin(op)) for op in self.plan.operations if op.verb is Verb.UPDATE)
         return nodes
@@ -200,12 +200,12 @@ class PlanProgress:
 def ready_operations(
     plan: Plan, done: Mapping[int, FinishedOperation], snapshot: Snapshot, now: float
 ) -> tuple[int, ...]:
-    """The places of the operations that may be executed now, in order. Ask again after each batch."""
+    """Indices of the operations that may be executed now, in order. Ask again after each batch."""
     return PlanProgress(plan, done, snapshot, now).ready()
 
 
 def is_settled(plan: Plan, done: Mapping[int, FinishedOperation], snapshot: Snapshot, now: float) -> bool:
-    """Whether the plan is through: everything done or hopeless, and all that was started runs."""
+    """Whether every operation is done or hopeless, and every job that was started runs or is gone."""
     return PlanProgress(plan, done, snapshot, now).settled()
 
 
@@ -214,10 +214,10 @@ def _pin(operation: Operation) -> tuple[str, ...]:
 
 
 def undo_overdue_starts(progress: PlanProgress, timeout: float) -> Plan:
-    """The operations that undo every start which can no longer happen, or has not within `timeout` seconds.
+    """Return operations that undo each start that can no longer happen or did not happen within `timeout` seconds.
 
-    Such a job waits under our hold with the shape that stood before. A job that was requeued for it, and for nobody
-    who can still start, is started again where it ran, if that place is still free. Empty while all goes well.
+    Such a job is held again with its previous spec. A job that was requeued only for such starts is started again where
+    it ran, if those resources are still free. The plan is empty if no start is overdue.
     """
     overdue = [index for index in progress.starts.values() if _is_overdue(progress, index, timeout)]
     returns = tuple(_restart_victims(progress, overdue))
@@ -239,20 +239,20 @@ def _is_overdue(progress: PlanProgress, index: int, timeout: float) -> bool:
 
 
 def _hold_again(progress: PlanProgress, index: int, returning: Collection[JobId]) -> Iterator[Operation]:
-    """The job under our hold, with the shape that stood before unless it returns to where it ran."""
+    """Hold the job again, with its previous spec unless it returns to where it ran."""
     job = _pending_job(progress, progress.plan.operations[index].subject)
     if job is None:
         return
     why = Reason(ReasonCode.NOT_STARTED)
     if job.hold is Hold.NONE:
         yield Operation(Verb.HOLD, job.id, why, job.hold.value, Hold.ADMIN.value)
-    stood = next((op.before for op in _operations_of(progress, job.id, Verb.UPDATE)), None)
-    if job.id not in returning and isinstance(stood, JobSpec) and not equivalent(stood, spec_of(job.current_request)):
-        yield Operation(Verb.UPDATE, job.id, why, spec_of(job.current_request), stood)
+    spec = next((op.before for op in _operations_of(progress, job.id, Verb.UPDATE)), None)
+    if job.id not in returning and isinstance(spec, JobSpec) and not equivalent(spec, spec_of(job.current_request)):
+        yield Operation(Verb.UPDATE, job.id, why, spec_of(job.current_request), spec)
 
 
 def _restart_victims(progress: PlanProgress, overdue: Sequence[int]) -> Iterator[Operation]:
-    """Restarts of those who gave way for nothing, as far as their former places are free and promised to nobody."""
+    """Start the victims of overdue starts where they ran, if those resources are free and no start needs them."""
     resources, released = PlannedResources(progress.snapshot), set(overdue)
     for index in progress.starts.values():
         if index not in released and not _has_ended(progress, index):
@@ -276,17 +276,17 @@ def _pending_job(progress: PlanProgress, job_id: JobId) -> Job | None:
 
 
 def _has_ended(progress: PlanProgress, index: int) -> bool:
-    """Whether this start needs no room any more: it runs, or its job is gone."""
+    """Whether this start needs no resources any more: its job runs or is gone."""
     return progress.succeeded(index) and not progress.has_not_started(index)
 
 
-def _may_still_start(progress: PlanProgress, job_id: JobId, late: set[int]) -> bool:
-    """Whether a displaced job has a start of its own in the plan that may still come."""
-    return job_id in progress.starts and progress.starts[job_id] not in late
+def _may_still_start(progress: PlanProgress, job_id: JobId, overdue: set[int]) -> bool:
+    """Whether the plan also starts a requeued job and that start may still happen."""
+    return job_id in progress.starts and progress.starts[job_id] not in overdue
 
 
 def _former_spec(progress: PlanProgress, job_id: JobId) -> JobSpec | None:
-    """What a job that we requeued ran on; None where that cannot be said node by node."""
+    """The spec that a requeued job ran with; None if it was not requeued or its GPUs differ between nodes."""
     index = progress.requeues.get(job_id)
     if index is None or not progress.succeeded(index):
         return None
@@ -295,11 +295,11 @@ def _former_spec(progress: PlanProgress, job_id: JobId) -> JobSpec | None:
 
 
 def _pinned_spec(progress: PlanProgress, index: int) -> JobSpec | None:
-    """What a started job is pinned to: by its RESHAPE, or as it stands."""
+    """The spec that a started job is pinned to, by its UPDATE or by its current request."""
     subject = progress.plan.operations[index].subject
-    shape = next((op.after for op in _operations_of(progress, subject, Verb.UPDATE)), None)
-    if isinstance(shape, JobSpec):
-        return shape
+    spec = next((op.after for op in _operations_of(progress, subject, Verb.UPDATE)), None)
+    if isinstance(spec, JobSpec):
+        return spec
     job = progress.snapshot.jobs_by_id.get(subject)
     return None if job is None else spec_of(job.current_request)
 
@@ -309,7 +309,7 @@ def _operations_of(progress: PlanProgress, subject: str, verb: Verb) -> Iterator
 
 
 def _allocations_of(spec: JobSpec | None) -> tuple[NodeAllocation, ...]:
-    """A pinned shape node by node; an uneven split counts in full on each node."""
+    """The allocations of a pinned spec; with an uneven split each node is charged all GPUs of the job."""
     if spec is None:
         return ()
     gpus = spec.gpus if spec.gpus_per_node is None else spec.gpus_per_node

@@ -1,4 +1,4 @@
-"""After a kill: which journalled operations happened, told from what the cluster shows. Pure."""
+"""After the daemon was killed: which journalled operations were executed, as the cluster shows. Pure."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from slurmsched.rounds.specs import equivalent, spec_of
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """For each intended operation, in order, what became of it; and what must be mended before the next round."""
+    """The result of each intended operation, in order, and the repairs needed before the next round."""
 
     results: tuple[tuple[Operation, Result], ...]
     repairs: Plan
 
 
 def resolve_intents(intended: Sequence[Operation], snapshot: Snapshot, state: SchedulerState) -> Recovery:
-    """Tell for each operation without an outcome whether it was DONE, FAILED (did not happen) or OVERTAKEN.
+    """Determine for each operation without an outcome whether it is DONE, FAILED (not executed) or OVERTAKEN.
 
-    Of a job that exists and is set aside nothing can be told: what was intended for it stays INTENDED.
-    What can leave no trace (a signal, a written file) counts as FAILED: to do it again harms nobody. Repairs put a job
-    whose shape is neither the old nor the new one back to its original; everything else the next round, or
-    `release_plan`, takes from where it stands.
+    An operation on a job that is set aside stays INTENDED, since its record cannot be read. One that leaves no trace
+    (a signal, a written file) counts as FAILED: it is safe to repeat. The repairs restore the original request of each
+    job whose spec is neither the old nor the new one; the next round or `release_plan` handles everything else.
     """
     results = tuple((operation, observed_result(operation, snapshot)) for operation in intended)
     return Recovery(results, Plan(tuple(_repairs(intended, snapshot, state))))
 
 
 def observed_result(operation: Operation, snapshot: Snapshot) -> Result:
-    """What the snapshot shows of one operation: DONE where it shows, FAILED while it could still be done, INTENDED of a
-    job that is there and cannot be read."""
+    """The result that the snapshot shows: DONE if applied, FAILED if it could still be done, OVERTAKEN if it could not.
+
+    INTENDED if the job exists and its record cannot be read.
+    """
     if operation.verb is Verb.CONFIGURE:
         return Result.FAILED
     if operation.verb is Verb.WEIGH:
@@ -76,7 +77,7 @@ def _is_running(job: Job) -> bool:
 
 
 def _is_held(job: Job) -> bool:
-    """As an operator holds it; a hold by its owner is not ours."""
+    """Whether it is held as an operator would hold it; a hold by its owner is not ours."""
     return _is_pending(job) and job.hold in (Hold.ADMIN, Hold.REQUEUED)
 
 
@@ -93,7 +94,7 @@ _IS_APPLIED: Final[Mapping[Verb, Callable[[Operation, Job], bool]]] = {
     Verb.PRIORITIZE: lambda operation, job: job.nice == operation.after,
     Verb.NOTE: lambda operation, job: job.admin_comment == operation.after,
 }
-"""Whether a live job looks as the operation makes it."""
+"""Whether a job already is as the operation makes it."""
 
 _CAN_APPLY: Final[Mapping[Verb, Callable[[Job], bool]]] = {
     Verb.HOLD: lambda job: _is_pending(job) and job.hold is Hold.NONE,
@@ -104,11 +105,11 @@ _CAN_APPLY: Final[Mapping[Verb, Callable[[Job], bool]]] = {
     Verb.PRIORITIZE: _is_pending,
     Verb.NOTE: lambda _: True,
 }
-"""Whether a live job that does not look so could still be changed."""
+"""Whether the operation could still be applied to a job."""
 
 
 def _repairs(intended: Sequence[Operation], snapshot: Snapshot, state: SchedulerState) -> Sequence[Operation]:
-    """Back to its original for each job whose last intended shape was applied in part."""
+    """Restore the original request of each job whose last intended spec was applied in part."""
     last = {op.subject: op for op in intended if op.verb is Verb.UPDATE}
     repairs = []
     for operation in last.values():

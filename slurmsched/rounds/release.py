@@ -1,4 +1,4 @@
-"""Which holds and requests are ours, what the owners asked for, and the plan that gives everything back to Slurm."""
+"""Which holds and changed requests are ours, the original requests, and the plan that gives all jobs back to Slurm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from slurmsched.rounds.specs import equivalent, spec_of
 
 
 def held_by_us(job: Job, state: SchedulerState) -> bool:
-    """Whether a pending job is held, and by us: by the daemon, or by the hook for it.
+    """Whether a pending job is held by us: by the daemon, or by the submit hook on its behalf.
 
-    The hook holds at submission only: on a job that has run since, its mark says nothing about today's hold.
+    The hook holds jobs at submission only: on a job that has run since, its mark does not tell whose hold it is now.
     """
     if job.hold is Hold.NONE or held_by_owner(job):
         return False
@@ -22,10 +22,10 @@ def held_by_us(job: Job, state: SchedulerState) -> bool:
 
 
 def held_by_owner(job: Job) -> bool:
-    """Whether the hold is evidently its owner's, whatever was ours before: then the hook takes its mark away.
+    """Whether the hold is certainly the owner's: the hook removes its mark when an owner holds a job.
 
-    Without a hint it is not evident: an operator may have replaced the comment. Nor is it on a job that has run: what
-    the daemon requeued may be shown as under its owner's hold.
+    It is not certain without a hint, since an operator may have replaced the comment, nor on a job that has run, since
+    Slurm may show what the daemon requeued as held by its owner.
     """
     hints = job.hints
     return job.hold is Hold.USER and job.restarts == 0 and hints.given and not hints.held_by_hook
@@ -35,10 +35,10 @@ _RELEASE_REASON = Reason(ReasonCode.GIVE_BACK)
 
 
 def release_plan(snapshot: Snapshot, state: SchedulerState) -> Plan:
-    """Original requests, original nice, our holds released: for `synsched release`, the watchdog and uninstalling.
+    """Restore original requests and nice and release our holds: for `synsched release`, the watchdog, uninstalling.
 
-    Only pending jobs can be changed. A hold that its owner or an administrator set stays. A job whose record cannot be
-    read is let go by its number alone, however it stands: better pinned than held.
+    Only pending jobs can be changed. A hold by the owner or an administrator stays. A job whose record cannot be read
+    is released by its id alone, whatever its request is: a pinned job is better than a held one.
     """
     waiting = tuple(snapshot.jobs_in_state(JobState.PENDING))
     return Plan(
@@ -51,7 +51,7 @@ def release_plan(snapshot: Snapshot, state: SchedulerState) -> Plan:
 
 
 def restore_placement(job: Job, state: SchedulerState) -> Iterator[Operation]:
-    """One pending job's shape and hold, in this order: it is not let go before it is itself again."""
+    """Restore a pending job's original request, then release its hold: it must not start with our request."""
     original = state.original_requests.get(job.id)
     if original is not None and not equivalent(spec_of(job.current_request), spec_of(original)):
         yield Operation(Verb.UPDATE, job.id, _RELEASE_REASON, spec_of(job.current_request), spec_of(original))
@@ -66,8 +66,10 @@ def _restore_nice(job: Job, state: SchedulerState) -> Iterator[Operation]:
 
 
 def with_original_requests(snapshot: Snapshot, state: SchedulerState) -> Snapshot:
-    """The snapshot with each reshaped job's original as its `request`, and each requeued one's first submission;
-    `standing` stays what Slurm holds."""
+    """The snapshot with each changed job's `original_request` and each requeued job's first `submit_time`.
+
+    `current_request` stays what Slurm shows.
+    """
     if not state.original_requests and not state.submitted:
         return snapshot
     return replace(snapshot, jobs=tuple(_with_original_request(job, state) for job in snapshot.jobs))

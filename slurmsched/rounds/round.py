@@ -1,4 +1,4 @@
-"""One round's pure half: from what was seen and is remembered to a decision and a plan."""
+"""The pure part of a scheduling round: from a snapshot and the scheduler's state to a decision and a plan."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from slurmsched.settings.definition import Settings
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round found and wants. Every job of the snapshot is in the situation, in `stopped` or in `unmanaged`.
+    """A round's decision and plan. Each job of the snapshot is in `situation`, `ineligible` or `unmanaged`.
 
-    `snapshot` has the owners' original requests; `stopped` are managed jobs that could not start now, room aside.
+    `snapshot` has the original requests. `ineligible` are managed jobs that could not start now even on free nodes.
     """
 
     snapshot: Snapshot
@@ -36,7 +36,7 @@ class RoundResult:
 
     @cached_property
     def ranks(self) -> dict[JobId, int]:
-        """Each ranked job's place in the order, 1 first."""
+        """The rank of each job in the order, from 1."""
         return {ranked.job: rank for rank, ranked in enumerate(self.decision.order, 1)}
 
     @cached_property
@@ -46,14 +46,14 @@ class RoundResult:
 
     @cached_property
     def forecast(self) -> WaitForecast:
-        """The cluster once those jobs have started."""
+        """The forecast for jobs that still wait after the planned starts."""
         starting = (target for job, target in self.decision.targets.items() if job in self.starts)
-        allocations = tuple(share for target in starting for share in target.allocations)
+        allocations = tuple(allocation for target in starting for allocation in target.allocations)
         return WaitForecast(self.snapshot, self.situation.open_nodes, allocations)
 
     @cached_property
     def requeues(self) -> dict[JobId, Operation]:
-        """The REQUEUE of each job that the plan displaces."""
+        """The REQUEUE of each job that the plan preempts or moves."""
         return {op.subject: op for op in self.plan.operations if op.verb is Verb.REQUEUE}
 
 
@@ -67,7 +67,7 @@ def run_round(
     policy_override: Policy | None = None,
     config_fragments: Sequence[ConfigFragment] = (),
 ) -> RoundResult:
-    """Decide and plan, changing nothing. `deciding` replaces the system that the settings name."""
+    """Decide and plan, changing nothing. `policy_override` replaces the policy that the settings name."""
     observed = with_original_requests(snapshot, state)
     unmanaged = {job.id: why for job in observed.jobs if (why := unmanaged_reason(job, settings)) is not None}
     managed = [job for job in observed.jobs if job.id not in unmanaged]
@@ -91,7 +91,7 @@ def run_round(
             measured=latest_rates(state.measured),
             steps=state.steps,
         ),
-        non_preemptible={own.job: own.keep_reason(observed.time) for own in checkpoints}
+        non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
         | guarded_jobs(observed, jobs, state, settings),
         open_nodes=usable_nodes(observed),
         max_moves=settings.guards.moves_per_round,

@@ -1,4 +1,4 @@
-"""Which jobs are managed, which pending ones could start now if resources were free, and on which nodes."""
+"""Which jobs are managed, which pending jobs could start now on free nodes, and which nodes a job may use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurmsched.model import (
     SchedulerState,
     Snapshot,
 )
-from slurmsched.policies.policies import SHARD_POLICIES
+from slurmsched.policies.policies import schedules_shards
 from slurmsched.rounds.explanation import time_of_day
 from slurmsched.rounds.release import held_by_us
 from slurmsched.settings.definition import ManageSettings, Settings
@@ -30,30 +30,33 @@ _LIVE = (JobState.PENDING, JobState.RUNNING)
 
 
 def unmanaged_reason(job: Job, settings: Settings) -> Reason | None:
-    """Why the job is left to Slurm; None where it is managed.
+    """Why the job is left to Slurm; None if it is managed.
 
-    Managed are batch jobs of whole GPUs, waiting or running, single ones and array tasks alike, in a managed partition
-    or QOS or with a hint where hints opt in; under a system that places parts of GPUs also jobs with those, or with
-    none.
+    Managed are pending and running batch jobs with whole GPUs, array tasks included, in a managed partition or QOS, or
+    with a hint if `manage.opt_in` is set. A policy that schedules shards also manages jobs with shards or without GPUs.
     """
-    parts = settings.policy.system in SHARD_POLICIES
-    return _out_of_scope(job, settings.manage) or (None if parts else _of_parts(job)) or _unsupported_kind(job)
+    shards = schedules_shards(settings.policy.system)
+    return (
+        _out_of_scope(job, settings.manage) or (None if shards else _without_whole_gpus(job)) or _unsupported_kind(job)
+    )
 
 
 def _out_of_scope(job: Job, manage: ManageSettings) -> Reason | None:
-    barred = sorted(set(job.partitions))
-    # Only where it can go nowhere else: nobody is left to Slurm in a managed partition for naming one of these as well.
-    if barred and set(barred) <= set(manage.never_partitions):
-        return _because(f"nothing is managed in partition {barred[0]}")
-    if set(job.partitions) & set(manage.partitions) or job.qos in manage.qos:
+    partitions = set(job.partitions)
+    # Only if it names no other partition: naming one of these too does not exempt a job in a managed partition.
+    if partitions and partitions <= set(manage.never_partitions):
+        return _because(f"no job is managed in partition {min(partitions)}")
+    if partitions & set(manage.partitions) or job.qos in manage.qos:
         return None
     if not manage.opt_in:
         return _because("neither its partition nor its QOS is managed")
-    return None if job.hints.given else _because("it carries no synsched: hint, and its partition and QOS ask for none")
+    if job.hints.given:
+        return None
+    return _because("it has no synsched: hint, and neither its partition nor its QOS is managed")
 
 
-def _of_parts(job: Job) -> Reason | None:
-    if job.original_request.shards or any(share.shards for share in job.allocations):
+def _without_whole_gpus(job: Job) -> Reason | None:
+    if job.original_request.shards or any(allocation.shards for allocation in job.allocations):
         return Reason(ReasonCode.SHARDS)
     return Reason(ReasonCode.NO_GPU) if job.original_request.gpus == 0 and job.gpus == 0 else None
 
@@ -67,7 +70,7 @@ def _unsupported_kind(job: Job) -> Reason | None:
         return _because("it is part of a heterogeneous job, which Slurm starts as one")
     if job.unmanageable:
         return _because(job.unmanageable)
-    return None if job.state in _LIVE else _because(f"it is {job.state_text.lower() or job.state}")
+    return None if job.state in _LIVE else _because(f"its state is {job.state_text.lower() or job.state}")
 
 
 def _because(why: str) -> Reason:
@@ -75,19 +78,19 @@ def _because(why: str) -> Reason:
 
 
 _LIMIT_REASONS: Final = ("QOS", "Assoc", "InvalidQOS", "InvalidAccount", "AccountNotAllowed", "Licenses", "MaxJobs")
-"""How Slurm's reasons begin for jobs that it would not start on free nodes either."""
+"""Prefixes of Slurm's reasons for jobs that it would not start even on free nodes."""
 
 
 @dataclass(frozen=True)
 class _PendingContext:
-    """What the checks look at: the whole snapshot and what is remembered."""
+    """What the checks look at beside the job."""
 
     snapshot: Snapshot
     state: SchedulerState
 
     @cached_property
     def running_tasks(self) -> Counter[str]:
-        """Tasks per array that have their resources."""
+        """Tasks per array that hold resources."""
         return Counter(
             job.array_job
             for job in self.snapshot.jobs_in_state(JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
@@ -95,21 +98,21 @@ class _PendingContext:
 
 
 def ineligible_reason(job: Job, state: SchedulerState, snapshot: Snapshot) -> Reason | None:
-    """Why this pending managed job could not start now; None where only room decides.
+    """Why this pending managed job could not start now even on free nodes; None if it could.
 
-    Of an array that may run few tasks at once it says no more than that slots are left: `stopped` shares them out.
+    For a throttled array it says only whether slots are left; `ineligible_jobs` assigns them to tasks.
     """
     return _first_reason(job, _PendingContext(snapshot, state))
 
 
 def ineligible_jobs(jobs: Iterable[Job], state: SchedulerState, snapshot: Snapshot) -> dict[JobId, Reason]:
-    """The pending ones among the managed jobs that could not start now, and why.
+    """The pending jobs among the managed ones that could not start now even on free nodes, each with the reason.
 
-    The free slots of a throttled array go to its earliest tasks; the others count as stopped.
+    The free slots of a throttled array go to its earliest tasks; its other tasks are ineligible.
     """
     waiting, reasons = _PendingContext(snapshot, state), dict[JobId, Reason]()
     taken = Counter(waiting.running_tasks)
-    for job in sorted((job for job in jobs if job.state is JobState.PENDING), key=_task_order):
+    for job in sorted((job for job in jobs if job.state is JobState.PENDING), key=lambda job: job.queue_key):
         reason = _first_reason(job, waiting)
         if reason is None and job.array_job and job.throttle:
             if taken[job.array_job] >= job.throttle:
@@ -136,13 +139,13 @@ def _depends(job: Job, _: _PendingContext) -> Reason | None:
 
 def _begins_later(job: Job, waiting: _PendingContext) -> Reason | None:
     now = waiting.snapshot.time
-    endless = job.eligible_time is None and job.reason == "BeginTime"  # a time that Slurm writes as none
+    endless = job.eligible_time is None and job.reason == "BeginTime"  # Slurm reports no time for it
     if not endless and (job.eligible_time is None or job.eligible_time <= now):
         return None
     if job.restarts and job.id in waiting.state.held:
-        return None  # the delay Slurm puts on what we requeued; a RELEASE clears it
+        return None  # Slurm delays a job that we requeued; a RELEASE clears the delay
     return Reason(
-        ReasonCode.BEGIN_TIME, {"when": "the end of time" if endless else time_of_day(job.eligible_time or 0.0, now)}
+        ReasonCode.BEGIN_TIME, {"when": "an unknown time" if endless else time_of_day(job.eligible_time or 0.0, now)}
     )
 
 
@@ -194,13 +197,8 @@ def _throttled(job: Job) -> Reason:
     return Reason(ReasonCode.ARRAY_LIMIT, {"limit": job.throttle or 0})
 
 
-def _task_order(job: Job) -> tuple[float, int, str]:
-    index = job.id.rpartition("_")[2]
-    return job.submit_time, int(index) if index.isdigit() else 0, job.id
-
-
 def usable_nodes(snapshot: Snapshot) -> dict[str, frozenset[str]]:
-    """Per partition the nodes on which its jobs may start, those inside an active reservation left out."""
+    """The nodes per partition on which jobs may start, without those in an active reservation."""
     up = {node.name for node in snapshot.nodes if node.state is NodeState.UP}
     active = Reservation.active(snapshot.reservations, snapshot.time)
     up -= {name for reservation in active for name in reservation.nodes}
@@ -208,9 +206,9 @@ def usable_nodes(snapshot: Snapshot) -> dict[str, frozenset[str]]:
 
 
 def eligible_nodes(job: Job, snapshot: Snapshot, usable: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The nodes on which this job may start: its partitions' usable ones, or those of the reservation it names.
+    """The nodes on which this job may start: the usable ones of its partitions, or those of its reservation.
 
-    Left out are nodes of a reservation that begins before the job would end: Slurm starts nothing across it.
+    Nodes of a reservation that begins before the job would end are left out, since Slurm starts no job there.
     """
     if job.reservation:
         return _reserved_for(job, snapshot)
@@ -219,7 +217,7 @@ def eligible_nodes(job: Job, snapshot: Snapshot, usable: Mapping[str, frozenset[
 
 
 def exclude_reserved_nodes(job: Job, snapshot: Snapshot) -> Job:
-    """The job as a policy should see it: nodes that a coming reservation closes to it are among its excluded ones."""
+    """The job with nodes that a coming reservation closes to it added to `excluded`, for the policy."""
     closed = frozenset() if job.reservation else _reserved_before_it_ends(job, snapshot)
     if closed <= job.original_request.excluded:
         return job

@@ -1,9 +1,7 @@
-"""Jobs that nothing is decided about: never better off than a managed job, and never anybody's victim.
+"""Jobs that are set aside because they cannot be read or make deciding fail, so that all other jobs are scheduled.
 
-Slurm would start such a job ahead of all that wait held. It is held too, by its number alone, until no managed job
-waits for resources, for a day at most.
-
-Deciding around the jobs that make it fail: one job must not keep everybody else from being scheduled.
+A job that is set aside is no victim and has no advantage: Slurm would start it ahead of the held jobs, so it is held
+too, by its id alone, until no managed job waits for resources, and for at most a day.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from slurmsched.model import (
 from slurmsched.settings.definition import ManageSettings
 
 MAX_HOLD: Final = 86400.0
-"""Seconds for which a job is kept waiting because nothing can be decided about it."""
+"""Seconds for which a job that is set aside is held at most."""
 
 
 def set_aside_jobs(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot:
-    """The snapshot with these jobs set aside, each for its reason. What they have stays taken on their nodes."""
+    """The snapshot with these jobs set aside, each with its reason. Their resources stay allocated on their nodes."""
     if not reasons:
         return snapshot
     aside = tuple(
@@ -55,9 +53,9 @@ def set_aside_jobs(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot
 def set_aside_operations(
     snapshot: Snapshot, state: SchedulerState, manage: ManageSettings, *, managed_jobs_wait: bool
 ) -> Iterator[Operation]:
-    """Holds of set-aside jobs in managed partitions, and the release of those whose time has come.
+    """Yield holds of set-aside jobs in managed partitions and releases of those that were held long enough.
 
-    `somebody_waits` is whether a managed job waits for resources.
+    `managed_jobs_wait` is whether a managed job waits for resources; if none does, all are released.
     """
     now = snapshot.time
     if managed_jobs_wait:
@@ -72,7 +70,7 @@ def set_aside_operations(
 
 
 def release_by_id(job: JobId) -> Operation:
-    """Gives a hold of ours back by the job's number alone: what else stands of the job cannot be read."""
+    """Release our hold by the job's id alone, since the rest of its record cannot be read."""
     return Operation(Verb.RELEASE, job, Reason(ReasonCode.GIVE_BACK), Hold.ADMIN.value, Hold.NONE.value)
 
 
@@ -85,7 +83,7 @@ T = TypeVar("T")
 
 
 def job_fingerprint(job: Job) -> str:
-    """A short text that is another one once anything about the job changes that a decision looks at, time aside."""
+    """A hash of everything about the job that a decision looks at, except time."""
     key = (
         job.user,
         job.account,
@@ -95,8 +93,8 @@ def job_fingerprint(job: Job) -> str:
         job.hold.value,
         _request_key(job.current_request),
         [
-            (s.node, s.resources.gpus, s.resources.cpus, s.resources.memory, s.indices, s.shards)
-            for s in job.allocations
+            (a.node, a.resources.gpus, a.resources.cpus, a.resources.memory, a.indices, a.shards)
+            for a in job.allocations
         ],
         job.comment,
         job.time_limit,
@@ -111,29 +109,29 @@ def job_fingerprint(job: Job) -> str:
 
 
 def changed_jobs(fingerprints: Mapping[JobId, str], before: Mapping[JobId, str]) -> tuple[JobId, ...]:
-    """The jobs that are new or other than before, those last that are new."""
-    other = (job for job, mark in fingerprints.items() if before.get(job) != mark)
-    return tuple(sorted(other, key=lambda job: job not in before))
+    """The jobs that are new or changed, the new ones last."""
+    changed = (job for job, fingerprint in fingerprints.items() if before.get(job) != fingerprint)
+    return tuple(sorted(changed, key=lambda job: job not in before))
 
 
 def decide_without_culprits(
     decide: Callable[[Collection[JobId]], T], suspects: Sequence[JobId], may_continue: Callable[[], bool]
 ) -> tuple[T, frozenset[JobId]]:
-    """What is decided without as few of the suspects as can be told in the time, and which these are.
+    """Decide without as few of the suspects as possible; returns the decision and the jobs that were left out.
 
-    `decide` is called with the jobs to leave out. First all suspects are left out: what it raises then is raised here.
-    Then more and more of them are let in again, by halves, so that one culprit among n costs log n decisions. Once
-    `may_go_on` says no, all that are not known to be harmless stay out.
+    `decide` is called with the jobs to leave out. First it leaves out all suspects; an exception is then passed on. A
+    binary search lets suspects in again, so that one culprit among n costs log n decisions. Once `may_continue`
+    returns False, all suspects that are not known to be harmless stay out.
     """
     remaining, culprits, harmless = list(suspects), set[JobId](), 0
     best = decide(frozenset(remaining))
     while harmless < len(remaining):
-        first_failing = len(remaining)  # it fails with all before this place let in
+        first_failing = len(remaining)  # deciding fails with all before this index let in
         while first_failing - harmless > 1 and may_continue():
             middle = (harmless + first_failing) // 2
             try:
                 best, harmless = decide(culprits.union(remaining[middle:])), middle
-            except Exception:  # whatever it is, somebody before `middle` makes deciding fail
+            except Exception:  # of any kind: a job before `middle` causes it
                 first_failing = middle
         if first_failing - harmless > 1:
             break
@@ -142,7 +140,7 @@ def decide_without_culprits(
             break
         try:
             return decide(frozenset(culprits)), frozenset(culprits)
-        except Exception:  # noqa: S112 there is another one among those that are left
+        except Exception:  # noqa: S112 there is another culprit among the remaining
             continue
     return best, frozenset(culprits.union(remaining[harmless:]))
 

@@ -1,4 +1,4 @@
-"""From what was asked, decided or allocated to the `Shape` that a RESHAPE sets, and whether two are the same."""
+"""The `JobSpec` of a request, of a target or of a running job, and whether two specs are equivalent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurmsched.model import Job, JobSpec, Node, NodeAllocation, Request
 
 
 def spec_of(request: Request) -> JobSpec:
-    """What Slurm would give for this request. The owner's pins stay; `max_nodes` only where there is a choice."""
+    """The spec of this request, with the owner's pinned nodes; `max_nodes` only if it exceeds the node count."""
     max_nodes = request.max_nodes
     return JobSpec(
         nodes=tuple(sorted(request.pinned)),
@@ -25,36 +25,36 @@ def spec_of(request: Request) -> JobSpec:
 
 
 def pinned_spec(allocations: Sequence[NodeAllocation], request: Request, nodes: Mapping[str, Node]) -> JobSpec:
-    """The request pinned to exactly these shares.
+    """The request pinned to exactly these allocations.
 
-    The GPU type is named where the request names one or where a node has several. Where the split is uneven Slurm
-    makes it: CPUs are the mean per node (Slurm divides them by task), memory is the most any node needs.
+    The GPU type is named if the request names one or a node has several types. Slurm makes an uneven split itself: CPUs
+    are then the mean per node (Slurm divides them by task), and memory is the most that any node needs.
     """
-    ordered = sorted(allocations, key=lambda share: share.node)
-    gpus = [share.resources.gpus for share in ordered]
-    types = {share.gpu_type for share in ordered if share.gpu_type}
+    ordered = sorted(allocations, key=lambda allocation: allocation.node)
+    gpus = [allocation.resources.gpus for allocation in ordered]
+    types = {allocation.gpu_type for allocation in ordered if allocation.gpu_type}
     names_type = request.gpu_type is not None or any(
-        len(nodes[s.node].gpu_types) > 1 for s in ordered if s.node in nodes
+        len(nodes[a.node].gpu_types) > 1 for a in ordered if a.node in nodes
     )
     return JobSpec(
-        nodes=tuple(share.node for share in ordered),
+        nodes=tuple(allocation.node for allocation in ordered),
         node_count=len(ordered),
         gpus=sum(gpus),
         gpus_per_node=gpus[0] if len(set(gpus)) == 1 else None,
         gpu_type=next(iter(types)) if names_type and len(types) == 1 else request.gpu_type,
-        cpus=sum(share.resources.cpus for share in ordered) // max(len(ordered), 1),
-        memory=max((share.resources.memory for share in ordered), default=0),
+        cpus=sum(allocation.resources.cpus for allocation in ordered) // max(len(ordered), 1),
+        memory=max((allocation.resources.memory for allocation in ordered), default=0),
         tasks=request.tasks,
     )
 
 
 def running_spec(job: Job, nodes: Mapping[str, Node]) -> JobSpec:
-    """What would start a running job again exactly where it runs."""
+    """The spec that would start a running job again exactly where it runs."""
     return pinned_spec(job.allocations, job.original_request, nodes)
 
 
 def equivalent(first: JobSpec, second: JobSpec) -> bool:
-    """Whether Slurm would do the same for both: GPUs asked for in total or per node count as alike."""
+    """Whether Slurm treats both alike; `gpus_per_node` is ignored if one of them has none."""
     if None in (first.gpus_per_node, second.gpus_per_node):
         first, second = replace(first, gpus_per_node=None), replace(second, gpus_per_node=None)
     return first == second

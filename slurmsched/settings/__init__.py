@@ -1,4 +1,4 @@
-"""What an installation may choose. One definition drives validation, the shipped file and the reference page."""
+"""The settings: one definition drives validation, the shipped file and the reference page."""
 
 from slurmsched.settings.definition import (
     CheckpointSettings,

@@ -1,4 +1,4 @@
-"""What settings must be to each other."""
+"""Constraints between settings."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _written_paths_are_absolute(settings: Settings) -> bool:
 _CONSTRAINTS: Final = (
     _Constraint(
         _heartbeat_outlives_period,
-        "hook.stale_after must be longer than rounds.period, or the daemon counts as dead between two rounds",
+        "hook.stale_after must be longer than rounds.period, or the heartbeat is stale between two rounds",
     ),
     _Constraint(_leads_ascend, "checkpoint.lead must not be longer than checkpoint.longest_lead"),
-    _Constraint(_queues_ascend, "policy.las_queues must ascend from above 0, for example [3600, 14400]"),
+    _Constraint(_queues_ascend, "policy.las_queues must be ascending and above 0, for example [3600, 14400]"),
     _Constraint(
         _fragments_are_pairs,
         'nodes.fragments holds "TEMPLATE=/absolute/path", for example ["gres.conf.j2=/etc/slurm/gres.conf"]',
@@ -65,12 +65,12 @@ _CONSTRAINTS: Final = (
     ),
     _Constraint(
         _written_paths_are_absolute,
-        "storage.path, hook.heartbeat and reports.spool are absolute paths: the daemon starts in another folder",
+        "storage.path, storage.export, hook.heartbeat and reports.spool must be absolute paths",
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
 )
 
 
 def violated_constraint(settings: Settings) -> str | None:
-    """The first relation that does not hold, as a sentence that says what to do; None when all do."""
-    return next((relation.message for relation in _CONSTRAINTS if not relation.holds(settings)), None)
+    """Returns the message of the first violated constraint, which says what to do; None if all hold."""
+    return next((constraint.message for constraint in _CONSTRAINTS if not constraint.holds(settings)), None)

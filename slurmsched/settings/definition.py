@@ -1,9 +1,7 @@
-"""Every setting, once: type, default, meaning, example.
+"""The definition of every setting: its type, default, meaning and bounds; and which settings name paths.
 
 Validation, the shipped configuration file, `synsched config show` and the reference page all derive from these classes.
-Times are seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in the file.
-
-The settings that name files and folders, and which folders of them the daemon writes to.
+Times are in seconds here and may be written `90`, `90s`, `5m`, `2h`, `1d` in the file.
 """
 
 from __future__ import annotations
@@ -19,18 +17,18 @@ class Mode(StrEnum):
     """How much a round may change."""
 
     OBSERVE = "observe"
-    """Decide and record, change nothing."""
+    """Decide and record, but change nothing."""
     ADVISE = "advise"
-    """Also write our notes and print what would be done."""
+    """Also write notes on jobs and show what would be done."""
     PRIORITIZE = "prioritize"
-    """Only order waiting jobs; Slurm places them."""
+    """Order the waiting jobs; Slurm places them."""
     ENFORCE = "enforce"
-    """Place, size, requeue."""
+    """Place, size and requeue jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Which Slurm, and how it is reached."""
+    """Access to Slurm."""
 
     backend: str = field(
         default="auto",
@@ -38,49 +36,61 @@ class ClusterSettings:
     )
     pyslurm_memory_max: int = field(
         default=4096,
-        metadata={"doc": "most address space of the process in which pyslurm reads, in MiB", "at_least": 256},
+        metadata={"doc": "limit of the address space of the process that runs pyslurm, in MiB", "at_least": 256},
     )
-    slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; empty leaves SLURM_CONF as it is"})
+    slurm_conf: str = field(default="", metadata={"doc": "path of slurm.conf; if empty, SLURM_CONF is not changed"})
     timeout: float = field(
-        default=30.0, metadata={"doc": "longest wait for one answer of slurmctld", "unit": "time", "at_least": 1}
+        default=30.0, metadata={"doc": "longest wait for an answer of slurmctld", "unit": "time", "at_least": 1}
     )
     associations: bool = field(
-        default=False, metadata={"doc": "also read the shares of accounts and users (sshare), as tickets"}
+        default=False, metadata={"doc": "use the shares of accounts and users in Slurm (sshare) as tickets"}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ManageSettings:
-    """Which jobs are managed; all others are never touched."""
+    """Which jobs are managed; other jobs are never touched."""
 
     partitions: tuple[str, ...] = field(default=(), metadata={"doc": "partitions whose GPU batch jobs are managed"})
     qos: tuple[str, ...] = field(default=(), metadata={"doc": "QOS whose GPU batch jobs are managed"})
-    opt_in: bool = field(default=True, metadata={"doc": "manage any GPU batch job that carries a synsched: hint"})
+    opt_in: bool = field(default=True, metadata={"doc": "manage every GPU batch job that has a synsched: hint"})
     never_partitions: tuple[str, ...] = field(
-        default=(), metadata={"doc": "partitions where nothing is managed, hint or not, unless a job names others too"}
+        default=(),
+        metadata={
+            "doc": "partitions whose jobs are not managed, even with a hint, unless they name other partitions too"
+        },
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    """The loop in time."""
+    """The mode and timing of rounds."""
 
     mode: Mode = field(default=Mode.OBSERVE, metadata={"doc": "how much a round may change"})
     period: float = field(
-        default=300.0, metadata={"doc": "from the start of one round to the next", "unit": "time", "at_least": 1}
+        default=300.0,
+        metadata={"doc": "time from the start of one round to the start of the next", "unit": "time", "at_least": 1},
     )
     settle_interval: float = field(
-        default=2.0, metadata={"doc": "between two looks while a round settles", "unit": "time", "at_least": 0.1}
+        default=2.0,
+        metadata={
+            "doc": "time between two polls of Slurm while the operations of a round take effect",
+            "unit": "time",
+            "at_least": 0.1,
+        },
     )
     settle_timeout: float = field(
         default=120.0,
-        metadata={"doc": "a start that has not happened by then is undone", "unit": "time"},
+        metadata={
+            "doc": "a job that has not started after this time waits again with its previous request",
+            "unit": "time",
+        },
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """How a round decides."""
+    """The scheduling policy."""
 
     system: str = field(default="synergy", metadata={"doc": "a row of the table of systems"})
     order: str = field(
@@ -90,161 +100,174 @@ class PolicySettings:
     las_queues: tuple[float, ...] = field(
         default=(3600.0, 14400.0, 86400.0),
         metadata={
-            "doc": "bounds of the discretised queues of las, in GPU-seconds attained (Tiresias); empty for plain las"
+            "doc": "upper bounds of the queues of order las, in attained GPU-seconds (Tiresias); empty for plain las"
         },
     )
     defragment: bool = field(
         default=False,
-        metadata={"doc": "system fgd: move running jobs where that lets a waiting one start, within the guards"},
+        metadata={"doc": "system fgd: move running jobs, within the guards, if a waiting job can then start"},
     )
     profiles: str = field(
-        default="", metadata={"doc": "file of measured sensitivity profiles; empty uses the shipped ones"}
+        default="", metadata={"doc": "file of measured profiles of models; if empty, the shipped ones are used"}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TicketSettings:
-    """Who is entitled to what part of the GPUs, for system gandiva-fair."""
+    """Each user's share of the GPUs, for system gandiva-fair."""
 
     users: tuple[str, ...] = field(
-        default=(), metadata={"doc": 'tickets of users, each "USER=TICKETS", e.g. "alice=4"'}
+        default=(), metadata={"doc": 'tickets of users, each "USER=TICKETS", for example "alice=4"'}
     )
     accounts: tuple[str, ...] = field(
         default=(),
-        metadata={"doc": 'tickets of accounts among their like, each "ACCOUNT=TICKETS" or "PARENT/ACCOUNT=TICKETS"'},
+        metadata={
+            "doc": 'tickets of accounts with the same parent, each "ACCOUNT=TICKETS" or "PARENT/ACCOUNT=TICKETS"'
+        },
     )
-    default: int = field(default=1, metadata={"doc": "tickets of users and accounts not named", "at_least": 1})
+    default: int = field(default=1, metadata={"doc": "tickets of users and accounts that are not named", "at_least": 1})
     quantum: float = field(
         default=600.0,
-        metadata={"doc": "shortest slice of a job on one node, before it gives way", "unit": "time", "at_least": 1},
+        metadata={
+            "doc": "shortest time slice of a job on one node, before another job may preempt it",
+            "unit": "time",
+            "at_least": 1,
+        },
     )
     wide_quantum: float = field(
         default=1800.0,
-        metadata={"doc": "shortest slice of a job on several nodes", "unit": "time", "at_least": 1},
+        metadata={"doc": "shortest time slice of a job on several nodes", "unit": "time", "at_least": 1},
     )
     migrations: int = field(
-        default=8, metadata={"doc": "most waiting jobs that a round gives another home", "at_least": 0}
+        default=8, metadata={"doc": "most waiting jobs that a round assigns to another node", "at_least": 0}
     )
-    trading: bool = field(default=True, metadata={"doc": "let users exchange fast GPUs for slow ones where both gain"})
+    trading: bool = field(default=True, metadata={"doc": "let users trade fast GPUs for slow ones if both gain"})
 
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """What no round may do."""
+    """Limits on what a round may do to running jobs."""
 
     min_run_time: float = field(
         default=1200.0,
-        metadata={"doc": "a job runs at least this long before it is displaced", "unit": "time"},
+        metadata={"doc": "shortest run of a job before it may be preempted", "unit": "time"},
     )
-    moves_per_round: int = field(default=8, metadata={"doc": "most jobs displaced in one round", "at_least": 0})
+    moves_per_round: int = field(
+        default=8, metadata={"doc": "most jobs that a round may preempt or move", "at_least": 0}
+    )
     moves_per_job_day: int = field(
-        default=6, metadata={"doc": "most times one job is displaced in 24 hours", "at_least": 0}
+        default=6, metadata={"doc": "most times that a job may be preempted or moved in 24 hours", "at_least": 0}
     )
     restart_cost: float = field(
         default=120.0,
-        metadata={"doc": "what a restart costs a job beside its checkpoint lead", "unit": "time"},
+        metadata={"doc": "time that a restart costs a job, in addition to its checkpoint lead", "unit": "time"},
     )
     require_checkpoint: bool = field(
-        default=True, metadata={"doc": "displace only jobs that named a checkpoint signal"}
+        default=True, metadata={"doc": "preempt and move only jobs with a checkpoint signal in their hint"}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """What a job that said less than all is taken to mean."""
+    """Defaults and limits for the checkpoint hints of jobs."""
 
     lead: float = field(
         default=60.0,
-        metadata={"doc": "between the checkpoint signal and the requeue", "unit": "time"},
+        metadata={"doc": "time between the checkpoint signal and the requeue, if the hint names none", "unit": "time"},
     )
     longest_lead: float = field(
-        default=900.0, metadata={"doc": "a longer lead in a hint counts as this", "unit": "time"}
+        default=900.0, metadata={"doc": "longest lead; a longer one in a hint is shortened to this", "unit": "time"}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """What jobs tell of themselves through `slurmsched.jobside`."""
+    """Progress reports of jobs that use `slurmsched.jobside`."""
 
     spool: str = field(
         default="",
         metadata={
-            "doc": "folder where jobs report, on a file system that all nodes and the daemon share, open to all"
-            " (mode 1777, or 3773 to hide reports from other users); empty reads nothing"
+            "doc": "folder for the reports of jobs, on a file system that all nodes and the daemon share, with mode"
+            " 1777, or 3773 to hide reports from other users; if empty, no reports are read"
         },
     )
 
 
 @dataclass(frozen=True, slots=True)
 class HookSettings:
-    """The dead-man's switch that job_submit.lua and the watchdog read."""
+    """The heartbeat that job_submit.lua and the watchdog check: without one, jobs run under plain Slurm."""
 
     heartbeat: str = field(
         default="/var/lib/synsched/heartbeat",
-        metadata={"doc": "file whose first line is `unix-time mode period` of the last sign of life"},
+        metadata={"doc": "heartbeat file; its first line is `unix-time mode period`"},
     )
     stale_after: float = field(
         default=900.0,
-        metadata={"doc": "a heartbeat older than this means that nobody schedules", "unit": "time"},
+        metadata={"doc": "a heartbeat older than this means that the daemon is down", "unit": "time"},
     )
     disable_file: str = field(
-        default="/etc/synsched/disable", metadata={"doc": "while this file exists nothing is changed"}
+        default="/etc/synsched/disable", metadata={"doc": "while this file exists, nothing is changed"}
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What is done to Slurm's own configuration, where we are SlurmUser or root."""
+    """Changes to nodes, job notes and Slurm's configuration files; most need SlurmUser or root."""
 
-    weights: bool = field(default=False, metadata={"doc": "weight nodes so that Slurm packs in the same direction"})
+    weights: bool = field(
+        default=False,
+        metadata={"doc": "set the weights of nodes so that Slurm fills them in the same order as the policy"},
+    )
     fragments: tuple[str, ...] = field(
         default=(),
-        metadata={"doc": "rendered files, each `TEMPLATE=PATH`, e.g. gres.conf.j2=/etc/slurm/gres.conf"},
+        metadata={
+            "doc": "configuration files to render, each `TEMPLATE=PATH`, for example gres.conf.j2=/etc/slurm/gres.conf"
+        },
     )
     admin_comment: bool = field(
         default=False,
-        metadata={"doc": "write a note into AdminComment where it is empty or ours"},
+        metadata={"doc": "write a note into the AdminComment of jobs where it is empty or already ours"},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """The database, which is for our user alone, and what is published of it."""
+    """The database, which only the daemon's user can read, and what is published from it."""
 
-    path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "the SQLite database"})
-    keep_days: int = field(default=90, metadata={"doc": "history older than this is dropped", "at_least": 1})
+    path: str = field(default="/var/lib/synsched/synsched.db", metadata={"doc": "path of the SQLite database"})
+    keep_days: int = field(default=90, metadata={"doc": "days of history to keep", "at_least": 1})
     keep_snapshots: int = field(
-        default=200, metadata={"doc": "rounds whose whole snapshot is kept for replay", "at_least": 0}
+        default=200, metadata={"doc": "number of latest rounds whose whole snapshot is kept for replay", "at_least": 0}
     )
     export: str = field(
         default="",
         metadata={
-            "doc": "folder of what people are shown of the database without reading it, written anew after each round;"
-            " empty means `export` beside it"
+            "doc": "folder of the documents that other users read in place of the database, rewritten after each round;"
+            " if empty, the folder `export` beside the database"
         },
     )
     export_ended: float = field(
         default=86400.0,
-        metadata={"doc": "how long people are shown jobs that have ended, the last 2000 at most", "unit": "time"},
+        metadata={"doc": "how long ended jobs stay in these documents, the last 2000 at most", "unit": "time"},
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """The daemon's process."""
+    """The process of the daemon."""
 
     memory_max: int = field(
         default=0,
         metadata={
-            "doc": "most memory of the daemon and the Slurm commands it runs, in MiB; 0 is 512, and 1/16 for each job"
-            " that slurmctld keeps at most (MaxJobCount), and 1/4 for each node"
+            "doc": "memory limit of the daemon and the Slurm commands that it runs, in MiB; 0 means 512, plus 1/16 for"
+            " each job of MaxJobCount, plus 1/4 for each node"
         },
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of them. A default-constructed one is what an empty file means."""
+    """All settings; `Settings()` has the defaults."""
 
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     manage: ManageSettings = field(default_factory=ManageSettings)
@@ -266,7 +289,7 @@ def _folder(value: str) -> Iterator[str]:
 
 
 def _folder_of(value: str) -> Iterator[str]:
-    """The folder of a file that is replaced as a whole: the new one is written beside it first."""
+    """Yields the file's folder, since a new version is first written beside the old one."""
     if value:
         yield str(PurePosixPath(value).parent)
 
@@ -283,14 +306,14 @@ WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's
     "storage.export": _folder,
     "storage.path": _folder_of,
 }
-"""Settings that name what the daemon writes, with the folders it writes to; one that is not defined is passed over."""
+"""Settings that name what the daemon writes, and the folders that it writes to; undefined settings are skipped."""
 
 READ_PATHS: Final = frozenset({"cluster.slurm_conf", "hook.disable_file", "policy.profiles"})
-"""Settings that name what the daemon only reads."""
+"""Settings that name files that the daemon only reads."""
 
 
 def written_folders(settings: Settings) -> tuple[str, ...]:
-    """Every folder that the daemon writes to with these settings, in order and each once."""
+    """Returns the folders that the daemon writes to with these settings, sorted and without duplicates."""
     result: set[str] = set()
     for name, folders in WRITTEN_PATHS.items():
         section, _, key = name.partition(".")

@@ -1,6 +1,6 @@
-"""The settings in force: SYNSCHED_CONF, else /etc/synsched/synsched.toml, else the defaults.
+"""Loads the settings in force: SYNSCHED_CONF, else /etc/synsched/synsched.toml, else the defaults.
 
-The settings for people: their values with where each comes from, and the words for file and reference page.
+Also returns them as tables for people: values, origins and what may be written.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MAX_SHOWN: Final = 40
 
 
 class SettingsError(SynschedError):
-    """The file has a mistake; the message names file and key and says what to write."""
+    """A mistake in the settings file; the message names file and key and says what to write."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings and where they come from: `file` None means that all are defaults, `given` the names set in it."""
+    """Settings and their origin: `file` is None if all are defaults; `given` are the names set in the file."""
 
     settings: Settings
     file: Path | None = None
@@ -48,27 +48,27 @@ class LoadedSettings:
 
 
 def settings_file(environ: Mapping[str, str] = os.environ, default: Path = DEFAULT_FILE) -> Path | None:
-    """The file that counts, None where there is none. One that SYNSCHED_CONF names counts even if it is missing."""
+    """Returns the file to load, None if there is none; a file that SYNSCHED_CONF names may be missing."""
     if named := environ.get(SETTINGS_VARIABLE):
         return Path(named)
     return default if default.exists() else None
 
 
 def load_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings in force. Raises SettingsError."""
+    """Returns the settings in force. Raises SettingsError."""
     return load_settings_file(settings_file(environ)).settings
 
 
 def load_settings_file(file: Path | None) -> LoadedSettings:
-    """The settings of one file; defaults where it says nothing, or where there is no file. Raises SettingsError."""
+    """Returns the settings of a file, with defaults for what it does not set. Raises SettingsError."""
     if file is None:
         return LoadedSettings(Settings())
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read: {error.strerror or error}; see {SETTINGS_VARIABLE}") from error
-    except ValueError as error:  # TOML's and UTF-8's mistakes
-        raise SettingsError(f"{file}: is not TOML: {error}") from error
+    except ValueError as error:  # invalid TOML or UTF-8
+        raise SettingsError(f"{file}: not valid TOML: {error}") from error
     try:
         return _from_tables(tables, file)
     except _InvalidSettingError as error:
@@ -76,7 +76,7 @@ def load_settings_file(file: Path | None) -> LoadedSettings:
 
 
 class _InvalidSettingError(Exception):
-    """What is wrong, without the file's name."""
+    """The mistake, without the file's name."""
 
 
 def _from_tables(tables: Mapping[str, object], file: Path) -> LoadedSettings:
@@ -119,7 +119,7 @@ def _unknown_section(name: str, known: Mapping[str, SettingsSection]) -> str:
         section.name for section in known.values() if name in {entry.key for entry in section.settings}
     ]
     if sections_with_key:
-        return f"{name} stands outside its section: it belongs under [{sections_with_key[0]}]"
+        return f"{name} is outside its section: put it under [{sections_with_key[0]}]"
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"unknown section [{name}]" + (f": did you mean [{near[0]}]?" if near else f": known are {', '.join(known)}")
 
@@ -136,7 +136,7 @@ def _unknown_key(section: SettingsSection, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting: `value` and `default` as TOML, `form` what may be written, `origin` a file or `default`."""
+    """One setting: `value` and `default` as TOML, `form` is what may be written, `origin` a file or `default`."""
 
     name: str
     key: str
@@ -150,7 +150,7 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class SettingsTable:
-    """A section with its rows."""
+    """One section and its settings."""
 
     name: str
     doc: str
@@ -158,7 +158,7 @@ class SettingsTable:
 
 
 def settings_tables(loaded: LoadedSettings | None = None) -> tuple[SettingsTable, ...]:
-    """Every section with every setting; without `loaded` as they are shipped."""
+    """Returns every section with every setting; without `loaded`, the defaults."""
     loaded = loaded or LoadedSettings(Settings())
     return tuple(
         SettingsTable(section.name, section.doc, tuple(_setting_row(entry, loaded) for entry in section.settings))
@@ -167,7 +167,7 @@ def settings_tables(loaded: LoadedSettings | None = None) -> tuple[SettingsTable
 
 
 def setting_rows(loaded: LoadedSettings | None = None) -> tuple[SettingRow, ...]:
-    """Every setting, in the order of the file."""
+    """Returns every setting, in the order of the file."""
     return tuple(row for table in settings_tables(loaded) for row in table.rows)
 
 

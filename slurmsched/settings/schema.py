@@ -1,4 +1,4 @@
-"""The definition, read as a list of settings; and each value from TOML to what the definition says and back."""
+"""The definition as a list of settings, and the conversion of their values from and to TOML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SettingValue = str | bool | int | float | Mode | tuple[str, ...] | tuple[float, 
 
 
 class SettingType(StrEnum):
-    """How a value is written."""
+    """The type of a value in the file."""
 
     TEXT = "text"
     CHOICE = "choice"
@@ -41,7 +41,7 @@ _TYPES: dict[object, SettingType] = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. Times are in seconds; `at_least` bounds numbers and times, and each number of a list."""
+    """One setting. Times are in seconds; `at_least` is the lower bound of numbers, also of those in a list."""
 
     section: str
     key: str
@@ -53,13 +53,13 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As people say it: `rounds.period`."""
+        """The full name, such as `rounds.period`."""
         return f"{self.section}.{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSection:
-    """A table of the file: what its settings are about, and the settings in the order they are defined."""
+    """A section of the file, with its settings in the order of their definition."""
 
     name: str
     doc: str
@@ -67,7 +67,7 @@ class SettingsSection:
 
 
 def sections() -> tuple[SettingsSection, ...]:
-    """Every section of the definition, in its order."""
+    """Returns every section, in the order of the definition."""
     defaults = Settings()
     return tuple(
         SettingsSection(part.name, _summary(getattr(defaults, part.name)), tuple(_settings_of(part.name, defaults)))
@@ -80,7 +80,7 @@ def _summary(section: object) -> str:
 
 
 def _settings_of(name: str, defaults: Settings) -> Iterator[Setting]:
-    section: Any = getattr(defaults, name)  # which of the section classes it is does not matter here
+    section: Any = getattr(defaults, name)  # one of the section classes
     type_hints = get_type_hints(type(section))
     for item in fields(section):
         choices = item.metadata.get("choices", ())
@@ -97,18 +97,18 @@ def _settings_of(name: str, defaults: Settings) -> Iterator[Setting]:
 
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _MAX_WITH_UNIT: Final = 10_000_000
-"""From here on times are written as plain numbers: a unit takes seven digits at most."""
+"""Longer times are written as plain numbers, since a time with a unit has at most seven digits."""
 
 
 class InvalidValueError(ValueError):
-    """The value has another form than its setting."""
+    """A value that its setting does not allow."""
 
 
 def parse_value(entry: Setting, raw: object) -> SettingValue:
-    """The value as the settings hold it. Raises UnfitValueError."""
+    """Returns the TOML value as the settings hold it. Raises InvalidValueError."""
     try:
         value = _FORMATS[entry.kind].parse(entry, raw)
-    except OverflowError:  # a whole number that no float can hold
+    except OverflowError:  # a whole number that is too large for a float
         raise InvalidValueError from None
     if value is None or not all(math.isfinite(n) and n >= entry.at_least for n in _numbers_in(value)):
         raise InvalidValueError
@@ -116,14 +116,14 @@ def parse_value(entry: Setting, raw: object) -> SettingValue:
 
 
 def expected_format(entry: Setting) -> str:
-    """What `read` accepts, said so that a person can write it."""
+    """Returns what `parse_value` accepts, as text for people."""
     choices = ", ".join(f'"{choice}"' for choice in entry.choices)
     bound = f" of at least {entry.at_least:g}" if entry.at_least else ""
     return _FORMATS[entry.kind].description.format(choices=choices, bound=bound)
 
 
 def to_toml(entry: Setting, value: SettingValue) -> str:
-    """The value as TOML, times in their largest whole unit."""
+    """Returns the value as TOML, with times in their largest whole unit."""
     if isinstance(value, tuple):
         return "[" + ", ".join(_scalar_to_toml(item) for item in value) + "]"
     if entry.kind is SettingType.TIME and isinstance(value, float):
@@ -173,11 +173,11 @@ class _ValueFormat:
 
 
 _FORMATS: Final[dict[SettingType, _ValueFormat]] = {
-    SettingType.TEXT: _ValueFormat("a text, on one line", _parse_text),
+    SettingType.TEXT: _ValueFormat("a text on one line", _parse_text),
     SettingType.CHOICE: _ValueFormat("one of {choices}", _parse_choice),
     SettingType.FLAG: _ValueFormat("true or false", _parse_flag),
     SettingType.COUNT: _ValueFormat("a whole number{bound}", _parse_count),
-    SettingType.TIME: _ValueFormat('a time{bound} in seconds, or such as "5m", "2h"', _parse_time),
+    SettingType.TIME: _ValueFormat('a number of seconds{bound}, or a time such as "5m"', _parse_time),
     SettingType.TEXTS: _ValueFormat('a list of texts such as ["one", "two"]', _parse_texts),
     SettingType.NUMBERS: _ValueFormat("a list of numbers{bound} such as [3600, 14400]", _parse_numbers),
 }
@@ -207,7 +207,7 @@ _TICKETS: Final = re.compile(r"(?P<name>[^=\s]{1,200})=(?P<tickets>\d{1,9}(?:\.\
 
 
 def parse_tickets(entry: str) -> tuple[str, float] | None:
-    """The name and its tickets; None where it is not written so, or the tickets are not above zero."""
+    """Returns the name and its tickets; None unless the text is `NAME=TICKETS` with tickets above zero."""
     match = _TICKETS.match(entry)
     tickets = float(match["tickets"]) if match else 0.0
     return (match["name"], tickets) if match and tickets > 0 else None

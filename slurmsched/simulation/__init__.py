@@ -1,4 +1,4 @@
-"""Traces run through policies under a virtual clock. Everything here is simulated."""
+"""Simulation: runs traces through policies on a virtual cluster, under a virtual clock."""
 
 from slurmsched.simulation.inputs import PolicyChoice, Scenario, SimulationError, SimulationOptions, parse_policy
 from slurmsched.simulation.metrics import RunMetrics, run_metrics

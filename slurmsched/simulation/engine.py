@@ -1,9 +1,7 @@
-"""Nodes that fail and are repaired. (Failing is a random stream of its own, one for each node.)
+"""The simulation engine: runs a trace through a policy, with the daemon's rounds on a virtual cluster and clock.
 
-A trace run through a policy: the rounds of the daemon over a virtual cluster, under a virtual clock.
-
-Observing, deciding, planning and applying are the live code; only the cluster, the clock and the store's memory are
-not. The same inputs give the same bytes.
+Observing, deciding, planning and applying are the daemon's code; only the cluster, the clock and the state store are
+simulated. The same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ from slurmsched.backends.simulated import (
 from slurmsched.backends.simulated.events import Event, EventQueue
 from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
-from slurmsched.policies.policies import FIXED_ORDER_POLICIES, SHARD_POLICIES, policy
+from slurmsched.model.reasons import pluralise
+from slurmsched.policies.policies import policy, schedules_shards, takes_order
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
@@ -65,8 +64,10 @@ from slurmsched.traces.clusters import SPEC_PARTITION
 
 
 class NodeFailures:
-    """Failures come `options.failures` times per hour that a node is up, and it stays down for `options.repair`
-    seconds."""
+    """Random node failures: `options.failures` per hour that a node is up, each for `options.repair` seconds.
+
+    Each node has its own random stream, with exponential times between failures.
+    """
 
     def __init__(self, nodes: Sequence[Node], options: SimulationOptions, start: float) -> None:
         self._options = options
@@ -79,7 +80,7 @@ class NodeFailures:
             heapify(self._upcoming)
 
     def schedule(self, events: EventQueue, until: float) -> None:
-        """Put what fails by then on the agenda, with the repair."""
+        """Pushes all failures until `until` (unix seconds) and their repairs to the event queue."""
         while self._upcoming and self._upcoming[0][0] <= until:
             at, node = self._upcoming[0]
             repaired = at + self._options.repair
@@ -92,7 +93,7 @@ class NodeFailures:
 
 
 _MAX_IDLE_ROUNDS: Final = 2000
-"""Rounds in a row in which nothing runs and nothing happens, though jobs wait: then none of them ever will."""
+"""Rounds in a row without a running job or an event after which waiting jobs count as stuck."""
 
 
 def simulate(
@@ -103,20 +104,20 @@ def simulate(
     *,
     on_round: Callable[[float], None] = lambda _done: None,
 ) -> SimulationResult:
-    """Run the trace to its end, or to the end of the measured window. `settings` gives guards and settling where they
-    are not the defaults; `on_round` is told the part of the measured jobs that have ended.
+    """Runs the trace until all jobs, or those of the measured window, have ended.
 
-    Raises SimulationError, PolicyError.
+    `settings` replaces the default guards and round settings. `on_round` is called with the fraction of the measured
+    jobs that have ended. Raises SimulationError, PolicyError.
     """
     return SimulationEngine(scenario, choice, options or SimulationOptions(), settings).run(on_round)
 
 
-def _unchanged(submitted: Submission, _now: float) -> Submission:
-    return submitted
+def _unchanged(submission: Submission, _now: float) -> Submission:
+    return submission
 
 
 class _AlwaysOpen:
-    """Nobody pauses a simulation, and all is permitted."""
+    """The gate of a simulation, which is never paused and blocks no operation."""
 
     def closed_reason(self) -> str | None:
         return None
@@ -126,7 +127,7 @@ class _AlwaysOpen:
 
 
 def settings_for(choice: PolicyChoice, options: SimulationOptions, base: Settings | None = None) -> Settings:
-    """The settings of a daemon that would do this: it manages everything, and acts."""
+    """The settings of the simulated daemon: it manages all jobs and enforces its plans."""
     settings = base or Settings(
         guards=GuardSettings(restart_cost=options.overhead), checkpoint=CheckpointSettings(lead=options.lead)
     )
@@ -158,7 +159,7 @@ class SimulationEngine:
             origin=CLOCK_START,
         )
         hook = JobSubmitHook(
-            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=choice.system in SHARD_POLICIES
+            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=schedules_shards(choice.system)
         )
         speed = profiled_speed(scenario.knowledge, scenario.nodes)
         self.cluster = VirtualCluster(
@@ -180,55 +181,55 @@ class SimulationEngine:
         self._quiet_at: int | None = None
 
     def run(self, on_round: Callable[[float], None]) -> SimulationResult:
-        """Raises SimulationError where jobs wait for what never comes."""
-        began, cpu = time.perf_counter(), time.process_time()
-        first, beyond = self.options.window or (0, len(self.jobs))
-        awaited = {number for number, index in self.index_of.items() if first <= index < beyond}
-        idle_rounds, seen = 0, -1
-        last = inf if self.options.until is None else CLOCK_START + self.options.until
-        while awaited - self.cluster.lifecycle.ended.keys() and self.clock.now() < last:
-            due = min(self.clock.now() + self.options.period, last)
-            self.failures.schedule(self.cluster.events, due)
+        """Runs the simulation. Raises SimulationError if waiting jobs can never start."""
+        wall_start, cpu_start = time.perf_counter(), time.process_time()
+        first, stop = self.options.window or (0, len(self.jobs))
+        measured = {number for number, index in self.index_of.items() if first <= index < stop}
+        idle_rounds, changes_seen = 0, -1
+        end = inf if self.options.until is None else CLOCK_START + self.options.until
+        while measured - self.cluster.lifecycle.ended.keys() and self.clock.now() < end:
+            next_round = min(self.clock.now() + self.options.period, end)
+            self.failures.schedule(self.cluster.events, next_round)
             if self.slurm_only:
                 self.cluster.advance(self.clock.now())
             elif self._needs_round():
                 self._run_round()
             self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
-            idle_rounds = 0 if self.cluster.changes != seen or self.samples[-1].running else idle_rounds + 1
-            seen = self.cluster.changes
+            idle_rounds = 0 if self.cluster.changes != changes_seen or self.samples[-1].running else idle_rounds + 1
+            changes_seen = self.cluster.changes
             if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
                 raise SimulationError(self._stuck_message())
-            self.clock.advance_to(max(self.clock.now(), due))
+            self.clock.advance_to(max(self.clock.now(), next_round))
             self.cluster.advance(self.clock.now())
-            on_round(sum(job in self.cluster.lifecycle.ended for job in awaited) / len(awaited))
+            on_round(sum(job in self.cluster.lifecycle.ended for job in measured) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
-        course = FinishedSimulation(
+        finished = FinishedSimulation(
             self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
         )
-        return collect_result(course, time.perf_counter() - began, time.process_time() - cpu)
+        return collect_result(finished, time.perf_counter() - wall_start, time.process_time() - cpu_start)
 
     def _needs_round(self) -> bool:
         """Whether a round could change anything.
 
-        Not, when nothing has happened since one that changed nothing, and either nobody waits, or no GPU is idle and
-        the order is one in which nobody is displaced for a newcomer, however long it waits.
+        False if nothing has changed since a round without operations, and either no job is pending, or no GPU is idle
+        and the order never preempts a job for a pending one (fifo).
         """
         self.cluster.advance(self.clock.now())
         if not self.options.skipping or self._quiet_at != self.cluster.changes:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not node.idle_gpus for node in self.cluster.nodes.values())
-        first_come = self.choice.order == "fifo" and self.choice.system not in FIXED_ORDER_POLICIES
-        return waiting and not (full and first_come)
+        is_fifo = self.choice.order == "fifo" and takes_order(self.choice.system)
+        return waiting and not (full and is_fifo)
 
     def _run_round(self) -> None:
         snapshot = self.backend.observe()
         self.store.record_poll(snapshot)
-        memory = self.store.load_state(snapshot)
+        state = self.store.load_state(snapshot)
         start = time.perf_counter()
         result = run_round(
             snapshot,
-            memory,
+            state,
             self.settings,
             self.scenario.knowledge,
             self.backend.identity(),
@@ -245,19 +246,23 @@ class SimulationEngine:
         self._quiet_at = None
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
-        """The jobs that could run here, in order of arrival. Raises SimulationError."""
+        """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
         possible: list[TraceJob] = []
         for job in sorted(self.scenario.trace.jobs, key=lambda job: job.arrival):
-            why = impossible_reason(job, self.scenario.nodes)
-            if not why:
+            reason = impossible_reason(job, self.scenario.nodes)
+            if not reason:
                 possible.append(job)
             elif not self.options.skip_impossible:
-                raise SimulationError(f"job {job.id} can never run here: {why}; --skip-impossible leaves such jobs out")
+                raise SimulationError(
+                    f"job {job.id} can never run here: {reason}; --skip-impossible leaves such jobs out"
+                )
         if not possible:
-            raise SimulationError("there is no job that could run on this cluster")
-        first, beyond = self.options.window or (0, len(possible))
-        if not 0 <= first < beyond <= len(possible):
-            raise SimulationError(f"window {first}:{beyond}: expected a part of the {len(possible)} jobs there are")
+            raise SimulationError("no job of the trace could run on this cluster")
+        first, stop = self.options.window or (0, len(possible))
+        if not 0 <= first < stop <= len(possible):
+            raise SimulationError(
+                f"window {first}:{stop}: expected a range within 0:{len(possible)}, the number of jobs"
+            )
         return tuple(possible)
 
     def _is_active(self) -> bool:
@@ -267,6 +272,8 @@ class SimulationEngine:
         waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
         named = self.jobs[self.index_of[waiting[0].id]].id if waiting else "none"
         held = " (held)" if waiting and waiting[0].hold is not Hold.NONE else ""
+        verb = "waits" if len(waiting) == 1 else "wait"
         return (
-            f"{len(waiting)} jobs wait for what never comes, the first is {named}{held}: try another cluster or policy"
+            f"{pluralise(len(waiting), 'job')} {verb} and can never start, first job {named}{held}:"
+            " try another cluster or policy"
         )

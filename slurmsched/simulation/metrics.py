@@ -1,4 +1,4 @@
-"""A run in figures."""
+"""Metrics of a simulated run: completion times, fairness, utilization."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """What a run amounts to. Times in seconds; parts are of 1; NaN where there is nothing to average.
+    """The metrics of a run. Times are in seconds, fractions between 0 and 1; NaN where there is nothing to average.
 
-    JCT, job completion time, is from arrival to end, of the measured jobs that completed. `makespan_s` is from the
-    first arrival to the last end. Utilisations are of the whole run and all its jobs: of the GPU time the part whose
-    work was kept (neither idle, restarting nor lost), of the CPU time the part that jobs held. `ftf_max` and `ftf_mean`
-    are finish-time fairness, JCT over the time on an even part of the cluster. `share_min` is the least that a user got
-    of what an even share of the GPU time all users got would have been. `stranded` are idle GPUs, in the mean, that the
-    widest waiting job could not use. `wall_s` and `cpu_s` are what the simulation took, `decision_s_median` one
-    decision.
+    JCT, the job completion time, is from arrival to end, of the measured jobs that completed. `makespan_s` is from the
+    first arrival to the last end. Utilizations cover the whole run and all its jobs: the fraction of GPU time whose
+    work was kept (not idle, restarting or lost), and the fraction of CPU time allocated to jobs. `ftf_max` and
+    `ftf_mean` are finish-time fairness, see `finish_time_fairness`. `share_min` is the smallest GPU time of a user over
+    the mean of all users. `stranded` is the mean number of idle GPUs that the largest pending job could not use.
+    `wall_s` and `cpu_s` are the simulation's own times, `decision_s_median` that of one decision.
     """
 
     policy: str
@@ -55,10 +54,10 @@ class RunMetrics:
 
 
 def run_metrics(run: SimulationResult) -> RunMetrics:
-    """Raises nothing: a run without an ended job has NaN for times."""
+    """Computes the metrics of a run; times are NaN if no job has ended."""
     measured = run.measured_jobs
-    done = [job for job in measured if job.completed]
-    times = np.array([job.jct for job in done])
+    completed = [job for job in measured if job.completed]
+    times = np.array([job.jct for job in completed])
     waits = np.array([job.start - job.arrival for job in measured if job.start is not None])
     rho = finish_time_fairness(run)
     ends = [job.end for job in measured if job.end is not None]
@@ -72,10 +71,10 @@ def run_metrics(run: SimulationResult) -> RunMetrics:
         trace=run.trace,
         seed=run.seed,
         jobs=len(measured),
-        finished=len(done),
+        finished=len(completed),
         avg_jct_s=_or_nan(np.mean, times),
         median_jct_s=_or_nan(np.median, times),
-        p99_jct_s=_or_nan(lambda all_: np.percentile(all_, 99), times),
+        p99_jct_s=_or_nan(lambda jcts: np.percentile(jcts, 99), times),
         makespan_s=span,
         gpu_utilization=_utilization(run, sum(job.useful for job in run.jobs), run.total_gpus),
         cpu_utilization=_utilization(run, sum(job.cpu_service for job in run.jobs), run.total_cpus),
@@ -96,19 +95,21 @@ def run_metrics(run: SimulationResult) -> RunMetrics:
 
 
 def jct_cdf(run: SimulationResult) -> tuple[Floats, Floats]:
-    """JCTs in seconds, ascending, and the part of the measured jobs that completed in no more."""
+    """JCTs in seconds, ascending, and for each the fraction of the measured jobs with at most this JCT."""
     times = np.sort(np.array([job.jct for job in run.measured_jobs if job.completed]))
     return times, np.arange(1, len(times) + 1) / max(len(run.measured_jobs), 1)
 
 
 def finish_time_fairness(run: SimulationResult) -> Floats:
-    """Finish-time fairness of the measured jobs that completed (Themis, section 3): JCT over the time the job would
-    have taken on its even part of the GPUs, given how many jobs there were, in the mean, while it was there."""
+    """Finish-time fairness of the measured jobs that completed (Themis, Mahajan et al., NSDI '20, section 3).
+
+    JCT over the time on an equal share of the GPUs, given the mean number of jobs in the cluster during the job.
+    """
     arrivals = np.array([job.arrival for job in run.jobs])
     last = max((job.end for job in run.jobs if job.end is not None), default=0.0)
     ends = np.array([last if job.end is None else job.end for job in run.jobs])
-    first, beyond = run.window or (0, len(run.jobs))
-    indices = np.array([index for index in range(first, beyond) if run.jobs[index].completed], dtype=int)
+    first, stop = run.window or (0, len(run.jobs))
+    indices = np.array([index for index in range(first, stop) if run.jobs[index].completed], dtype=int)
     if not len(indices):
         return np.zeros(0)
     times = np.maximum(ends[indices] - arrivals[indices], 1e-9)
@@ -117,16 +118,16 @@ def finish_time_fairness(run: SimulationResult) -> Floats:
     ) / times
     work = np.array([run.jobs[index].work for index in indices])
     gpus = np.array([run.jobs[index].gpus for index in indices])
-    alone = work * np.maximum(1.0, gpus * present / run.total_gpus)
-    return np.asarray(times / np.maximum(alone, 1e-9), dtype=np.float64)
+    fair_times = work * np.maximum(1.0, gpus * present / run.total_gpus)
+    return np.asarray(times / np.maximum(fair_times, 1e-9), dtype=np.float64)
 
 
 def _cumulative_presence(arrivals: Floats, ends: Floats, until: Floats) -> Floats:
-    """Job-seconds that all jobs together had spent in the cluster by each of these times."""
-    come, gone = np.sort(arrivals), np.sort(ends)
-    sums_come, sums_gone = np.concatenate(([0.0], np.cumsum(come))), np.concatenate(([0.0], np.cumsum(gone)))
-    by_then, left = np.searchsorted(come, until, "right"), np.searchsorted(gone, until, "right")
-    return np.asarray(by_then * until - sums_come[by_then] - (left * until - sums_gone[left]), dtype=np.float64)
+    """The job-seconds that all jobs together have spent in the cluster by each of these times."""
+    arrived, ended = np.sort(arrivals), np.sort(ends)
+    arrival_sums, end_sums = (np.concatenate(([0.0], np.cumsum(times))) for times in (arrived, ended))
+    came, left = (np.searchsorted(times, until, "right") for times in (arrived, ended))
+    return np.asarray(came * until - arrival_sums[came] - (left * until - end_sums[left]), dtype=np.float64)
 
 
 def _utilization(run: SimulationResult, seconds: float, total: float) -> float:
@@ -136,11 +137,11 @@ def _utilization(run: SimulationResult, seconds: float, total: float) -> float:
 
 
 def _share_min(run: SimulationResult) -> float:
-    had: defaultdict[str, float] = defaultdict(float)
+    service: defaultdict[str, float] = defaultdict(float)
     for job in run.measured_jobs:
-        had[job.user] += job.service
-    even = sum(had.values()) / max(len(had), 1)
-    return min(had.values()) / even if even else float("nan")
+        service[job.user] += job.service
+    mean = sum(service.values()) / max(len(service), 1)
+    return min(service.values()) / mean if mean else float("nan")
 
 
 def _or_nan(summary: object, values: Floats) -> float:

@@ -1,4 +1,4 @@
-"""What one simulated run left behind: everything that metrics and plots are made of."""
+"""The result of a simulated run, from which metrics and plots are made."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from itertools import pairwise
 
 from slurmsched.backends.simulated import SimulatedJob, UsageInterval, VirtualCluster
 from slurmsched.model import MILLI_PER_GPU, JobId, JobState
-from slurmsched.policies.policies import FIXED_ORDER_POLICIES
+from slurmsched.policies.policies import takes_order
 from slurmsched.simulation.inputs import CLOCK_START, PolicyChoice, Scenario, SimulationOptions
 from slurmsched.traces import TraceJob
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What became of one job. Times in seconds from the trace's start, None for what never happened.
+    """The result of one job. Times are in seconds from the trace's start, None for what never happened.
 
-    `work` is its trace duration. `service` are the GPU-seconds it held, `by_type` the same by type of GPU (of its first
-    node where nodes have several), `useful` those of them whose work was kept,
-    `cpu_service` the CPU-seconds. `migrations` are restarts on other nodes, part of `restarts`.
+    `work` is its duration in the trace. `service` is its allocated GPU-seconds, `by_type` the same by GPU type (of each
+    run's first node), `useful` the GPU-seconds whose work was kept, `cpu_service` its allocated CPU-seconds.
+    `migrations` are the restarts on other nodes, part of `restarts`.
     """
 
     job: str
@@ -33,7 +33,7 @@ class JobResult:
     start: float | None = None
     end: float | None = None
     state: str = "UNFINISHED"
-    """Slurm's word for how it ended: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL; or UNFINISHED."""
+    """Slurm's final state: COMPLETED, FAILED, TIMEOUT, CANCELLED, NODE_FAIL; or UNFINISHED."""
     service: float = 0.0
     by_type: Mapping[str, float] = field(default_factory=dict)
     useful: float = 0.0
@@ -47,16 +47,16 @@ class JobResult:
 
     @property
     def jct(self) -> float:
-        """Job completion time: from arrival to end; infinite while there is no end."""
+        """Job completion time in seconds, from arrival to end; infinite for an unfinished job."""
         return float("inf") if self.end is None else self.end - self.arrival
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSample:
-    """The cluster at one moment (seconds from the trace's start). CPU and memory count what is allocated.
+    """The cluster at one time (seconds from the trace's start). `gpus`, `cpus` and `memory` (MiB) are allocated.
 
-    `speed` is the work done per second by all jobs together, in GPU-seconds at the proportional share. `stranded` are
-    idle GPUs that the largest waiting job's single-node part could not use.
+    `speed` is the work per second of all jobs together, in GPU-seconds at the proportional share. `stranded` is the
+    number of idle GPUs on nodes with fewer of them than the largest pending job needs on one node.
     """
 
     time: float
@@ -71,9 +71,11 @@ class ClusterSample:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """One policy over one trace. `total_*` are the cluster's; `window` are the places in order of arrival, first and
-    one beyond last, of the jobs that count in means and percentiles (None: all of them). `decisions` are seconds, one
-    for each decision taken; `wall_s` and `cpu_s` are what the simulation itself took."""
+    """The result of one policy on one trace.
+
+    `total_*` are the cluster's amounts. `window` are the measured jobs as indices in order of arrival, first and one
+    after the last; None for all. `decisions` are the seconds of each decision, `wall_s` and `cpu_s` those of the run.
+    """
 
     policy: str
     order: str
@@ -90,18 +92,18 @@ class SimulationResult:
     cpu_s: float
     window: tuple[int, int] | None = None
     load: float | None = None
-    """Jobs per hour, where the trace was generated for a sweep."""
+    """Jobs per hour of a trace that was generated for a sweep."""
 
     @property
     def measured_jobs(self) -> tuple[JobResult, ...]:
-        """The jobs that count."""
-        first, beyond = self.window or (0, len(self.jobs))
-        return self.jobs[first:beyond]
+        """The jobs in the window."""
+        first, stop = self.window or (0, len(self.jobs))
+        return self.jobs[first:stop]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedSimulation:
-    """A simulation from its start to where it was ended."""
+    """A simulation that has ended, from which its result is collected."""
 
     scenario: Scenario
     choice: PolicyChoice
@@ -110,17 +112,17 @@ class FinishedSimulation:
     jobs: Mapping[JobId, TraceJob]
     samples: Sequence[ClusterSample]
     decisions: Sequence[float]
-    """Seconds of each round that was decided."""
+    """Seconds of each decision."""
 
 
 def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
-    """The cluster now."""
+    """Samples the cluster; `time` is in seconds from the trace's start."""
     running = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
     waiting = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
     allocated = [allocation.resources for job in running for allocation in job.allocations]
     gpus_of = {job.id: cluster.lifecycle.gpus_of(job) for job in running}
     idle = [len(node.idle_gpus) for node in cluster.nodes.values()]
-    widest = max((job.current_request.gpus_per_node or job.current_request.gpus for job in waiting), default=0)
+    largest = max((job.current_request.gpus_per_node or job.current_request.gpus for job in waiting), default=0)
     return ClusterSample(
         time=time,
         running=len(running),
@@ -133,14 +135,14 @@ def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
             for job in running
             if job.work.run is not None and job.work.run.productive_from <= cluster.now
         ),
-        stranded=float(sum(gpus for gpus in idle if gpus < widest)),
+        stranded=float(sum(gpus for gpus in idle if gpus < largest)),
     )
 
 
 def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) -> SimulationResult:
-    """The run, seen at the clock's time: what still runs is counted up to then."""
-    cluster, world, options, policy = finished.cluster, finished.scenario, finished.options, finished.choice
-    types = {node.name: node.gpus[0].type for node in world.nodes if node.gpus}
+    """The result at the clock's time. Jobs that still run count up to then; `wall_s` and `cpu_s` are seconds."""
+    cluster, scenario, options, choice = finished.cluster, finished.scenario, finished.options, finished.choice
+    types = {node.name: node.gpus[0].type for node in scenario.nodes if node.gpus}
     runs: defaultdict[JobId, list[UsageInterval]] = defaultdict(list)
     for interval in cluster.lifecycle.usage_intervals:
         runs[interval.job].append(interval)
@@ -148,17 +150,17 @@ def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) ->
         if job.state is JobState.RUNNING:
             runs[job.id].append(cluster.lifecycle.usage(job, cluster.now))
     ended = cluster.lifecycle.ended
-    total = sum(len(node.gpus) for node in world.nodes)
+    total = sum(len(node.gpus) for node in scenario.nodes)
     return SimulationResult(
-        policy=policy.system,
-        order="" if policy.system in FIXED_ORDER_POLICIES else policy.order,
-        trace=world.trace.name,
+        policy=choice.system,
+        order=choice.order if takes_order(choice.system) else "",
+        trace=scenario.trace.name,
         seed=options.seed,
         jobs=tuple(_job_result(job, ended.get(number), runs[number], types) for number, job in finished.jobs.items()),
         samples=tuple(finished.samples),
         total_gpus=float(total),
-        total_cpus=float(sum(node.total.cpus for node in world.nodes if node.gpus)),
-        total_memory=float(sum(node.total.memory for node in world.nodes if node.gpus)),
+        total_cpus=float(sum(node.total.cpus for node in scenario.nodes if node.gpus)),
+        total_memory=float(sum(node.total.memory for node in scenario.nodes if node.gpus)),
         rounds=len(finished.decisions),
         decisions=tuple(finished.decisions),
         wall_s=wall_s,
@@ -173,7 +175,7 @@ def _job_result(
     by_type: defaultdict[str, float] = defaultdict(float)
     for run in runs:
         by_type[types[run.nodes[0]]] += run.gpu_seconds
-    moved = sum(before.nodes != after.nodes for before, after in pairwise(runs))
+    migrations = sum(before.nodes != after.nodes for before, after in pairwise(runs))
     end = None if ended is None or ended.end_time is None else ended.end_time - CLOCK_START
     return JobResult(
         job=job.id,
@@ -191,5 +193,5 @@ def _job_result(
         useful=sum(run.gpus * run.useful_seconds for run in runs),
         cpu_service=sum(run.cpus * (run.end - run.start) for run in runs),
         restarts=max(0, len(runs) - 1),
-        migrations=moved,
+        migrations=migrations,
     )

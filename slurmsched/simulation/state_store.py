@@ -1,7 +1,6 @@
-"""What a round leaves for the next one, kept in memory: the store's part without a database.
+"""The state store of a simulation: keeps in memory what a round needs of earlier rounds, without a database.
 
-A simulation asks nothing of the past but what decides the future, so there are no rows and no history; a test holds it
-against the store.
+It keeps no history. A test compares it with the store.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 @dataclass(slots=True)
 class _JobState:
-    """What is remembered of a job: its own request, and what of it is ours."""
+    """The state of a job: its original request, and whether this scheduler holds it or has updated its request."""
 
     original_request: Request
     held: bool = False
@@ -45,7 +44,7 @@ class _JobState:
 
 @dataclass(slots=True)
 class InMemoryStateStore:
-    """The journal that the applier writes to, and the memory that rounds are given."""
+    """The journal that the applier writes to, and the scheduler state that rounds read."""
 
     policy_state: Mapping[str, object] = field(default_factory=dict)
     _known: dict[JobId, _JobState] = field(default_factory=dict)
@@ -57,11 +56,11 @@ class InMemoryStateStore:
     _last_entry: int = 0
 
     def load_state(self, snapshot: Snapshot) -> SchedulerState:
-        """What earlier rounds left for the jobs in the snapshot, which has been sighted."""
-        known = {job: known for job, known in self._known.items() if job in snapshot.jobs_by_id}
+        """The scheduler state of the jobs in the snapshot, which must have been recorded by `record_poll`."""
+        known = {job: state for job, state in self._known.items() if job in snapshot.jobs_by_id}
         return SchedulerState(
-            original_requests={job: own.original_request for job, own in known.items() if own.updated},
-            held=frozenset(job for job, own in known.items() if own.held),
+            original_requests={job: state.original_request for job, state in known.items() if state.updated},
+            held=frozenset(job for job, state in known.items() if state.held),
             service={job: sum(self._runs[job].values()) for job in known if job in self._runs},
             moves={
                 job: times
@@ -71,20 +70,19 @@ class InMemoryStateStore:
             stalled={job: reason for job, (at, reason) in self._stalled.items() if at > snapshot.time - RETRY_AFTER},
             policy_state=self.policy_state,
             notified={
-                job: notice
-                for job, notice in self._notified.items()
-                if (seen := snapshot.jobs_by_id.get(job)) is not None
-                and seen.state is JobState.RUNNING
-                and (seen.start_time or 0.0) <= notice.at
+                job: notified
+                for job, notified in self._notified.items()
+                if (current := snapshot.jobs_by_id.get(job)) is not None
+                and current.state is JobState.RUNNING
+                and (current.start_time or 0.0) <= notified.at
             },
         )
 
     def record_poll(self, snapshot: Snapshot) -> None:
-        """Bring jobs and accounts up to a poll; all jobs are managed. What has left the snapshot is forgotten."""
+        """Updates the state from a poll. All jobs are managed; jobs that left the snapshot are forgotten."""
         for job in snapshot.jobs:
-            waits = job.state is JobState.PENDING
             known = self._known.setdefault(job.id, _JobState(job.current_request))
-            if waits:
+            if job.state is JobState.PENDING:
                 known.held = job.hold is not Hold.NONE and (known.held or held_by_us(job, _EMPTY_STATE))
                 if not known.updated:
                     known.original_request = job.current_request
@@ -97,12 +95,12 @@ class InMemoryStateStore:
                 table.pop(gone, None)
 
     def paused(self) -> None:
-        """Nobody pauses a simulation."""
+        """Does nothing: a simulation is never paused."""
 
     def record_intents(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], _at: float
     ) -> tuple[JournalEntry, ...]:
-        """These are about to be done: what they would make ours is ours."""
+        """Writes the operations to the journal before they are done, and marks jobs that they hold or update."""
         entries = tuple(JournalEntry(self._next_entry(), round_id, index, operation) for index, operation in numbered)
         for operation in (entry.operation for entry in entries):
             known = self._known.get(operation.subject)
@@ -114,10 +112,10 @@ class InMemoryStateStore:
     def record_skipped(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], became: Result, detail: str, at: float
     ) -> None:
-        """What is not done leaves no trace."""
+        """Does nothing: skipped operations are not recorded."""
 
     def record_outcomes(self, became: Sequence[tuple[JournalEntry, Outcome]], at: float) -> None:
-        """What the cluster showed of each: what is no longer ours is not."""
+        """Records the result of each operation, and unmarks jobs that are no longer held or updated."""
         for _, outcome in became:
             operation, done = outcome.operation, outcome.result is Result.DONE
             if operation.verb is Verb.REQUEUE and done:
@@ -140,7 +138,7 @@ class InMemoryStateStore:
                 known.updated = False
 
     def mark_undone(self, entry: JournalEntry, detail: str) -> None:
-        """A start that did not happen was taken back: its job is not tried again for a while."""
+        """Marks a job whose start was taken back as stalled: it is not tried again for `RETRY_AFTER` seconds."""
         if entry.operation.verb is Verb.RELEASE:
             subject = entry.operation.subject
             self._stalled[subject] = (self._released[subject], detail)

@@ -1,4 +1,4 @@
-"""A trace's jobs as a user would submit them."""
+"""Submissions of a trace's jobs, as users would submit them."""
 
 from __future__ import annotations
 
@@ -9,60 +9,67 @@ from typing import Final
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.model import MILLI_PER_GPU, Node, Request
+from slurmsched.model.reasons import pluralise
 from slurmsched.simulation.inputs import SimulationOptions
 from slurmsched.traces import TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
 
 SHARDS_PER_GPU: Final = 100
-"""Parts of a simulated GPU that jobs can take."""
+"""Shards of each simulated GPU."""
 
 
 def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
-    """Why the job could never run on these nodes; empty where it could."""
+    """Why the job could never run on these nodes; empty if it could."""
     if job.gpus < 1 and not job.milli_gpu:
         return "it asks for no GPU"
-    able = list(_eligible_nodes(job, nodes))
-    if not able:
+    eligible = list(_eligible_nodes(job, nodes))
+    if not eligible:
         return f"no node has GPUs of type {job.gpu_type}"
     if job.milli_gpu:
-        return _impossible_part_reason(job, able)
-    each = _gpus_per_node(job, able)
+        return _impossible_part_reason(job, eligible)
+    each = _gpus_per_node(job, eligible)
     if each is None:
-        room = sum(len(node.gpus) for node in able)
-        return "" if room >= job.gpus else f"it asks for {job.gpus} GPUs, and there are {room}"
-    count, parts = job.gpus // each, sum(len(node.gpus) >= each for node in able)
-    if parts < count:
-        return f"it asks for {count} nodes with {each} GPUs, and there are {parts}"
+        total = sum(len(node.gpus) for node in eligible)
+        return "" if total >= job.gpus else f"it asks for {pluralise(job.gpus, 'GPU')}, and there are {total}"
+    count, large_enough = job.gpus // each, sum(len(node.gpus) >= each for node in eligible)
+    if large_enough < count:
+        return f"it asks for {pluralise(count, 'node')} with {pluralise(each, 'GPU')}, and there are {large_enough}"
     cpus, memory = ceil((job.cpus or 1) / count), ceil((job.memory or 0) / count)
-    wide = sum(len(node.gpus) >= each and node.total.cpus >= cpus and node.total.memory >= memory for node in able)
-    return "" if wide >= count else f"no {count} nodes have {cpus} CPUs and {memory} MiB beside {each} GPUs"
+    fitting = sum(
+        len(node.gpus) >= each and node.total.cpus >= cpus and node.total.memory >= memory for node in eligible
+    )
+    amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
+    return "" if fitting >= count else f"it asks for {pluralise(count, 'node')} with {amounts}, and there are {fitting}"
 
 
-def _impossible_part_reason(job: TraceJob, able: Sequence[Node]) -> str:
+def _impossible_part_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
     cpus, memory = job.cpus or 1, job.memory or 0
-    wide = any(node.total.cpus >= cpus and node.total.memory >= memory for node in able)
-    return "" if wide else f"no node has {cpus} CPUs and {memory} MiB beside a part of a GPU"
+    fits = any(node.total.cpus >= cpus and node.total.memory >= memory for node in eligible)
+    return "" if fits else f"no node with such a GPU has {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
 
 
 def with_shards(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes with each GPU in shards of a hundredth, for jobs that take parts of one."""
+    """The nodes with each GPU in `SHARDS_PER_GPU` shards, for jobs that request a part of one."""
     return tuple(replace(node, gpus=tuple(replace(gpu, shards=SHARDS_PER_GPU) for gpu in node.gpus)) for node in nodes)
 
 
 def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOptions) -> Submission:
-    """Where the trace says nothing it asks for the GPU-proportional share, as sites' defaults have it, and then lets
-    its memory be tuned. The expected duration is said where there is no time limit to tell it."""
-    able = list(_eligible_nodes(job, nodes))
-    per_node = _gpus_per_node(job, able) if job.gpus else 1
+    """The submission of a trace's job.
+
+    CPUs and memory that the trace lacks are the GPU-proportional share, as with sites' defaults; the memory may then be
+    tuned. A job without a time limit gets its duration as a hint.
+    """
+    eligible = list(_eligible_nodes(job, nodes))
+    per_node = _gpus_per_node(job, eligible) if job.gpus else 1
     count = (
         1
         if job.milli_gpu
         else job.gpus // per_node
         if per_node
-        else ceil(job.gpus / max(len(node.gpus) for node in able))
+        else ceil(job.gpus / max(len(node.gpus) for node in eligible))
     )
     proportional = min(
-        (node for node in able if len(node.gpus) >= (per_node or 1)), key=_memory_per_gpu
+        (node for node in eligible if len(node.gpus) >= (per_node or 1)), key=_memory_per_gpu
     ).proportional_share(per_node or ceil(job.gpus / count))
     work, fails = job.duration, job.fails_after is not None
     if job.fails_after is not None:
@@ -86,18 +93,18 @@ def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOp
         ),
         work=max(work, 1e-3),
         time_limit=None if limit is None else ceil(limit),
-        comment=_hint_comment(job, options, tells_duration=limit is None),
+        comment=_hint_comment(job, options, with_duration=limit is None),
         checkpoint_time=0.0,
         fails=fails,
     )
 
 
-def _hint_comment(job: TraceJob, options: SimulationOptions, *, tells_duration: bool) -> str:
+def _hint_comment(job: TraceJob, options: SimulationOptions, *, with_duration: bool) -> str:
     hints = {
         "model": job.model,
         "task": job.task,
         "ckpt": f"usr1@{options.lead}",
-        "duration": str(max(1, ceil(job.duration))) if tells_duration else "",
+        "duration": str(max(1, ceil(job.duration))) if with_duration else "",
         "mem": "tune" if job.memory is None else "",
     }
     return "synsched:" + ",".join(f"{key}={value}" for key, value in hints.items() if value)
@@ -108,11 +115,11 @@ def _eligible_nodes(job: TraceJob, nodes: Sequence[Node]) -> Iterable[Node]:
     return (node for node in nodes if node.gpus and (not types or types & node.gpu_types))
 
 
-def _gpus_per_node(job: TraceJob, able: Sequence[Node]) -> int | None:
-    """What the trace says; else all on one node where one is large enough, else whole nodes, else any split."""
+def _gpus_per_node(job: TraceJob, eligible: Sequence[Node]) -> int | None:
+    """The trace's GPUs per node; else all on one node if one is large enough, else whole nodes, else None."""
     if job.gpus_per_node is not None and job.gpus % job.gpus_per_node == 0:
         return job.gpus_per_node
-    largest = max(len(node.gpus) for node in able)
+    largest = max(len(node.gpus) for node in eligible)
     if job.gpus <= largest:
         return job.gpus
     return largest if job.gpus % largest == 0 else None

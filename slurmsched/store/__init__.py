@@ -1,1 +1,1 @@
-"""What is remembered between rounds. Imports nothing by itself: `synsched status` reads here and must start fast."""
+"""The database between rounds. Imports nothing here: `synsched status` uses this package and must start fast."""

@@ -1,4 +1,4 @@
-"""The SQLite file: opened for one writer, safe against power loss, readable by its owner alone."""
+"""The SQLite file: one writer, durable against power loss, accessible to its owner only."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _WRITABLE_BY_OTHERS: Final = 0o022
 
 
 class InsecureFolderError(StoreError):
-    """Others may put files where ours are, or exchange them."""
+    """Other users could replace the files in the folder."""
 
 
 def check_private_folder(folder: Path) -> None:
-    """Check that a folder is there, and that nobody else may write into it: neither its group nor the world, and that
-    it belongs to us, to root, or, where we are root, to the service. Raises StoreError.
+    """Check that the folder exists, that neither its group nor others may write into it, and that it belongs to us or
+    to root (as root, any owner passes). Raises InsecureFolderError, StoreNotWritableError.
     """
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise StoreNotWritableError(f"the folder {folder} does not exist: create it, or set storage.path") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise StoreNotWritableError(f"{folder} is no folder: set storage.path")
-    if found.st_mode & _WRITABLE_BY_OTHERS:
+    if not stat.S_ISDIR(status.st_mode):
+        raise StoreNotWritableError(f"{folder} is not a folder: set storage.path")
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         raise InsecureFolderError(f"others may write into {folder}: 'chmod go-w {folder}', or set storage.path")
-    if os.geteuid() and found.st_uid not in (0, os.geteuid()):
+    if os.geteuid() and status.st_uid not in (0, os.geteuid()):
         raise InsecureFolderError(f"{folder} belongs to another user: run as that user, or set storage.path")
     if not os.access(folder, os.W_OK):
         raise StoreNotWritableError(f"cannot write into {folder}: run as the user who owns it, or set storage.path")
 
 
 def ensure_private_file(path: Path) -> None:
-    """Make sure that the file is there and that its owner alone may read and write it, whatever the umask.
+    """Make sure that the file exists and that only its owner may read and write it, whatever the umask.
 
-    SQLite gives its journal the same mode. An existing file is not opened for it: closing it would drop the locks that
-    this process has on it. Its folder is private, so nobody exchanges it meanwhile. Raises StoreError.
+    SQLite gives its journal the same mode. An existing file is not opened: closing it would drop this process's locks
+    on it. Its folder is private, so no other user can replace it meanwhile. Raises StoreNotWritableError.
     """
     try:
         with suppress(FileExistsError):
@@ -57,10 +57,10 @@ def ensure_private_file(path: Path) -> None:
             finally:
                 os.close(descriptor)
             return
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreNotWritableError(f"cannot write {path}: it is no regular file; set storage.path")
-        if found.st_mode & _NOT_OWNER:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreNotWritableError(f"cannot write {path}: it is not a regular file; set storage.path")
+        if status.st_mode & _NOT_OWNER:
             path.chmod(_OWNER_ONLY)
     except OSError as error:
         raise StoreNotWritableError(
@@ -72,7 +72,7 @@ BUSY_TIMEOUT: Final = 5.0
 """Seconds to wait for another writer, such as `synsched pause`."""
 
 _SIDE_FILES: Final = ("-journal", "-wal", "-shm")
-"""What SQLite may have left beside the file after a crash."""
+"""Suffixes of the files that SQLite may leave beside the database after a crash."""
 
 _JOB_IDS: Final = "SELECT value FROM json_each(?)"
 
@@ -80,18 +80,17 @@ Parameters = Sequence[Any] | dict[str, Any]
 
 
 class Database:
-    """A connection whose every error is a StoreError and whose every transaction is begun in the open.
+    """A connection whose errors are StoreErrors and whose transactions are explicit.
 
-    Rollback journal rather than write-ahead log: it works on every file system, and one file is all there is to copy.
-    A transaction waits for those who read, so whoever may open the file could keep rounds from being recorded: that is
-    its owner and root alone. Our own commands read in moments. What remains is a process of these two that keeps a read
-    transaction open, such as an `sqlite3` shell after BEGIN or one that was stopped: then rounds fail with a
-    BusyStoreError that names the command to find it, and go on when it ends.
-    `synchronous=FULL`: what is committed survives power loss, which the journal of operations relies on.
+    It uses a rollback journal rather than a write-ahead log: that works on every file system, and there is one file to
+    copy. A commit waits for readers, so only the file's owner and root may open it. If one of them keeps a read
+    transaction open (an `sqlite3` shell after BEGIN, a stopped process), rounds fail with a BusyStoreError that names
+    the command to find it, and continue when it ends. `synchronous=FULL`: commits survive power loss, which the journal
+    of operations relies on.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        """`connection` is ours from here on."""
+        """Takes over `connection`."""
         connection.text_factory = decode_text
         self.path = path
         self.unreadable_rows = UnreadableRows()
@@ -99,21 +98,21 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Database:
-        """The database at `path`, begun if it is not there; its folder must be. Raises StoreError.
+        """Open the database at `path`, created if missing, for its owner only; its folder must exist.
 
-        From here on its owner alone can read it.
+        Raises StoreError.
         """
         for folder in dict.fromkeys((path.absolute().parent, path.resolve().parent)):
             check_private_folder(folder)
         ensure_private_file(path.resolve())
-        for beside in _SIDE_FILES:
-            if (other := path.resolve().with_name(path.resolve().name + beside)).exists():
-                ensure_private_file(other)
+        for suffix in _SIDE_FILES:
+            if (side_file := path.resolve().with_name(path.resolve().name + suffix)).exists():
+                ensure_private_file(side_file)
         return cls._connect(str(path), path)
 
     @classmethod
     def in_memory(cls) -> Database:
-        """One that is gone with the process, for simulated clusters."""
+        """A database in memory, for simulated clusters."""
         return cls._connect(":memory:", Path(":memory:"))
 
     @classmethod
@@ -129,7 +128,7 @@ class Database:
             return cls(connection, path)
 
     def close(self) -> None:
-        """Further use is an error."""
+        """Close the connection; further use raises."""
         self._database.conn.close()
 
     @property
@@ -140,10 +139,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block or none of it, on disk when the block is left.
-
-        A block within a block belongs to the outer.
-        """
+        """Commit the block as a whole, on disk when it is left, or roll it back; an inner block joins the outer one."""
         connection = self._database.conn
         if connection.in_transaction:
             yield
@@ -160,8 +156,8 @@ class Database:
 
     @contextmanager
     def interruptible(self, is_over: Callable[[], bool], every_steps: int) -> Iterator[None]:
-        """Inside the block a query raises InterruptedStoreError once it is over; asked every `each` steps of SQLite's
-        machine."""
+        """Inside the block a query raises InterruptedStoreError once `is_over`, which is called every `every_steps`
+        instructions of SQLite's virtual machine, returns true."""
         connection = self._database.conn
         connection.set_progress_handler(is_over, every_steps)
         try:
@@ -170,34 +166,34 @@ class Database:
             connection.set_progress_handler(None, 0)
 
     def copy_to(self, copy: sqlite3.Connection) -> None:
-        """Everything as of one moment; readers and writers go on."""
+        """Copy a consistent snapshot of the database; readers and writers continue."""
         with translate_sqlite_errors(self.path):
             self._database.conn.backup(copy)
 
     def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
-        """What a query gives, one dict per row; SQLite types its values row by row, hence `Any`."""
+        """The result of a query, one dict per row; SQLite types each value by itself, hence `Any`."""
         with translate_sqlite_errors(self.path):
             return list(self._database.query(query, parameters))
 
     def rows_of_jobs(self, query: str, jobs: Iterable[str], parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """Those of these jobs alone: `{jobs}` in the query, before all parameters, stands for their numbers."""
+        """The result for these jobs only: `{jobs}` in the query, before all parameters, stands for their ids."""
         return self.rows(query.replace("{jobs}", _JOB_IDS), (json.dumps(list(jobs)), *parameters))
 
     def write(self, statement: str, parameters: Parameters = ()) -> int:
-        """One change; the row id of what was inserted last."""
+        """Run one statement; returns the id of the row inserted last, or 0."""
         with self.transaction(), translate_sqlite_errors(self.path):
             return self._database.conn.execute(statement, parameters).lastrowid or 0
 
     def write_for_jobs(self, statement: str, jobs: Iterable[str]) -> None:
-        """One change to the rows of these jobs alone: `{jobs}` in the statement stands for their numbers."""
+        """Change only the rows of these jobs: `{jobs}` in the statement stands for their ids."""
         self.write(statement.replace("{jobs}", _JOB_IDS), (json.dumps(list(jobs)),))
 
     def insert(self, table: str, row: dict[str, Any]) -> int:
-        """A new row; its id."""
+        """Insert a row; returns its id."""
         columns, placeholders = ", ".join(row), ", ".join(f":{column}" for column in row)
         return self.write(f"INSERT INTO {table} ({columns}) VALUES ({placeholders})", row)  # noqa: S608 our own names
 
     def write_many(self, statement: str, rows: Iterable[Parameters]) -> None:
-        """The same change for each row."""
+        """Run the statement once for each row of parameters."""
         with self.transaction(), translate_sqlite_errors(self.path):
             self._database.conn.executemany(statement, rows)

@@ -1,4 +1,4 @@
-"""What can go wrong with the database, each told apart because each is mended differently."""
+"""Errors of the database, one class per remedy."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class StoreError(SynschedError):
 
 
 class FullStoreError(StoreError):
-    """There is no space left for it."""
+    """No space is left on the disk."""
 
 
 class BusyStoreError(StoreError):
-    """Somebody else has been writing for longer than we wait."""
+    """Another process has held the lock for longer than we wait."""
 
 
 class InterruptedStoreError(StoreError):
-    """It took longer than it was given."""
+    """A query exceeded its time limit."""
 
 
 class StoreNotWritableError(StoreError):
-    """It, or its folder, is not there for us to write."""
+    """The database or its folder does not exist or is not writable."""
 
 
 class CorruptStoreError(StoreError):
-    """It is damaged, or it is not a database of ours."""
+    """The file is damaged, or is not a database of synsched."""
 
 
 class NewerStoreError(StoreError):
-    """A newer release wrote it."""
+    """The schema is of a newer release."""
 
 
 _MAX_LENGTH: Final = 200
@@ -47,13 +47,13 @@ _PRIMARY: Final = 0xFF
 
 @contextmanager
 def translate_sqlite_errors(path: Path) -> Iterator[None]:
-    """SQLite's errors inside the block leave it as StoreErrors that name the file and say what to do."""
+    """Raise SQLite's errors inside the block as StoreErrors that name the file and the remedy."""
     try:
         yield
     except sqlite3.Error as error:
         raise _translated(error, path) from error
-    except UnicodeDecodeError as error:  # SQLite quotes its own schema in a message, and that is damaged
-        raise CorruptStoreError(_BROKEN[1].format(path=path, error="its schema is no text")) from error
+    except UnicodeDecodeError as error:  # a message quotes the schema, which is damaged
+        raise CorruptStoreError(_BROKEN[1].format(path=path, error="its schema is not text")) from error
 
 
 def _translated(error: sqlite3.Error, path: Path) -> StoreError:
@@ -63,14 +63,18 @@ def _translated(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def printable_line(text: object) -> str:
-    """At most two hundred letters that any terminal can show: SQLite quotes what a damaged file holds."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(text).split())[:_MAX_LENGTH])
+    """At most 200 printable characters of `text` in one line: SQLite's messages quote the content of a damaged file."""
+    line = " ".join(str(text).split())[:_MAX_LENGTH]
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 _BUSY: Final = (BusyStoreError, "{path} is being written by another process: 'fuser {path}' names it")
 _READ_ONLY: Final = (StoreNotWritableError, "cannot write {path}: run as the user who owns it and its folder")
-_BROKEN: Final = (CorruptStoreError, "{path} is damaged or no database: move it away, a new one is begun ({error})")
-_DISK: Final = (StoreError, "the disk under {path} failed or is full: look at it, then start again ({error})")
+_BROKEN: Final = (
+    CorruptStoreError,
+    "{path} is damaged or not a database: move it away, a new one is created ({error})",
+)
+_DISK: Final = (StoreError, "the disk under {path} failed or is full: check it, then start again ({error})")
 _KINDS: Final[dict[int, tuple[type[StoreError], str]]] = {
     sqlite3.SQLITE_FULL: (FullStoreError, "no space left for {path}: free some, then start again"),
     sqlite3.SQLITE_BUSY: _BUSY,

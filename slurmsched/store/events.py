@@ -1,4 +1,4 @@
-"""What happened to a job, for `synsched history`."""
+"""Events of jobs, for `synsched history`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurmsched.store.database import Database
 
 
 class JobEventKind(StrEnum):
-    """The kinds of things that happen to a job."""
+    """What happened to a job."""
 
     SEEN = "seen"
     STARTED = "started"
@@ -25,12 +25,12 @@ class JobEventKind(StrEnum):
     UNDONE = "undone"
     DEVICE = "device"
     OVERRULED = "overruled"
-    """Somebody else lifted our hold."""
+    """Our hold was released by a person or another program."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One thing at one time (unix seconds); `code` is the machine reason where a decision stood behind it."""
+    """An event at a time (unix seconds); `code` is the reason code of the decision behind it, empty without one."""
 
     at: float
     job: JobId
@@ -40,7 +40,7 @@ class JobEvent:
 
 
 def record_events(database: Database, round_id: int | None, events: Iterable[JobEvent]) -> None:
-    """Keep these."""
+    """Append the events to the job history; `round_id` is None outside a round. Raises StoreError."""
     database.write_many(
         "INSERT INTO events (at, round, job, kind, code, sentence) VALUES (?, ?, ?, ?, ?, ?)",
         [(event.at, round_id, event.job, event.kind.value, event.code, event.sentence) for event in events],
@@ -48,7 +48,7 @@ def record_events(database: Database, round_id: int | None, events: Iterable[Job
 
 
 def events_of_outcomes(outcomes: Iterable[Outcome], targets: Iterable[JobId], at: float) -> tuple[JobEvent, ...]:
-    """What operations did to jobs. A job that is displaced and has a target in the same round is moved."""
+    """The events that operations caused. A job that was evicted and has a target in the same round was moved."""
     allocated = frozenset(targets)
     return tuple(event for outcome in outcomes if (event := _event(outcome, allocated, at)) is not None)
 
@@ -70,6 +70,6 @@ def _event(outcome: Outcome, allocated: frozenset[JobId], at: float) -> JobEvent
                 at, job, JobEventKind.REFUSED, f"{verb.value} was {outcome.result.value}: {outcome.detail}", code
             )
         case Result.UNDONE, verb:
-            return JobEvent(at, job, JobEventKind.UNDONE, f"{verb.value} taken back: {sentence}", code)
+            return JobEvent(at, job, JobEventKind.UNDONE, f"{verb.value} was undone: {sentence}", code)
         case _:
             return None

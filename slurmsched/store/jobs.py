@@ -1,8 +1,7 @@
-"""Rows of jobs in which a value is not what it should be, because of a bad disk or a hand: each value mended by itself.
+"""The table `jobs`: updated by each poll, and repaired where a value is invalid (a bad disk, an edit by hand).
 
-A job's row says what of it is ours, so it cannot be left out as others are: its hold would be nobody's.
-
-What each poll shows of the jobs we know: first sight, their own request, their state, and that they are gone.
+A row records what we changed about the job (hold, request, nice). So an unreadable row is repaired rather than skipped,
+as other tables' rows are: nothing would release its hold.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from slurmsched.model import (
     decode,
     encode,
 )
+from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.release import held_by_owner, held_by_us
 from slurmsched.rounds.specs import equivalent, spec_of
 from slurmsched.store.database import Database
@@ -30,24 +30,24 @@ from slurmsched.store.rows import DatabaseRow, boolean, decoded_value, integer, 
 
 
 def repaired_rows(database: Database, condition: str, parameters: Sequence[Any], at: float) -> list[dict[str, Any]]:
-    """The rows of `jobs` that meet the condition `where`, each value as it should be, in the database too.
+    """The rows of `jobs` that meet `condition`, with invalid values replaced, in the database too.
 
-    What cannot be read becomes what does least harm: a claim counts as ours, so that it is given back; a time is `at`;
-    where the original request is lost, what stands in Slurm counts as such. A row without a job's number is left out.
-    Both are told of. Raises StoreError.
+    An invalid value becomes the one that does the least harm: marks count as set, so that our changes are given back; a
+    time becomes `at`; a lost original request becomes the current one in Slurm. A row without a job id is skipped. All
+    of these are added to `database.unreadable_rows`. Raises StoreError.
     """
     rows = []
     for row in database.rows(f"SELECT rowid AS row, * FROM jobs WHERE {condition}", parameters):  # noqa: S608 our own words
-        number_of_row = row.pop("row")
-        wrong = dict(_invalid_values(row))
-        if "id" in wrong:
-            database.unreadable_rows.add("jobs", number_of_row, wrong["id"])
+        row_id = row.pop("row")
+        invalid = dict(_invalid_values(row))
+        if "id" in invalid:
+            database.unreadable_rows.add("jobs", row_id, invalid["id"])
             continue
-        if wrong:
-            changes = _replacements(wrong, at)
+        if invalid:
+            changes = _replacements(invalid, at)
             names = ", ".join(f"{column} = :{column}" for column in changes)
-            database.write(f"UPDATE jobs SET {names} WHERE rowid = :row", {**changes, "row": number_of_row})  # noqa: S608 our own columns
-            database.unreadable_rows.add("jobs", row["id"], next(iter(wrong.values())))
+            database.write(f"UPDATE jobs SET {names} WHERE rowid = :row", {**changes, "row": row_id})  # noqa: S608 our own columns
+            database.unreadable_rows.add("jobs", row["id"], next(iter(invalid.values())))
             row.update(changes)
         rows.append(row)
     return rows
@@ -64,7 +64,7 @@ def _invalid_values(row: DatabaseRow) -> Iterator[tuple[str, Exception]]:
 def _replacements(invalid: dict[str, Exception], at: float) -> dict[str, Any]:
     changes = {column: at if column in _TIME_COLUMNS else _SAFE_VALUES[column] for column in invalid}
     if "owner" in invalid:
-        changes["state"] = JobState.PENDING.value  # an ended row of another owner would be of an older job
+        changes["state"] = JobState.PENDING.value  # a finished row of another owner would belong to an older job
     if "original" in invalid:
         changes["reshaped"] = 0
     return changes
@@ -137,31 +137,33 @@ _FORGET: Final = (
 
 
 def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> tuple[JobEvent, ...]:
-    """Bring the `jobs` table up to the snapshot; what changed for whom.
+    """Bring the `jobs` table up to the snapshot; returns the events of what changed. Raises StoreError.
 
-    A managed job that is new gets its row with what it asks for now. While it waits and we have not reshaped it, its
-    own request follows what its owner makes of it; from then on the stored one stands. A job that is set aside stays as
-    it was. One that Slurm knows no more has ended; what is ours of it ends a day later: one wrong look loses no hold.
+    A new managed job gets a row with its current request. While it is pending and we have not updated it, the stored
+    original request follows its owner's changes; once we have, the stored one stays. A set-aside job keeps its row. A
+    job that Slurm no longer knows is finished; its marks are cleared a day later, so one wrong poll loses no hold.
     """
     with database.transaction():
         known = _known_rows(database, snapshot, managed)
         arrays = frozenset(job for job, row in known.items() if row["held_by_us"] and row["state"] != _FINISHED)
-        again = [job for job in snapshot.jobs if job.id in known]
+        seen_before = [job for job in snapshot.jobs if job.id in known]
         new = [
             job for job in snapshot.jobs if job.id not in known and (job.id in managed or _has_array_hold(job, arrays))
         ]
         gone = [job for job, row in known.items() if snapshot.is_gone(job) and row["state"] != _FINISHED]
         unread = [job for job in known if job not in snapshot.jobs_by_id and not snapshot.is_gone(job)]
-        over = [job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY]
-        lifted = [job.id for job in again if _hold_was_lifted(database, known[job.id], job)]
+        long_gone = [
+            job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY
+        ]
+        lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
-        database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in again])
+        database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in seen_before])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
-        database.write_many(_CLEAR_MARKS, [(job,) for job in over])
+        database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
         *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, "somebody else lifted our hold") for job in lifted),
-        *(event for job in again for event in _state_change_events(known[job.id], job, snapshot.time)),
+        *(event for job in seen_before for event in _state_change_events(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_seen_events(job, snapshot.time)),
         *(JobEvent(snapshot.time, job, JobEventKind.ENDED, "left the queue") for job in gone),
     )
@@ -170,9 +172,9 @@ def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobI
 def unstorable_jobs(
     database: Database, snapshot: Snapshot, managed: Collection[JobId], describe: Callable[[Exception], str]
 ) -> dict[JobId, str]:
-    """The jobs that cannot be written down, or whose row cannot be read, with the reason; `say` puts an error in words.
+    """The jobs that cannot be stored or whose row cannot be read, with the reason; `describe` formats an error.
 
-    Asked only once `sight` has failed. Raises StoreError.
+    Called only after `update_jobs` failed. Raises StoreError.
     """
     with database.transaction():
         known = _known_rows(database, snapshot, managed)
@@ -183,13 +185,13 @@ def unstorable_jobs(
             _check_storable(_job_columns(job, snapshot.time, (), row))
             if row is not None:
                 list(_state_change_events(row, job, snapshot.time))
-        except Exception as error:  # whatever it is, it is this job's alone
-            failed[job.id] = f"what is known of it cannot be read or written ({describe(error)})"
+        except Exception as error:  # whatever it is, it concerns this job only
+            failed[job.id] = f"its record cannot be read or written ({describe(error)})"
     return failed
 
 
 def _check_storable(row: Mapping[str, Any]) -> None:
-    """Raises UnicodeEncodeError, OverflowError for what SQLite cannot hold."""
+    """Raises UnicodeEncodeError or OverflowError for a value that SQLite cannot store."""
     for value in row.values():
         if isinstance(value, str):
             value.encode()
@@ -198,31 +200,28 @@ def _check_storable(row: Mapping[str, Any]) -> None:
 
 
 def _known_rows(database: Database, snapshot: Snapshot, managed: Collection[JobId]) -> dict[JobId, dict[str, Any]]:
-    """The rows of all jobs that live, of ended ones of which something is still ours, and of managed ones that had
-    ended and are here all the same. Those whose number belongs to another job now are forgotten.
+    """The rows of unfinished jobs, of finished jobs with a mark left, and of managed jobs in the snapshot although
+    their row is finished. Rows whose job id was reused by a newer job are deleted.
     """
     rows = repaired_rows(database, "state != 'finished' OR held_by_us OR reshaped OR boosted", (), snapshot.time)
     known = {row["id"]: row for row in rows}
     for job_id in managed:
         if job_id not in known and job_id in snapshot.jobs_by_id:
             known.update((job_id, row) for row in repaired_rows(database, "id = ?", (job_id,), snapshot.time))
-    others = [
+    reused = [
         job
         for job, row in known.items()
         if job in snapshot.jobs_by_id and _is_of_older_job(row, snapshot.jobs_by_id[job])
     ]
-    for job in others:
+    for job in reused:
         _forget(database, job)
         del known[job]
     return known
 
 
 def _is_of_older_job(row: Mapping[str, Any], job: Job) -> bool:
-    """Whether the row is of an older job with the same number.
-
-    Only one that had ended can be, and of the same owner only one that never ran before: a requeue renews the time of
-    submission too.
-    """
+    """Whether the row belongs to an older job with the same id: it is finished, and the job has another owner or was
+    submitted later and never restarted (a requeue renews the submit time too)."""
     later = job.submit_time > row["last_seen"] and job.restarts == 0
     return row["state"] == _FINISHED and bool(row["owner"] != job.user or later)
 
@@ -237,7 +236,7 @@ def _matches_original(job: Job, row: Mapping[str, Any]) -> bool:
 
 
 def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bool:
-    """Whether a job that waited under our hold has none any more, or has run, though we did nothing to it since."""
+    """Whether a job that was pending under our hold lost it or ran, without an operation of ours since."""
     ran = job.state in _ACTIVE or job.state is JobState.COMPLETING
     lifted = ran or (job.state is JobState.PENDING and job.hold is Hold.NONE)
     if not (row["held_by_us"] and row["state"] == JobState.PENDING.value and lifted):
@@ -247,7 +246,7 @@ def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bo
 
 
 def _has_array_hold(job: Job, arrays: Collection[JobId]) -> bool:
-    """Whether a waiting task is under the hold that we set on its whole array while that could not be read."""
+    """Whether a pending task is under the hold that we set on its whole array while its record was unreadable."""
     return job.array_job in arrays and job.state is JobState.PENDING and job.hold is Hold.ADMIN
 
 
@@ -273,13 +272,13 @@ def _job_columns(
 
 
 def _summary(job: Job) -> dict[str, object]:
-    """What people are shown of a job without asking Slurm."""
+    """The attributes of a job that `status` shows without asking Slurm."""
     return {
         "user": job.user,
         "account": job.account,
         "partition": ",".join(job.partitions),
         "gpus": job.gpus,
-        "gpu_type": ",".join(sorted({share.gpu_type for share in job.allocations}))
+        "gpu_type": ",".join(sorted({allocation.gpu_type for allocation in job.allocations}))
         or job.original_request.gpu_type
         or "",
         "cpus": job.allocated.cpus or job.original_request.cpus,
@@ -304,7 +303,10 @@ def _state_change_events(row: Mapping[str, Any], job: Job, at: float) -> Iterato
     before = JobState(row["state"])
     if job.state is JobState.RUNNING and before is not JobState.RUNNING:
         yield JobEvent(
-            at, job.id, JobEventKind.STARTED, f"runs on {','.join(job.nodes) or 'its nodes'} with {job.gpus} GPUs"
+            at,
+            job.id,
+            JobEventKind.STARTED,
+            f"runs on {','.join(job.nodes) or 'its nodes'} with {pluralise(job.gpus, 'GPU')}",
         )
     if job.state is JobState.FINISHED and before is not JobState.FINISHED:
         yield JobEvent(at, job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")

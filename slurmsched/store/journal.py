@@ -1,10 +1,8 @@
-"""What of a job is ours, not its owner's: its hold, its shape, its nice.
+"""The write-ahead journal: every operation is on disk as an intent before Slurm is changed.
 
-A claim is written in the transaction that journals the intent, so before Slurm is changed. It ends only by evidence:
-the job was seen without it, or Slurm knows the job no more. So neither a killed daemon nor a job that could not be read
-for a while leaves a hold, a pin or a boost that nobody knows of.
-
-The write-ahead journal: every operation is on disk as an intent before Slurm hears of it.
+The same transaction marks what the operation changes about the job (hold, request, nice) as ours. A mark is cleared
+only on evidence: the job was seen without the change, or Slurm no longer knows the job. So neither a killed daemon nor
+a job that was unreadable for a while leaves a hold, a node list or a priority in Slurm that is recorded nowhere.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _INSERT_UNREAD_JOB: Final = (
     " SELECT job, owner, since, since, 'pending', ?, 1, 'job ' || job || ' is set aside: ' || reason"
     " FROM set_aside WHERE job = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = ?)"
 )
-"""A job that could never be read has no row yet; what it asks for takes the place of this once it can be."""
+"""Adds a row for a job that was never readable; the empty request in it is replaced once the job is."""
 _EMPTY_REQUEST: Final = encode(Request())
 _CLEAR_HOLD: Final = "UPDATE jobs SET held_by_us = 0 WHERE id = ?"
 _CLEAR_UPDATE: Final = "UPDATE jobs SET reshaped = 0 WHERE id = ?"
@@ -54,7 +52,7 @@ _CLEAR_BOOST: Final = "UPDATE jobs SET boosted = 0 WHERE id = ?"
 
 
 def mark_changes(database: Database, operations: Iterable[Operation]) -> None:
-    """Before these are done: what they would make ours is ours."""
+    """Mark in `jobs` what the operations are about to change. Raises StoreError."""
     for operation in operations:
         statement = _MARKS.get(operation.verb)
         if statement is not None:
@@ -64,7 +62,7 @@ def mark_changes(database: Database, operations: Iterable[Operation]) -> None:
 
 
 def clear_marks(database: Database, outcomes: Iterable[Outcome]) -> None:
-    """After these were read back: what is no longer ours is not."""
+    """Clear the marks of changes that the outcomes show to be gone. Raises StoreError."""
     for outcome in outcomes:
         statement = _clearing_statement(outcome)
         if statement is not None:
@@ -75,7 +73,7 @@ def _clearing_statement(outcome: Outcome) -> str | None:
     operation, done = outcome.operation, outcome.result is Result.DONE
     match operation.verb:
         case Verb.HOLD | Verb.REQUEUE if outcome.result is Result.REFUSED:
-            return _CLEAR_HOLD  # it was seen without one; of any other end the next look at the job tells
+            return _CLEAR_HOLD  # it was seen without a hold; after any other result the next poll decides
         case Verb.RELEASE:
             return _CLEAR_HOLD if done else None
         case Verb.UPDATE if done and operation.reason.code is ReasonCode.GIVE_BACK:
@@ -83,16 +81,16 @@ def _clearing_statement(outcome: Outcome) -> str | None:
         case Verb.PRIORITIZE if done and operation.reason.code is ReasonCode.GIVE_BACK:
             return _CLEAR_BOOST
         case _:
-            return None  # a reshape that was refused may have been applied in part: it stays ours to mend
+            return None  # a refused update may have been applied in part: it stays marked, to be given back
 
 
 _NOTIFIED_WITHIN: Final = 86400.0
-"""Seconds for which a signal that was sent to a job is looked for."""
+"""Maximum age of a signal to a job that is still considered, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """An operation in the journal: its row, its round and its place in the round's plan."""
+    """An operation in the journal: its row id, its round and its index in the round's plan."""
 
     row: int
     round: int
@@ -102,7 +100,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class RoundStatistics:
-    """What a round amounted to: things counted, seconds per stage, requests to the cluster."""
+    """Statistics of a round: counts of nodes and jobs, seconds per stage, requests to Slurm (`reads`, `writes`)."""
 
     nodes: int = 0
     jobs: int = 0
@@ -118,17 +116,17 @@ class RoundStatistics:
 
 
 class Journal:
-    """Rounds and their operations. Every method is on disk when it returns; all raise StoreError."""
+    """Rounds and their operations. Changes are on disk when a method returns; all raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def begin_round(self, started: float, mode: str, policy: str, order: str) -> int:
-        """A new round's number."""
+        """Record the start of a round (unix seconds); returns its number."""
         return self._database.insert("rounds", {"started": started, "mode": mode, "system": policy, "ordering": order})
 
     def finish_round(self, round_id: int, finished: float, statistics: RoundStatistics, error: str = "") -> None:
-        """What became of it; `error` is empty where nothing went wrong."""
+        """Record the end of a round (unix seconds); `error` is empty for a round that succeeded."""
         figures = asdict(statistics)
         columns = ", ".join(f"{name} = :{name}" for name in figures)
         self._database.write(
@@ -137,11 +135,11 @@ class Journal:
         )
 
     def close_interrupted_rounds(self, at: float) -> int:
-        """Rounds that a killed process left open are marked so; how many there were."""
+        """Mark the rounds that a killed process left open as interrupted; returns how many there were."""
         with self._database.transaction():
             interrupted = self._database.rows("SELECT id FROM rounds WHERE finished IS NULL")
             self._database.write(
-                "UPDATE rounds SET finished = ?, error = 'interrupted: the process was ended' WHERE finished IS NULL",
+                "UPDATE rounds SET finished = ?, error = 'interrupted: the process was killed' WHERE finished IS NULL",
                 (at,),
             )
         return len(interrupted)
@@ -149,7 +147,7 @@ class Journal:
     def record_intents(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], at: float
     ) -> tuple[JournalEntry, ...]:
-        """These operations, each with its place in the plan, are about to be done together."""
+        """Record that these operations, each with its index in the plan, are about to be executed together."""
         with self._database.transaction():
             entries = self._insert_operations(round_id, numbered, result=Result.INTENDED.value, intended=at)
             mark_changes(self._database, (entry.operation for entry in entries))
@@ -158,9 +156,9 @@ class Journal:
     def record_skipped(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], result: Result, detail: str, at: float
     ) -> None:
-        """These were planned and are not done, for the reason in `detail`.
+        """Record planned operations that are not executed, for the reason in `detail`.
 
-        Of blocked ones only the latest round's are kept: they come again each round.
+        Blocked operations are kept for the latest round only: each round plans them again.
         """
         with self._database.transaction():
             self._database.write(
@@ -169,7 +167,7 @@ class Journal:
             self._insert_operations(round_id, numbered, result=result.value, detail=detail, intended=at, finished=at)
 
     def record_outcomes(self, outcomes: Sequence[tuple[JournalEntry, Outcome]], at: float) -> None:
-        """What the cluster showed of each."""
+        """Record the result of each operation, and clear the marks that it shows to be gone."""
         with self._database.transaction():
             self._database.write_many(
                 "UPDATE operations SET result = ?, commands = ?, detail = ?, finished = ? WHERE id = ?",
@@ -181,20 +179,20 @@ class Journal:
             clear_marks(self._database, (outcome for _, outcome in outcomes))
 
     def mark_undone(self, entry: JournalEntry, detail: str) -> None:
-        """It was done and has been taken back since, by operations of their own; `detail` is why, in Slurm's words."""
+        """Record that an operation that succeeded was undone since; `detail` is why, in Slurm's words."""
         self._database.write(
             "UPDATE operations SET result = ?, detail = ? WHERE id = ?", (Result.UNDONE.value, detail, entry.row)
         )
 
     def open_intents(self) -> tuple[JournalEntry, ...]:
-        """What was about to be done when a process was killed, oldest first. One that cannot be read is given up."""
+        """The operations that a killed process left without a result, oldest first. Unreadable ones become failed."""
         rows = self._database.rows("SELECT * FROM operations WHERE result = ? ORDER BY id", (Result.INTENDED.value,))
         entries = self._database.unreadable_rows.parse_each("operations", "id", _entry, rows)
-        lost = {row["id"] for row in rows} - {entry.row for entry in entries}
-        if lost:
+        unreadable = {row["id"] for row in rows} - {entry.row for entry in entries}
+        if unreadable:
             self._database.write_many(
                 "UPDATE operations SET result = ?, detail = 'cannot be read back' WHERE id = ?",
-                [(Result.FAILED.value, row) for row in lost],
+                [(Result.FAILED.value, row) for row in unreadable],
             )
         return entries
 
@@ -215,27 +213,27 @@ class Journal:
 
 
 def notified_jobs(database: Database, snapshot: Snapshot) -> Mapping[JobId, NotifiedJob]:
-    """The running jobs of the snapshot that were told in this run of theirs to write a checkpoint, and for whom they
-    give way in a later round. A signal is in the journal before it is sent, so a killed daemon forgets none."""
+    """The running jobs that were signalled to checkpoint in their current run, with the jobs that they are to be
+    evicted for. A signal is in the journal before it is sent, so a killed daemon forgets none. Raises StoreError."""
     rows = database.rows(
         "SELECT subject, finished, reason FROM operations"
         " WHERE verb = 'notify' AND result = 'done' AND finished > ? ORDER BY finished, id",
         (snapshot.time - _NOTIFIED_WITHIN,),
     )
-    told: dict[JobId, NotifiedJob] = {}
+    notified: dict[JobId, NotifiedJob] = {}
     for row in rows:
         job = snapshot.jobs_by_id.get(row["subject"])
         if job is None or job.state is not JobState.RUNNING or (job.start_time or 0.0) > row["finished"]:
             continue
         newcomers = _newcomers(row["reason"])
-        told.pop(job.id, None)
+        notified.pop(job.id, None)
         if newcomers:
-            told[job.id] = NotifiedJob(row["finished"], newcomers)
-    return told
+            notified[job.id] = NotifiedJob(row["finished"], newcomers)
+    return notified
 
 
 def _newcomers(reason: str) -> tuple[JobId, ...]:
-    """Nobody where the requeue was part of the same round, or where the row cannot be read."""
+    """The jobs to be started in its place; empty if the requeue was in the same round or the row is unreadable."""
     try:
         details = decode(Reason, reason).details
     except EncodingError:
@@ -261,6 +259,6 @@ def _entry(row: DatabaseRow) -> JournalEntry:
 
 
 def _operation(row: DatabaseRow) -> Operation:
-    """The operation as far as a journal needs it: what it waited for is no longer of interest."""
-    known = {name: json.loads(text(row, name)) for name in ("before", "after", "reason")}
-    return decode(Operation, json.dumps({"verb": text(row, "verb"), "subject": text(row, "subject"), **known}))
+    """The operation without its waiting conditions, which are not stored. Raises ValueError, EncodingError."""
+    values = {name: json.loads(text(row, name)) for name in ("before", "after", "reason")}
+    return decode(Operation, json.dumps({"verb": text(row, "verb"), "subject": text(row, "subject"), **values}))

@@ -1,4 +1,4 @@
-"""Maintenance of the file: damage is looked for, the schema migrated from `sql/`, a backup made before that."""
+"""Maintenance of the database: integrity checks, schema migrations from `sql/`, and backups before these."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _BACKUP_MARK: Final = ".before-"
 
 
 def backups(path: Path) -> Sequence[Path]:
-    """The copies beside a database, the latest first."""
-    found = [file for file in path.parent.glob(f"{path.name}{_BACKUP_MARK}*") if not file.name.endswith(_UNFINISHED)]
-    return sorted(found, key=lambda file: (file.stat().st_mtime_ns, file.name), reverse=True)
+    """The backups beside the database at `path`, newest first."""
+    copies = [file for file in path.parent.glob(f"{path.name}{_BACKUP_MARK}*") if not file.name.endswith(_UNFINISHED)]
+    return sorted(copies, key=lambda file: (file.stat().st_mtime_ns, file.name), reverse=True)
 
 
 def back_up(database: Database, migration: str) -> Path | None:
-    """Copy the whole database beside itself, for its owner alone, and keep the last two; None of one in memory.
+    """Copy the database beside itself, readable by its owner only, and keep the last two copies; returns the path, None
+    for a database in memory.
 
-    Another process may read and write meanwhile: the copy is of one moment. It is whole or it is not there. Raises
+    The copy is a consistent snapshot, complete or absent; other processes may read and write meanwhile. Raises
     StoreError.
     """
     if database.path == Path(":memory:"):
@@ -67,14 +68,14 @@ _MIGRATIONS_TABLE = "migrations"
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file: `name` such as `0001_first_light`, its statements."""
+    """One SQL script; `name` such as `0001_first_light`."""
 
     name: str
     sql: str
 
 
 def shipped_migrations() -> tuple[Migration, ...]:
-    """All that this release knows, in order."""
+    """All migrations of this release, in order."""
     scripts = (file for file in package_data("sql").iterdir() if file.name.endswith(".sql"))
     return tuple(
         Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"))
@@ -83,35 +84,35 @@ def shipped_migrations() -> tuple[Migration, ...]:
 
 
 def pending_migrations(database: Database, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
-    """Those still to be applied. Raises NewerStoreError, and BrokenStoreError for a database that is not ours."""
+    """The migrations not yet applied. Raises NewerStoreError, and CorruptStoreError for another program's database."""
     known = shipped_migrations() if known is None else known
     tables = database.tables
     if tables and _MIGRATIONS_TABLE not in tables:
         raise CorruptStoreError(f"{database.path} is another program's database: set storage.path to another file")
     applied = _applied(database)
-    beyond = applied - {migration.name for migration in known}
-    if beyond:
+    unknown = applied - {migration.name for migration in known}
+    if unknown:
         raise NewerStoreError(
-            f"{database.path} was written by a newer synsched ({max(beyond)}): install that release again"
+            f"{database.path} was written by a newer synsched ({max(unknown)}): install that release again"
         )
     return tuple(migration for migration in known if migration.name not in applied)
 
 
 def migrate(database: Database, at: float, known: tuple[Migration, ...] | None = None) -> tuple[Migration, ...]:
-    """Bring the schema up to date; `at` is recorded (unix seconds). What was applied. Raises StoreError.
+    """Apply the pending migrations, recorded as of `at` (unix seconds); returns them. Raises StoreError.
 
-    A database that holds something is copied first. All are applied or none: one that fails leaves it as it was.
+    A database that has tables is backed up first. All migrations are applied or none.
     """
-    wanted = pending_migrations(database, known)
-    if not wanted:
+    pending = pending_migrations(database, known)
+    if not pending:
         return ()
     if database.tables:
-        back_up(database, wanted[0].name)
+        back_up(database, pending[0].name)
     with database.transaction():
-        wanted = pending_migrations(database, known)  # another process may have been quicker
-        for migration in wanted:
+        pending = pending_migrations(database, known)  # another process may have been quicker
+        for migration in pending:
             _apply(database, migration, at)
-    return wanted
+    return pending
 
 
 def _apply(database: Database, migration: Migration, at: float) -> None:
@@ -128,7 +129,7 @@ def _applied(database: Database) -> frozenset[str]:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The statements one by one: sqlite3's own `executescript` would commit what came before."""
+    """The statements one by one: sqlite3's `executescript` would commit the open transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -140,22 +141,21 @@ def _statements(script: str) -> Iterator[str]:
 
 
 CHECK_INTERVAL: Final = 86400.0
-"""Seconds after which a process that ends after one round checks again."""
+"""Seconds between two checks of the file by processes that run a single round."""
 
 _CHECK_TIME_LIMIT: Final = 5.0
-"""Seconds. SQLite goes through about 500 MB in two; on a slower disk `synsched doctor` does the rest."""
+"""Seconds. SQLite checks about 500 MB in two; `synsched doctor` has no limit."""
 
 _UPKEEP: Final = "upkeep"
 
 _PROGRESS_STEPS: Final = 10_000
-"""Steps of SQLite's machine between two looks at the time: about a millisecond."""
+"""Instructions of SQLite's virtual machine between two looks at the clock: about a millisecond."""
 
 
 def check_integrity(database: Database, at: float, interval: float = CHECK_INTERVAL) -> bool:
-    """Check the file unless that was done less than `every` seconds before `at`; whether it was gone through whole.
+    """Check the file for at most five seconds, unless it was checked less than `interval` seconds before `at`.
 
-    Ends after five seconds. A new database has nothing to check. Raises BrokenStoreError with the first damage found,
-    StoreError.
+    Returns false if time ran out. Raises CorruptStoreError with the first damage, StoreError.
     """
     tables = database.tables
     if not tables:
@@ -167,23 +167,23 @@ def check_integrity(database: Database, at: float, interval: float = CHECK_INTER
             return True
     damage = find_damage(database, monotonic() + _CHECK_TIME_LIMIT)
     if damage:
-        raise CorruptStoreError(f"{database.path} is damaged: move it away, a new one is begun ({damage})")
+        raise CorruptStoreError(f"{database.path} is damaged: move it away, a new one is created ({damage})")
     if _UPKEEP in tables:
         database.write("INSERT OR REPLACE INTO upkeep (name, at) VALUES ('checked', ?)", (at,))
     return damage is not None
 
 
 def find_damage(database: Database, deadline: float) -> str | None:
-    """The first damage in one line, empty where there is none, None where it was still looked for at `end` (monotonic).
+    """The first damage in one line, empty if there is none, None if `deadline` (monotonic seconds) passed before.
 
-    A value that does not belong where it is costs its row alone, and is no damage of the file. Raises StoreError.
+    A value of the wrong type is not damage of the file: only its row is unreadable. Raises StoreError.
     """
     with database.interruptible(lambda: monotonic() >= deadline, _PROGRESS_STEPS):
         try:
-            found = [" ".join(str(row["quick_check"]).split()) for row in database.rows("PRAGMA quick_check(100)")]
+            lines = [" ".join(str(row["quick_check"]).split()) for row in database.rows("PRAGMA quick_check(100)")]
         except InterruptedStoreError:
             return None
-    return next((said for said in found if said != "ok" and not _SINGLE_VALUE_DAMAGE.search(said)), "")
+    return next((line for line in lines if line != "ok" and not _SINGLE_VALUE_DAMAGE.search(line)), "")
 
 
 _SINGLE_VALUE_DAMAGE: Final = re.compile(r"\b(?:NULL|NUMERIC|TEXT) value in |\bnon-\w+ value in ")

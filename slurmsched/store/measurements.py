@@ -1,4 +1,4 @@
-"""What jobs report of themselves, as far as it is believed: their last word, how fast they were; and who is not."""
+"""Jobs' validated reports: the last report of each job, measured rates, and rejected reports."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from slurmsched.store.database import Database
 from slurmsched.store.rows import DatabaseRow, integer, number, parse_rate, text
 
 _HALF_LIFE: Final = 3600.0
-"""Seconds of work after which what was measured before counts half: data and neighbours change."""
+"""Seconds of work after which older measurements count half: data and colocated jobs change."""
 
 _REJECTED_KEPT: Final = 86400.0
-"""Seconds for which a complaint that nobody repeats is kept."""
+"""Seconds after its last occurrence for which a rejected report is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """A job's last word: `done` of its steps in this run were timed and took `busy` seconds."""
+    """A job's last report, at `at` (unix seconds): it is at step `steps`. In this run (`run`, its number of restarts)
+    `timed_steps` of them took `timed_seconds` seconds."""
 
     job: JobId
     run: int
@@ -32,7 +33,7 @@ class LastReport:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """So many steps in so many seconds, measured with one allocation; of `measured` the rate is not used."""
+    """`steps` in `seconds`, measured with the allocation in `measured`, whose rate is not used."""
 
     job: JobId
     measured: MeasuredRate
@@ -42,29 +43,30 @@ class RateSample:
 
 @dataclass(frozen=True, slots=True)
 class RejectedReport:
-    """What was not believed, and of whom: `job 12 of mallory`."""
+    """Why reports were rejected, and whose (`subject`): `job 12 of mallory`."""
 
     subject: str
     sentence: str
 
 
 class Measurements:
-    """All of it by job: what one reports changes nothing of another's. Raises StoreError."""
+    """Reports by job: a job's report changes only its own rows. All methods raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def last_reports(self, jobs: Iterable[JobId]) -> Mapping[JobId, LastReport]:
-        """The last word of each of these jobs that has said one."""
+        """The last report of each of these jobs that has one."""
         rows = self._database.rows_of_jobs(
             "SELECT job, run, at, steps, done, busy FROM reported WHERE job IN ({jobs})", jobs
         )
         return {
-            word.job: word for word in self._database.unreadable_rows.parse_each("reported", "job", _last_report, rows)
+            report.job: report
+            for report in self._database.unreadable_rows.parse_each("reported", "job", _last_report, rows)
         }
 
     def rates(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[MeasuredRate, ...]]:
-        """How fast each of these jobs was, with each allocation it was measured with; latest first."""
+        """The measured rates of each of these jobs, one per allocation, latest first."""
         rates: defaultdict[JobId, list[MeasuredRate]] = defaultdict(list)
         rows = self._database.rows_of_jobs(_SELECT_RATES, jobs)
         for job, measured in self._database.unreadable_rows.parse_each("rates", "job", _job_rate, rows):
@@ -78,15 +80,15 @@ class Measurements:
         rejected: Iterable[RejectedReport],
         at: float,
     ) -> None:
-        """What a round has read. A complaint stays for a day after it was last made."""
+        """Store what a round has read; a rejection is kept for a day after it last occurred."""
         with self._database.transaction():
             self._database.write_many(
-                _INSERT_REPORT, [(w.job, w.run, w.at, w.steps, w.timed_steps, w.timed_seconds) for w in reports]
+                _INSERT_REPORT, [(r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds) for r in reports]
             )
-            self._database.write_many(_ADD_SAMPLE, [_sample_columns(gain) for gain in samples])
+            self._database.write_many(_ADD_SAMPLE, [_sample_columns(sample) for sample in samples])
             self._database.write_many(
                 "INSERT OR REPLACE INTO complaints (subject, sentence, at) VALUES (?, ?, ?)",
-                [(complaint.subject, complaint.sentence, at) for complaint in rejected],
+                [(rejection.subject, rejection.sentence, at) for rejection in rejected],
             )
             self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REJECTED_KEPT,))
 

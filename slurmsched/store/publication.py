@@ -1,14 +1,13 @@
-"""What the daemon publishes of its database, for those who may not read the database itself.
+"""Published documents: the part of the database that users who cannot read the database are shown.
 
-A document holds the same tables as the database, as far as people are shown them, as JSON:
+A document holds tables of the database as JSON:
 
     {"version": 1, "at": UNIX_TIME, "hidden": ["jobs", ...], "tables": {"jobs": [{"id": "12", ...}, ...], ...}}
 
-Columns are named here one by one, so that a new one is private until somebody decides otherwise. Recordings, which hold
-the comments of all jobs, are never among them. `hidden` is what PrivateData of slurm.conf withheld from the document's
-reader. There are two documents: CURRENT is what each `status` reads; `explain` and `history` read HISTORY over it.
-
-Where published documents lie, and how people read them: from files, and from sockets where something is private.
+Columns are listed one by one, so that a new column is private by default. Recordings, which hold the comments of all
+jobs, are never published. `hidden` lists what PrivateData of slurm.conf withheld from the reader. `status` reads the
+document CURRENT; `explain` and `history` read HISTORY too. Users read files, or a socket of the daemon where something
+is private.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from slurmsched.store.read_only import ReadOnlyStore
 VERSION: Final = 1
 
 DocumentRow = Mapping[str, Any]
-"""A row as SQLite gives it and JSON takes it: values are texts, numbers or None."""
+"""A row of a table; values are texts, numbers or None."""
 Tables = Mapping[str, Sequence[DocumentRow]]
 
 
@@ -43,7 +42,7 @@ class ExportError(SynschedError):
 
 
 class DocumentKind(StrEnum):
-    """A document, by the name of its file."""
+    """A document; the value is the name of its file."""
 
     CURRENT = "current"
     HISTORY = "history"
@@ -72,8 +71,9 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 _TICKET_POLICY: Final = "gandiva-fair"
-"""The system of whose memory people are shown something (`status --shares`), and what of it."""
+"""The policy whose state is published, for `status --shares`."""
 _TICKET_KEYS: Final = ("time", "users", "trades")
+"""The keys of that state that are published."""
 _PUBLISHED_ROUNDS: Final = (
     "id IN (SELECT max(id) FROM rounds WHERE mode != 'release') OR id IN (SELECT max(id) FROM rounds"
     " WHERE mode != 'release' AND finished IS NOT NULL AND error = '')"
@@ -84,45 +84,45 @@ _LAST_DEVICES: Final = (
     " WHERE mode != 'release' AND finished IS NOT NULL AND error = '')"
 )
 _EXPLANATION_COLUMN: Final = "reason"
-"""The larger half of a job's row, which no `status` shows."""
+"""The larger half of a job's row, which `status` does not show."""
 _QUERY_BATCH: Final = 500
-"""Jobs asked for in one query."""
+"""Maximum number of jobs in one query."""
 _MAX_ENDED_JOBS: Final = 2000
-"""Jobs that have ended and are published still, the latest."""
+"""Maximum number of finished jobs that are published, the latest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One of the two, as somebody may read it; `at` in unix seconds."""
+    """A document as one reader may see it; `at` in unix seconds."""
 
     at: float
     tables: Tables
     hidden: frozenset[str] = frozenset()
 
     def to_json(self) -> bytes:
-        """The JSON, in ASCII."""
+        """The document as JSON in ASCII."""
         content = {"version": VERSION, "at": self.at, "hidden": sorted(self.hidden), "tables": self.tables}
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
     @classmethod
     def from_json(cls, data: bytes, source: str) -> Document:
-        """What `encoded` made; `where` is said in messages. Raises ExportError."""
+        """The document that `to_json` encoded; `source` names it in messages. Raises ExportError."""
         try:
             content = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ExportError(f"{source} is damaged ({error}): the next round writes it anew") from error
+            raise ExportError(f"{source} is damaged ({error}): the next round rewrites it") from error
         if not isinstance(content, dict) or content.get("version") != VERSION:
             raise ExportError(f"{source} is of another version: use the version that 'synsched run' has")
         try:
             tables = {str(name): [dict(row) for row in rows] for name, rows in content["tables"].items()}
             return cls(float(content["at"]), tables, frozenset(map(str, content["hidden"])))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ExportError(f"{source} is damaged ({error!r}): the next round writes it anew") from error
+            raise ExportError(f"{source} is damaged ({error!r}): the next round rewrites it") from error
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedContents:
-    """Both documents in full, and the owner of each job in them."""
+    """Both documents with nothing hidden, and the owner of each job in them."""
 
     at: float
     tables: Mapping[DocumentKind, Tables]
@@ -130,8 +130,8 @@ class PublishedContents:
 
 
 def collect_contents(path: Path, at: float, ended_after: float) -> PublishedContents:
-    """Everything that is published of the database at `path`: jobs that live, and of those that have ended the latest,
-    seen after `ended_after` (both unix seconds). Raises ExportError.
+    """Read everything that is published of the database at `path`: unfinished jobs, and the latest finished ones last
+    seen after `ended_after`. Both times are unix seconds. Raises ExportError.
     """
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
@@ -141,13 +141,13 @@ def collect_contents(path: Path, at: float, ended_after: float) -> PublishedCont
             connection.execute("BEGIN")
             return _collected(connection, at, ended_after)
     except sqlite3.Error as error:
-        raise ExportError(f"cannot publish what {path} holds ({error}): 'synsched doctor' looks at it") from error
+        raise ExportError(f"cannot publish {path} ({error}): 'synsched doctor' checks it") from error
 
 
 def _collected(connection: sqlite3.Connection, at: float, ended_after: float) -> PublishedContents:
     def rows(table: str, which: str, *arguments: object) -> list[dict[str, Any]]:
-        there = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
-        columns = ", ".join(column for column in _COLUMNS[table] if column in there)
+        present = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+        columns = ", ".join(column for column in _COLUMNS[table] if column in present)
         if not columns:
             return []
         query = f"SELECT {columns} FROM {table} WHERE {which}"  # noqa: S608 - our own names
@@ -157,50 +157,50 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         ]
 
     def of_jobs(table: str, column: str, jobs: Sequence[str]) -> list[dict[str, Any]]:
-        found = []
+        selected = []
         for first in range(0, len(jobs), _QUERY_BATCH):
-            some = jobs[first : first + _QUERY_BATCH]
-            found += rows(table, f"{column} IN ({', '.join('?' * len(some))})", *some)
-        return found
+            batch = jobs[first : first + _QUERY_BATCH]
+            selected += rows(table, f"{column} IN ({', '.join('?' * len(batch))})", *batch)
+        return selected
 
-    living = rows("jobs", "state != 'finished'")
+    unfinished = rows("jobs", "state != 'finished'")
     ended = rows(
         "jobs", "state = 'finished' AND last_seen > ? ORDER BY last_seen DESC LIMIT ?", ended_after, _MAX_ENDED_JOBS
     )
     aside = [_without_fingerprint(row) for row in rows("set_aside", "1")]
-    published_jobs = [str(row["id"]) for row in (*living, *ended)]
+    published_jobs = [str(row["id"]) for row in (*unfinished, *ended)]
     current = {
         "rounds": _with_latest_overview(rows("rounds", _PUBLISHED_ROUNDS)),
-        "jobs": [{column: row[column] for column in row if column != _EXPLANATION_COLUMN} for row in living],
+        "jobs": [{column: row[column] for column in row if column != _EXPLANATION_COLUMN} for row in unfinished],
         "set_aside": aside,
         "switches": rows("switches", "1"),
         "policy_state": [_ticket_state(row) for row in rows("policy_state", "system = ?", _TICKET_POLICY)],
         "events": rows("events", _LAST_DEVICES),
     }
     history = {
-        "jobs": [*ended, *living],
+        "jobs": [*ended, *unfinished],
         "events": of_jobs("events", "job", published_jobs),
         "operations": of_jobs("operations", "subject", published_jobs),
         "service": of_jobs("service", "job", published_jobs),
-        "rates": of_jobs("rates", "job", [str(row["id"]) for row in living]),
+        "rates": of_jobs("rates", "job", [str(row["id"]) for row in unfinished]),
     }
     owners = {str(row["job"]): str(row["owner"]) for row in aside}
-    owners |= {str(row["id"]): str(row["owner"]) for row in (*ended, *living)}
+    owners |= {str(row["id"]): str(row["owner"]) for row in (*ended, *unfinished)}
     return PublishedContents(at, {DocumentKind.CURRENT: current, DocumentKind.HISTORY: history}, owners)
 
 
 def _json_safe(value: Any) -> Any:
-    """JSON knows no bytes, and any column of a damaged database may hold some."""
+    """The value with bytes, which JSON lacks and a damaged database may hold in any column, decoded."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _without_fingerprint(row: dict[str, Any]) -> dict[str, Any]:
-    """Whether a job that is set aside could be read, and not what it looked like."""
+    """The row with the fingerprint reduced to whether the job's record could be read."""
     return {**row, "mark": "read" if row.get("mark") else ""}
 
 
 def _with_latest_overview(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Only the latest overview is shown."""
+    """The rows without their overviews except the latest."""
     surveyed = max((row["id"] for row in rows if row["overview"] is not None), default=None)
     return [row if row["id"] == surveyed else {**row, "overview": None} for row in rows]
 
@@ -216,7 +216,7 @@ def _ticket_state(row: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def open_documents(documents: Sequence[Document], path: Path) -> Iterator[ReadOnlyStore]:
-    """The documents as a database to ask; `path` is named in messages. What a later one says of a row counts.
+    """The documents as a database to query; `path` is named in messages. Later documents take precedence per row.
 
     Raises ExportError.
     """
@@ -233,12 +233,12 @@ def open_documents(documents: Sequence[Document], path: Path) -> Iterator[ReadOn
                 for table, rows in document.tables.items():
                     _insert(connection, table, rows)
         except (sqlite3.Error, ValueError, OverflowError) as error:
-            raise ExportError(f"{path} holds what this version does not know ({error})") from error
+            raise ExportError(f"{path} holds data that this version does not know ({error})") from error
         yield ReadOnlyStore(connection, path)
 
 
 def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[DocumentRow]) -> None:
-    """Add the rows; those that are there, and those that no database of ours would take, are passed over."""
+    """Insert the rows; those already present and those that violate a constraint are skipped."""
     columns = _COLUMNS.get(table, ())
     known = [column for column in columns if rows and column in rows[0]]
     if known:
@@ -252,43 +252,43 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[DocumentR
 FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXPORT_FOLDER: Final = "export"
 _ANSWER_TIMEOUT: Final = 5.0
-"""How long a daemon may take to answer."""
+"""Seconds that a daemon may take to answer."""
 _SEND_TIMEOUT: Final = struct.pack("@ll", int(_ANSWER_TIMEOUT), 0)
-"""The same as the kernel's `struct timeval`."""
+"""The same as a `struct timeval` of the kernel."""
 _MAX_DOCUMENT: Final = 1 << 28
 _CHUNK: Final = 1 << 16
 
 
 class NotPublishedError(ExportError):
-    """There is no document."""
+    """No document has been published yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedDocuments:
-    """Documents as we may see them; `note` says what is missing of them and why, empty where nothing is."""
+    """Documents as the caller may see them; `note` says what is hidden and why, empty if nothing is."""
 
     documents: tuple[Document, ...]
     note: str = ""
 
 
 def export_folder(storage: StorageSettings) -> Path:
-    """The folder of the documents: the one that is set, or `export` beside the database."""
+    """The folder of the documents: storage.export, by default `export` beside the database."""
     return Path(storage.export) if storage.export else Path(storage.path).with_name(_EXPORT_FOLDER)
 
 
 def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocuments:
-    """These parts as we may see them. Raises NotPublishedError, ExportError."""
-    public = tuple(_read_file(folder / f"{part.value}.json") for part in kinds)
+    """The documents as the caller may see them. Raises NotPublishedError, ExportError."""
+    public = tuple(_read_file(folder / f"{kind.value}.json") for kind in kinds)
     hidden = frozenset[str]().union(*(document.hidden for document in public))
     if not hidden:
         return PublishedDocuments(public)
-    private = [_read_socket(folder, part) for part in kinds]
+    private = [_read_socket(folder, kind) for kind in kinds]
     if all(private):
         return PublishedDocuments(tuple(document for document in private if document is not None))
     return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")
 
 
-_NO_ANSWER: Final = "what is your own is told by a running daemon on this host only, and none answers"
+_NO_ANSWER: Final = "only a running daemon on this host shows you your own jobs, and none answers"
 
 
 def _read_file(path: Path) -> Document:
@@ -297,7 +297,7 @@ def _read_file(path: Path) -> Document:
             data = file.read(_MAX_DOCUMENT)
     except FileNotFoundError as error:
         raise NotPublishedError(
-            f"nothing has been published in {path.parent} yet: is 'synsched run' at work?"
+            f"nothing has been published in {path.parent} yet: is 'synsched run' running?"
         ) from error
     except OSError as error:
         raise NotPublishedError(f"cannot read {path} ({error.strerror}): ask the administrator for it") from error
@@ -305,18 +305,18 @@ def _read_file(path: Path) -> Document:
 
 
 def _read_socket(folder: Path, kind: DocumentKind) -> Document | None:
-    """What the daemon tells us; None where none is there, or it is too busy."""
-    received, until = bytearray(), time.monotonic() + _ANSWER_TIMEOUT
+    """The document that the daemon sends us; None if no daemon answers in time."""
+    received, deadline = bytearray(), time.monotonic() + _ANSWER_TIMEOUT
     with suppress(OSError):
         descriptor = os.open(folder, FOLDER_FLAGS)
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
-                # A blocking connect waits in line while others fill the queue; with Python's timeout it fails at once.
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
-                connected.connect(f"/proc/self/fd/{descriptor}/{kind.value}.sock")
-                while (left := until - time.monotonic()) > 0 and len(received) <= _MAX_DOCUMENT:
-                    connected.settimeout(left)
-                    chunk = connected.recv(_CHUNK)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                # A blocking connect waits while the backlog is full; with Python's timeout it would fail at once.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_TIMEOUT)
+                connection.connect(f"/proc/self/fd/{descriptor}/{kind.value}.sock")
+                while (left := deadline - time.monotonic()) > 0 and len(received) <= _MAX_DOCUMENT:
+                    connection.settimeout(left)
+                    chunk = connection.recv(_CHUNK)
                     if not chunk:
                         break
                     received += chunk

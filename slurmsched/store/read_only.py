@@ -1,7 +1,4 @@
-"""Looking at the database without being able to change it; plain sqlite3, so that `status` starts fast.
-
-The file is opened read-only. A row that cannot be read costs itself alone.
-"""
+"""Read-only queries of the database, with plain sqlite3 so that `status` starts fast. Unreadable rows are skipped."""
 
 from __future__ import annotations
 
@@ -40,10 +37,10 @@ from slurmsched.store.rows import (
 T = TypeVar("T")
 
 READ_TIMEOUT: Final = 5.0
-"""Seconds to wait for a writer to finish."""
+"""Seconds to wait for a writer."""
 
 _ROUNDS_TRIED: Final = 5
-"""Rounds looked back for one that can be read."""
+"""How many of the latest rounds are tried to find a readable one."""
 
 _MAX_UNREADABLE: Final = 1000
 
@@ -67,15 +64,15 @@ _RATE = (
 
 
 class UnreadableError(StoreError):
-    """The database is busy, broken or not ours to read."""
+    """The database is locked, damaged or not readable for us."""
 
 
 class NoDatabaseError(StoreError):
-    """Nothing has been recorded yet."""
+    """The database does not exist yet."""
 
 
 class ReadOnlyStore:
-    """Questions to an open database. All of them raise UnreadableError; a row that cannot be read is left out."""
+    """Queries of an open database. All methods raise UnreadableError; a row that cannot be read is left out."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
@@ -83,24 +80,24 @@ class ReadOnlyStore:
         self._unreadable = UnreadableRows()
 
     def last_round(self) -> RoundRow | None:
-        """The latest round that ended without an error; failing that, the latest there is."""
-        ended = self._rounds("AND finished IS NOT NULL AND error = '' ORDER BY id DESC LIMIT ?", _ROUNDS_TRIED)
-        return next(iter(ended or self.rounds(_ROUNDS_TRIED)), None)
+        """The latest round that finished without an error; without one, the latest round."""
+        succeeded = self._rounds("AND finished IS NOT NULL AND error = '' ORDER BY id DESC LIMIT ?", _ROUNDS_TRIED)
+        return next(iter(succeeded or self.rounds(_ROUNDS_TRIED)), None)
 
     def rounds(self, limit: int) -> tuple[RoundRow, ...]:
-        """The latest rounds of scheduling, newest first; giving jobs back is none."""
+        """The latest scheduling rounds, newest first, without those of `synsched release`."""
         return self._rounds("ORDER BY id DESC LIMIT ?", limit)
 
     def overview(self) -> ClusterOverview | None:
-        """What was in use as of the latest round that recorded it."""
+        """The nodes and what is in use on them, as of the latest round that recorded it."""
         query = "SELECT id, overview FROM rounds WHERE overview IS NOT NULL ORDER BY id DESC LIMIT ?"
-        found = self._parse_each(
+        overviews = self._parse_each(
             "rounds", lambda row: decoded_value(ClusterOverview, row, "overview"), query, _ROUNDS_TRIED
         )
-        return next(iter(found), None)
+        return next(iter(overviews), None)
 
     def recording(self, round_id: int | None = None) -> tuple[int, bytes] | None:
-        """A round's number and its compressed snapshot and memory; None once pruned. Without a number, the latest."""
+        """A round's number and its compressed recording, None once pruned; by default the latest."""
         query = (
             "SELECT id, snapshot FROM rounds WHERE snapshot IS NOT NULL AND id = COALESCE(?, id)"
             " ORDER BY id DESC LIMIT 1"
@@ -108,31 +105,31 @@ class ReadOnlyStore:
         return next(iter(self._parse_each("rounds", _recording, query, round_id)), None)
 
     def jobs(self) -> tuple[JobRow, ...]:
-        """Managed jobs that are still in the queue: those that have resources first, then in the last round's order."""
+        """The unfinished managed jobs: those with resources first, then pending ones in the order of the last round."""
         order = "ORDER BY state = 'pending', rank IS NULL, rank, CAST(id AS INTEGER), id"
         return self._parse_each("jobs", _job, f"{_JOB} WHERE state != 'finished' {order}")
 
     def job(self, job: JobId) -> JobRow | None:
-        """One job, also when it has ended."""
+        """One job, finished or not; None if unknown."""
         return next(iter(self._parse_each("jobs", _job, f"{_JOB} WHERE id = ?", job)), None)
 
     def array_tasks(self, job: JobId) -> tuple[JobId, ...]:
-        """The known tasks of an array job, in order."""
+        """The known tasks of an array job, by task number."""
         rows = self._rows("SELECT id FROM jobs WHERE id > ? || '_' AND id < ? || '`'", job, job)  # ` follows _
         return tuple(sorted((row["id"] for row in rows), key=lambda task: (len(task), task)))
 
     def events(self, job: JobId) -> tuple[EventRow, ...]:
-        """What happened to a job, oldest first."""
+        """The events of a job, oldest first."""
         query = "SELECT id, at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
         return self._parse_each("events", _event, query, job)
 
     def device_mismatches(self, round_id: int) -> int:
-        """How many jobs run on other GPUs than that round foresaw."""
+        """How many jobs run on other GPUs than that round planned."""
         rows = self._rows("SELECT count(*) AS jobs FROM events WHERE round = ? AND kind = 'device'", round_id)
         return int(rows[0]["jobs"])
 
     def lifted_holds(self, since: float) -> Mapping[int, tuple[JobId, ...]]:
-        """By round since then (unix seconds) the jobs whose hold somebody else had lifted, with their numbers."""
+        """By round since `since` (unix seconds): the jobs whose hold was released by others."""
         rows = self._rows("SELECT round, job FROM events WHERE at >= ? AND kind = 'overruled' ORDER BY id", since)
         return {
             round_id: tuple(row["job"] for row in rows if row["round"] == round_id)
@@ -140,59 +137,59 @@ class ReadOnlyStore:
         }
 
     def operations(self, job: JobId) -> tuple[OperationRow, ...]:
-        """What was done to a job, oldest first."""
+        """The operations on a job, oldest first."""
         return self._parse_each("operations", _operation, f"{_OPERATION} WHERE subject = ? ORDER BY id", job)
 
     def operations_of_round(self, round_id: int) -> tuple[OperationRow, ...]:
-        """What a round did, in its order."""
+        """The operations of a round, in the order of its plan."""
         return self._parse_each(
             "operations", _operation, f"{_OPERATION} WHERE round = ? ORDER BY position, id", round_id
         )
 
     def service(self, job: JobId) -> float:
-        """GPU-seconds a job has attained over all its runs."""
+        """The attained service of a job over all its runs, in GPU-seconds."""
         query = "SELECT job, gpu_seconds FROM service WHERE job = ? ORDER BY run_started"
         return sum(self._parse_each("service", lambda row: number(row, "gpu_seconds"), query, job, key="job"))
 
     def rates(self) -> tuple[RateRow, ...]:
-        """How fast jobs in the queue were with each allocation that they have had, by their own reports."""
+        """The measured rates of unfinished jobs with each of their allocations, from their reports."""
         order = "ORDER BY CAST(j.id AS INTEGER), j.id, r.at DESC"
         return self._parse_each("rates", _rate, f"{_RATE} WHERE j.state != 'finished' {order}")
 
     def rejected_reports(self) -> tuple[RejectedReportRow, ...]:
-        """Whose reports were not believed of late, the latest first."""
+        """The reports rejected in the last day, the latest first."""
         query = "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject"
         return self._parse_each("complaints", _rejected_report, query, key="subject")
 
     def set_aside(self) -> tuple[SetAsideRow, ...]:
-        """The jobs that nothing is decided about as of the last round, the longest first."""
+        """The jobs set aside as of the last round, those set aside longest first."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
-            return ()  # written by an older release, and no round has brought it up to date
+            return ()  # the schema is of an older release
         query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
         return self._parse_each("set_aside", _set_aside, query, key="job")
 
     def policy_state(self, policy: str) -> Mapping[str, object]:
-        """What this system remembered in its last round; nothing where it had none."""
+        """The state of the policy after its last round; empty if it never ran."""
         query = "SELECT system, state FROM policy_state WHERE system = ?"
-        found = self._parse_each("policy_state", lambda row: json_object(row, "state"), query, policy, key="system")
-        return next(iter(found), {})
+        states = self._parse_each("policy_state", lambda row: json_object(row, "state"), query, policy, key="system")
+        return next(iter(states), {})
 
     def switch(self, name: str) -> SwitchRow | None:
-        """A switch that somebody set, None when it is off. One whose words cannot be read is set all the same."""
+        """A switch, None if it is not set. A switch whose row cannot be read counts as set."""
         query = "SELECT name, value, set_by, at FROM switches WHERE name = ?"
-        found = self._parse_each("switches", _switch, query, name, key="name")
-        if found or not self._rows(query, name):
-            return next(iter(found), None)
-        return SwitchRow(name, "why cannot be read in the database", "somebody", 0.0)
+        switches = self._parse_each("switches", _switch, query, name, key="name")
+        if switches or not self._rows(query, name):
+            return next(iter(switches), None)
+        return SwitchRow(name, "the reason in the database is unreadable", "an unknown user", 0.0)
 
     def unreadable_rows(self) -> tuple[UnreadableRow, ...]:
-        """Rows that were left out: by rounds of the last day, and by this look so far."""
+        """The rows that were left out: by the rounds of the last day, and by this store so far."""
         rows: tuple[UnreadableRow, ...] = ()
         if self._rows("SELECT 1 FROM sqlite_master WHERE name = 'unreadable'"):  # an older release had none
             query = "SELECT rowid AS id, place, row, problem FROM unreadable ORDER BY at DESC, place, row LIMIT ?"
             rows = self._parse_each("unreadable", _unreadable_row, query, _MAX_UNREADABLE)
-        met = {(row.table, row.row): row for row in (*rows, *self._unreadable)}
-        return tuple(met.values())
+        unreadable = {(row.table, row.row): row for row in (*rows, *self._unreadable)}
+        return tuple(unreadable.values())
 
     def _rounds(self, which: str, *arguments: int) -> tuple[RoundRow, ...]:
         return self._parse_each("rounds", _round, f"{_ROUND} WHERE mode != 'release' {which}", *arguments)
@@ -200,19 +197,19 @@ class ReadOnlyStore:
     def _parse_each(
         self, table: str, parse: Callable[[DatabaseRow], T], query: str, *arguments: str | int | None, key: str = "id"
     ) -> tuple[T, ...]:
-        """What can be read of table `place`; rows that cannot be are noted."""
+        """The readable rows of `table`, parsed; unreadable ones are added to `unreadable_rows`."""
         return self._unreadable.parse_each(table, key, parse, map(dict, self._rows(query, *arguments)))
 
     def _rows(self, query: str, *arguments: str | float | None) -> Sequence[sqlite3.Row]:
         try:
             return self._connection.execute(query, arguments).fetchall()
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes a damaged schema
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter if a message quotes a damaged schema
             raise _unreadable_error(self._path, error) from error
 
 
 @contextmanager
 def open_read_only(path: Path) -> Iterator[ReadOnlyStore]:
-    """The database at `path`, as of one moment. Raises NoDatabaseError, UnreadableError."""
+    """A consistent snapshot of the database at `path`. Raises NoDatabaseError, UnreadableError."""
     try:
         if not path.exists():
             raise NoDatabaseError(f"no round has been recorded in {path} yet: start 'synsched run'")
@@ -234,11 +231,11 @@ def _unreadable_error(path: Path, error: Exception) -> UnreadableError:
         case PermissionError():
             advice = "ask the administrator to let you read it"
         case sqlite3.OperationalError() if "locked" in message or "busy" in message:
-            advice = "it is being written: try again in a moment"
+            advice = "another process is writing: try again in a moment"
         case sqlite3.OperationalError() if "no such table" in message:
             advice = "no round has been recorded in it yet: start 'synsched run'"
         case sqlite3.OperationalError() if "readonly" in message or "unable to open" in message:
-            advice = "check who may read it; a 'synsched run' finishes what was interrupted"
+            advice = "check its permissions; 'synsched run' completes an interrupted write"
         case _:
             advice = "move it away and start 'synsched run' for a new one"
     return UnreadableError(f"cannot read {path} ({printable_line(message)}): {advice}")
@@ -259,7 +256,7 @@ def _round(row: DatabaseRow) -> RoundRow:
 
 def _recording(row: DatabaseRow) -> tuple[int, bytes]:
     if not isinstance(row["snapshot"], bytes):
-        raise ValueError("snapshot is no recording")
+        raise ValueError("snapshot is not a recording")
     return row["id"], row["snapshot"]
 
 
@@ -276,8 +273,7 @@ def _event(row: DatabaseRow) -> EventRow:
 
 def _rate(row: DatabaseRow) -> RateRow:
     hints = json_object(row, "summary").get("hints", {})
-    named = {key: hints.get(key) or "" for key in ("model", "task")} if isinstance(hints, dict) else {}
-    model, task = (str(named.get(key, "")) for key in ("model", "task"))
+    model, task = (str(hints.get(key) or "") if isinstance(hints, dict) else "" for key in ("model", "task"))
     return RateRow(text(row, "job"), text(row, "owner"), model, task, parse_rate(row))
 
 
@@ -323,7 +319,7 @@ def _job(row: DatabaseRow) -> JobRow:
 def _operation(row: DatabaseRow) -> OperationRow:
     commands = json_value(row, "commands")
     if not isinstance(commands, list):
-        raise ValueError("commands is no list")
+        raise ValueError("commands is not a list")
     return OperationRow(
         id=row["id"],
         round=integer(row, "round"),

@@ -1,10 +1,7 @@
-"""Values of a row, each checked: SQLite lets any column hold anything, and a disk may have changed it since.
+"""Rows of the database: checked access to values, the rows as read-only users see them, and unreadable rows.
 
-Text that is no UTF-8 arrives as bytes (see `text_of`), so it is told from text here.
-
-What the database holds, as those who only look at it see it. Times are unix seconds, durations seconds.
-
-Rows that cannot be read: each costs itself alone, and is told of.
+Values are checked because SQLite lets any column hold any type, and a disk may damage it. Text that is not UTF-8
+arrives as bytes (see `decode_text`). Times are unix seconds, durations seconds.
 """
 
 from __future__ import annotations
@@ -33,11 +30,11 @@ from slurmsched.store.errors import printable_line
 T = TypeVar("T")
 
 DatabaseRow = Mapping[str, Any]
-"""A row by column; SQLite types its values row by row, hence `Any`."""
+"""Values by column; SQLite types each value by itself, hence `Any`."""
 
 
 def decode_text(stored: bytes) -> str | bytes:
-    """Stored text, as bytes where it is no UTF-8; for `text_factory` of a connection."""
+    """Stored text, left as bytes if it is not UTF-8; for `text_factory` of a connection."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -45,7 +42,7 @@ def decode_text(stored: bytes) -> str | bytes:
 
 
 def text(row: DatabaseRow, column: str) -> str:
-    """Raises ValueError."""
+    """A text. Raises ValueError."""
     value = row[column]
     if not isinstance(value, str):
         raise _unexpected(column, value, "text")
@@ -61,7 +58,7 @@ def number(row: DatabaseRow, column: str) -> float:
 
 
 def integer(row: DatabaseRow, column: str) -> int:
-    """Raises ValueError."""
+    """An integer. Raises ValueError."""
     value = row[column]
     if not isinstance(value, int):
         raise _unexpected(column, value, "a whole number")
@@ -69,7 +66,7 @@ def integer(row: DatabaseRow, column: str) -> int:
 
 
 def boolean(row: DatabaseRow, column: str) -> bool:
-    """0 or 1. Raises ValueError."""
+    """A stored 0 or 1. Raises ValueError."""
     value = row[column]
     if value not in (0, 1) or not isinstance(value, int):
         raise _unexpected(column, value, "0 or 1")
@@ -77,29 +74,29 @@ def boolean(row: DatabaseRow, column: str) -> bool:
 
 
 def optional_number(row: DatabaseRow, column: str) -> float | None:
-    """A finite number, or None where there is none. Raises ValueError."""
+    """A finite number, or None for NULL. Raises ValueError."""
     return None if row[column] is None else number(row, column)
 
 
 def decoded_value(cls: type[T], row: DatabaseRow, column: str) -> T:
-    """What `encode` wrote. Raises ValueError, EncodingError."""
+    """A value that was stored with `encode`. Raises ValueError, EncodingError."""
     return decode(cls, text(row, column))
 
 
 def json_value(row: DatabaseRow, column: str) -> Any:
-    """Raises ValueError."""
+    """A value stored as JSON. Raises ValueError."""
     try:
         return json.loads(text(row, column))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{column} is no JSON ({error})") from error
+        raise ValueError(f"{column} is not JSON ({error})") from error
 
 
 def json_object(row: DatabaseRow, column: str) -> dict[str, Any]:
     """A JSON object. Raises ValueError."""
-    found = json_value(row, column)
-    if not isinstance(found, dict):
-        raise _unexpected(column, found, "a JSON object")
-    return found
+    value = json_value(row, column)
+    if not isinstance(value, dict):
+        raise _unexpected(column, value, "a JSON object")
+    return value
 
 
 def _unexpected(column: str, value: object, wanted: str) -> ValueError:
@@ -108,7 +105,7 @@ def _unexpected(column: str, value: object, wanted: str) -> ValueError:
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round. `finished` is None while it is under way, and of one that was killed."""
+    """One round. `finished` is None while it runs and after its process was killed; `error` is empty on success."""
 
     id: int
     started: float
@@ -132,9 +129,10 @@ class RoundRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One managed job as of the last round that saw it. `sentence` says why it runs or waits.
+    """One managed job as of the last round that saw it. `sentence` is the reason why it runs or waits.
 
-    `target` is what the last round decided for it, None while it waits. `summary` is what was stored for people.
+    `original` is the request as submitted. `held_by_us`, `reshaped` and `boosted` mark our changes to hold, request and
+    nice. `target` is the last round's decision, None while the job waits. `summary` holds attributes for display.
     """
 
     id: JobId
@@ -157,7 +155,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened to a job."""
+    """One event of a job; `round` is None outside a round."""
 
     at: float
     round: int | None
@@ -169,7 +167,7 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """One operation of the journal, with what became of it."""
+    """One operation of the journal with its result."""
 
     id: int
     round: int
@@ -188,7 +186,7 @@ class OperationRow:
 
 @dataclass(frozen=True, slots=True)
 class RateRow:
-    """How fast a job was with one allocation, and the hints that name its profile."""
+    """A job's measured rate with one allocation, and the hints that select its profile."""
 
     job: JobId
     owner: str
@@ -199,7 +197,7 @@ class RateRow:
 
 @dataclass(frozen=True, slots=True)
 class RejectedReportRow:
-    """A job or a user, as `job 12 of mallory`, whose reports were not believed, and why; `at` the last time."""
+    """A job or user (`job 12 of mallory`) whose reports were rejected, why, and the last time it occurred."""
 
     subject: str
     sentence: str
@@ -208,8 +206,8 @@ class RejectedReportRow:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideRow:
-    """A job that nothing is decided about, since when and why. `owner` is empty where it is not known beyond doubt;
-    `readable` says that its record could be read, and that deciding about it failed."""
+    """A job excluded from decisions, since when and why. `owner` is empty if it is not certain. `readable` says that
+    the job's record could be read, so that it was the decision that failed."""
 
     job: JobId
     owner: str
@@ -225,7 +223,7 @@ class SetAsideRow:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRow:
-    """A switch that somebody set: who, when, and their words."""
+    """A switch that is set: by whom, when, and with which value."""
 
     name: str
     value: str
@@ -234,7 +232,7 @@ class SwitchRow:
 
 
 def parse_rate(row: DatabaseRow) -> MeasuredRate:
-    """A row of `rates` with its `rate` in steps per second. Raises ValueError."""
+    """The measured rate (steps per second) in a row of `rates`. Raises ValueError."""
     return MeasuredRate(
         gpu_type=text(row, "gpu_type"),
         gpus=integer(row, "gpus"),
@@ -253,7 +251,7 @@ _MAX_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRow:
-    """A row of table `place` by its key, and what is wrong with it."""
+    """A row of `table` by its key, and what is wrong with it."""
 
     table: str
     row: str
@@ -266,23 +264,23 @@ class UnreadableRow:
 
 @dataclass(slots=True)
 class UnreadableRows:
-    """Those that were met since they were last taken, each once and a thousand at most."""
+    """The unreadable rows since the last `take`, each once, a thousand at most."""
 
-    _met: dict[tuple[str, str], UnreadableRow] = field(default_factory=dict)
+    _rows: dict[tuple[str, str], UnreadableRow] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
-        return iter(tuple(self._met.values()))
+        return iter(tuple(self._rows.values()))
 
     def take(self) -> tuple[UnreadableRow, ...]:
-        """Those that were met, which are then forgotten."""
-        met = tuple(self._met.values())
-        self._met.clear()
-        return met
+        """Return the collected rows and clear the collection."""
+        rows = tuple(self._rows.values())
+        self._rows.clear()
+        return rows
 
     def parse_each(
         self, table: str, key: str, parse: Callable[[DatabaseRow], T], rows: Iterable[DatabaseRow]
     ) -> tuple[T, ...]:
-        """What `form` makes of each row of table `place`; a row of which it can make nothing is left out."""
+        """Each row of `table` parsed; a row for which `parse` raises is added here by its column `key` and left out."""
         parsed = []
         for row in rows:
             try:
@@ -292,7 +290,7 @@ class UnreadableRows:
         return tuple(parsed)
 
     def add(self, table: str, key: object, error: Exception) -> None:
-        """One more."""
+        """Add an unreadable row; beyond the maximum it is dropped."""
         name, problem = printable_line(key), printable_line(error)
-        if len(self._met) < _MAX_ROWS:
-            self._met[table, name] = UnreadableRow(table, name, problem)
+        if len(self._rows) < _MAX_ROWS:
+            self._rows[table, name] = UnreadableRow(table, name, problem)

@@ -1,4 +1,4 @@
-"""Attained service: GPU-seconds per run of a job, and how often it was displaced."""
+"""Attained service: GPU-seconds per run of a job, and the times of its evictions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _HOLDING_RESOURCES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMP
 
 
 class AttainedService:
-    """One row per run, so a restart loses nothing and counts nothing twice. All raise StoreError."""
+    """Attained service with one row per run, so that a restart neither loses nor doubles any. All methods raise
+    StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def record_runs(self, snapshot: Snapshot) -> None:
-        """Bring the runs that the snapshot shows up to its time; a run that is gone keeps its last figure.
+        """Bring the runs in the snapshot up to its time; a run that is gone keeps its last value.
 
-        A running job without a start time (Slurm could not say) is left out until it has one.
+        A job without a start time is skipped until Slurm reports one.
         """
         runs = [
             (job.id, job.start_time, gpus * max(job.run_time, 0.0))
@@ -38,11 +39,11 @@ class AttainedService:
         )
 
     def gpu_seconds_of(self, job: JobId) -> float:
-        """GPU-seconds over all runs of one job."""
+        """GPU-seconds of one job over all its runs."""
         return self.gpu_seconds((job,)).get(job, 0.0)
 
     def gpu_seconds(self, jobs: Iterable[JobId]) -> Mapping[JobId, float]:
-        """GPU-seconds over all runs, of those of the jobs that have any."""
+        """GPU-seconds over all runs by job; jobs without any are absent."""
         runs = self._database.rows_of_jobs(
             "SELECT job, run_started, gpu_seconds FROM service WHERE job IN ({jobs}) ORDER BY job, run_started", jobs
         )
@@ -52,8 +53,10 @@ class AttainedService:
         return dict(sums)
 
     def moves(self, at: float, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[float, ...]]:
-        """When each of the jobs was displaced in the 24 hours before `at`, in order. What befell an older job with its
-        number does not count, nor what a clock that was more than a day ahead wrote."""
+        """The times of each job's requeues by us in the 24 hours before `at`, in order (unix seconds).
+
+        Those of an older job with the same id do not count, nor times more than a day in the future.
+        """
         rows = self._database.rows_of_jobs(
             "SELECT o.id, o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
             " WHERE o.subject IN ({jobs}) AND o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished < ?"
@@ -64,7 +67,7 @@ class AttainedService:
         times: defaultdict[JobId, list[float]] = defaultdict(list)
         for job, finished in self._database.unreadable_rows.parse_each("operations", "id", _move, rows):
             times[job].append(finished)
-        return {job: tuple(when) for job, when in times.items()}
+        return {job: tuple(job_times) for job, job_times in times.items()}
 
 
 def _run(row: DatabaseRow) -> tuple[JobId, float]:

@@ -1,4 +1,4 @@
-"""Jobs that nothing is decided about: since when and why, and what each job looked like when all could be decided."""
+"""Jobs that are set aside (excluded from decisions): since when, why, and fingerprints to notice a changed job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UPDATE_EXPLANATION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JobFingerprint:
-    """What a job looked like when deciding about it failed, the last time at `tried` (unix seconds), and the reason."""
+    """A job's fingerprint when the decision about it failed, the last time at `tried` (unix seconds), and the error."""
 
     fingerprint: str
     tried: float
@@ -33,62 +33,65 @@ class JobFingerprint:
 
 
 class SetAsideStore:
-    """The jobs that are set aside, from one round to the next. All methods raise StoreError."""
+    """The jobs that are set aside. All methods raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def replace(self, aside: tuple[SetAsideJob, ...], at: float, fingerprints: Mapping[JobId, JobFingerprint]) -> None:
-        """These are set aside as of `at` (unix seconds), and no others; `marks` are of those that could be read."""
-        kept = {one.job for one in aside}
+        """Set exactly these jobs aside as of `at` (unix seconds); `fingerprints` are of those that were readable."""
+        kept = {job.job for job in aside}
         with self._database.transaction():
             known = {str(row["job"]) for row in self._database.rows("SELECT job FROM set_aside")}
             self._database.write_many("DELETE FROM set_aside WHERE job = ?", [(job,) for job in known - kept])
-            rows = [_row(one, at, fingerprints.get(one.job)) for one in aside]
+            rows = [_row(job, at, fingerprints.get(job.job)) for job in aside]
             self._database.write_many(_UPSERT, rows)
             self._database.write_many(_UPDATE_EXPLANATION, rows)
 
     def fingerprints(self) -> Mapping[JobId, JobFingerprint]:
-        """Those about which deciding failed."""
+        """The fingerprints of the jobs for which the decision failed."""
         rows = self._database.rows("SELECT job, mark, tried, reason FROM set_aside WHERE mark != ''")
         return {row["job"]: JobFingerprint(row["mark"], row["tried"], row["reason"]) for row in rows}
 
     def record_decided(self, fingerprints: Mapping[JobId, str], at: float) -> None:
-        """A round was decided at `at` (unix seconds), over these jobs."""
+        """Record the jobs over which a round was decided at `at` (unix seconds)."""
         self._database.write(
             "INSERT OR REPLACE INTO decided (id, at, marks) VALUES (1, ?, ?)", (at, json.dumps(dict(fingerprints)))
         )
 
     def last_decided_fingerprints(self) -> Mapping[JobId, str]:
-        """What each job looked like in the last round that could be decided; nothing where that cannot be read."""
+        """The fingerprints of all jobs in the last decided round; empty if they cannot be read."""
         for row in self._database.rows("SELECT marks FROM decided"):
             try:
-                found = json.loads(row["marks"])
+                fingerprints = json.loads(row["marks"])
             except (ValueError, TypeError):
                 continue
-            if isinstance(found, dict):
-                return {str(job): str(mark) for job, mark in found.items()}
+            if isinstance(fingerprints, dict):
+                return {str(job): str(fingerprint) for job, fingerprint in fingerprints.items()}
         return {}
 
 
 def set_aside_since(database: Database) -> Mapping[JobId, float]:
-    """When each job that is set aside came to be so (unix seconds)."""
+    """Since when each job is set aside (unix seconds). Raises StoreError."""
     return {row["job"]: row["since"] for row in database.rows("SELECT job, since FROM set_aside")}
 
 
 def held_aside(database: Database, snapshot: Snapshot) -> Mapping[JobId, float]:
-    """The jobs under our hold that exist and are set aside, and since when they are (unix seconds)."""
-    known = set_aside_since(database)
+    """The set-aside jobs under our hold that still exist, and since when they are set aside (unix seconds).
+
+    Raises StoreError.
+    """
+    since = set_aside_since(database)
     return {
-        row["id"]: known.get(row["id"], known.get(row["id"].partition("_")[0], snapshot.time))
+        row["id"]: since.get(row["id"], since.get(row["id"].partition("_")[0], snapshot.time))
         for row in database.rows("SELECT id FROM jobs WHERE held_by_us")
         if row["id"] not in snapshot.jobs_by_id and not snapshot.is_gone(row["id"])
     }
 
 
 def _row(aside: SetAsideJob, at: float, fingerprint: JobFingerprint | None) -> dict[str, str | float]:
-    why = Reason(ReasonCode.SET_ASIDE, {"why": aside.reason})
-    explanation = Explanation(aside.job, f"job {aside.job} {why.sentence}")
+    reason = Reason(ReasonCode.SET_ASIDE, {"why": aside.reason})
+    explanation = Explanation(aside.job, f"job {aside.job} {reason.sentence}")
     return {
         "job": aside.job,
         "owner": aside.user,

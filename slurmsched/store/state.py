@@ -1,4 +1,4 @@
-"""What a round leaves for the next one, for `status` and `explain`, and for replay."""
+"""The scheduler's state between rounds: loaded before a decision, recorded after it for `status` and replay."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from slurmsched.store.service import AttainedService
 from slurmsched.store.set_aside import held_aside, set_aside_since
 
 USUAL_REQUESTS_WINDOW: Final = 14 * 86400.0
-"""Seconds."""
+"""Seconds for which a job counts among the usual requests after it was last seen."""
 
 
 def feasible_requests(
     requests: Iterable[tuple[Request, int]], nodes: Collection[Node]
 ) -> tuple[tuple[Request, int], ...]:
-    """The requests, each with how often it was made, that are no larger than the cluster in any amount.
+    """The (request, count) pairs whose request fits the cluster in every resource.
 
-    What is stored may be older than the cluster, or of a reader that believed too much: no round is decided by it.
+    Stored requests may be older than the cluster or wrongly parsed, and must not influence a round.
     """
     gpus = sum(len(node.gpus) for node in nodes)
     per_node = max((len(node.gpus) for node in nodes), default=0)
@@ -58,55 +58,56 @@ def feasible_requests(
     cpus = sum(node.total.cpus for node in nodes)
     memory = max((node.total.memory for node in nodes), default=0)
 
-    def fits(asked: Request) -> bool:
+    def fits(request: Request) -> bool:
         return (
-            0 <= asked.gpus <= gpus
-            and 0 <= (asked.gpus_per_node or 0) <= per_node
-            and 1 <= asked.nodes <= len(nodes)
-            and 0 <= asked.cpus <= cpus
-            and 0 <= asked.memory <= memory
-            and 0 <= asked.shards <= shards
+            0 <= request.gpus <= gpus
+            and 0 <= (request.gpus_per_node or 0) <= per_node
+            and 1 <= request.nodes <= len(nodes)
+            and 0 <= request.cpus <= cpus
+            and 0 <= request.memory <= memory
+            and 0 <= request.shards <= shards
         )
 
-    return tuple((asked, times) for asked, times in requests if fits(asked))
+    return tuple((request, count) for request, count in requests if fits(request))
 
 
-if TYPE_CHECKING:  # `synsched pause` opens the database too, and needs no policy for it
+if TYPE_CHECKING:  # `synsched pause` opens the database too and must not load the policies
     from slurmsched.rounds.round import RoundResult
 
     Explain = Callable[[RoundResult, JobId], Explanation]
 
 
 RETRY_AFTER: Final = 900.0
-"""Seconds for which a job whose start Slurm did not make is not tried again: each try may displace others."""
+"""Seconds before the start of a job that Slurm did not start is tried again: each try may evict other jobs."""
 
 _DAY: Final = 86400.0
 _CLOCK_TOLERANCE: Final = 3600.0
-"""Seconds by which a clock may have been set ahead without anything being dropped too early."""
+"""Seconds that history is kept longer, in case the clock was set ahead."""
 
 _PRUNE_STEP: Final = 6 * 3600.0
-"""Seconds of history that one round drops at most."""
+"""Maximum history that one round prunes, in seconds."""
 
 _MAX_USUAL_REQUESTS: Final = 1000
 
 
 class StateStore:
-    """Between rounds. All methods raise StoreError."""
+    """Loads and records the scheduler's state. All methods raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def load_state(self, snapshot: Snapshot, policy: str) -> SchedulerState:
-        """What earlier rounds, and `system` in them, left for the jobs in the snapshot, which has been sighted.
+        """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`.
 
-        Only rows of these jobs are read, and what is bounded by time. A row that cannot be read is left out by itself.
+        The snapshot has been passed to `record_poll`. Only rows of its jobs and of bounded age are read; an unreadable
+        row is left out.
         """
         database = self._database
-        found = database.unreadable_rows.parse_each(
+        stored_jobs = database.unreadable_rows.parse_each(
             "jobs", "id", _stored_job, database.rows_of_jobs(_SELECT_JOBS, snapshot.jobs_by_id)
         )
-        rows = {row.job: row for row in found}
-        accounts, measurements = AttainedService(database), Measurements(database)
+        rows = {row.job: row for row in stored_jobs}
+        attained, measurements = AttainedService(database), Measurements(database)
         return SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
@@ -115,12 +116,12 @@ class StateStore:
                 if row.submitted is not None and row.submitted < snapshot.jobs_by_id[job].submit_time
             },
             held=frozenset(job for job, row in rows.items() if row.held),
-            service=accounts.gpu_seconds(snapshot.jobs_by_id),
-            moves=accounts.moves(snapshot.time, snapshot.jobs_by_id),
+            service=attained.gpu_seconds(snapshot.jobs_by_id),
+            moves=attained.moves(snapshot.time, snapshot.jobs_by_id),
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             stalled=self._stalled_jobs(snapshot.time),
             measured=measurements.rates(rows),
-            steps={job: word.steps for job, word in measurements.last_reports(rows).items()},
+            steps={job: report.steps for job, report in measurements.last_reports(rows).items()},
             policy_state=self._policy_state(policy),
             usual=feasible_requests(self._usual_requests(snapshot.time - USUAL_REQUESTS_WINDOW), snapshot.nodes),
             notified=notified_jobs(self._database, snapshot),
@@ -135,7 +136,7 @@ class StateStore:
         managed: Collection[JobId],
         overview: ClusterOverview | None = None,
     ) -> None:
-        """Bring jobs and accounts up to a poll, and within a round what `status` and `free` show of the nodes."""
+        """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`."""
         with self._database.transaction():
             record_events(self._database, round_id, update_jobs(self._database, snapshot, managed))
             AttainedService(self._database).record_runs(snapshot)
@@ -153,12 +154,11 @@ class StateStore:
         recording: bytes | None = None,
         overview: ClusterOverview | None = None,
     ) -> None:
-        """A round's decision, before anything is done about it, with its recording for replay."""
-        unmanaged, seen = result.unmanaged, result.snapshot.time
-        alone = [(job, Explanation(job, unmanaged[job].sentence), None, None) for job in unmanaged]
+        """Record a round's decision before it is executed, with its recording for replay."""
+        unmanaged = [(job, Explanation(job, reason.sentence), None, None) for job, reason in result.unmanaged.items()]
         with self._database.transaction():
             self._database.write_many(
-                _UPDATE_DECISION, [*_decision_columns(result, explain), *starmap(_job_decision, alone)]
+                _UPDATE_DECISION, [*_decision_columns(result, explain), *starmap(_job_decision, unmanaged)]
             )
             self._database.write(
                 "INSERT OR REPLACE INTO policy_state (system, state) VALUES (?, ?)",
@@ -168,7 +168,7 @@ class StateStore:
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
                 (encode(overview or cluster_overview(result.snapshot)), recording, round_id),
             )
-            self._record_unreadable(seen)
+            self._record_unreadable(result.snapshot.time)
 
     def record_events(
         self,
@@ -178,18 +178,20 @@ class StateStore:
         at: float,
         mismatches: Iterable[DeviceMismatch] = (),
     ) -> None:
-        """What the round did to whom, for `history`. `placed` are the jobs that have a target, `surprised` those that
-        run on other GPUs than it foresaw."""
+        """Record what a round did to jobs, for `history`. `allocated` are the jobs with a target, `mismatches` those
+        that run on other GPUs than planned."""
         record_events(self._database, round_id, events_of_outcomes(outcomes, allocated, at))
         record_events(
-            self._database, round_id, (JobEvent(at, own.job, JobEventKind.DEVICE, own.sentence) for own in mismatches)
+            self._database,
+            round_id,
+            (JobEvent(at, mismatch.job, JobEventKind.DEVICE, mismatch.sentence) for mismatch in mismatches),
         )
 
     def prune(self, at: float, keep_days: int, keep_snapshots: int) -> None:
-        """Drop history older than `keep_days` and an hour, and all but the latest `keep_snapshots` recordings.
+        """Delete history older than `keep_days` and an hour, and all but the latest `keep_snapshots` recordings.
 
-        What is dropped advances by six hours a round at most: a clock that jumps ahead takes little along before
-        somebody sets it right, and a daemon that comes back after months does not stand still over it.
+        A round deletes at most six hours of history: a clock that jumps ahead does little harm until it is corrected,
+        and a daemon that returns after months is not blocked.
         """
         with self._database.transaction():
             oldest = self._prune_before(at - keep_days * _DAY - _CLOCK_TOLERANCE)
@@ -203,31 +205,30 @@ class StateStore:
                 self._database.write(statement, {"oldest": oldest})
 
     def _prune_before(self, wanted: float) -> float:
-        """Up to when history is dropped now; the first time, whatever is too old."""
+        """The time before which history is deleted now; the first time it is `wanted`."""
         rows = self._database.rows("SELECT name, at FROM upkeep WHERE name = 'pruned'")
         before = self._database.unreadable_rows.parse_each("upkeep", "name", lambda row: number(row, "at"), rows)
         return min(wanted, before[0] + _PRUNE_STEP) if before else wanted
 
     def _record_unreadable(self, at: float) -> None:
-        """Write down which rows could not be read, and drop what was not met again for a day."""
-        met = self._database.unreadable_rows.take()
+        """Record the rows that could not be read, and delete records that are a day old."""
+        unreadable = self._database.unreadable_rows.take()
         self._database.write_many(
             "INSERT OR REPLACE INTO unreadable (place, row, problem, at) VALUES (?, ?, ?, ?)",
-            [(row.table, row.row, row.problem, at) for row in met],
+            [(row.table, row.row, row.problem, at) for row in unreadable],
         )
         self._database.write("DELETE FROM unreadable WHERE at < ?", (at - _DAY,))
 
     def _stalled_jobs(self, at: float) -> Mapping[JobId, str]:
-        """Jobs that Slurm did not start, or whose request it would not change twice: they would keep their place in the
-        order, and with it everybody behind them. Times are held against each other both ways: with a clock that was set
-        back nobody waits for longer.
+        """Jobs that Slurm did not start, or whose update it refused twice, and why: in their position they would block
+        all jobs behind them. Times in the future are bounded too, so that a clock set back prolongs nothing.
         """
         times = {"since": at - RETRY_AFTER, "until": at + RETRY_AFTER}
         rows = self._database.rows(_SELECT_UNDONE_RELEASES, times) + self._database.rows(_SELECT_REFUSED_UPDATES, times)
         return dict(self._database.unreadable_rows.parse_each("operations", "id", _stalled_job, rows))
 
     def _usual_requests(self, since: float) -> tuple[tuple[Request, int], ...]:
-        """What jobs seen after `since` ask for, and how many each: the thousand most usual requests."""
+        """The thousand most frequent requests of jobs seen after `since` (unix seconds), with their counts."""
         day = int(since / _DAY)
         rows = self._database.rows(
             _SELECT_USUAL, {"since": since, "day": day, "soon": since + 2 * _DAY, "most": _MAX_USUAL_REQUESTS}
@@ -244,7 +245,7 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _StoredJob:
-    """One job; `original` and `nice` only where what stands in Slurm is ours."""
+    """One row of `jobs`; `original` and `nice` are None unless we changed the request or the nice in Slurm."""
 
     job: JobId
     original: Request | None
@@ -273,7 +274,7 @@ def _request_count(row: DatabaseRow) -> tuple[Request, int]:
 
 @lru_cache(maxsize=4096)
 def _request(stored: str) -> Request:
-    """The same few requests come every round."""
+    """The decoded request, cached: the same few come every round."""
     return decode(Request, stored)
 
 
@@ -318,7 +319,7 @@ _PRUNE: Final = (
 
 
 def _decision_columns(result: RoundResult, explain: Explain) -> Iterator[dict[str, Any]]:
-    ranks = {ranked.job: (place, ranked.key) for place, ranked in enumerate(result.decision.order, start=1)}
+    ranks = {ranked.job: (rank, ranked.key) for rank, ranked in enumerate(result.decision.order, start=1)}
     for job in result.snapshot.jobs:
         if job.id not in result.unmanaged:
             yield _job_decision(job.id, explain(result, job.id), ranks.get(job.id), result.decision.targets.get(job.id))
@@ -327,10 +328,10 @@ def _decision_columns(result: RoundResult, explain: Explain) -> Iterator[dict[st
 def _job_decision(
     job: JobId, explanation: Explanation, rank: tuple[int, str] | None, target: Target | None
 ) -> dict[str, Any]:
-    position, key = rank or (None, "")
+    number, key = rank or (None, "")
     return {
         "id": job,
-        "rank": position,
+        "rank": number,
         "rank_key": key,
         "reason": encode(explanation),
         "sentence": explanation.headline,

@@ -1,4 +1,4 @@
-"""The database as the daemon uses it: one file, one part per concern; and the switches that people set."""
+"""The daemon's database: one file, one attribute per concern; and the switches that administrators set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSED: Final = "paused"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is changed until somebody resumes. `since` in unix seconds."""
+    """A pause: rounds change nothing until `synsched resume`. `since` in unix seconds."""
 
     who: str
     why: str
@@ -31,25 +31,25 @@ class Pause:
 
 
 class Switches:
-    """Each change is on disk when it returns. All raise StoreError."""
+    """Switches in the database. Changes are on disk when a method returns; all raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def pause(self, who: str, why: str, at: float) -> None:
-        """Set it; a pause that stands is replaced."""
+        """Pause, replacing an existing pause; `at` in unix seconds."""
         self._database.write(
             "INSERT OR REPLACE INTO switches (name, value, set_by, at) VALUES (?, ?, ?, ?)", (_PAUSED, why, who, at)
         )
 
     def resume(self) -> bool:
-        """Take the pause back; whether there was one."""
-        stood = self.current_pause() is not None
+        """Remove the pause; returns whether there was one."""
+        was_paused = self.current_pause() is not None
         self._database.write("DELETE FROM switches WHERE name = ?", (_PAUSED,))
-        return stood
+        return was_paused
 
     def current_pause(self) -> Pause | None:
-        """The pause that stands, None when there is none. One whose words cannot be read stands all the same."""
+        """The pause in force, or None. A pause whose row cannot be read is in force too."""
         rows = self._database.rows("SELECT name, value, set_by, at FROM switches WHERE name = ?", (_PAUSED,))
         if not rows:
             return None
@@ -62,12 +62,12 @@ def _pause(row: DatabaseRow) -> Pause:
     return Pause(text(row, "set_by"), text(row, "value"), number(row, "at"))
 
 
-_UNREADABLE_PAUSE: Final = Pause("somebody", "who and why cannot be read in the database", 0.0)
+_UNREADABLE_PAUSE: Final = Pause("an unknown user", "the reason in the database is unreadable", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Opened and up to date. Everything in it raises StoreError."""
+    """The open database with its schema up to date. All methods of its parts raise StoreError."""
 
     database: Database
     journal: Journal
@@ -78,15 +78,15 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, at: float, check_interval: float = CHECK_INTERVAL) -> Store:
-        """The database at `path`, begun or brought up to date as of `at` (unix seconds).
+        """Open the database at `path`, created or migrated if needed, as of `at` (unix seconds).
 
-        It is checked for damage unless that was done in the last `checked_within` seconds. Raises StoreError.
+        It is checked for damage unless that was done less than `check_interval` seconds ago. Raises StoreError.
         """
         return cls._from_database(Database.open(path), at, check_interval)
 
     @classmethod
     def in_memory(cls, at: float = 0.0) -> Store:
-        """One that is gone with the process, for simulated clusters."""
+        """A store in memory, for simulated clusters."""
         return cls._from_database(Database.in_memory(), at)
 
     @classmethod
@@ -108,5 +108,5 @@ class Store:
         )
 
     def close(self) -> None:
-        """Further use is an error."""
+        """Close the database; further use raises."""
         self.database.close()

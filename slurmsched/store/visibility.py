@@ -1,9 +1,8 @@
-"""What PrivateData of slurm.conf leaves of the published documents for one reader.
+"""Applies PrivateData of slurm.conf to the published documents for one reader.
 
-Slurm says for each kind of thing whether ordinary users see that of others: `jobs` (and what was done to them), `usage`
-(what users had), `users` and `accounts` (who there is and who belongs where), `nodes`. What is hidden there is hidden
-here: a row of somebody else's job is left out, and in the texts about a reader's own jobs the numbers and owners of
-other jobs are replaced. Operators, and whoever they are for Slurm, see everything.
+PrivateData lists what ordinary users cannot see of other users: `jobs` (and their events), `usage` (what users
+consumed), `users` and `accounts`, `nodes`. The same is hidden here: rows of other users' jobs are left out, and in
+texts about the reader's own jobs the ids and owners of other jobs are replaced. Operators see everything.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final
 from slurmsched.store.publication import Document, DocumentKind, DocumentRow, PublishedContents
 
 HIDEABLE: Final = frozenset({"jobs", "usage", "users", "accounts", "nodes"})
-"""The words of PrivateData that the documents follow; others (`cloud`, `reservations`) are about nothing in them."""
+"""The values of PrivateData that apply to the documents; others (`cloud`, `reservations`) concern nothing in them."""
 
 _ANOTHER_JOB: Final = "another job"
 _ANOTHER_USER: Final = "another user"
@@ -26,21 +25,21 @@ _JOBS: Final = re.compile(r"\b[Jj]obs? ([0-9][0-9_]*(?:, ?[0-9][0-9_]*)*)(?: of 
 _NUMBERS: Final = re.compile(r"(?<![\w.:/-])[0-9]+(?:_[0-9]+)?(?![\w.:/-]|\s*(?:GPU|CPU))")
 _NAMES: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]*")
 _CODES: Final = frozenset({"code", "verb", "subject", "job"})
-"""What in stored values is no text: codes, and the job that the row is about."""
-_HIDDEN_ERROR: Final = "it failed; the log of the daemon says why"
+"""Keys of JSON values that are not redacted: codes, and the job that the row is about."""
+_HIDDEN_ERROR: Final = "it failed; the daemon's log says why"
 _OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """What `viewer` may see where `hidden` are PrivateData's words; None is everybody, who has no jobs."""
+    """What `viewer` may see with the values `hidden` of PrivateData; the viewer None is the public, without jobs."""
 
     contents: PublishedContents
     hidden: frozenset[str]
     viewer: str | None = None
 
     def document(self, kind: DocumentKind) -> Document:
-        """The part of the documents that is left."""
+        """The document of this kind, as far as the viewer may see it."""
         tables = self.contents.tables[kind]
         if self.hidden:
             tables = {
@@ -73,24 +72,24 @@ class Visibility:
             "rates": self._rate,
         }
         if table not in rules:
-            return row  # who paused is for everybody
+            return row  # switches are public
         try:
             return rules[table](row)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return None  # a damaged row is shown to nobody who may not see all
+            return None  # a damaged row is shown only to readers who may see everything
 
     def _is_own(self, job: object) -> bool:
         return self.viewer is not None and self.contents.owners.get(str(job)) == self.viewer
 
     def _job(self, row: DocumentRow) -> DocumentRow | None:
-        own = self.viewer is not None and row["owner"] == self.viewer
-        if not own and self._jobs_hidden:
+        is_own = self.viewer is not None and row["owner"] == self.viewer
+        if not is_own and self._jobs_hidden:
             return None
         kept = dict(row)
-        if not own:
+        if not is_own:
             if "accounts" in self.hidden:
                 kept["summary"] = _without_key(kept["summary"], "account")
-            if "usage" in self.hidden:  # reasons tell what somebody had, as orders go by it
+            if "usage" in self.hidden:  # reasons reveal usage, because orders depend on it
                 kept |= {"rank_key": "", "sentence": "", "reason": None}
         if not self._jobs_hidden:
             return kept
@@ -99,13 +98,13 @@ class Visibility:
         return self._redact(kept, "rank_key", "sentence", json_columns=("reason",))
 
     def _set_aside(self, row: DocumentRow) -> DocumentRow | None:
-        own = self.viewer is not None and row["owner"] == self.viewer
-        return row if own or not self._jobs_hidden else None
+        is_own = self.viewer is not None and row["owner"] == self.viewer
+        return row if is_own or not self._jobs_hidden else None
 
     def _event(self, row: DocumentRow) -> DocumentRow | None:
         if not self._jobs_hidden:
-            told = "usage" not in self.hidden or self._is_own(row["job"])
-            return row if told else {**row, "sentence": row["kind"]}
+            visible = "usage" not in self.hidden or self._is_own(row["job"])
+            return row if visible else {**row, "sentence": row["kind"]}
         return self._redact(dict(row), "sentence") if self._is_own(row["job"]) else None
 
     def _operation(self, row: DocumentRow) -> DocumentRow | None:
@@ -130,49 +129,49 @@ class Visibility:
         return kept
 
     def _overview(self, text: str) -> str | None:
-        told = _parse_json(text)
-        if not isinstance(told, dict):
+        overview = _parse_json(text)
+        if not isinstance(overview, dict):
             return None
-        nodes = told.get("nodes")
+        nodes = overview.get("nodes")
         if "nodes" in self.hidden or not isinstance(nodes, list):
-            told["nodes"] = []
+            overview["nodes"] = []
         if self._jobs_hidden:
-            told["oddities"] = []
-            for node in told["nodes"]:
+            overview["oddities"] = []
+            for node in overview["nodes"]:
                 for gpu in node["gpus"]:
                     gpu["jobs"] = [job for job in gpu["jobs"] if self._is_own(job)]
-        return json.dumps(told)
+        return json.dumps(overview)
 
     def _ticket_state(self, row: DocumentRow) -> DocumentRow | None:
-        """`status --shares`: of others neither what they had nor what they traded."""
+        """The state for `status --shares`, with only the viewer's account and trades."""
         if not self.hidden & _OF_PEOPLE:
             return row
-        told = _parse_json(row["state"])
-        if not isinstance(told, dict):
+        state = _parse_json(row["state"])
+        if not isinstance(state, dict):
             return None
-        users, trades = told.get("users"), told.get("trades")
-        told["users"] = {user: had for user, had in users.items() if user == self.viewer} if users else {}
-        told["trades"] = [self._trade(trade) for trade in trades or () if self._trades(trade)]
-        return {**row, "state": json.dumps(told)}
+        users, trades = state.get("users"), state.get("trades")
+        state["users"] = {user: account for user, account in users.items() if user == self.viewer} if users else {}
+        state["trades"] = [self._redacted_trade(trade) for trade in trades or () if self._is_own_trade(trade)]
+        return {**row, "state": json.dumps(state)}
 
-    def _trades(self, trade: Mapping[str, object]) -> bool:
+    def _is_own_trade(self, trade: Mapping[str, object]) -> bool:
         return self.viewer is not None and self.viewer in (trade.get("seller"), trade.get("buyer"))
 
-    def _trade(self, trade: Mapping[str, object]) -> Mapping[str, object]:
+    def _redacted_trade(self, trade: Mapping[str, object]) -> Mapping[str, object]:
         sides = {side: trade[side] if trade[side] == self.viewer else _ANOTHER_USER for side in ("seller", "buyer")}
         return {**trade, **sides}
 
     def _redact(self, row: dict[str, Any], *texts: str, json_columns: tuple[str, ...] = ()) -> DocumentRow:
-        """The row with other people's jobs replaced in its texts, and in its JSON ones (`told`)."""
+        """The row with other users' jobs replaced in the columns `texts` and `json_columns`. Raises ValueError."""
         for column in texts:
             row[column] = self._redacted_text(row[column] or "")
         for column in filter(row.__contains__, json_columns):
-            said = _parse_json(row[column])
-            if said is None and row[column] is not None:
+            value = _parse_json(row[column])
+            if value is None and row[column] is not None:
                 raise ValueError(column)
-            if isinstance(said, dict) and isinstance(behind := said.get("ordered_behind"), list):
-                said["ordered_behind"] = [one for one in behind if self._redacted_text(str(one)) == one]
-            row[column] = None if said is None else json.dumps(self._redacted_value(said))
+            if isinstance(value, dict) and isinstance(ahead := value.get("ordered_behind"), list):
+                value["ordered_behind"] = [line for line in ahead if self._redacted_text(str(line)) == line]
+            row[column] = None if value is None else json.dumps(self._redacted_value(value))
         return row
 
     def _redacted_value(self, value: Any) -> Any:
@@ -180,9 +179,9 @@ class Visibility:
             case str():
                 return self._redacted_text(value)
             case list():
-                return [self._redacted_value(one) for one in value]
+                return [self._redacted_value(item) for item in value]
             case dict():
-                return {key: one if key in _CODES else self._redacted_value(one) for key, one in value.items()}
+                return {key: item if key in _CODES else self._redacted_value(item) for key, item in value.items()}
             case _:
                 return value
 
@@ -192,13 +191,14 @@ class Visibility:
         return _NAMES.sub(lambda match: _ANOTHER_USER if match[0].rstrip(".") in self._other_people else match[0], text)
 
     def _redacted_jobs(self, match: re.Match[str]) -> str:
-        own = all(self._is_own(job) for job in re.split(", ?", match[1]))
-        return match[0] if own else _ANOTHER_JOB
+        all_own = all(self._is_own(job) for job in re.split(", ?", match[1]))
+        return match[0] if all_own else _ANOTHER_JOB
 
 
 def _without_key(text: str, key: str) -> str:
-    told = _parse_json(text)
-    return json.dumps({name: value for name, value in told.items() if name != key} if isinstance(told, dict) else {})
+    values = _parse_json(text)
+    kept = {name: value for name, value in values.items() if name != key} if isinstance(values, dict) else {}
+    return json.dumps(kept)
 
 
 def _parse_json(text: object) -> Any:

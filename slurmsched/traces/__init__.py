@@ -1,4 +1,4 @@
-"""Jobs of the past, or made up, as data: what arrived when and how much work it was."""
+"""Traces, recorded or generated: when jobs arrived and how much work they were."""
 
 from slurmsched.traces.trace import Trace, TraceError, TraceJob
 

@@ -1,7 +1,7 @@
-"""Clusters as a few words or a file, for experiments.
+"""Parses descriptions of clusters for experiments, from a short text or a file.
 
     v100:4x8                     four nodes of 8 V100, 3 CPUs and 62.5 GiB for each GPU
-    v100:4x8:24:500G,k80:2x4     CPUs and memory of a node said; two kinds of nodes
+    v100:4x8:24:500G,k80:2x4     with CPUs and memory of a node; two kinds of nodes
 
 or a TOML file:
 
@@ -13,7 +13,7 @@ or a TOML file:
     memory = "500G"
     features = ["fast"]          # optional
 
-or openb's list of nodes (`sn,cpu_milli,memory_mib,gpu,model`).
+or a CSV list of nodes as in the openb trace (`sn,cpu_milli,memory_mib,gpu,model`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurmsched.traces.tables import csv_rows, read_text
 from slurmsched.traces.trace import TraceError
 
 SPEC_PARTITION: Final = "gpu"
-"""The partition that all nodes of a described cluster are in."""
+"""The partition of all nodes of a described cluster."""
 
 MAX_NODES: Final = 100_000
 MAX_GPUS_PER_NODE: Final = 64
@@ -46,7 +46,7 @@ _OPENB: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A described cluster: its nodes, all free and up."""
+    """A described cluster; all nodes are up and free."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -64,7 +64,7 @@ class _NodeGroup:
 
 
 def load_cluster(spec: str) -> ClusterSpec:
-    """The cluster that a text describes, or a file it names. Raises TraceError."""
+    """Returns the cluster that a text describes, or the file that it names. Raises TraceError."""
     path = Path(spec)
     if not _looks_like_a_file(spec):
         return _cluster_from_groups(spec, [_group_from_text(part.strip(), spec) for part in spec.split(",")])
@@ -90,7 +90,7 @@ def _group_from_text(part: str, whole: str) -> _NodeGroup:
 
 
 def _parse_mib(text: str) -> int | None:
-    """MiB."""
+    """Returns a size such as `500G` in MiB; None for any other text."""
     match = _SIZE.match(text)
     return int(int(match[1]) * _MIB[match[2].upper()]) if match else None
 
@@ -109,7 +109,7 @@ def _groups_from_toml(text: str, name: str) -> Iterator[_NodeGroup]:
             raise TraceError(f"{location}: expected a table")
         known = {"count", "gpus", "gpu_type", "cpus", "memory", "features"}
         if unknown := sorted(set(table) - known):
-            raise TraceError(f"{location}: {unknown[0]}: expected one of {', '.join(sorted(known))} in its place")
+            raise TraceError(f"{location}: {unknown[0]}: expected one of {', '.join(sorted(known))} instead")
         yield _group_from_table(table, location)
 
 
@@ -117,7 +117,7 @@ def _group_from_table(table: Mapping[str, object], location: str) -> _NodeGroup:
     def whole(key: str, default: int | None, most: int) -> int:
         value = table.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise TraceError(f"{location}: {key}: expected a whole number up to {most}")
+            raise TraceError(f"{location}: {key}: expected a whole number from 0 to {most}")
         return value
 
     gpus, gpu_type, memory = whole("gpus", 0, MAX_GPUS_PER_NODE), table.get("gpu_type", ""), table.get("memory")
@@ -149,13 +149,13 @@ def _cluster_from_openb(text: str, name: str) -> ClusterSpec:
         for line in csv_rows(text, name, _OPENB)
     ]
     if not nodes:
-        raise TraceError(f"{name}: there are no nodes in it")
+        raise TraceError(f"{name}: expected at least one node")
     return ClusterSpec(name, tuple(nodes))
 
 
 def _cluster_from_groups(name: str, groups: list[_NodeGroup]) -> ClusterSpec:
     nodes: list[Node] = []
-    made: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for group in groups:
         if not group.count or group.gpus > MAX_GPUS_PER_NODE or not group.cpus or len(nodes) + group.count > MAX_NODES:
             raise TraceError(
@@ -163,8 +163,8 @@ def _cluster_from_groups(name: str, groups: list[_NodeGroup]) -> ClusterSpec:
             )
         stem = group.gpu_type or "cpu"
         for _ in range(group.count):
-            made[stem] = made.get(stem, 0) + 1
-            nodes.append(_node(f"{stem}-{made[stem]}", group))
+            counts[stem] = counts.get(stem, 0) + 1
+            nodes.append(_node(f"{stem}-{counts[stem]}", group))
     return ClusterSpec(name, tuple(nodes))
 
 

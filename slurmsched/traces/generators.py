@@ -1,19 +1,16 @@
-"""Workloads drawn from published distributions.
+"""Generates workloads from published distributions.
 
-The same seed gives the same bytes; each concern has a random stream of its own, so that another arrival rate does not
-change a single duration.
+The same seed gives the same trace. Arrivals, durations, models and widths have separate random streams, so that another
+arrival rate does not change the durations.
 
-Gavel's workload (Narayanan et al., OSDI 2020, section 7.1): Poisson arrivals, durations of 10^x minutes, 26 types of
-job drawn evenly.
-
-Hadar's workload (section IV-A, table II): four classes of GPU-hours drawn evenly, all jobs there from the start.
-Widths are the Philly trace's, which the paper takes its jobs from.
-
-The workload of Shockwave (Zheng et al., NSDI 2023, section 8.1) as Tesserae uses it (section 6): Poisson arrivals,
-four sizes in GPU-hours, widths of 1 to 8 GPUs. The largest size has no published end; ours is 120 GPU-hours.
-
-Synergy's workload (Mohan et al., OSDI 2022, section 5.1): Poisson arrivals, the durations of Gavel, and a split over
-image, language and speech models. Widths, where not all are one GPU, are those of the authors' simulator.
+- Gavel (Narayanan et al., OSDI 2020, section 7.1): Poisson arrivals, durations of 10^x minutes, 26 job types drawn
+  uniformly.
+- Hadar (section IV-A, table II): four classes of GPU-hours drawn uniformly, all jobs arrive at 0. Widths are those of
+  the Philly trace, from which the paper takes its jobs.
+- Shockwave (Zheng et al., NSDI 2023, section 8.1) as Tesserae uses it (section 6): Poisson arrivals, four classes of
+  GPU-hours, widths of 1 to 8 GPUs. The paper gives no upper bound of the largest class; here it is 120 GPU-hours.
+- Synergy (Mohan et al., OSDI 2022, section 5.1): Poisson arrivals, Gavel's durations, and a split over image, language
+  and speech models. Jobs have one GPU, or the widths of the authors' simulator.
 """
 
 from __future__ import annotations
@@ -25,40 +22,41 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from slurmsched.model.reasons import pluralise
 from slurmsched.traces.trace import Trace, TraceError, TraceJob
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 
 PHILLY_WIDTHS: Final[Mapping[int, float]] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
-"""GPUs per job, as Gavel (section 7.1) and Synergy's simulator have them after the Philly trace."""
+"""Probabilities of GPUs per job, from the Philly trace by way of Gavel (section 7.1) and Synergy's simulator."""
 
 HOUR: Final = 3600.0
 MINUTE: Final = 60.0
 
 
 def random_stream(seed: int, concern: str) -> np.random.Generator:
-    """The random numbers of one concern."""
+    """Returns the random generator for one concern, such as `arrivals`."""
     return np.random.default_rng((seed, crc32(concern.encode())))
 
 
 def poisson_arrivals(jobs: int, rate: float, random: np.random.Generator) -> Floats:
-    """Arrival times in seconds of a Poisson process with `rate` jobs per hour, the first one at 0."""
+    """Returns the arrival times in seconds of a Poisson process with `rate` jobs per hour; the first one is 0."""
     gaps = random.exponential(HOUR / rate, jobs)
     gaps[:1] = 0.0
     return np.asarray(np.cumsum(gaps).round(3), dtype=np.float64)
 
 
 def gavel_durations(jobs: int, random: np.random.Generator) -> Floats:
-    """Seconds: 10^x minutes, x uniform in [1.5, 3] for four jobs in five and in [3, 4] for the fifth (Gavel, section
-    7.1; Synergy, section 5.1)."""
+    """Returns durations in seconds: 10^x minutes, with x uniform in [1.5, 3] for 80 % of the jobs and in [3, 4] for the
+    others (Gavel, section 7.1; Synergy, section 5.1)."""
     long = random.random(jobs) >= 0.8  # noqa: PLR2004  # the published figure
     exponent = np.where(long, random.uniform(3, 4, jobs), random.uniform(1.5, 3, jobs))
     return np.asarray((MINUTE * 10.0**exponent).round(3), dtype=np.float64)
 
 
 def draw_weighted(weights: Mapping[T, float], jobs: int, random: np.random.Generator) -> Sequence[T]:
-    """One of the keys for each job, by their weights, which need not add up to anything."""
+    """Returns a random key for each job, by their weights, which need not be normalised."""
     keys, probabilities = list(weights), np.array(list(weights.values()), dtype=float)
     return [keys[index] for index in random.choice(len(keys), jobs, p=probabilities / probabilities.sum())]
 
@@ -75,11 +73,11 @@ GAVEL_MODELS: Final = (
     "cyclegan",
     *(f"{model}-batch-size-{batch}" for model, batches in _GAVEL_BATCH_SIZES.items() for batch in batches),
 )
-"""Models and batch sizes (Gavel, table 2)."""
+"""Job types: models with batch sizes (Gavel, table 2)."""
 
 
 def gavel_workload(jobs: int, seed: int, rate: float) -> Trace:
-    """So many jobs at `rate` per hour."""
+    """Returns `jobs` jobs that arrive at `rate` per hour."""
     arrivals = poisson_arrivals(jobs, rate, random_stream(seed, "arrivals"))
     durations = gavel_durations(jobs, random_stream(seed, "durations"))
     types = draw_weighted(dict.fromkeys(GAVEL_MODELS, 1.0), jobs, random_stream(seed, "models"))
@@ -102,11 +100,11 @@ HADAR_SIZE_CLASSES: Final[Mapping[str, tuple[float, float, tuple[str, ...]]]] = 
     "L": (10, 50, ("lstm", "transformer")),
     "XL": (60, 100, ("resnet-50",)),
 }
-"""GPU-hours from and to, and the models of the class."""
+"""The lower and upper bound of GPU-hours and the models of each class (Hadar, table II)."""
 
 
 def hadar_workload(jobs: int, seed: int) -> Trace:
-    """So many jobs, all of which arrive at 0."""
+    """Returns `jobs` jobs that all arrive at 0."""
     classes = draw_weighted(dict.fromkeys(HADAR_SIZE_CLASSES, 1.0), jobs, random_stream(seed, "sizes"))
     within = random_stream(seed, "durations").random(jobs)
     spins = random_stream(seed, "models").random(jobs)
@@ -136,13 +134,13 @@ SHOCKWAVE_SIZES: Final[Mapping[tuple[float, float], float]] = {
     (16, 72): 0.05,
     (72, 120): 0.03,
 }
-"""GPU-hours from and to, and how many jobs have them: small, medium, large, extra large."""
+"""Probabilities of the classes small, medium, large and extra large, by their bounds in GPU-hours."""
 
 SHOCKWAVE_WIDTHS: Final[Mapping[int, float]] = {1: 0.60, 2: 0.30, 4: 0.09, 8: 0.01}
 
 
 def shockwave_workload(jobs: int, seed: int, rate: float = 80.0) -> Trace:
-    """So many jobs at `rate` per hour."""
+    """Returns `jobs` jobs that arrive at `rate` per hour."""
     arrivals = poisson_arrivals(jobs, rate, random_stream(seed, "arrivals"))
     sizes = draw_weighted(SHOCKWAVE_SIZES, jobs, random_stream(seed, "sizes"))
     within = random_stream(seed, "durations").random(jobs)
@@ -167,14 +165,14 @@ def shockwave_workload(jobs: int, seed: int, rate: float = 80.0) -> Trace:
 
 
 TaskSplit = tuple[float, float, float]
-"""Parts of image, language and speech jobs."""
+"""Weights of image, language and speech jobs."""
 
 SYNERGY_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "image": ("alexnet", "resnet18", "resnet50", "mobilenet", "shufflenet"),
     "language": ("gnmt", "transformer", "lstm"),
     "speech": ("m5", "deepspeech"),
 }
-"""Table 4."""
+"""Models of each task (Synergy, table 4)."""
 
 DEFAULT_TASK_SPLIT: Final[TaskSplit] = (20, 70, 10)
 
@@ -182,7 +180,7 @@ DEFAULT_TASK_SPLIT: Final[TaskSplit] = (20, 70, 10)
 def synergy_workload(
     jobs: int, seed: int, rate: float, split: TaskSplit = DEFAULT_TASK_SPLIT, *, multi: bool = False
 ) -> Trace:
-    """So many jobs at `rate` per hour; `multi` has jobs of up to 8 GPUs among them."""
+    """Returns `jobs` jobs that arrive at `rate` per hour; with `multi` some have up to 8 GPUs."""
     arrivals = poisson_arrivals(jobs, rate, random_stream(seed, "arrivals"))
     durations = gavel_durations(jobs, random_stream(seed, "durations"))
     tasks = draw_weighted(dict(zip(SYNERGY_MODELS, split, strict=True)), jobs, random_stream(seed, "tasks"))
@@ -214,13 +212,15 @@ GENERATORS: Final[Mapping[str, Callable[[int, int, float], Trace]]] = {
     "shockwave": shockwave_workload,
     "hadar": lambda jobs, seed, _rate: hadar_workload(jobs, seed),
 }
-"""Every generator by name, given how many jobs, the seed, and the jobs per hour."""
+"""Generators by name; they take the number of jobs, the seed and the jobs per hour."""
 
 
 def generate(name: str, jobs: int, seed: int, rate: float) -> Trace:
-    """So many jobs of a named workload; `rate` is in jobs per hour. Raises TraceError."""
+    """Returns `jobs` jobs of the named workload; `rate` is in jobs per hour. Raises TraceError."""
     if name not in GENERATORS:
         raise TraceError(f"there is no generator '{name}': known are {', '.join(GENERATORS)}")
     if jobs < 1 or not 0 < rate < float("inf"):
-        raise TraceError(f"{name}: expected at least one job and a rate above 0, not {jobs} jobs at {rate:g} an hour")
+        raise TraceError(
+            f"{name}: expected at least 1 job and a rate above 0, not {pluralise(jobs, 'job')} at {rate:g} per hour"
+        )
     return GENERATORS[name](jobs, seed, rate)

@@ -1,4 +1,4 @@
-"""A trace in figures."""
+"""Summary statistics of a trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """Times in hours. `busy_gpus` is the work that arrives, in GPU-hours per hour from first arrival to last."""
+    """Statistics of a trace. Times are in hours; `busy_gpus` are the GPU-hours that arrive per hour."""
 
     name: str
     source: str
@@ -31,7 +31,7 @@ class TraceSummary:
 
 
 def summarise_trace(trace: Trace, limit: int = 10) -> TraceSummary:
-    """The `most` frequent models, users and types are named."""
+    """Returns the statistics of the trace, with the `limit` most frequent models, users and GPU types."""
     gpus = np.array([job.gpus + job.milli_gpu / 1000 for job in trace.jobs])
     durations = np.array([job.duration for job in trace.jobs]) / HOUR
     arrivals = np.array([job.arrival for job in trace.jobs]) / HOUR
@@ -52,5 +52,5 @@ def summarise_trace(trace: Trace, limit: int = 10) -> TraceSummary:
     )
 
 
-def _most_frequent(names: Iterable[str], most: int) -> Mapping[str, int]:
-    return dict(Counter(filter(None, names)).most_common(most))
+def _most_frequent(names: Iterable[str], limit: int) -> Mapping[str, int]:
+    return dict(Counter(filter(None, names)).most_common(limit))

@@ -1,4 +1,4 @@
-"""Lines of a table that know where they stand, so that a mistake can be named."""
+"""Reads tables as rows that know their location, for error messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Final, TypeVar
 
+from slurmsched.model.reasons import pluralise
 from slurmsched.traces.trace import TraceError
 
 T = TypeVar("T")
@@ -18,13 +19,13 @@ _MAX_NUMBER: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line: `place` is FILE:LINE, `fields` the text under each heading."""
+    """One row: `location` is FILE:LINE, `fields` is the text by heading."""
 
     location: str
     fields: Mapping[str, str]
 
     def error(self, field: str, expected: str) -> TraceError:
-        """The error that names this line, the field, and what is there instead."""
+        """Returns the error that names this row, the field, what was expected and what it holds."""
         text = self.fields.get(field, "")
         clean = "".join(c if c.isprintable() else "?" for c in text[:_MAX_SHOWN]) + (
             "..." if len(text) > _MAX_SHOWN else ""
@@ -32,23 +33,23 @@ class TableRow:
         return TraceError(f"{self.location}: {field}: expected {expected}, not '{clean}'")
 
     def text(self, field: str) -> str:
-        """The field without blanks around it; empty where the table has no such column."""
+        """Returns the stripped field; empty if the table has no such column."""
         return self.fields.get(field, "").strip()
 
     def number(self, field: str, at_least: float = 0.0) -> float:
-        """Raises TraceError."""
-        return self._parse(field, float, at_least, f"a number from {at_least:g} on")
+        """Returns the field as a number. Raises TraceError."""
+        return self._parse(field, float, at_least, f"a number of at least {at_least:g}")
 
     def integer(self, field: str, at_least: int = 0) -> int:
-        """Raises TraceError."""
-        return self._parse(field, _parse_integer, at_least, f"a whole number from {at_least} on")
+        """Returns the field as a whole number. Raises TraceError."""
+        return self._parse(field, _parse_integer, at_least, f"a whole number of at least {at_least}")
 
     def optional_number(self, field: str, at_least: float = 0.0) -> float | None:
-        """None for an empty field. Raises TraceError."""
+        """Returns the field as a number; None if it is empty. Raises TraceError."""
         return self.number(field, at_least) if self.text(field) else None
 
     def optional_integer(self, field: str, at_least: int = 0) -> int | None:
-        """None for an empty field. Raises TraceError."""
+        """Returns the field as a whole number; None if it is empty. Raises TraceError."""
         return self.integer(field, at_least) if self.text(field) else None
 
     def _parse(self, field: str, parse: Callable[[str], T], at_least: float, expected: str) -> T:
@@ -62,7 +63,7 @@ class TableRow:
 
 
 def _parse_integer(text: str) -> int:
-    """`8`, and `8.0` as some tools write it."""
+    """Returns `8`, or `8.0` as some tools write it, as a whole number. Raises ValueError."""
     value = float(text)
     if not value.is_integer():
         raise ValueError(text)
@@ -70,7 +71,7 @@ def _parse_integer(text: str) -> int:
 
 
 def read_text(path: str | Path) -> str:
-    """The whole file. Raises TraceError."""
+    """Returns the text of a file. Raises TraceError."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -78,8 +79,7 @@ def read_text(path: str | Path) -> str:
 
 
 def csv_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[TableRow]:
-    """The lines of a CSV text below the headings, blank ones left out. Raises TraceError where a needed heading is
-    missing."""
+    """Yields the rows of a CSV text without blank ones. Raises TraceError, also if a required heading is missing."""
     reader = csv.reader(text.splitlines())
     try:
         yield from _under_headings(((reader.line_num, fields) for fields in reader), name, required)
@@ -88,8 +88,8 @@ def csv_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[Tab
 
 
 def pipe_separated_rows(text: str, name: str, required: Sequence[str] = ()) -> Iterator[TableRow]:
-    """Likewise of a text in columns parted by `|`, where nothing is quoted: what is one too many belongs to the last
-    column."""
+    """Yields the rows of a text with columns separated by `|` and no quoting: the last column may contain `|`. Raises
+    TraceError."""
     head = text.partition("\n")[0]
     count, ends = len(head.removesuffix("|").split("|")), head.endswith("|")
     rows = (line.removesuffix("|") if ends else line for line in text.splitlines())
@@ -104,11 +104,11 @@ def _under_headings(rows: Iterable[tuple[int, list[str]]], name: str, required: 
         if not headings:
             headings = [heading.strip().lstrip("\ufeff") for heading in fields] or [""]
             if missing := [heading for heading in required if heading not in headings]:
-                raise TraceError(f"{name}:1: expected a column {missing[0]}: needed are {', '.join(required)}")
+                raise TraceError(f"{name}:1: expected a column {missing[0]}: required are {', '.join(required)}")
         elif any(field.strip() for field in fields):
             if len(fields) != len(headings):
-                there = f"{len(fields)} fields under {len(headings)} headings"
-                raise TraceError(f"{name}:{number}: expected one field for each heading, there are {there}")
+                counts = f"{pluralise(len(fields), 'field')} under {pluralise(len(headings), 'heading')}"
+                raise TraceError(f"{name}:{number}: expected one field for each heading, not {counts}")
             yield TableRow(f"{name}:{number}", dict(zip(headings, fields, strict=True)))
     if not headings and required:
         raise TraceError(f"{name}:1: expected headings: {', '.join(required)}")

@@ -1,4 +1,4 @@
-"""A trace: the jobs of a stretch of time, without a word about who ran where; and what an importer gives back."""
+"""A trace: the jobs of a period, without where they ran; and the result of importing one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from slurmsched.model import SynschedError
 
 @dataclass(frozen=True, slots=True)
 class TraceJob:
-    """One job. Times in seconds, `arrival` from the trace's start; amounts are for the whole job, memory in MiB.
+    """One job. Times are in seconds, `arrival` from the trace's start; amounts are for the whole job, memory in MiB.
 
-    `duration` is how long it runs, undisturbed, at the GPU-proportional share of the nodes it asks for. A job that
-    takes part of one GPU has `gpus` 0 and its part, 1 to 999, in `milli_gpu`. None and "" mean that nothing was said.
+    `duration` is its uninterrupted run time at the GPU-proportional share of the nodes that it asks for. A job that
+    takes a fraction of one GPU has `gpus` 0 and the fraction in `milli_gpu`, 1 to 999. None and "" mean not given.
     """
 
     id: str
@@ -25,21 +25,21 @@ class TraceJob:
     user: str = ""
     account: str = ""
     gpu_type: str = ""
-    """The only type it runs on; several types are joined by `|`."""
+    """The GPU type that it needs; several allowed types are joined by `|`."""
     milli_gpu: int = 0
     gpus_per_node: int | None = None
     cpus: int | None = None
     memory: int | None = None
     time_limit: float | None = None
     iterations: int | None = None
-    """The same work counted in iterations, where the trace did."""
+    """The same work in iterations, if the trace has them."""
     fails_after: float | None = None
-    """Seconds of work after which it fails of its own accord; None for a job that ends well."""
+    """Seconds of work after which the job fails by itself; None for a job that succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs in order of arrival, ids unique. `source` says where they come from (`imported: FILE`, `generated: ...`)."""
+    """Jobs in order of arrival, with unique ids. `source` is their origin (`imported: FILE`, `generated: ...`)."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -47,14 +47,14 @@ class Trace:
 
 
 class TraceError(SynschedError):
-    """A trace or cluster that cannot be used; the message names file, line, field and what was expected."""
+    """An invalid trace or cluster; the message names file, line, field and what was expected."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedTrace:
-    """The trace, and what was left out of it: why, and how many jobs."""
+    """A trace, and the number of jobs that were skipped, by reason."""
 
     trace: Trace
     skipped: Mapping[str, int] = field(default_factory=dict)
@@ -62,24 +62,24 @@ class ImportedTrace:
 
 @dataclass(frozen=True, slots=True)
 class ImportContext:
-    """What a trace refers to without holding it. `seconds` are what an iteration of each model takes at the
+    """Data that a trace refers to: `iteration_seconds` are the seconds of an iteration of each model at the
     GPU-proportional share."""
 
     iteration_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def build_trace(name: str, jobs: Iterable[TraceJob], source: str, *, from_first: bool = False) -> Trace:
-    """The jobs as a trace: by arrival, which with `from_first` counts from the first of them.
+    """Returns the jobs as a trace by arrival, counted from the first one with `from_first`.
 
-    Raises TraceError for an id that occurs twice, and for no jobs at all.
+    Raises TraceError if an id occurs twice, or if there are no jobs.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival)
     if not ordered:
-        raise TraceError(f"{name}: there are no jobs in it that could be run again")
+        raise TraceError(f"{name}: expected at least one job that can be replayed")
     seen = set[str]()
     for job in ordered:
         if job.id in seen:
-            raise TraceError(f"{name}: job_id: expected each once, '{job.id}' is there twice")
+            raise TraceError(f"{name}: job_id: expected unique ids, but '{job.id}' occurs twice")
         seen.add(job.id)
     if from_first:
         start = ordered[0].arrival

@@ -9,15 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.hadar import (
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, compute_prices, dp_allocation
+from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
-    HadarScheduler,
     ServerPools,
     TaskAllocation,
     Utility,
-    compute_prices,
-    dp_allocation,
     effective_throughput,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.hadare import ForkedJob, JobTracker, assign_nodes, divide_steps
+from slurmsched.policies.hadare.job_tracker import ForkedJob, JobTracker, assign_nodes, divide_steps
 
 unhurried = settings(max_examples=100, deadline=None)
 rates = st.floats(0.05, 50.0)

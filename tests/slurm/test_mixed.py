@@ -101,7 +101,7 @@ def test_a_gang_runs_on_two_types_rather_than_wait(site: Mini, asked: tuple[str,
 
     assert site.state(gang) == "RUNNING"
     assert devices(site, gang) == {"v100-1": 2, "p100-1": 2}
-    assert "runs on 2 p100 + 2 v100: sooner than on one type alone" in explained(site, gang)
+    assert "runs on 2 p100 + 2 v100: it finishes sooner than on one GPU type" in explained(site, gang)
 
 
 def test_a_gang_that_slurm_cannot_mix_waits_and_says_why(site: Mini) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
-from slurmsched.policies.tesserae import PlacementPlan
+from slurmsched.policies.tesserae.migration import PlacementPlan
 from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
@@ -115,8 +115,8 @@ def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing
     assert status.on(0) == {host, guest}
     assert shards(site, host) == shards(site, guest)
     assert (status.speed(host), status.speed(guest)) == (0.8, 0.7)
-    assert status.why(guest) == f"shares GPU 0 of v100-1 with job {host}: together 1.5 times the work of one"
-    assert status.why(refusing).startswith("waits for the next round: this one starts others on v100-1")
+    assert status.why(guest) == f"shares GPU 0 of v100-1 with job {host}: together they do 1.5 times the work of one"
+    assert status.why(refusing).startswith("waits for the next round: this one starts a job on v100-1")
 
     another = half(site, "model=reader")
     once(site)
@@ -127,7 +127,7 @@ def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing
     once(site)
     status = Status(site)
     assert status.on(1) == {refusing}
-    assert status.why(another).endswith(f"on GPU 1, beside job {refusing}, and these may not share")
+    assert status.why(another).endswith(f"on GPU 1 beside job {refusing}, and these must not share a GPU")
     assert not status.surprises()
 
 
@@ -156,10 +156,10 @@ exec /usr/bin/scontrol "$@"
     status = Status(site)
     assert (status.on(0), status.on(1)) == ({host, stranger}, {guest})
     assert [problem for problem in status.surprises() if problem.startswith("1 job of round")], status.said["problems"]
-    sentence = f"runs on GPU 1 of v100-1; GPU 0 was foreseen, beside job {host}"
+    sentence = f"runs on GPU 1 of v100-1; GPU 0 was planned, beside job {host}"
     assert sentence in " ".join(site.synsched("history", guest).out.split())
     once(site)
-    assert Status(site).why(host) == f"shares GPU 0 of v100-1 with job {stranger}, which no round put there"
+    assert Status(site).why(host) == f"shares GPU 0 of v100-1 with job {stranger}, which no round placed there"
 
 
 @once_is_enough

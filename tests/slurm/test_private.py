@@ -106,5 +106,5 @@ def test_without_a_daemon_one_line_says_what_is_missing(mini: Mini, jobs: tuple[
     mini.until("it has ended", lambda: mini.run("test", "-e", f"{FOLDER}/export/current.sock").code != 0)
     said = mini.synsched("status", user="alice")
     assert said.code == 0
-    assert said.err.startswith("synsched: PrivateData of slurm.conf hides jobs, usage, users: what is your own")
+    assert said.err.startswith("synsched: PrivateData of slurm.conf hides jobs, usage, users: only a running")
     assert "v100-1" in said.out

@@ -1,4 +1,4 @@
-"""A virtual cluster behind the Backend protocol, for the demo, tests and experiments. No time passes, nothing runs."""
+"""A simulated cluster behind the Backend protocol, for the demo, tests and experiments; its clock is virtual."""
 
 from slurmsched.backends.simulated.backend import SimulatedBackend
 from slurmsched.backends.simulated.cluster import VirtualCluster

@@ -1,4 +1,4 @@
-"""The Backend protocol over a virtual cluster and a virtual clock, with Slurm's answers to each operation."""
+"""The Backend protocol over a virtual cluster and clock; operations are answered as Slurm answers them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from slurmsched.model import Hold, JobId, JobSpec, JobState, Operation, Outcome,
 
 
 class OvertakenError(BackendError):
-    """The job is no longer in a state in which this makes sense."""
+    """The job has left the state in which the operation is possible."""
 
 
 class RefusedError(BackendError):
-    """Slurm would say no; the message is what it would say."""
+    """Slurm would refuse the operation; the message is Slurm's."""
 
 
 def perform_operation(
     cluster: VirtualCluster, files: dict[str, str], identity: Identity, operation: Operation
 ) -> Outcome:
-    """Do one operation. `files` stands for the configuration files, by path."""
+    """Carries out one operation. `files` are the configuration files' texts by path."""
     commands = describe_operation(operation)
     if not operation.permitted:
         return Outcome(operation, Result.BLOCKED, detail="not permitted to this identity")
@@ -38,22 +38,22 @@ def perform_operation(
                 files[operation.subject] = _text(operation)
             case _:
                 _JOB_VERBS[operation.verb](cluster, _find_job(cluster, operation), operation)
-    except OvertakenError as overtaken:
-        return Outcome(operation, Result.OVERTAKEN, commands, str(overtaken))
-    except RefusedError as refused:
-        return Outcome(operation, Result.REFUSED, commands, str(refused))
+    except OvertakenError as error:
+        return Outcome(operation, Result.OVERTAKEN, commands, str(error))
+    except RefusedError as error:
+        return Outcome(operation, Result.REFUSED, commands, str(error))
     return Outcome(operation, Result.DONE, commands)
 
 
 def describe_operation(operation: Operation) -> tuple[str, ...]:
-    """The operation as one line, marked as what it is."""
+    """The operation in one line that begins with `simulated`."""
     after = operation.after
-    value = " ".join(f"{k}={v}" for k, v in _spec_fields(after)) if isinstance(after, JobSpec) else after
+    value = " ".join(f"{key}={field}" for key, field in _spec_fields(after)) if isinstance(after, JobSpec) else after
     return (f"simulated {operation.verb} {operation.subject}" + ("" if value is None else f" {value}"),)
 
 
 def updated_request(current: Request, spec: JobSpec) -> Request:
-    """What stands after a RESHAPE: CPUs are for the whole job there, per node in a shape."""
+    """The request after an UPDATE. A request counts CPUs of the whole job, a job spec CPUs per node."""
     return replace(
         current,
         gpus=spec.gpus,
@@ -109,7 +109,7 @@ def _update(cluster: VirtualCluster, job: SimulatedJob, operation: Operation) ->
     _require_pending(job)
     spec = operation.after
     if not isinstance(spec, JobSpec):
-        raise RefusedError("no shape given")
+        raise RefusedError("no job spec given")
     if unknown := sorted(set(spec.nodes) - cluster.nodes.keys()):
         raise RefusedError(f"Invalid node name specified: {', '.join(unknown)}")
     if spec.node_count < 1 or spec.cpus < 1 or spec.gpus < 0 or spec.memory < 0:
@@ -142,7 +142,7 @@ def _prioritize(cluster: VirtualCluster, job: SimulatedJob, operation: Operation
 
 def _note(_cluster: VirtualCluster, job: SimulatedJob, operation: Operation) -> None:
     if job.admin_comment and not job.admin_comment.startswith("synsched"):
-        raise RefusedError("AdminComment belongs to somebody else")
+        raise RefusedError("AdminComment was written by another program")
     job.admin_comment, job.last_view = _text(operation), None
 
 
@@ -172,9 +172,9 @@ _NO_ANSWER = "the simulated slurmctld does not answer: wait and try again"
 
 
 class SimulatedBackend:
-    """Reads and changes a `Cluster`, which catches up with the clock whenever it is asked.
+    """Reads and changes a `VirtualCluster`, which advances to the clock's time at every call.
 
-    What is released starts at once if it fits, before the next poll; `files` are the configuration files written.
+    A released job starts at once if it fits, before the next poll. `files` are the configuration files written.
     """
 
     name = "simulated"
@@ -194,11 +194,11 @@ class SimulatedBackend:
         self._identity = identity or Identity("slurm", Privilege.SLURM_USER)
         self._faults = faults
         self._executions = 0
-        for at, disturbance in faults.timed:
-            cluster.events.push(Event(at, disturbance.kind, disturbance.subject))
+        for at, fault in faults.timed:
+            cluster.events.push(Event(at, fault.kind, fault.subject))
 
     def observe(self) -> Snapshot:
-        """One poll at the clock's time. Raises UnreachableError for a poll that is to stay unanswered."""
+        """Polls the cluster at the clock's time. Raises UnreachableError as the fault plan says."""
         self.calls.polls += 1
         self.calls.reads += 2
         if self.calls.polls in self._faults.unanswered_polls:
@@ -207,30 +207,33 @@ class SimulatedBackend:
         return self.cluster.snapshot()
 
     def identity(self) -> Identity:
-        """As given at construction: SlurmUser by default."""
+        """The identity given at construction; SlurmUser by default."""
         return self._identity
 
     def commands(self, operation: Operation) -> tuple[str, ...]:
-        """What is done, in one line that begins with `simulated`."""
+        """The operation in one line that begins with `simulated`."""
         return describe_operation(operation)
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
-        """Do these in order at the clock's time. Raises UnreachableError for an execution that is to be broken off."""
+        """Carries out the operations in order at the clock's time.
+
+        Raises UnreachableError for an execution that the fault plan interrupts.
+        """
         self.cluster.advance(self.clock.now())
         self._executions += 1
-        for disturbance in self._faults.before_execution.get(self._executions, ()):
-            self.cluster.events.push(Event(self.cluster.now, disturbance.kind, disturbance.subject))
+        for fault in self._faults.before_execution.get(self._executions, ()):
+            self.cluster.events.push(Event(self.cluster.now, fault.kind, fault.subject))
         self.cluster.advance(self.clock.now())
-        answered = self._faults.interrupted_executions.get(self._executions, len(operations))
-        outcomes = tuple(self._perform(operation) for operation in operations[:answered])
+        limit = self._faults.interrupted_executions.get(self._executions, len(operations))
+        outcomes = tuple(self._perform(operation) for operation in operations[:limit])
         self.cluster.schedule()
-        if answered < len(operations):
+        if limit < len(operations):
             raise UnreachableError(_NO_ANSWER)
         self.calls.reads += 1
         return outcomes
 
     def submit(self, submission: Submission, *, tasks: int = 0) -> JobId:
-        """Like sbatch at the clock's time, with `tasks` as an array; the cluster's hook sees it."""
+        """Submits a job, with `tasks` an array, at the clock's time. Returns its number."""
         self.cluster.advance(self.clock.now())
         job = self.cluster.submit(submission, tasks=tasks)
         self.cluster.schedule()

@@ -1,4 +1,4 @@
-"""The virtual cluster: nodes, jobs and Slurm's scheduler, driven by events."""
+"""The virtual cluster: nodes, jobs and Slurm's scheduler, driven by an event queue."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _unchanged(submission: Submission, _now: float) -> Submission:
 
 
 class VirtualCluster:
-    """Nodes and jobs at `now`. Everything that will happen is on the agenda; `advance` makes it happen.
+    """Nodes and jobs at `now` (unix seconds). Future events are in `events`; `advance` processes them.
 
-    `hook` sees each submission as job_submit does. The same calls in the same order give the same bytes.
+    `hook` changes each submission as the job_submit plugin does. The same calls in the same order give the same bytes.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class VirtualCluster:
         self.now = start
         self.name = name
         self.nodes = {node.name: SimulatedNode(node) for node in nodes}
-        self.partitions = tuple(partitions) or default_partitions(m.configured for m in self.nodes.values())
+        self.partitions = tuple(partitions) or default_partitions(node.configured for node in self.nodes.values())
         self.reservations = tuple(reservations)
         self.jobs: dict[JobId, SimulatedJob] = {}
         self.events = EventQueue()
@@ -62,15 +62,17 @@ class VirtualCluster:
         self._submitted: dict[JobId, tuple[Submission, str, int | None]] = {}
         self._last_number = 0
         self.changes = 0
-        """Grows with everything that a poll would show, the passing of time aside."""
+        """Counts the events processed: unchanged if a poll would show only that time has passed."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
             self.events.push(Event(edge, SimulatedEventKind.ELIGIBLE))
 
     def submit(
         self, submission: Submission, at: float | None = None, *, tasks: int = 0, throttle: int | None = None
     ) -> JobId:
-        """Like sbatch, now or at a later time; returns the job's number. With `tasks` it is an array `ID_1`, `ID_2` ...
-        of which `throttle` may run at once."""
+        """Submits a job now or at unix second `at`, and returns its number.
+
+        With `tasks` it is an array `ID_1`, `ID_2` ... of which `throttle` tasks may run at once.
+        """
         self._last_number += 1
         number = str(self._last_number)
         for job_id in [f"{number}_{task}" for task in range(1, tasks + 1)] or [number]:
@@ -104,17 +106,17 @@ class VirtualCluster:
 
     @property
     def unfinished(self) -> bool:
-        """Whether jobs are still to come, waiting or running."""
+        """Whether any job is not finished, or not submitted yet."""
         return bool(self._submitted) or any(job.state is not JobState.FINISHED for job in self.jobs.values())
 
     def advance(self, until: float) -> None:
-        """Let everything happen that is due by `until`, and be there. Slurm's scheduler runs after each change."""
+        """Processes all events due by `until` and sets the time to it. Slurm's scheduler runs after each change."""
         self.schedule()
         while (event := self.events.pop_due(until)) is not None:
             self.now = max(self.now, event.time)
             self._handle(event)
-            following = self.events.next_time
-            if following is None or following > self.now:
+            next_time = self.events.next_time
+            if next_time is None or next_time > self.now:
                 self.schedule()
         self.now = max(self.now, until)
 
@@ -147,20 +149,22 @@ class VirtualCluster:
                 del self.jobs[job.id]
 
     def set_node(self, name: str, state: NodeState, reason: str = "") -> None:
-        """Up, drained or down. Jobs on a node that goes down are requeued where they may be, else they end."""
+        """Sets a node's state. Jobs on a node that goes down are requeued if they allow it, else they end."""
         self.nodes[name].update(state=state, reason=reason)
         self.lifecycle.changed = True
         if state is not NodeState.DOWN:
             return
         for job in list(self.jobs.values()):
-            if job.state in (JobState.RUNNING, JobState.SUSPENDED) and any(s.node == name for s in job.allocations):
+            if job.state in (JobState.RUNNING, JobState.SUSPENDED) and any(
+                allocation.node == name for allocation in job.allocations
+            ):
                 if job.submission.requeue and job.submission.batch:
                     self.lifecycle.requeue(job, held=False, now=self.now)
                 else:
                     self.lifecycle.begin_completing(job, "NODE_FAIL", self.now)
 
     def schedule(self) -> None:
-        """Slurm's own scheduler starts what may and fits, if anything has changed since it last looked."""
+        """Runs Slurm's own scheduler if anything has changed since its last run."""
         if not self.lifecycle.changed:
             return
         self.lifecycle.changed = False
@@ -170,15 +174,15 @@ class VirtualCluster:
         for job_id, allocations in started.items():
             self.lifecycle.start(self.jobs[job_id], allocations, self.now)
         reason = "Resources"
-        for waiting in queue:
-            if waiting.job not in started:
-                _set_reason(self.jobs[waiting.job], reason)
+        for candidate in queue:
+            if candidate.job not in started:
+                _set_reason(self.jobs[candidate.job], reason)
                 reason = "Priority"
 
     def _queue(self) -> list[BackfillCandidate]:
-        """Pending jobs that only room keeps waiting, highest priority first; the others learn their reason."""
+        """Pending jobs that wait for resources only, highest priority first. Sets the reason of all others."""
         queue = []
-        where = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
+        eligible = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
         for job in self.jobs.values():
             if job.state is not JobState.PENDING:
                 continue
@@ -196,7 +200,7 @@ class VirtualCluster:
             BackfillCandidate(
                 job.id,
                 job.current_request,
-                where.for_job(job),
+                eligible.for_job(job),
                 job.submission.time_limit,
                 job.array_job if job.throttle else "",
             )
@@ -204,7 +208,7 @@ class VirtualCluster:
         ]
 
     def snapshot(self) -> Snapshot:
-        """One poll."""
+        """The cluster as one poll shows it."""
         return Snapshot(
             time=self.now,
             nodes=tuple(node.view() for node in self.nodes.values()),

@@ -1,4 +1,4 @@
-"""The virtual clock, the queue of events by time, and faults planned beforehand."""
+"""The virtual clock, the event queue, and planned faults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class SimulatedEventKind(StrEnum):
 
     SUBMITTED = "submitted"
     ELIGIBLE = "begins"
-    """A begin time or a reservation's edge has come: look at the queue again."""
+    """A begin time, or the start or end of a reservation, has come: schedule again."""
     WORK_DONE = "finishes"
     TIME_LIMIT = "time_limit"
     CHECKPOINTED = "checkpointed"
     RESOURCES_FREED = "vacates"
-    """A completing job gives its resources back."""
+    """A completing job releases its resources."""
     PURGED = "forgotten"
-    """A finished job leaves Slurm's memory."""
+    """Slurm forgets a finished job (MinJobAge)."""
     CANCELLED = "cancelled"
     NODE_DOWN = "node_down"
     NODE_DRAINED = "node_drained"
@@ -30,7 +30,10 @@ class SimulatedEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something at a time. `subject` is a job or a node; an event of a job's run is void once `run` is over."""
+    """An event at a time in unix seconds. `subject` is a job or a node.
+
+    An event with a `run_number` is ignored if the job's run number is another by then.
+    """
 
     time: float
     kind: SimulatedEventKind
@@ -39,7 +42,7 @@ class Event:
 
 
 class EventQueue:
-    """Events by time; those of one instant in the order they were entered."""
+    """Events by time; events of the same time in the order in which they were pushed."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Event]] = []
@@ -51,18 +54,18 @@ class EventQueue:
 
     @property
     def next_time(self) -> float | None:
-        """When the next event is due, None when nothing is going to happen."""
+        """The time of the next event, None if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, until: float) -> Event | None:
-        """The next event that is due by `until`."""
+        """Removes and returns the next event that is due by `until`, None if there is none."""
         if not self._heap or self._heap[0][0] > until:
             return None
         return heapq.heappop(self._heap)[2]
 
 
 class VirtualClock:
-    """Unix seconds that pass by `advance` and `sleep` alone; the cluster catches up with it when it is looked at."""
+    """A clock in unix seconds that only `advance`, `advance_to` and `sleep` move."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -72,21 +75,21 @@ class VirtualClock:
         return self._now
 
     def monotonic(self) -> float:
-        """The same seconds: this clock is never set."""
+        """Unix seconds too, as this clock never goes back."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Raises ValueError for a negative time."""
+        """Moves the clock forward by `seconds`. Raises ValueError if negative."""
         self.advance_to(self._now + seconds)
 
     def advance_to(self, time: float) -> None:
-        """Raises ValueError for a time that has passed."""
+        """Sets the clock to `time`. Raises ValueError for a time in the past."""
         if time < self._now:
             raise ValueError(f"the clock stands at {self._now:g} and cannot go back to {time:g}")
         self._now = time
 
     def sleep(self, seconds: float) -> None:
-        """As the daemon's clock has it: nobody waits, the time is simply later."""
+        """Moves the clock forward without waiting."""
         self.advance(max(seconds, 0.0))
 
 
@@ -108,11 +111,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """A schedule of them. Polls and executions of a backend count from 1.
+    """When faults happen. Polls and executions of a backend are numbered from 1.
 
-    `timed` happens at unix times; `before_execution` right before that execution, after the plan was made;
-    `unanswered_polls` raise UnreachableError; `broken_off` are executions in which only so many operations are done
-    before nobody answers any more.
+    `timed` faults happen at unix seconds, `before_execution` right before that execution, after the plan was made.
+    `unanswered_polls` raise UnreachableError. An execution in `interrupted_executions` raises it after that many
+    operations.
     """
 
     timed: tuple[tuple[float, Fault], ...] = ()

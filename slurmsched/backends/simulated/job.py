@@ -1,10 +1,8 @@
-"""How a simulated job gets on: work, speed, checkpoints and what a restart costs.
+"""Simulated jobs: submission, work, speed, checkpoints and restart overhead.
 
-Work is counted in seconds at the GPU-proportional share, on the type that the job's duration is of. An allocation never
-changes while a run lasts; its speed does when somebody comes to or leaves a GPU that it uses. So the moment a job
-finishes is exact and lies where it falls between rounds.
-
-A job of the virtual cluster, from submission to the end of Slurm's memory of it.
+Work is measured in seconds at the GPU-proportional share, on the GPU type of the job's duration. During a run the
+allocation never changes; the speed changes when a job starts or ends on a shared GPU. Finish times are therefore exact
+and not rounded to rounds.
 """
 
 from __future__ import annotations
@@ -18,30 +16,29 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, Job, JobId, JobState, Node, NodeAllocation, Request, parse_hints
 
 Speed = Callable[[Job, Sequence[NodeAllocation], Sequence[Job]], float]
-"""Work per second of a job on these shares, while those other jobs use the same GPUs; above 0."""
+"""The work per second of a job on these allocations while other jobs share its GPUs; above 0."""
 
 MIN_SPEED: Final = 1e-9
-"""The speed of a job where it cannot run: it holds its GPUs, and never ends."""
+"""The speed of a job on GPUs that it cannot use: it holds them and never ends."""
 
 
 def proportional_speed(_job: Job, _allocations: Sequence[NodeAllocation], _partners: Sequence[Job]) -> float:
-    """Neither place nor company makes a difference."""
+    """1.0, whatever the nodes and the jobs that share the GPUs."""
     return 1.0
 
 
 def profiled_speed(knowledge: Knowledge, nodes: Iterable[Node]) -> Speed:
-    """Jobs run as fast as their profiles say; 1.0 where nothing is known."""
+    """A speed function from the jobs' profiles; 1.0 for jobs without one."""
     by_name = {node.name: node for node in nodes}
-    return lambda job, shares, partners: max(MIN_SPEED, knowledge.speed(job, shares, by_name, partners))
+    return lambda job, allocations, partners: max(MIN_SPEED, knowledge.speed(job, allocations, by_name, partners))
 
 
 @dataclass(frozen=True, slots=True)
 class UsageInterval:
-    """One run in the accounts: the job had `gpus`, parts of one counted as such, from `start` to `end`, resources held
-    while completing included.
+    """The usage of one run: the job held `gpus` (which may be a fraction) from `start` to the end of completing.
 
-    `kept` seconds of it did work that was not lost to an end without a checkpoint, nor spent on restarting. `rate` is
-    the work done per second while it did any.
+    In `useful_seconds` it did work that was not lost with an end without a checkpoint; restarts are not counted.
+    `rate` is the work per second while it did any.
     """
 
     job: JobId
@@ -61,10 +58,10 @@ class UsageInterval:
 
 @dataclass(slots=True)
 class JobRun:
-    """The current run. `rate` is work per second; nothing is done before `productive`, when it has restarted.
+    """The current run. `rate` is work per second, from `productive_from` on, when the restart overhead is over.
 
-    `began` is the work done before the run. Since the speed last changed, at `productive`, `done_before` had been done,
-    in `worked` seconds of this run.
+    `initial_work` is the work done before the run. `productive_from` moves to each change of speed: `done_before` is
+    the total work done by then, `seconds_before` the productive seconds of this run by then.
     """
 
     start: float
@@ -74,7 +71,7 @@ class JobRun:
     done_before: float = 0.0
     seconds_before: float = 0.0
     paused_at: float | None = None
-    """Since when the job is suspended."""
+    """The time at which the job was suspended, None if it is not."""
 
     def __post_init__(self) -> None:
         self.done_before = self.initial_work
@@ -84,20 +81,20 @@ class JobRun:
         return max(0.0, until - self.productive_from)
 
     def work_done(self, now: float) -> float:
-        """Work done in all, checkpointed or not."""
+        """The total work done, checkpointed or not."""
         return self.done_before + self.rate * self._productive_seconds(now)
 
     def finish_time(self, total: float) -> float:
-        """When `total` work will be done."""
+        """The time at which `total` work will be done."""
         return self.productive_from + max(0.0, total - self.done_before) / self.rate
 
     def average_rate(self, now: float) -> float:
-        """Work per second of this run, of the seconds in which any was done."""
+        """The work per productive second of this run."""
         seconds = self.seconds_before + self._productive_seconds(now)
         return (self.work_done(now) - self.initial_work) / seconds if self.seconds_before and seconds else self.rate
 
     def set_rate(self, now: float, rate: float) -> None:
-        """From now on it is this fast."""
+        """Changes the speed from `now` on."""
         self.done_before, self.seconds_before = self.work_done(now), self.seconds_before + self._productive_seconds(now)
         self.productive_from, self.rate = (
             max(self.productive_from, now if self.paused_at is None else self.paused_at),
@@ -108,7 +105,7 @@ class JobRun:
         self.paused_at = now
 
     def resume(self, now: float) -> None:
-        """Goes on where it was paused; every later moment of the run shifts by the pause."""
+        """Continues the run; the restart overhead that is left shifts by the pause."""
         if self.paused_at is not None:
             self.productive_from += now - self.paused_at
             self.paused_at = None
@@ -116,10 +113,10 @@ class JobRun:
 
 @dataclass(slots=True)
 class JobWork:
-    """A job's work over all its runs. `saved` is what the last checkpoint holds.
+    """A job's work over all its runs. `checkpointed` is the work in the last checkpoint.
 
-    `every` is the productive time between the checkpoints the job writes of its own accord, None for a job that
-    writes one only when it is signalled.
+    `checkpoint_interval` is the productive seconds between the job's own checkpoints, None for a job that writes one
+    only when it is signalled.
     """
 
     total: float
@@ -128,31 +125,31 @@ class JobWork:
     run: JobRun | None = None
 
     def begin_run(self, now: float, rate: float, overhead: float) -> JobRun:
-        """A run from the last checkpoint, `overhead` seconds of which pass before any work is done."""
+        """Starts a run from the last checkpoint; `overhead` seconds pass before it does any work."""
         self.run = JobRun(now, rate, now + overhead, self.checkpointed)
         return self.run
 
     def checkpoint(self, now: float) -> None:
-        """What is done by now survives the end of the run."""
+        """Saves the work done by now."""
         if self.run is not None:
             self.checkpointed = min(self.total, max(self.checkpointed, self.run.work_done(now)))
 
     def complete(self) -> None:
-        """All of it is done and nothing can be lost any more."""
+        """Marks all work as done and saved."""
         self.checkpointed = self.total
 
     def end_run(self, now: float) -> float:
-        """The run ends, finished or not; what no checkpoint holds is lost. The seconds of work it kept."""
-        kept, self.checkpointed, self.run = self.useful_seconds(now), self._surviving_work(now), None
-        return kept
+        """Ends the run; work since the last checkpoint is lost. Returns the useful seconds of the run."""
+        useful, self.checkpointed, self.run = self.useful_seconds(now), self._surviving_work(now), None
+        return useful
 
     def useful_seconds(self, now: float) -> float:
-        """The seconds of work the current run would keep if it ended now."""
+        """The productive seconds of the current run whose work would survive if it ended now."""
         run = self.run
         return 0.0 if run is None else max(0.0, self._surviving_work(now) - run.initial_work) / run.average_rate(now)
 
     def _surviving_work(self, now: float) -> float:
-        """The work that would survive if the run ended now."""
+        """The total work that would survive if the run ended now."""
         run = self.run
         if run is None or not self.checkpoint_interval:
             return self.checkpointed
@@ -165,15 +162,15 @@ class JobWork:
 
 
 MAX_PRIORITY = 1_000_000_000
-"""The first job's priority; each later one has one less, so that order is submission less `nice`."""
+"""The priority of job 0; each job has its number and its nice less, so that earlier jobs come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a user hands to sbatch, and what only the simulation knows: how much `work` it is.
+    """What a user submits with sbatch, and the job's `work`, which only the simulation knows.
 
-    `work` and `checkpoint_every` are seconds at the GPU-proportional share; `checkpoint_time` is how long the job takes
-    to write a checkpoint once it is signalled; `checkpoint_every` None: it writes none unasked. Times in unix seconds.
+    `work` and `checkpoint_every` are seconds at the GPU-proportional share; a job with `checkpoint_every` None writes a
+    checkpoint only when signalled, in `checkpoint_time` seconds. `time_limit` is in seconds, `begin` in unix seconds.
     """
 
     user: str
@@ -195,13 +192,13 @@ class Submission:
     checkpoint_time: float = 10.0
     checkpoint_every: float | None = None
     fails: bool = False
-    """It ends as FAILED once its work is done."""
+    """Whether the job ends as FAILED when its work is done."""
 
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """The mutable record behind one `Job`. `run` numbers its runs and pauses, so that events of an earlier one are
-    void. `begin_from_requeue` is set while `begin` is the delay Slurm imposes after a requeue."""
+    """The mutable state of one job. `run_number` changes with each start, suspension and end, which makes events of
+    earlier runs void. `begin_from_requeue` is set while `begin` is the delay that Slurm sets after a requeue."""
 
     id: JobId
     number: int
@@ -219,43 +216,43 @@ class SimulatedJob:
     start_time: float | None = None
     end_time: float | None = None
     suspended_seconds: float = 0.0
-    """Seconds of the current run in which it was suspended."""
+    """Seconds of the current run in which the job was suspended."""
     suspended_since: float | None = None
     restarts: int = 0
     run_number: int = 0
     next_state: str = ""
-    """While it completes: the state that comes then."""
+    """While the job completes: the state that follows."""
     requeue_held: bool = False
     cpus_released: bool = False
-    """It is, or was when it ended, suspended: its CPUs are not held."""
+    """Whether its CPUs are free because it is suspended, or was when it ended."""
     begin_from_requeue: bool = False
     admin_comment: str = ""
     array_job: str = ""
     throttle: int | None = None
     dependency: str = ""
     last_view: Job | None = field(default=None, repr=False)
-    """As last shown; None once anything changed."""
+    """The cached view; None after a change."""
 
     @property
     def priority(self) -> int:
-        """0 while held, as Slurm has it."""
+        """The priority; 0 while held, as in Slurm."""
         return 0 if self.hold is not Hold.NONE else max(1, MAX_PRIORITY - self.number - self.nice)
 
     @property
     def latest_end(self) -> float:
-        """When its time limit ends the current run, infinite without one."""
+        """The time at which the time limit ends the current run; infinite without a limit."""
         limit = self.submission.time_limit
         return inf if limit is None or self.start_time is None else self.start_time + self.suspended_seconds + limit
 
     def run_time(self, now: float) -> float:
-        """Seconds of the current or last run, suspensions left out."""
+        """Seconds of the current or last run without suspensions."""
         if self.start_time is None:
             return 0.0
         until = min(t for t in (now, self.end_time, self.suspended_since) if t is not None)
         return max(0.0, until - self.start_time - self.suspended_seconds)
 
     def view_at(self, now: float) -> Job:
-        """The job as one poll at `now` sees it."""
+        """The job as a poll at `now` shows it."""
         if self.last_view is None:
             self.last_view = self._view(now)
         elif self.state in (JobState.RUNNING, JobState.SUSPENDED):

@@ -1,4 +1,4 @@
-"""What hooks/job_submit.lua does at submission, for the virtual cluster: hold managed jobs while somebody schedules."""
+"""hooks/job_submit.lua for the virtual cluster: holds managed jobs at submission while the heartbeat is fresh."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ _HELD_BY_HOOK = "held=hook"
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitHook:
-    """The hook. `fresh(now)` says whether the heartbeat is: with a stale one nothing is held. `parts`: whether jobs
-    with parts of GPUs, and jobs without any, are held too."""
+    """The job_submit hook. It holds no job unless `is_heartbeat_fresh(now)`.
+
+    With `parts` it also holds jobs that request shards, and jobs without GPUs.
+    """
 
     manage: ManageSettings
     is_heartbeat_fresh: Callable[[float], bool]
     parts: bool = False
 
     def __call__(self, submission: Submission, now: float) -> Submission:
-        """The submission as Slurm takes it: unchanged, or held with our mark in the hint word."""
+        """The submission that Slurm accepts: unchanged, or held with `held=hook` in its hints."""
         if submission.held or not self.is_heartbeat_fresh(now) or not self._manages(submission):
             return submission
         words = submission.comment.split()
@@ -34,8 +36,8 @@ class JobSubmitHook:
         return replace(submission, held=True, comment=" ".join(words))
 
     def _manages(self, submission: Submission) -> bool:
-        whole = submission.request.gpus > 0 and not submission.request.shards
-        if not submission.batch or not (whole or self.parts):
+        whole_gpus = submission.request.gpus > 0 and not submission.request.shards
+        if not submission.batch or not (whole_gpus or self.parts):
             return False
         partitions = set(submission.partitions)
         if partitions and partitions <= set(self.manage.never_partitions):

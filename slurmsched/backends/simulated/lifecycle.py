@@ -1,7 +1,4 @@
-"""Who uses a GPU together with whom.
-
-The life of a job on the virtual cluster: it starts, is signalled, suspended, requeued, and ends.
-"""
+"""State changes of jobs on the virtual cluster: start, signal, suspend, requeue, end; and which jobs share GPUs."""
 
 from __future__ import annotations
 
@@ -19,28 +16,28 @@ from slurmsched.model import Hold, JobId, JobState, NodeAllocation, Resources
 
 @dataclass(slots=True)
 class SharedDevices:
-    """The jobs on each device that is cut into shards; nobody else has company."""
+    """The jobs on each GPU that is shared in shards."""
 
     _jobs_by_device: defaultdict[tuple[str, int], dict[JobId, SimulatedJob]] = field(
         default_factory=lambda: defaultdict(dict)
     )
 
     def add(self, job: SimulatedJob, allocations: Sequence[NodeAllocation]) -> Sequence[SimulatedJob]:
-        """The job starts on these; whom it joins."""
+        """Adds a job that starts on these allocations. Returns the jobs that share its GPUs."""
         sharers = self.sharers(job, allocations)
         for device in _shared_devices(allocations):
             self._jobs_by_device[device][job.id] = job
         return sharers
 
     def remove(self, job: SimulatedJob) -> Sequence[SimulatedJob]:
-        """The job gives its shares back; whom it leaves."""
+        """Removes a job from its GPUs. Returns the jobs that shared them."""
         sharers = self.sharers(job, job.allocations)
         for device in _shared_devices(job.allocations):
             del self._jobs_by_device[device][job.id]
         return sharers
 
     def sharers(self, job: SimulatedJob, allocations: Sequence[NodeAllocation]) -> Sequence[SimulatedJob]:
-        """The other jobs on these devices, each once."""
+        """The other jobs on these GPUs, without duplicates."""
         others = {
             other.id: other
             for device in _shared_devices(allocations)
@@ -56,16 +53,16 @@ def _shared_devices(allocations: Sequence[NodeAllocation]) -> Iterable[tuple[str
 
 _ROUNDING: Final = 1e-9
 _TIME_RESOLUTION: Final = 1e-5
-"""Seconds: what unix time as a double can tell apart, and a little more."""
+"""Seconds: a little more than the resolution of unix time as a double."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Seconds that things take. Defaults are Slurm's own where it has one.
+    """Delays of the virtual cluster in seconds. Defaults are Slurm's where Slurm has one.
 
-    `restart`: from the start of a run that is not the first until it does work again. `completing`: processes are ended
-    and resources still held. `requeue`: begin time after a requeue. `remember`: a finished job is shown (MinJobAge).
-    `quantum`: where it is not 0, a job that has done its work ends only at the next multiple of it after `origin`.
+    `restart`: from the start of a run after the first until it does work. `completing`: from the end of a run until its
+    resources are free. `requeue`: begin time after a requeue. `min_job_age`: how long a finished job is shown.
+    `quantum`: if not 0, a job whose work is done ends at the next multiple of it after `origin` (unix seconds).
     """
 
     restart: float = 60.0
@@ -76,7 +73,7 @@ class Delays:
     origin: float = 0.0
 
     def end_time(self, finish: float) -> float:
-        """When a job ends that has done its work by `finish`."""
+        """The time at which a job ends whose work is done at `finish`."""
         if not self.quantum:
             return finish
         return self.origin + self.quantum * ceil((finish - self.origin) / self.quantum - _ROUNDING)
@@ -84,10 +81,10 @@ class Delays:
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Moves jobs from state to state, keeps the machines' ledgers and puts what follows on the agenda.
+    """Changes the states of jobs, allocates and releases resources on nodes, and pushes the events that follow.
 
-    `intervals` are the runs that are over, `ended` the jobs that are. `changed` is set whenever Slurm's scheduler would
-    look at its queue again.
+    `usage_intervals` are the runs that have ended, `ended` the finished jobs. `changed` is set whenever Slurm's
+    scheduler has to run again.
     """
 
     events: EventQueue
@@ -100,7 +97,7 @@ class Lifecycle:
     changed: bool = False
 
     def start(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> None:
-        """The pending job runs on these shares, which must be free."""
+        """Starts a pending job on these allocations. Raises ValueError unless they are free."""
         for allocation in allocations:
             self.nodes[allocation.node].allocate(allocation)
         sharers = self.sharers.add(job, allocations)
@@ -116,11 +113,11 @@ class Lifecycle:
         partners = [other.view_at(now) for other in self.sharers.sharers(job, allocations)]
         rate = self.speed(job.view_at(now), allocations, partners)
         if rate <= 0:
-            raise ValueError(f"job {job.id} has speed {rate:g}: a job's speed is above 0")
+            raise ValueError(f"job {job.id} has speed {rate:g}: a speed must be above 0")
         return rate
 
     def _update_rates(self, sharers: Iterable[SimulatedJob], now: float) -> None:
-        """Somebody has come to their GPUs, or left them."""
+        """Updates the speed of these jobs after a job has started or ended on their GPUs."""
         for job in sharers:
             run = job.work.run
             rate = self._rate(job, job.allocations, now)
@@ -136,14 +133,14 @@ class Lifecycle:
             self.events.push(Event(finish, SimulatedEventKind.WORK_DONE, job.id, job.run_number))
 
     def finish(self, job: SimulatedJob, now: float) -> None:
-        """All its work is done, or all that it will ever do; not yet where it has become slower meanwhile."""
+        """Ends a job whose work is done. Does nothing if the job has become slower since the event was pushed."""
         if job.work.run is not None and job.work.run.finish_time(job.work.total) > now + _TIME_RESOLUTION:
             return
         job.work.complete()
         self.begin_completing(job, "FAILED" if job.submission.fails else "COMPLETED", now)
 
     def begin_completing(self, job: SimulatedJob, next_state: str, now: float) -> None:
-        """The run ends; the resources are held until the job is done completing and `then` is its state."""
+        """Ends the run. The resources stay allocated until the job is in `next_state`."""
         self.usage_intervals.append(self.usage(job, now))
         job.work.end_run(now)
         job.run_number += 1
@@ -151,12 +148,12 @@ class Lifecycle:
         if job.suspended_since is not None:
             job.suspended_seconds += now - job.suspended_since
             job.suspended_since = None
-        free = now + self.delays.completing
-        self.events.push(Event(free, SimulatedEventKind.RESOURCES_FREED, job.id, job.run_number))
+        freed = now + self.delays.completing
+        self.events.push(Event(freed, SimulatedEventKind.RESOURCES_FREED, job.id, job.run_number))
         job.last_view = None
 
     def usage(self, job: SimulatedJob, now: float) -> UsageInterval:
-        """The current run in the accounts, if it ended now."""
+        """The usage of the current run if it ended now."""
         start = now if job.start_time is None else job.start_time
         held = sum((allocation.resources for allocation in job.allocations), Resources())
         return UsageInterval(
@@ -172,18 +169,18 @@ class Lifecycle:
         )
 
     def gpus_of(self, job: SimulatedJob) -> float:
-        """GPUs that it has, parts of one counted as such."""
+        """The number of GPUs allocated to the job, with shards as a fraction."""
         return sum(allocation.resources.gpus + self._gpu_fraction(allocation) for allocation in job.allocations)
 
     def _gpu_fraction(self, allocation: NodeAllocation) -> float:
-        """The part of a GPU that its shards are."""
+        """The fraction of a GPU that the allocation's shards are."""
         devices = self.nodes[allocation.node].configured.gpus
         return (
             sum(allocation.shards / devices[index].shards for index in allocation.indices) if allocation.shards else 0.0
         )
 
     def free_resources(self, job: SimulatedJob, now: float) -> None:
-        """The completing job gives its resources back, and waits again or is finished."""
+        """Releases the resources of a completing job, which then is pending again or finished."""
         if job.cpus_released:
             self._change_cpus(job, 1)
             job.cpus_released = False
@@ -214,12 +211,12 @@ class Lifecycle:
         self.events.push(Event(now + self.delays.min_job_age, SimulatedEventKind.PURGED, job.id))
 
     def requeue(self, job: SimulatedJob, held: bool, now: float) -> None:
-        """End the run and put the job back into the queue; what no checkpoint holds is lost."""
+        """Ends the run and returns the job to the queue; work since the last checkpoint is lost."""
         job.requeue_held = held
         self.begin_completing(job, "PENDING", now)
 
     def cancel(self, job: SimulatedJob, now: float) -> None:
-        """Like scancel, in whatever state the job is."""
+        """Cancels a job in any state, like scancel."""
         match job.state:
             case JobState.RUNNING | JobState.SUSPENDED:
                 self.begin_completing(job, "CANCELLED", now)
@@ -230,7 +227,7 @@ class Lifecycle:
                 self._finish(job, "CANCELLED", now)
 
     def signal(self, job: SimulatedJob, now: float) -> None:
-        """The checkpoint signal: the job writes one, which takes its own time, and works on."""
+        """Sends the checkpoint signal: the job writes a checkpoint in `checkpoint_time` seconds, and works on."""
         written = now + job.submission.checkpoint_time
         if written <= now:
             job.work.checkpoint(now)
@@ -238,9 +235,12 @@ class Lifecycle:
         self.events.push(Event(written, SimulatedEventKind.CHECKPOINTED, job.id, job.run_number))
 
     def suspend(self, job: SimulatedJob, now: float) -> None:
-        """CPUs are freed, GPUs and memory kept (measured on 24.11). Raises ValueError unless it runs."""
+        """Suspends a job: its CPUs are free, GPUs and memory stay allocated (measured on 24.11).
+
+        Raises ValueError unless the job is running.
+        """
         if job.state is not JobState.RUNNING or job.work.run is None:
-            raise ValueError(f"job {job.id} does not run")
+            raise ValueError(f"job {job.id} is not running")
         job.work.run.pause(now)
         job.run_number += 1
         job.state, job.state_text, job.suspended_since, job.cpus_released = JobState.SUSPENDED, "SUSPENDED", now, True
@@ -248,11 +248,11 @@ class Lifecycle:
         self.mark_changed(job)
 
     def resume(self, job: SimulatedJob, now: float) -> None:
-        """Raises ValueError unless suspended, and while its CPUs are somebody else's (Slurm would share them)."""
+        """Resumes a job. Raises ValueError unless suspended, and if its CPUs are allocated (Slurm would share them)."""
         if job.suspended_since is None or job.work.run is None:
             raise ValueError(f"job {job.id} is not suspended")
         if any(self.nodes[allocation.node].free_cpus < allocation.resources.cpus for allocation in job.allocations):
-            raise ValueError(f"job {job.id} cannot resume: its CPUs are taken")
+            raise ValueError(f"job {job.id} cannot resume: its CPUs are allocated to other jobs")
         self._change_cpus(job, 1)
         job.work.run.resume(now)
         job.suspended_seconds += now - job.suspended_since
@@ -265,5 +265,5 @@ class Lifecycle:
             self.nodes[allocation.node].take_cpus(sign * allocation.resources.cpus)
 
     def mark_changed(self, job: SimulatedJob) -> None:
-        """Something about the job is new: it is seen anew, and the queue is looked at."""
+        """Drops the job's cached view and requests a scheduler run."""
         job.last_view, self.changed = None, True

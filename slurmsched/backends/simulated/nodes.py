@@ -1,4 +1,4 @@
-"""Virtual nodes: what is free on each, device by device, and where a request fits."""
+"""Virtual nodes: the free resources of each, GPU by GPU, and where a request fits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from slurmsched.model import MILLI_PER_GPU, Gpu, Node, NodeAllocation, NodeState
 
 
 class SimulatedNode:
-    """A node's ledger. `facts` is the node as configured; claims and refunds keep what is free.
+    """A node and its free resources. `configured` is the node without allocations.
 
-    Raises ValueError for a claim of what is taken and for a refund of what is free: a device is never booked twice.
+    `allocate` raises ValueError for resources that are not free, `release` for GPUs that are not allocated.
     """
 
     def __init__(self, configured: Node) -> None:
@@ -22,9 +22,9 @@ class SimulatedNode:
         self.free_cpus = configured.total.cpus
         self.free_memory = configured.total.memory
         self.idle_gpus = [gpu.index for gpu in configured.gpus]
-        """Devices nobody uses, ascending."""
+        """Indices of the GPUs that no job uses, ascending."""
         self.used_shards: dict[int, int] = {}
-        """Shards taken on each device that is cut into shards now."""
+        """Allocated shards of each GPU that is shared now."""
         self.allocation_count = 0
         self._view: Node | None = None
 
@@ -34,17 +34,17 @@ class SimulatedNode:
 
     @property
     def is_usable(self) -> bool:
-        """Whether something may start here."""
+        """Whether jobs may start on the node."""
         return self.configured.state is NodeState.UP
 
     def clone(self) -> SimulatedNode:
-        """A ledger of the same state that can be claimed from without touching this one."""
+        """A copy whose allocations do not change this node."""
         twin = copy(self)
         twin.idle_gpus, twin.used_shards = list(self.idle_gpus), dict(self.used_shards)
         return twin
 
     def idle_gpus_by_type(self, gpu_type: str | None) -> dict[str, list[int]]:
-        """Idle devices by type, of one type where it is named."""
+        """Indices of the idle GPUs by type; only those of `gpu_type` if it is given."""
         by_type: dict[str, list[int]] = {}
         for index in self.idle_gpus:
             kind = self.configured.gpus[index].type
@@ -53,12 +53,12 @@ class SimulatedNode:
         return by_type
 
     def update(self, **changes: object) -> None:
-        """Another state, reason or weight."""
+        """Changes the state, reason or weight."""
         self.configured = replace(self.configured, **changes)  # type: ignore[arg-type]  # replace() cannot type its keywords
         self._view = None
 
     def allocate(self, allocation: NodeAllocation) -> None:
-        """Take the share."""
+        """Allocates resources. Raises ValueError unless they are free."""
         if not self.can_allocate(allocation):
             raise ValueError(f"{allocation} is not free on {self.name}")
         self.free_cpus -= allocation.resources.cpus
@@ -71,7 +71,7 @@ class SimulatedNode:
         self._view = None
 
     def release(self, allocation: NodeAllocation) -> None:
-        """Give the share back."""
+        """Releases an allocation. Raises ValueError if one of its GPUs is idle."""
         returned = allocation.indices
         if allocation.shards:
             (device,) = allocation.indices
@@ -80,7 +80,7 @@ class SimulatedNode:
             if returned:
                 del self.used_shards[device]
         if set(returned) & set(self.idle_gpus):
-            raise ValueError(f"{allocation} is not taken on {self.name}")
+            raise ValueError(f"{allocation} is not allocated on {self.name}")
         self.free_cpus += allocation.resources.cpus
         self.free_memory += allocation.resources.memory
         self.allocation_count -= 1
@@ -88,7 +88,7 @@ class SimulatedNode:
         self._view = None
 
     def can_allocate(self, allocation: NodeAllocation) -> bool:
-        """Whether exactly this share is free."""
+        """Whether exactly these resources and GPUs are free."""
         if allocation.resources.cpus > self.free_cpus or allocation.resources.memory > self.free_memory:
             return False
         if allocation.shards:
@@ -99,21 +99,21 @@ class SimulatedNode:
         return all(index in self.idle_gpus for index in allocation.indices)
 
     def take_cpus(self, amount: int) -> None:
-        """CPUs alone change hands: a suspended job leaves them (negative), a resumed one has them again."""
+        """Allocates CPUs only; a negative amount releases them, as for a suspended job."""
         self.free_cpus -= amount
         self._view = None
 
     def view(self) -> Node:
-        """The node as a poll sees it."""
+        """The node as a poll shows it."""
         if self._view is None:
             total = self.configured.total
             gpus = tuple(replace(gpu, used=self._used_milli_gpu(gpu)) for gpu in self.configured.gpus)
-            taken = sum(1 for gpu in gpus if not gpu.idle)
+            gpus_used = sum(1 for gpu in gpus if not gpu.idle)
             self._view = replace(
                 self.configured,
                 gpus=gpus,
-                used=Resources(taken, total.cpus - self.free_cpus, total.memory - self.free_memory),
-                state_text=self._state_text(taken),
+                used=Resources(gpus_used, total.cpus - self.free_cpus, total.memory - self.free_memory),
+                state_text=self._state_text(gpus_used),
             )
         return self._view
 
@@ -122,9 +122,9 @@ class SimulatedNode:
             return MILLI_PER_GPU * self.used_shards[gpu.index] // gpu.shards
         return 0 if gpu.index in self.idle_gpus else MILLI_PER_GPU
 
-    def _state_text(self, gpus_taken: int) -> str:
+    def _state_text(self, gpus_used: int) -> str:
         busy = (
-            "IDLE" if not self.allocation_count else "ALLOCATED" if gpus_taken == len(self.configured.gpus) else "MIXED"
+            "IDLE" if not self.allocation_count else "ALLOCATED" if gpus_used == len(self.configured.gpus) else "MIXED"
         )
         match self.configured.state:
             case NodeState.DOWN:
@@ -136,18 +136,18 @@ class SimulatedNode:
 
 
 def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeAllocation, ...] | None:
-    """The shares this request would get now, or None. `machines` are usable and stand in order of preference.
+    """The allocations that this request would get now, or None. `nodes` are usable, in order of preference.
 
-    The fewest nodes are tried first; an even split before an uneven one, which only a request without `gpus_per_node`
-    may have. Pinned nodes are always part; with as many of them as nodes are wanted there are no others. A request
-    that says nothing of memory gets the GPU-proportional part, as with DefMemPerGPU.
+    The smallest number of nodes is tried first, and an even split before an uneven one, which only a request without
+    `gpus_per_node` may get. Pinned nodes are always included, and are the only ones if there are as many as requested.
+    A request without memory gets the GPU-proportional share, as with DefMemPerGPU.
     """
-    eligible = [m for m in nodes if m.name not in request.excluded and _has_features(m, request.features)]
+    eligible = [node for node in nodes if node.name not in request.excluded and _has_features(node, request.features)]
     if request.exclusive:
-        eligible = [m for m in eligible if not m.allocation_count]
+        eligible = [node for node in eligible if not node.allocation_count]
     if request.pinned:
-        eligible.sort(key=lambda m: m.name not in request.pinned)
-        if not request.pinned <= {m.name for m in eligible}:
+        eligible.sort(key=lambda node: node.name not in request.pinned)
+        if not request.pinned <= {node.name for node in eligible}:
             return None
     for count in _node_counts(request):
         candidates = eligible[: len(request.pinned)] if len(request.pinned) >= count else eligible
@@ -158,7 +158,7 @@ def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeA
 
 
 def _has_features(node: SimulatedNode, features: str) -> bool:
-    """`a&b|c`, as --constraint has it."""
+    """Whether the node meets a --constraint such as `a&b|c`."""
     return not features or any(
         all(feature in node.configured.features for feature in choice.split("&")) for choice in features.split("|")
     )
@@ -188,17 +188,20 @@ def _fit_evenly(request: Request, nodes: Sequence[SimulatedNode], count: int) ->
 
 
 def _fit_unevenly(request: Request, nodes: Sequence[SimulatedNode], count: int) -> tuple[NodeAllocation, ...] | None:
-    """Most free GPUs first; each of `count` nodes gives at least one."""
+    """Nodes with the most free GPUs first; each of the `count` nodes gives at least one GPU."""
     if request.gpus_per_node or count == 1 or request.gpus < count:
         return None
     per_gpu = request.cpus / request.gpus
     free_gpus = [(node, _max_gpus(request, node, per_gpu)) for node in nodes]
-    free_gpus = sorted((r for r in free_gpus if r[1]), key=lambda r: (r[0].name not in request.pinned, -r[1]))[:count]
+    free_gpus = sorted(
+        ((node, free) for node, free in free_gpus if free),
+        key=lambda item: (item[0].name not in request.pinned, -item[1]),
+    )[:count]
     if len(free_gpus) < count or not request.pinned <= {node.name for node, _ in free_gpus}:
         return None
     left, allocations = request.gpus, list[NodeAllocation]()
-    for index, (node, most) in enumerate(free_gpus):
-        gpus = min(most, left - (count - index - 1))
+    for index, (node, free) in enumerate(free_gpus):
+        gpus = min(free, left - (count - index - 1))
         allocation = _allocation_on(request, node, gpus, -(-request.cpus * gpus // request.gpus))
         if allocation is None:
             return None
@@ -229,7 +232,7 @@ def _allocation_on(request: Request, node: SimulatedNode, gpus: int, cpus: int) 
 
 
 def _shards_on(request: Request, node: SimulatedNode, size: Resources) -> NodeAllocation | None:
-    """Every node gives as many shards, from the first device of its own that has enough of them left (measured on
+    """The shards on this node: an equal number on every node, on its first GPU with enough free shards (measured on
     22.05, 24.11 and 26.05)."""
     shards = -(-request.shards // max(request.nodes, 1))
     for gpu in node.configured.gpus:

@@ -1,12 +1,9 @@
-"""Slurm's own scheduler: priority order with EASY backfill.
+"""Slurm's own scheduler, simulated: priority order with EASY backfill, eligibility of jobs and of nodes.
 
-What may start is tried in order of priority. The first job that does not fit gets a reservation at the moment the time
-limits of the running jobs promise it room; a later one starts only if it leaves that promise whole, because it ends
-before or uses what the reserved job does not need. (sched/backfill with bf_max_job_part unlimited and one reservation.)
-
-What jobs occupy, as Slurm's scheduler reckons with it: resources until their end, places of throttled arrays.
-
-What keeps a pending job from starting apart from room, and where it may start: Slurm's rules before the queue.
+Jobs are tried in order of priority. The first job that does not fit gets a reservation at the earliest time at which
+the time limits of running jobs free enough resources; a later job starts only if it does not delay that reservation:
+it ends before, or uses resources that the reserved job does not need. (sched/backfill with bf_max_job_part unlimited
+and one reservation.)
 """
 
 from __future__ import annotations
@@ -28,9 +25,11 @@ _RequestClass = tuple[Request, tuple[tuple[str, ...], ...]]
 
 @dataclass(frozen=True, slots=True)
 class BackfillCandidate:
-    """A pending job that nothing but room keeps from starting. `places` are the nodes it may use, partition by
-    partition, each in order of preference; `limit` its time limit in seconds, None for none. `array` is set where the
-    array allows only so many tasks at once."""
+    """A pending job that waits for resources only.
+
+    `node_lists` are its eligible nodes by partition, each list in order of preference; `time_limit` is in seconds, None
+    for no limit; `array` is set for a task of a throttled array.
+    """
 
     job: JobId
     request: Request
@@ -41,7 +40,7 @@ class BackfillCandidate:
 
 @dataclass(frozen=True, slots=True)
 class FutureRelease:
-    """What a running or completing job will give back by `end` at the latest."""
+    """The allocations that a running or completing job releases by `end` (unix seconds) at the latest."""
 
     allocations: tuple[NodeAllocation, ...]
     end: float
@@ -51,15 +50,18 @@ class FutureRelease:
 class _Reservation:
     start: float
     nodes_then: NodesByName
-    """The nodes as they will be then, the reserved job's shares taken."""
+    """The nodes at `start`, with the reserved job's allocations."""
     nodes: frozenset[str]
-    """Where the reserved job will be."""
+    """The reserved job's nodes."""
 
     def admits(self, allocations: Sequence[NodeAllocation]) -> bool:
-        """Whether these shares can stay beyond `at`; if so they are taken there too. Devices of a type are alike."""
-        alike = [_equivalent(allocation, self.nodes_then[allocation.node]) for allocation in allocations]
-        equivalents = [allocation for allocation in alike if allocation is not None]
-        if len(equivalents) < len(alike):
+        """Whether these allocations may last beyond `start`; if so they are allocated in `nodes_then` too.
+
+        GPUs of the same type are interchangeable.
+        """
+        candidates = [_equivalent(allocation, self.nodes_then[allocation.node]) for allocation in allocations]
+        equivalents = [allocation for allocation in candidates if allocation is not None]
+        if len(equivalents) < len(candidates):
             return False
         for allocation in equivalents:
             self.nodes_then[allocation.node].allocate(allocation)
@@ -73,20 +75,22 @@ def schedule_queue(
     now: float,
     slots: Mapping[str, int],
 ) -> Iterator[tuple[JobId, tuple[NodeAllocation, ...]]]:
-    """Which of the queue (highest priority first) start now, and on what. `slots` says how many more tasks of an array
-    may run. Works on copies: `floor` is not changed."""
+    """The jobs of the queue (highest priority first) that start now, with their allocations.
+
+    `slots` is how many more tasks of each throttled array may run. Works on copies: `nodes` is not changed.
+    """
     nodes = {name: node.clone() for name, node in nodes.items()}
     slots, running = dict(slots), list(running)
     reservation: _Reservation | None = None
-    without_room, would_delay = set[_RequestClass](), set[_RequestClass]()
+    not_fitting, would_delay = set[_RequestClass](), set[_RequestClass]()
     for candidate in queue:
         kind = (candidate.request, candidate.node_lists)
-        if kind in without_room or (candidate.array and slots.get(candidate.array, 0) <= 0):
-            continue  # room only shrinks while one pass lasts
+        if kind in not_fitting or (candidate.array and slots.get(candidate.array, 0) <= 0):
+            continue  # free resources only shrink during one pass
         end = now + candidate.time_limit if candidate.time_limit is not None else inf
         allocations = _first_fit(candidate, nodes)
         if allocations is None:
-            without_room.add(kind)
+            not_fitting.add(kind)
             reservation = reservation or _reserve(candidate, running, nodes)
             continue
         if reservation is not None and end > reservation.start:
@@ -105,28 +109,29 @@ def schedule_queue(
 def _backfill(
     candidate: BackfillCandidate, nodes: NodesByName, reservation: _Reservation, allocations: tuple[NodeAllocation, ...]
 ) -> tuple[NodeAllocation, ...] | None:
-    """Shares that leave the promise whole: these, or others away from the reserved nodes."""
+    """Allocations that do not delay the reservation: these, or others off the reserved nodes; else None."""
     if reservation.admits(allocations):
         return allocations
-    elsewhere = _first_fit(candidate, nodes, avoiding=reservation.nodes)
+    elsewhere = _first_fit(candidate, nodes, excluded=reservation.nodes)
     return elsewhere if elsewhere is not None and reservation.admits(elsewhere) else None
 
 
 def _first_fit(
-    candidate: BackfillCandidate, nodes: NodesByName, avoiding: frozenset[str] = frozenset()
+    candidate: BackfillCandidate, nodes: NodesByName, excluded: frozenset[str] = frozenset()
 ) -> tuple[NodeAllocation, ...] | None:
     for names in candidate.node_lists:
-        allocations = fit_request(candidate.request, [nodes[name] for name in names if name not in avoiding])
+        allocations = fit_request(candidate.request, [nodes[name] for name in names if name not in excluded])
         if allocations is not None:
             return allocations
     return None
 
 
 def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nodes: NodesByName) -> _Reservation | None:
-    """When and where the blocked job will fit; None if it would not fit even on nodes that run nothing."""
+    """When and where the blocked job will fit; None if it would not fit after all running jobs have ended."""
     later = {name: node.clone() for name, node in nodes.items()}
-    for end, group in groupby(sorted(running, key=lambda ending: ending.end), key=lambda ending: ending.end):
-        for allocation in (taken for ending in group for taken in ending.allocations):
+    by_end = sorted(running, key=lambda release: release.end)
+    for end, releases in groupby(by_end, key=lambda release: release.end):
+        for allocation in (allocation for release in releases for allocation in release.allocations):
             later[allocation.node].release(allocation)
         allocations = _first_fit(candidate, later)
         if allocations is not None:
@@ -137,7 +142,7 @@ def _reserve(candidate: BackfillCandidate, running: Sequence[FutureRelease], nod
 
 
 def _equivalent(allocation: NodeAllocation, node: SimulatedNode) -> NodeAllocation | None:
-    """The same amount on the same node, on whichever of its devices are free there."""
+    """The same amounts on the same node, on any of its free GPUs; None if they are not free."""
     idle = node.idle_gpus_by_type(allocation.gpu_type).get(allocation.gpu_type, []) if allocation.gpu_type else []
     if not allocation.shards:
         allocation = replace(allocation, indices=tuple(idle[: allocation.resources.gpus]))
@@ -149,7 +154,7 @@ _HOLDING = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}
 
 
 def future_releases(jobs: Collection[SimulatedJob], completing: float, now: float) -> list[FutureRelease]:
-    """What has resources now, and until when at the latest; ending takes `completing` seconds more."""
+    """The allocations of all jobs with the latest time of their release; completing takes `completing` seconds."""
     return [
         FutureRelease(_held_allocations(job), _latest_end(job, now) + completing)
         for job in jobs
@@ -158,7 +163,7 @@ def future_releases(jobs: Collection[SimulatedJob], completing: float, now: floa
 
 
 def free_array_slots(jobs: Collection[SimulatedJob]) -> dict[JobId, int]:
-    """How many more tasks of each throttled array may run."""
+    """The number of further tasks of each throttled array that may run."""
     running = Counter(job.array_job for job in jobs if job.array_job and job.state in _HOLDING)
     limits = {job.array_job: job.throttle for job in jobs if job.throttle is not None}
     return {array: limit - running[array] for array, limit in limits.items()}
@@ -175,7 +180,7 @@ def _latest_end(job: SimulatedJob, now: float) -> float:
 
 
 def _held_allocations(job: SimulatedJob) -> tuple[NodeAllocation, ...]:
-    """What the job really holds: a suspended one has left its CPUs."""
+    """The allocations that the job holds; a suspended job holds no CPUs."""
     if not job.cpus_released:
         return job.allocations
     return tuple(replace(allocation, resources=replace(allocation.resources, cpus=0)) for allocation in job.allocations)
@@ -189,8 +194,10 @@ _HOLD_REASONS: Final[Mapping[Hold, str]] = {
 
 
 def pending_reason(job: SimulatedJob, now: float) -> str:
-    """Slurm's reason why this pending job may not start whatever is free, empty when it may. Its dependency is what
-    `dependency_left` left of it."""
+    """Slurm's reason why a pending job is not eligible to start, empty if it is.
+
+    Its `dependency` must be what `unmet_dependencies` returned.
+    """
     if job.hold is not Hold.NONE:
         return _HOLD_REASONS[job.hold]
     if job.begin is not None and job.begin > now:
@@ -199,8 +206,11 @@ def pending_reason(job: SimulatedJob, now: float) -> str:
 
 
 def unmet_dependencies(dependency: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> str:
-    """The conditions still unmet, as --dependency writes them. Known are after, afterany, afterok and afternotok, all
-    of which must hold; any other is never met. A job Slurm does not know counts as long gone."""
+    """The unmet conditions of a --dependency.
+
+    after, afterany, afterok and afternotok are supported, and all must hold; others are never met. A job that the
+    cluster does not know counts as ended long ago.
+    """
     return ",".join(part for part in dependency.split(",") if part and not _is_met(part, jobs, ended))
 
 
@@ -222,7 +232,7 @@ def _is_met(condition: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[J
 
 
 class EligibleNodes:
-    """Where jobs may start during one look at the queue: up, in one of their partitions, not promised to others."""
+    """The eligible nodes of jobs in one scheduler run: up, in a partition of the job, not reserved for others."""
 
     def __init__(
         self,
@@ -232,14 +242,14 @@ class EligibleNodes:
         now: float,
     ) -> None:
         usable = [node for node in nodes.values() if node.is_usable]
-        self._usable = [m.name for m in sorted(usable, key=lambda m: m.configured.weight)]
+        self._usable = [node.name for node in sorted(usable, key=lambda node: node.configured.weight)]
         self._partitions = {partition.name: partition for partition in partitions}
         self._reservations = tuple(reservations)
         self._now = now
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], tuple[tuple[str, ...], ...]] = {}
 
     def for_job(self, job: SimulatedJob) -> tuple[tuple[str, ...], ...]:
-        """The nodes for this job, partition by partition as it names them, lightest weight first."""
+        """The job's eligible nodes for each of its partitions in order, lowest weight first."""
         limit = inf if job.submission.time_limit is None else job.submission.time_limit
         named = [self._partitions[name] for name in job.submission.partitions if name in self._partitions]
         admitting = tuple(p.name for p in named if p.up and (p.max_time is None or limit <= p.max_time))
@@ -254,25 +264,24 @@ class EligibleNodes:
         usable_reservations = [
             r for r in self._reservations if r.name == job.submission.reservation and _may_use_reservation(job, r)
         ]
-        barred = {
-            n
+        excluded = {
+            name
             for r in self._reservations
             if r not in usable_reservations and r.start < end and self._now < r.end
-            for n in r.nodes
+            for name in r.nodes
         }
         if job.submission.reservation:
             inside = {name for r in Reservation.active(usable_reservations, self._now) for name in r.nodes}
-            barred |= {name for name in self._usable if name not in inside}
-        return frozenset(barred)
+            excluded |= {name for name in self._usable if name not in inside}
+        return frozenset(excluded)
 
 
 def _may_use_reservation(job: SimulatedJob, reservation: Reservation) -> bool:
-    given = job.submission
-    return given.user in reservation.users or given.account in reservation.accounts
+    return job.submission.user in reservation.users or job.submission.account in reservation.accounts
 
 
 def default_partitions(nodes: Iterable[Node]) -> tuple[Partition, ...]:
-    """One partition for every name the nodes know, up and without limits."""
+    """One partition for each name in the nodes' partitions, up and without limits."""
     nodes = tuple(nodes)
     names = sorted({name for node in nodes for name in node.partitions})
     return tuple(Partition(name, frozenset(n.name for n in nodes if name in n.partitions)) for name in names)

@@ -1,4 +1,4 @@
-"""A real Slurm: the one place that runs its commands."""
+"""The backend for a real Slurm cluster, read by commands or by pyslurm and changed by commands."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ __all__ = [
 
 
 def connect(cluster: ClusterSettings, clock: Callable[[], float] = time.time) -> Backend:
-    """The cluster that the settings name; it is asked for nothing yet.
+    """The backend that the settings name. Runs no command yet.
 
-    `auto` takes pyslurm where it is installed, and commands where it turns out at the first poll that it does not fit.
-    Raises PyslurmError where pyslurm was demanded and is not installed, and BackendError for another name.
+    `auto` uses pyslurm where it is installed, and commands if the first poll shows that it does not fit this Slurm.
+    Raises PyslurmUnavailableError if pyslurm is required but not installed, BackendError for an unknown backend.
     """
     commands = Commands(cluster.timeout, cluster.slurm_conf)
     if cluster.backend not in ("auto", "commands", "pyslurm"):
         raise BackendError(f"no backend {cluster.backend!r}: set auto, commands or pyslurm in [cluster]")
-    demanded, installed = cluster.backend == "pyslurm", find_spec("pyslurm") is not None
-    if demanded and not installed:
+    required, installed = cluster.backend == "pyslurm", find_spec("pyslurm") is not None
+    if required and not installed:
         raise PyslurmUnavailableError(
             "pyslurm is not installed: set backend = 'commands', or install pyslurm for this Slurm"
         )
     source: PollSource = CommandSource()
     if installed and cluster.backend != "commands":
-        source = PyslurmSource(clock, cluster.pyslurm_memory_max, demanded)
+        source = PyslurmSource(clock, cluster.pyslurm_memory_max, required)
     return SlurmBackend(commands, source, clock, associations=cluster.associations)

@@ -1,4 +1,4 @@
-"""What accounting says: the shares of accounts and users (`sshare -a -P`), and who may do what (`sacctmgr`)."""
+"""Slurm's accounting: shares of accounts and users (`sshare -a -P`), and users' AdminLevel (`sacctmgr`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COLUMNS: Final = ("Account", "User", "RawShares")
 
 
 def parse_associations(text: str) -> tuple[Association, ...]:
-    """Every association, accounts before their users. An account's depth is how far its name is indented.
+    """Every association, each account before its users. The indentation of an account's name is its depth.
 
-    Raises NotUnderstoodError.
+    Raises SlurmParseError.
     """
     heading, *rows = text.splitlines() or [""]
     columns = heading.split("|")
@@ -54,7 +54,7 @@ _LEVELS: Final = {
 
 
 def effective_user() -> str:
-    """The name behind the effective user id, which is what munge tells Slurm."""
+    """The name of the effective user id, which munge reports to Slurm."""
     uid = os.geteuid()
     try:
         return pwd.getpwuid(uid).pw_name
@@ -63,7 +63,7 @@ def effective_user() -> str:
 
 
 def read_identity(commands: Commands, user: str, slurm_user: str) -> Identity:
-    """The user's rights. Where accounting does not answer nobody but SlurmUser and root has any."""
+    """The user's privilege. If accounting does not answer, only SlurmUser and root have one."""
     if user in ("root", slurm_user):
         return Identity(user, Privilege.SLURM_USER)
     try:
@@ -78,7 +78,7 @@ def read_identity(commands: Commands, user: str, slurm_user: str) -> Identity:
 
 
 def read_operators(commands: Commands, slurm_user: str) -> frozenset[str]:
-    """Everybody whom Slurm shows everything. Where accounting does not answer these are SlurmUser and root."""
+    """The users to whom Slurm shows everything: SlurmUser, root, and operators if accounting answers."""
     try:
         output = commands.read("sacctmgr", "-nP", "show", "user", "format=User,AdminLevel")
     except BackendError:

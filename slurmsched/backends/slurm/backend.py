@@ -1,4 +1,4 @@
-"""A Slurm cluster behind the Backend protocol. Each poll reads nodes and jobs; what seldom changes is cached."""
+"""The Backend protocol for a Slurm cluster. Each poll reads nodes and jobs; what seldom changes is cached."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 
 _PARTITION_MAX_AGE: Final = 60.0
-"""Seconds for which partitions and reservations are not asked for again."""
+"""Seconds after which partitions, reservations and associations are read again."""
 _CONFIGURATION_MAX_AGE: Final = 3600.0
-"""Seconds for which slurmctld's settings are not asked for again."""
+"""Seconds after which slurmctld's configuration and the list of operators are read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What one poll saw: the snapshot, and in which form each job's request stands."""
+    """The result of one poll: the snapshot, and the form of each job's request."""
 
     snapshot: Snapshot
     forms: Mapping[JobId, RequestForm]
     remarks: tuple[str, ...] = ()
-    """How it was read, for who asks, one sentence each."""
+    """How the poll was read, one sentence each."""
 
 
 class ClusterReader:
-    """Reads a cluster. `clock` gives unix seconds; `associations` says whether to read the shares of users too."""
+    """Reads a cluster. `clock` returns unix seconds; with `associations` the shares of users are read too."""
 
     def __init__(
         self, commands: Commands, source: PollSource, clock: Callable[[], float], associations: bool = False
@@ -49,7 +49,7 @@ class ClusterReader:
         self._operator_cache: tuple[float, frozenset[str]] | None = None
 
     def poll(self) -> PollResult:
-        """The whole cluster, now. Raises BackendError."""
+        """Reads the whole cluster. Raises BackendError."""
         self._commands.calls.polls += 1
         time, configuration = self._clock(), self.configuration()
         known = self._partition_info
@@ -60,39 +60,39 @@ class ClusterReader:
         )
         if view.partition_info is not None:
             known = self._partition_info = time, view.partition_info
-        around = known[1] if known else PartitionInfo((), ())
+        partition_info = known[1] if known else PartitionInfo((), ())
         associations, unread = self._read_associations(time)
-        jobs = tuple({one.job.id: one.job for one in view.jobs}.values())
+        jobs = tuple({parsed.job.id: parsed.job for parsed in view.jobs}.values())
         counted = count_shards_by_job(view.nodes, jobs)
         snapshot = Snapshot(
             time=time,
-            nodes=tuple(_with_reservations(counted, Reservation.active(around.reservations, time))),
+            nodes=tuple(_with_reservations(counted, Reservation.active(partition_info.reservations, time))),
             jobs=jobs,
-            partitions=around.partitions,
-            reservations=around.reservations,
+            partitions=partition_info.partitions,
+            reservations=partition_info.reservations,
             cluster=configuration.cluster,
             release=configuration.release,
-            oddities=(*around.oddities, *unread, *view.oddities),
+            oddities=(*partition_info.oddities, *unread, *view.oddities),
             associations=associations,
             set_aside=tuple(view.set_aside),
             private_data=configuration.private_data,
             operators=self._read_operators(configuration),
         )
-        return PollResult(snapshot, {one.job.id: one.request_form for one in view.jobs}, view.remarks)
+        return PollResult(snapshot, {parsed.job.id: parsed.request_form for parsed in view.jobs}, view.remarks)
 
     def configuration(self) -> SlurmctldConfiguration:
-        """slurmctld's settings, at most an hour old. Raises BackendError."""
+        """slurmctld's configuration, at most an hour old. Raises BackendError."""
         now = self._clock()
         if self._configuration is None or not 0 <= now - self._configuration[0] < _CONFIGURATION_MAX_AGE:
             self._configuration = now, parse_configuration(self._commands.read("scontrol", "show", "config"))
         return self._configuration[1]
 
     def invalidate(self) -> None:
-        """Ask for everything again: the configuration has been changed."""
+        """Drops all caches, as the configuration has changed."""
         self._configuration = self._partition_info = self._association_cache = self._operator_cache = None
 
     def _read_operators(self, configuration: SlurmctldConfiguration) -> frozenset[str]:
-        """Who sees what PrivateData hides, at most an hour old; nobody is asked for where it hides nothing."""
+        """The users who see what PrivateData hides, at most an hour old; empty, and not read, if it hides nothing."""
         if not configuration.private_data:
             return frozenset()
         now = self._clock()
@@ -101,7 +101,7 @@ class ClusterReader:
         return self._operator_cache[1]
 
     def _read_associations(self, now: float) -> tuple[tuple[Association, ...], tuple[str, ...]]:
-        """The shares, a minute old at most. Without accounting nobody has any, and rounds go on: all are equal then."""
+        """The associations, at most a minute old, and warnings. None without accounting: all users are equal then."""
         if not self._associations:
             return (), ()
         if self._association_cache is None or not 0 <= now - self._association_cache[0] < _PARTITION_MAX_AGE:
@@ -115,7 +115,7 @@ class ClusterReader:
 
 
 def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> Iterable[Node]:
-    """Slurm 22.05 does not say at the node which reservation holds it, and others behind a text that people write."""
+    """Adds the active reservation to each node: 22.05 does not show it, later releases show it after free text."""
     names = {node: reservation.name for reservation in active for node in reservation.nodes}
     for node in nodes:
         missing = not node.reservation and node.name in names
@@ -123,9 +123,9 @@ def _with_reservations(nodes: Iterable[Node], active: Iterable[Reservation]) -> 
 
 
 class SlurmBackend:
-    """Reads from a `Source`; changes go by commands alone.
+    """A Slurm cluster: reads from a `PollSource`, changes by commands only.
 
-    `clock` gives unix seconds; `user` is who acts; `associations` says whether to read the shares of users too.
+    `clock` returns unix seconds, `user` the name of the acting user; with `associations` shares of users are read too.
     """
 
     def __init__(
@@ -151,16 +151,16 @@ class SlurmBackend:
 
     @property
     def calls(self) -> CallCounts:
-        """Counted since construction: a read is one request, a write one line or command that changes something."""
+        """Calls since construction: a read is one query, a write one line or command that changes something."""
         return self._commands.calls
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """How the last poll was read."""
+        """How the last poll was read, one sentence each."""
         return self._remarks
 
     def observe(self) -> Snapshot:
-        """One poll: a query for all jobs, one for all nodes, and now and then what seldom changes.
+        """Polls the cluster: all jobs and nodes, and what is cached where it is too old.
 
         Raises UnreachableError, BackendError.
         """
@@ -169,21 +169,21 @@ class SlurmBackend:
         return poll.snapshot
 
     def identity(self) -> Identity:
-        """Who acts. Raises UnreachableError, BackendError."""
+        """The acting user and its privilege. Raises UnreachableError, BackendError."""
         if self._identity is None:
             configuration = self._reader.configuration()
             self._identity = read_identity(self._commands, self._user(), configuration.slurm_user)
         return self._identity
 
     def commands(self, operation: Operation) -> tuple[str, ...]:
-        """The exact commands; none where they would not be safe to run."""
+        """The exact commands; none if they are not safe to run."""
         try:
             return commands_for(operation, self._forms.get(operation.subject, DEFAULT_FORM)).shown
         except UnsafeCommandError:
             return ()
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
-        """Do these and read back; see the protocol. Raises UnreachableError, BackendError."""
+        """Carries out the operations and reads back; see `Backend`. Raises UnreachableError, BackendError."""
         if not operations:
             return ()
         outcomes = BatchExecutor(self._commands, self._forms).execute(operations)

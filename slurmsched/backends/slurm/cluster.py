@@ -1,4 +1,4 @@
-"""Nodes, partitions, reservations and slurmctld's configuration as scontrol shows them, as the model has them."""
+"""Parses nodes, partitions, reservations and slurmctld's configuration as scontrol prints them."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _STATE_SUFFIXES: Final = {
 
 
 def parse_node(line: str) -> Node:
-    """One line of `scontrol -d -o show node`. Raises NotUnderstoodError."""
-    behind = _FREE_TEXT.search(line)
-    fields = parse_fields(line[: behind.start()] if behind else line)
+    """Parses one line of `scontrol -d -o show node`. Raises SlurmParseError."""
+    free_text = _FREE_TEXT.search(line)
+    fields = parse_fields(line[: free_text.start()] if free_text else line)
     if "NodeName" not in fields:
         raise SlurmParseError(f"not a node: {line[:60]!r}")
     gpus = _parse_gpus(fields)
@@ -73,14 +73,14 @@ def parse_node(line: str) -> Node:
 
 
 def _reason(line: str) -> str:
-    """Why a node is down or drained, without who said so and when."""
+    """The reason why a node is down or drained, without the user and time that Slurm appends."""
     text = _AFTER_REASON.split(line.partition(" Reason=")[2], maxsplit=1)[0].rstrip()
-    words, bracket, said_by = text.rpartition(" [")
-    return words if bracket and said_by.endswith("]") else text
+    reason, bracket, author = text.rpartition(" [")
+    return reason if bracket and author.endswith("]") else text
 
 
 def parse_node_state(text: str) -> NodeState:
-    """What `MIXED+DRAIN` or `DOWN*` comes to. Flags count whole: POWERED_DOWN is woken for a job, DOWN is not."""
+    """The state of `MIXED+DRAIN` or `DOWN*`. Flags match whole: Slurm powers up POWERED_DOWN nodes, not DOWN ones."""
     flags = set(text.upper().rstrip("".join(_STATE_SUFFIXES) + "~#-+").split("+"))
     flags |= {_STATE_SUFFIXES[sign] for sign in text if sign in _STATE_SUFFIXES}
     if flags & _DOWN:
@@ -89,10 +89,10 @@ def parse_node_state(text: str) -> NodeState:
 
 
 def _parse_gpus(fields: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """The devices, numbered through all types as they are configured, with what is taken of each in milli-GPU."""
+    """The GPUs in configured order, numbered across types, with the allocated milli-GPU of each."""
     configured = parse_gpus(fields.get("Gres"))
     types = [entry.type for entry in configured for _ in range(entry.count)]
-    sharing = count_shards(fields.get("Gres")) // len(types) if types else 0
+    shards_per_gpu = count_shards(fields.get("Gres")) // len(types) if types else 0
     used = [0] * len(types)
     shards = parse_count(parse_tres(fields.get("AllocTRES")).get("gres/shard"))
     for entry in parse_gres(fields.get("GresUsed")):
@@ -100,39 +100,40 @@ def _parse_gpus(fields: Mapping[str, str]) -> tuple[Gpu, ...]:
             for index in _devices(entry, types):
                 used[index] = MILLI_PER_GPU
         elif entry.name == "shard":
-            for index, part in _milli_gpu_of_shards(entry, types, sharing, shards):
-                used[index] = min(MILLI_PER_GPU, used[index] + part)
-    return tuple(Gpu(index, kind, used[index], sharing) for index, kind in enumerate(types))
+            for index, milli_gpu in _milli_gpu_of_shards(entry, types, shards_per_gpu, shards):
+                used[index] = min(MILLI_PER_GPU, used[index] + milli_gpu)
+    return tuple(Gpu(index, kind, used[index], shards_per_gpu) for index, kind in enumerate(types))
 
 
 def _devices(entry: Gres, types: list[str]) -> tuple[int, ...]:
-    """The devices a type's use names; the first ones where Slurm only counts them."""
+    """The indices of the GPUs in use; the first of the type where Slurm shows only a count."""
     if entry.indices:
         return tuple(index for index in entry.indices if index < len(types))
     alike = [index for index, kind in enumerate(types) if kind == entry.type or not entry.type]
     return tuple(alike[: entry.count])
 
 
-def _milli_gpu_of_shards(entry: Gres, types: list[str], sharing: int, shards: int) -> list[tuple[int, int]]:
-    """(device, milli-GPU) for shards. Slurm 22.05 names the devices only: there the node's shards count evenly."""
+def _milli_gpu_of_shards(entry: Gres, types: list[str], shards_per_gpu: int, shards: int) -> list[tuple[int, int]]:
+    """(GPU index, milli-GPU) of allocated shards. 22.05 shows only the GPUs: the node's shards are split evenly."""
     if entry.shards_by_device:
         alike = [index for index, kind in enumerate(types) if kind == entry.type or not entry.type]
         indices = range(len(types)) if len(entry.shards_by_device) == len(types) else alike
-        shared = zip(indices, entry.shards_by_device, strict=False)  # parts of more devices than there are concern none
-        return [(place, MILLI_PER_GPU * taken // there) for place, (taken, there) in shared if there and taken]
-    there = [index for index in entry.indices if index < len(types)]
-    if not there:
+        shared = zip(indices, entry.shards_by_device, strict=False)  # counts beyond the node's GPUs are ignored
+        return [(index, MILLI_PER_GPU * taken // total) for index, (taken, total) in shared if total and taken]
+    in_use = [index for index in entry.indices if index < len(types)]
+    if not in_use:
         return []
-    each = MILLI_PER_GPU * shards // (sharing * len(there)) if sharing and shards else MILLI_PER_GPU
-    return [(index, max(1, min(MILLI_PER_GPU, each))) for index in there]
+    each = MILLI_PER_GPU * shards // (shards_per_gpu * len(in_use)) if shards_per_gpu and shards else MILLI_PER_GPU
+    return [(index, max(1, min(MILLI_PER_GPU, each))) for index in in_use]
 
 
 def count_shards_by_job(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[Node]:
-    """The nodes, with the shards that jobs have on each device. Slurm 22.05 names only the devices at a node and the
-    sum of all their shards; where the jobs that are seen have another sum, some are hidden, and nothing is changed."""
+    """The nodes, with each GPU's usage counted from the shards of jobs, as Slurm 22.05 shows only a node's sum.
+
+    A node is left unchanged where the visible jobs do not account for that sum: some jobs are hidden then."""
     taken = Counter[tuple[str, int]]()
     for job in (job for job in jobs if job.state is not JobState.FINISHED):
-        for allocation in (part for part in job.allocations if part.shards and len(part.indices) == 1):
+        for allocation in (share for share in job.allocations if share.shards and len(share.indices) == 1):
             taken[allocation.node, allocation.indices[0]] += allocation.shards
     names = {name for name, _ in taken}
     for node in nodes:
@@ -140,14 +141,14 @@ def count_shards_by_job(nodes: Iterable[Node], jobs: Iterable[Job]) -> Iterator[
 
 
 def _with_counts(node: Node, taken: Counter[tuple[str, int]]) -> Node:
-    cut = {
+    shared = {
         gpu.index: replace(gpu, used=_milli_gpu(gpu, taken[node.name, gpu.index])) for gpu in node.gpus if gpu.shards
     }
-    cut = {index: gpu for index, gpu in cut.items() if gpu.used}
-    off = sum(gpu.used for gpu in cut.values()) - sum(node.gpus[index].used for index in cut)
-    if abs(off) >= max(len(cut), 1):  # each device's part is rounded down
+    shared = {index: gpu for index, gpu in shared.items() if gpu.used}
+    difference = sum(gpu.used for gpu in shared.values()) - sum(node.gpus[index].used for index in shared)
+    if abs(difference) >= max(len(shared), 1):  # each GPU's milli-GPU is rounded down
         return node
-    return replace(node, gpus=tuple(cut.get(gpu.index, gpu) for gpu in node.gpus))
+    return replace(node, gpus=tuple(shared.get(gpu.index, gpu) for gpu in node.gpus))
 
 
 def _milli_gpu(gpu: Gpu, shards: int) -> int:
@@ -156,8 +157,8 @@ def _milli_gpu(gpu: Gpu, shards: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlurmctldConfiguration:
-    """Of `scontrol show config`: who Slurm is here. `preempt_exempt_time` in seconds; `private_data` is what ordinary
-    users do not see of others; `tracked` are the TRES that accounting counts, as `gres/gpu`."""
+    """Settings of `scontrol show config`. `preempt_exempt_time` is in seconds, `private_data` what users do not see of
+    other users; `tracked_tres` are the TRES that accounting counts, such as `gres/gpu`."""
 
     cluster: str
     release: str
@@ -168,14 +169,14 @@ class SlurmctldConfiguration:
 
 
 def parse_configuration(text: str) -> SlurmctldConfiguration:
-    """The settings in the output of `scontrol show config`. Raises NotUnderstoodError."""
+    """Parses the output of `scontrol show config`. Raises SlurmParseError."""
     settings: dict[str, str] = {}
     for line in text.splitlines():
         key, separator, value = line.partition("=")
         if separator:
             settings.setdefault(key.strip(), value.strip())
     if "SLURM_VERSION" not in settings:
-        raise SlurmParseError("scontrol show config does not say which release of Slurm this is")
+        raise SlurmParseError("scontrol show config prints no SLURM_VERSION")
     return SlurmctldConfiguration(
         cluster=settings.get("ClusterName", ""),
         release=settings["SLURM_VERSION"],
@@ -187,7 +188,7 @@ def parse_configuration(text: str) -> SlurmctldConfiguration:
 
 
 def parse_partition(line: str, preempt_exempt_time: int = 0) -> Partition:
-    """One line of `scontrol -o show partition`. Raises NotUnderstoodError."""
+    """Parses one line of `scontrol -o show partition`. Raises SlurmParseError."""
     fields = parse_fields(line)
     if "PartitionName" not in fields:
         raise SlurmParseError(f"not a partition: {line[:60]!r}")
@@ -203,7 +204,7 @@ def parse_partition(line: str, preempt_exempt_time: int = 0) -> Partition:
 
 
 def parse_reservation(line: str) -> Reservation:
-    """One line of `scontrol -o show reservation`. Raises NotUnderstoodError."""
+    """Parses one line of `scontrol -o show reservation`. Raises SlurmParseError."""
     fields = parse_fields(line)
     if "ReservationName" not in fields:
         raise SlurmParseError(f"not a reservation: {line[:60]!r}")

@@ -1,10 +1,8 @@
-"""Jobs read by commands: the table of all, and the layouts of those that have nodes.
+"""Polls by Slurm's commands: nodes from scontrol, jobs from squeue's table and the details of `scontrol show job`.
 
-Nothing that an owner writes is searched for fields. A job's values are columns of the table (`table`); what the table
-lacks is read by a grammar from the job's own text (`layouts`), once for each of its runs. A poll is one command as long
-as no job starts and no array waits whose tasks have become jobs of their own.
-
-Where a poll comes from, and the source that is always there: Slurm's commands.
+Fields are never searched for in text that a user wrote. A job's values are columns of a table of fixed width
+(`squeue_table`); the details that the table lacks are parsed by a grammar from the job's record (`job_details`), once
+for each run. Jobs take one command per poll unless one has started or some tasks of a waiting array have job records.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from slurmsched.backends.slurm.operation_commands import checked_job_id
 from slurmsched.backends.slurm.records import JobRecord, or_empty, parse_count, parse_mebibytes, parse_tres
 from slurmsched.backends.slurm.squeue_table import SqueueRow, read_squeue
 from slurmsched.model import Job, JobId, JobState, Node, Partition, Reservation, SetAsideJob
+
+T = TypeVar("T")
 
 _SCONTROL_NAMES: Final = {
     "NumCPUs": "NumCPUs",
@@ -52,21 +52,56 @@ _SCONTROL_NAMES: Final = {
     "cpus-per-tres": "CpusPerTres",
     "mem-per-tres": "MemPerTres",
 }
-"""squeue's column and scontrol's name."""
+"""squeue's columns and scontrol's names of the same fields."""
 
 _NO_TEXT: Final = "(null)"
-"""What squeue shows for no comment; other words for nothing may be somebody's comment."""
+"""squeue's text for an empty comment; other words for 'empty' may be a user's comment."""
 _NO_VALUE: Final = "4294967294"
-"""Slurm's number for none, which squeue shows for the tasks of jobs that were cancelled."""
+"""Slurm's NO_VAL, which squeue shows as the number of tasks of cancelled jobs."""
 
 _RUN: Final = ("SubmitTime", "StartTime", "RestartCnt", "NodeList", "tres-alloc", "MinMemory")
 _REQUEST: Final = ("SubmitTime", "RestartCnt", "tres-alloc", "MinMemory", "NumCPUs")
 _WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """Partitions and reservations, and a warning for each one that could not be read."""
+
+    partitions: tuple[Partition, ...]
+    reservations: tuple[Reservation, ...]
+    oddities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What one poll read. `partition_info` is None if it was not requested.
+
+    `oddities` are warnings, one sentence each; `remarks` tell how something was read, shown on request only.
+    """
+
+    nodes: Sequence[Node]
+    jobs: Sequence[ParsedJob]
+    set_aside: Sequence[SetAsideJob]
+    partition_info: PartitionInfo | None = None
+    oddities: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class PollSource(Protocol):
+    """Reads a cluster for one poll."""
+
+    @property
+    def name(self) -> str:
+        """`commands` or `pyslurm`."""
+
+    def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
+        """Nodes and jobs; with `with_partitions` also partitions and reservations. Raises BackendError."""
+
+
 @dataclass(slots=True)
 class CommandJobReader:
-    """Jobs as `squeue` and `scontrol` print them. What was read of a run is kept until the job is seen no more."""
+    """Reads jobs by `squeue` and `scontrol`. Details of a run are cached until the job leaves the queue."""
 
     name: str = field(default="commands", init=False)
     _known: dict[str, tuple[tuple[str, ...], JobDetails]] = field(default_factory=dict, init=False)
@@ -75,12 +110,15 @@ class CommandJobReader:
     def read_records(
         self, commands: Commands, ids: Iterable[str] | None = None
     ) -> tuple[list[JobRecord], list[SetAsideJob]]:
-        """See `JobSource`; of `ids` (numbers of jobs, arrays or heterogeneous jobs) only what these stand for."""
+        """The records of all jobs and the jobs that cannot be read; with `ids` only those of these numbers.
+
+        `ids` are numbers of jobs, arrays or heterogeneous jobs. Raises BackendError.
+        """
         table = read_squeue(commands, ids)
-        speakers = _throttle_samples(table)
-        fresh, missing = self._read_details(commands, table, speakers)
+        samples = _throttle_samples(table)
+        fresh, missing = self._read_details(commands, table, samples)
         changed = [number for number, reason in missing.items() if reason and self._is_new(table[number], reason)]
-        if changed:  # between the table and the texts it may have started, stopped or been renamed: look once more
+        if changed:  # a job may have started, ended or been renamed after squeue ran: read it once more
             again = {number: row for number, row in read_squeue(commands, changed).items() if number in changed}
             table |= again
             missing = {number: reason for number, reason in missing.items() if number not in again}
@@ -91,29 +129,29 @@ class CommandJobReader:
         self._known = {number: known for number, known in self._known.items() if number in table}
         self._unreadable = {number: unclear for number, unclear in self._unreadable.items() if number in table}
         throttles = _throttles(table, fresh)
-        with_layout = {row.number for row in table.values() if not row.too_long and _needs_details(row)}
+        with_details = {row.number for row in table.values() if not row.too_long and _needs_details(row)}
         records: list[JobRecord] = []
-        left: list[SetAsideJob] = []
+        set_aside: list[SetAsideJob] = []
         for number, row in table.items():
             try:
                 if row.too_long:
-                    raise SlurmParseError(f"its {', '.join(sorted(row.too_long))} is longer than Slurm should take")
+                    raise SlurmParseError(f"its {', '.join(sorted(row.too_long))} is longer than Slurm allows")
                 if number in missing:
                     if missing[number] is None:
                         continue  # it ended between the two commands
                     raise SlurmParseError(missing[number] or "")
-                details = self._known[number][1] if number in with_layout else None
+                details = self._known[number][1] if number in with_details else None
                 records.append(_build_record(row, details, throttles.get(row.text("ArrayJobID"))))
             except Exception as error:
-                left.append(unreadable_job(row, error))
-        return records, left
+                set_aside.append(unreadable_job(row, error))
+        return records, set_aside
 
     def _read_details(
         self, commands: Commands, table: Mapping[str, SqueueRow], also: Iterable[SqueueRow] = ()
     ) -> tuple[Mapping[str, JobDetails | str | None], dict[str, str | None]]:
-        """Read the layouts that are not known yet, and those of the jobs in `also`, whatever is known of them.
+        """Reads the details that are not cached, and those of the jobs in `also` in any case.
 
-        What was read, and of the first why it is no layout, or None where Slurm knows the job no more.
+        Returns what was read, and of the former the jobs without details: the reason, or None if Slurm purged the job.
         """
         needed = {
             row.number: row
@@ -134,14 +172,39 @@ class CommandJobReader:
         return row.number in self._known and self._known[row.number][0] == _run_key(row)
 
     def _is_new(self, row: SqueueRow, reason: str) -> bool:
-        """Whether the text did not fail in the same way at the last poll: what poses always costs no second look."""
+        """Whether this failure is new since the last poll; a record that always fails is not read a second time."""
         return self._unreadable.get(row.number) != (_text_key(row), reason)
 
 
-def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
-    """Of these jobs those that exist, read anew, and those that exist and cannot be read.
+@dataclass(slots=True)
+class CommandSource:
+    """Reads by commands: nodes, partitions and reservations by scontrol, jobs by squeue and scontrol."""
 
-    A job in neither is known to Slurm no more. Raises BackendError, and UnsafeError for what is no job id.
+    jobs: CommandJobReader = field(default_factory=CommandJobReader)
+    name: str = field(default="commands", init=False)
+
+    def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
+        """See `PollSource`."""
+        partition_info = None
+        if with_partitions:
+            exempt = configuration.preempt_exempt_time
+            partitions, odd_partitions = parse_each(
+                "partition", read_lines(commands, "partition"), lambda line: parse_partition(line, exempt)
+            )
+            reservations, odd_reservations = parse_each(
+                "reservation", read_lines(commands, "reservation"), parse_reservation
+            )
+            partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd_partitions, *odd_reservations))
+        nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), parse_node)
+        records, unread = self.jobs.read_records(commands)
+        jobs, unclear, longer = parse_jobs(records, limits_from_totals(node.total for node in nodes))
+        return ClusterView(nodes, jobs, [*unread, *unclear], partition_info, (*odd_nodes, *longer))
+
+
+def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
+    """Reads these jobs: those that Slurm has, and those that it has but that cannot be parsed.
+
+    A job in neither is gone. Raises BackendError, and UnsafeCommandError for a text that is not a job id.
     """
     wanted = {checked_job_id(job) for job in ids}
     if not wanted:
@@ -149,24 +212,44 @@ def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job
     numbers = {job.replace("+", "_").partition("_")[0] for job in wanted}
     records, unreadable = CommandJobReader().read_records(commands, numbers)
     jobs, unclear, _ = parse_jobs(records, NO_LIMITS)
-    found = {seen.job.id: seen.job for seen in jobs if seen.job.id in wanted}
-    return found, tuple(one for one in (*unreadable, *unclear) if wanted & {one.job, *_tasks_of_array(one.job, wanted)})
+    by_id = {parsed.job.id: parsed.job for parsed in jobs if parsed.job.id in wanted}
+    set_aside = (*unreadable, *unclear)
+    return by_id, tuple(aside for aside in set_aside if wanted & {aside.job, *_tasks_of_array(aside.job, wanted)})
+
+
+def read_lines(commands: Commands, kind: str, *options: str) -> list[str]:
+    """scontrol's records of this kind (`node`, `partition`, ...), one per line. Raises BackendError."""
+    shown = commands.read("scontrol", *(options or ("-a", "-o")), "show", kind).splitlines()
+    return [line for line in shown if line.startswith(f"{kind.capitalize()}Name=")]
+
+
+def parse_each(kind: str, records: Iterable[Any], parse: Callable[[Any], T]) -> tuple[list[T], list[str]]:
+    """Parses records (lines of scontrol or values of pyslurm). Returns the results, and a warning for each failure."""
+    parsed: list[T] = []
+    oddities: list[str] = []
+    for record in records:
+        try:
+            parsed.append(parse(record))
+        except (SlurmParseError, TypeError, ValueError, LookupError) as error:
+            name = record.split(" ", 1)[0].partition("=")[2] if isinstance(record, str) else str(record.get("name"))
+            oddities.append(f"{kind} {name[:60]} is left out: {unread_reason(error)}")
+    return parsed, oddities
 
 
 def _tasks_of_array(number: JobId, wanted: Iterable[JobId]) -> set[JobId]:
-    """The tasks among these that a number of an array stands for."""
+    """The jobs in `wanted` that belong to the array or heterogeneous job `number`."""
     return {job for job in wanted if job.replace("+", "_").partition("_")[0] == number}
 
 
 def unreadable_job(row: SqueueRow, error: Exception) -> SetAsideJob:
-    """The job as one that exists and cannot be read."""
+    """A set-aside job for a row that cannot be parsed."""
     held = row.values["PriorityLong"] == "0"
     pending = parse_state(row.text("State")) is JobState.PENDING and not held
     return SetAsideJob(_job_id(row), unread_reason(error), row.text("UserName"), row.text("Partition"), pending)
 
 
 def row_fields(row: SqueueRow) -> dict[str, str]:
-    """The fields under scontrol's names, so that one reader makes jobs of them."""
+    """The row's fields under scontrol's names, as `parse_jobs` expects them."""
     fields = {name: row.text(column) for column, name in _SCONTROL_NAMES.items()}
     if "Exclusive" in row.values:
         fields["Exclusive"] = row.text("Exclusive")
@@ -178,10 +261,10 @@ def row_fields(row: SqueueRow) -> dict[str, str]:
 
 
 def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:
-    """One waiting task of each array of which tasks have a job of their own, as held or requeued ones get it.
+    """One pending task of each array that has tasks with job records, as held or requeued tasks get one.
 
-    The table then says no more how many may run at once; the record of each task does. It is read at every look, since
-    an owner or an operator may change it.
+    For such an array squeue no longer shows the throttle; the record of each task does. It is read at every poll, as
+    the owner or an operator may change it.
     """
     known = {row.text("ArrayJobID") for row in table.values() if "%" in row.text("ArrayTaskID")}
     members = Counter(row.text("ArrayJobID") for row in table.values())
@@ -195,16 +278,16 @@ def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:
 
 
 def _throttles(table: Mapping[str, SqueueRow], fresh: Mapping[str, JobDetails | str | None]) -> dict[str, int]:
-    """How many tasks of an array may run at once, by the array's number; those without a limit are not in it."""
-    found = {}
+    """The throttle (tasks that may run at once) of each array that has one, by the array's number."""
+    throttles = {}
     for number, details in fresh.items():
         if isinstance(details, JobDetails) and details.throttle is not None:
-            found[table[number].text("ArrayJobID")] = details.throttle
+            throttles[table[number].text("ArrayJobID")] = details.throttle
     for row in table.values():
         throttle = row.text("ArrayTaskID").partition("%")[2]
         if throttle.isdecimal():
-            found[row.text("ArrayJobID")] = int(throttle)
-    return found
+            throttles[row.text("ArrayJobID")] = int(throttle)
+    return throttles
 
 
 def _is_several_tasks(row: SqueueRow) -> bool:
@@ -246,25 +329,25 @@ def _needs_details(row: SqueueRow) -> bool:
     try:
         return state is JobState.PENDING and _memory_field(row) is None
     except SlurmParseError:
-        return False  # making a record of it fails in the same way, and says so
+        return False  # building its record raises the same error
 
 
 def _run_key(row: SqueueRow) -> tuple[str, ...]:
-    """What tells one run of a job, or one request of a waiting job, from another."""
+    """A key that changes with each run of a job, and with each change of a pending job's request."""
     waiting = parse_state(row.text("State")) is JobState.PENDING
     return tuple(row.values[column] for column in (_REQUEST if waiting else _RUN))
 
 
 def _text_key(row: SqueueRow) -> tuple[str, ...]:
-    """What a text that is not understood may depend on."""
+    """A key that changes with whatever may make a record unreadable."""
     return *_run_key(row), row.values["Name"], row.values["NodeList"]
 
 
 def _memory_field(row: SqueueRow) -> dict[str, str] | None:
-    """The memory a waiting job asks for under scontrol's name, None where the table does not tell.
+    """The memory request of a pending job under scontrol's name, None where the table leaves it open.
 
-    squeue does not say whether it is per CPU or per node. The total that slurmctld counted says it, unless both come to
-    the same total though not to the same request: on Slurm 22.05, where CPUs per GPU are counted only at the start.
+    squeue does not show whether it is per CPU or per node. slurmctld's total tells, unless both give the same total but
+    not the same request: on Slurm 22.05, which counts CPUs per GPU only when the job starts.
     """
     if or_empty(row.text("mem-per-tres")):
         return {}
@@ -281,88 +364,8 @@ def _memory_field(row: SqueueRow) -> dict[str, str] | None:
 
 
 def _job_id(row: SqueueRow) -> JobId:
-    """As squeue names it, without the task where the row stands for several."""
+    """The job id as squeue shows it, without the task id where the row stands for several tasks."""
     task, het = row.text("ArrayTaskID"), or_empty(row.text("HetJobID"))
     if task.isdecimal():
         return f"{row.text('ArrayJobID')}_{task}"
     return f"{het}+{row.text('HetJobOffset')}" if het else row.number
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
-    """What seldom changes, and a sentence on each thing that could not be read."""
-
-    partitions: tuple[Partition, ...]
-    reservations: tuple[Reservation, ...]
-    oddities: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """What was read. `surroundings` is None where they were not asked for.
-
-    `oddities` are for everybody, one sentence each; `remarks` say to who asks how something was read.
-    """
-
-    nodes: Sequence[Node]
-    jobs: Sequence[ParsedJob]
-    set_aside: Sequence[SetAsideJob]
-    partition_info: PartitionInfo | None = None
-    oddities: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-
-class PollSource(Protocol):
-    """Where polls come from."""
-
-    @property
-    def name(self) -> str:
-        """`commands` or `pyslurm`."""
-
-    def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
-        """Nodes and jobs, and at least where `around` what is around them. Raises BackendError."""
-
-
-@dataclass(slots=True)
-class CommandSource:
-    """scontrol's nodes, partitions and reservations, and squeue's jobs."""
-
-    jobs: CommandJobReader = field(default_factory=CommandJobReader)
-    name: str = field(default="commands", init=False)
-
-    def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
-        """See `Source`."""
-        partition_info = None
-        if with_partitions:
-            exempt = configuration.preempt_exempt_time
-            partitions, odd = parse_each(
-                "partition", read_lines(commands, "partition"), lambda line: parse_partition(line, exempt)
-            )
-            reservations, odd_too = parse_each("reservation", read_lines(commands, "reservation"), parse_reservation)
-            partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd, *odd_too))
-        nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), parse_node)
-        records, unread = self.jobs.read_records(commands)
-        jobs, unclear, longer = parse_jobs(records, limits_from_totals(node.total for node in nodes))
-        return ClusterView(nodes, jobs, [*unread, *unclear], partition_info, (*odd_nodes, *longer))
-
-
-def read_lines(commands: Commands, kind: str, *options: str) -> list[str]:
-    """What scontrol shows of this kind, one record a line. Raises BackendError."""
-    shown = commands.read("scontrol", *(options or ("-a", "-o")), "show", kind).splitlines()
-    return [line for line in shown if line.startswith(f"{kind.capitalize()}Name=")]
-
-
-def parse_each(kind: str, records: Iterable[Any], parse: Callable[[Any], T]) -> tuple[list[T], list[str]]:
-    """What could be read, and a sentence on each of the others: a line of scontrol's, or values of pyslurm's."""
-    parsed: list[T] = []
-    oddities: list[str] = []
-    for record in records:
-        try:
-            parsed.append(parse(record))
-        except (SlurmParseError, TypeError, ValueError, LookupError) as error:
-            name = record.split(" ", 1)[0].partition("=")[2] if isinstance(record, str) else str(record.get("name"))
-            oddities.append(f"{kind} {name[:60]} is left out: {unread_reason(error)}")
-    return parsed, oddities

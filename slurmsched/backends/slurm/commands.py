@@ -1,7 +1,7 @@
-"""The one place where Slurm's commands are run.
+"""Runs Slurm's commands: only allowed ones, as argument lists without a shell.
 
-Commands are argument lists, never a shell's text. What may be read is listed here; what may be changed passes
-`change` or `change_many`. Everything runs in UTC and with C messages, so that times and words are the same everywhere.
+Changes go through `change` and `change_many`. All commands run with TZ=UTC0 and LC_ALL=C, so that times and messages
+are the same on every machine.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _CHANGE_COMMANDS: Final = re.compile(
 )
 _CHANGE_LINE: Final = re.compile(r"(?:hold|release|requeuehold Incomplete|update) [A-Za-z0-9_.,:/+=\[\] -]+\Z")
 _SECONDS_PER_CHANGE: Final = 0.05
-"""Seconds more to wait for each line of a batch: five times what an update takes on a quiet machine."""
+"""Seconds added to the timeout for each line of a batch: five times what an update takes on a quiet machine."""
 
 _READ_LINE: Final = re.compile(r"show job [1-9][0-9]{0,9}(?:_[0-9]{1,9})?\Z|show hostnames [a-z0-9]{1,64}\Z")
 _SECONDS_PER_READ: Final = 0.05
-"""Seconds more to wait for the answer to each line: ten times what one takes on a busy controller."""
+"""Seconds added to the timeout for each `show` line: ten times what one takes on a busy controller."""
 
 _PYSLURM_PROGRAM: Final = Path(__file__).with_name("pyslurm_program.py")
 _PYSLURM_QUERIES: Final = 4
@@ -48,7 +48,7 @@ _DROPPED_VARIABLES: Final = ("SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SCONTROL_FU
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command said, and its exit code. `raw` is its output as it came, None where that is `out`."""
+    """A command's exit code and output. `raw_stdout` is None where it is the same as `stdout`."""
 
     exit_code: int
     stdout: str
@@ -57,30 +57,30 @@ class CommandResult:
 
     @property
     def stdout_bytes(self) -> bytes:
-        """The output, byte for byte."""
+        """The standard output, byte for byte."""
         return self.stdout.encode() if self.raw_stdout is None else self.raw_stdout
 
 
 class ProcessRunner(Protocol):
-    """Runs a process to its end. Raises FileNotFoundError, and TimeoutError when `timeout` seconds are over."""
+    """Runs a process to its end. Raises FileNotFoundError, PermissionError, TimeoutError after `timeout` seconds."""
 
     def __call__(self, argv: Sequence[str], stdin: str, timeout: float, env: Mapping[str, str]) -> CommandResult: ...
 
 
 def run_process(argv: Sequence[str], stdin: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
-    """The real thing. Text that is not UTF-8 comes back with the odd bytes replaced."""
+    """The `ProcessRunner` that runs real processes. Bytes that are not UTF-8 are replaced in its text."""
     try:
         completed = subprocess.run(
             list(argv), input=stdin.encode(), capture_output=True, timeout=timeout, env=dict(env), check=False
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{argv[0]} took longer than {timeout:g} s") from error
-    out, complaints = (text.decode(errors="replace") for text in (completed.stdout, completed.stderr))
-    return CommandResult(completed.returncode, out, complaints, completed.stdout)
+    stdout, stderr = (output.decode(errors="replace") for output in (completed.stdout, completed.stderr))
+    return CommandResult(completed.returncode, stdout, stderr, completed.stdout)
 
 
 def command_environment(slurm_conf: str, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the commands see: ours, without what would change their format."""
+    """The environment of Slurm's commands: this process's, without variables that change their output."""
     env = {
         key: value
         for key, value in (os.environ if inherited is None else inherited).items()
@@ -93,7 +93,7 @@ def command_environment(slurm_conf: str, inherited: Mapping[str, str] | None = N
 
 
 class Commands:
-    """Slurm's commands, counted. `timeout` is the longest wait for one answer, in seconds."""
+    """Runs Slurm's commands and counts them. `timeout` is in seconds, for one command."""
 
     def __init__(self, timeout: float, slurm_conf: str = "", runner: ProcessRunner = run_process) -> None:
         self.calls = CallCounts()
@@ -102,13 +102,13 @@ class Commands:
         self._runner = runner
 
     def read(self, *argv: str) -> str:
-        """What a reading command prints. Raises BackendError and its kinds."""
+        """The standard output of a command that only reads. Raises BackendError."""
         return self.read_result(*argv).stdout
 
     def read_result(self, *argv: str) -> CommandResult:
-        """The whole answer of a reading command that succeeded. Raises BackendError and its kinds."""
+        """The result of a command that only reads and succeeds. Raises BackendError."""
         if not _READ_COMMANDS.match(" ".join(argv)):
-            raise UnsafeCommandError(f"not a command that only reads: {' '.join(argv)[:80]!r}")
+            raise UnsafeCommandError(f"not an allowed read command: {' '.join(argv)[:80]!r}")
         self.calls.reads += 1
         answer = self._execute(argv, "", self._timeout)
         if answer.exit_code != 0:
@@ -116,19 +116,19 @@ class Commands:
         return answer
 
     def read_many(self, lines: Sequence[str]) -> CommandResult:
-        """The answer of one scontrol that is fed with `show` lines; its exit code says only how the last line ended.
+        """Feeds `show` lines to one scontrol, whose exit code is that of the last line only.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         for line in lines:
             if not _READ_LINE.match(line):
-                raise UnsafeCommandError(f"not a line that only reads: {line[:80]!r}")
+                raise UnsafeCommandError(f"not an allowed read line: {line[:80]!r}")
         self.calls.reads += sum(line.startswith("show job") for line in lines)
-        given = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol", "-a", "-d", "-o"), given, self._timeout + _SECONDS_PER_READ * len(lines))
+        stdin = "".join(f"{line}\n" for line in lines)
+        return self._execute(("scontrol", "-a", "-d", "-o"), stdin, self._timeout + _SECONDS_PER_READ * len(lines))
 
     def read_with_pyslurm(self, series: str, mebibytes: int) -> CommandResult:
-        """The answer of `pyslurm_program`, whatever its exit code. `-P`: nothing beside it is imported by mistake.
+        """The result of `pyslurm_program`, whatever its exit code. `-P` keeps its folder out of the import path.
 
         Raises NoConfigurationError, UnreachableError.
         """
@@ -137,31 +137,31 @@ class Commands:
         return self._execute(argv, "", self._timeout)
 
     def change(self, *argv: str) -> CommandResult:
-        """Run one command that changes something. What it says is for the caller: exit codes prove nothing.
+        """Runs one command that changes something, and returns its result whatever its exit code.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         text = " ".join(argv)
         if not _CHANGE_COMMANDS.match(text) or not text.isprintable():
-            raise UnsafeCommandError(f"not a command that may change anything: {text[:80]!r}")
+            raise UnsafeCommandError(f"not an allowed change command: {text[:80]!r}")
         self.calls.writes += 1
         return self._execute(argv, "", self._timeout)
 
     def change_many(self, lines: Sequence[str]) -> CommandResult:
-        """Feed `hold`, `release`, `requeuehold` and `update` lines to one scontrol, which goes on after an error.
+        """Feeds `hold`, `release`, `requeuehold` and `update` lines to one scontrol, which goes on after an error.
 
-        Raises NoSlurmError, UnreachableError, UnsafeError.
+        Raises NoSlurmError, UnreachableError, UnsafeCommandError.
         """
         for line in lines:
             if not _CHANGE_LINE.match(line):
-                raise UnsafeCommandError(f"not a line for scontrol: {line[:80]!r}")
+                raise UnsafeCommandError(f"not an allowed change line: {line[:80]!r}")
         self.calls.writes += len(lines)
-        given = "".join(f"{line}\n" for line in lines)
-        return self._execute(("scontrol",), given, self._timeout + _SECONDS_PER_CHANGE * len(lines))
+        stdin = "".join(f"{line}\n" for line in lines)
+        return self._execute(("scontrol",), stdin, self._timeout + _SECONDS_PER_CHANGE * len(lines))
 
     def _execute(self, argv: Sequence[str], stdin: str, timeout: float) -> CommandResult:
         conf = self._env.get("SLURM_CONF", "")
-        if conf and not Path(conf).exists():  # Slurm's commands would look for it for a minute
+        if conf and not Path(conf).exists():  # Slurm's commands would retry for a minute
             raise NoConfigurationError(f"there is no {conf}: set slurm_conf in [cluster], or SLURM_CONF")
         try:
             return self._runner(argv, stdin, timeout, self._env)

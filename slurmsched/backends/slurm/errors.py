@@ -1,4 +1,4 @@
-"""What goes wrong between us and Slurm, told apart by what a person has to do about it."""
+"""Errors of the Slurm backend, one class for each thing that an administrator has to do."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ class NoSlurmError(BackendError):
 
 
 class NoConfigurationError(BackendError):
-    """Slurm's commands find no slurm.conf, or one they cannot read."""
+    """Slurm's commands find no slurm.conf, or cannot read it."""
 
 
 class SlurmParseError(BackendError):
-    """Slurm's text is not what it should be."""
+    """Slurm's output cannot be parsed."""
 
 
 class UnsafeCommandError(BackendError):
-    """A value or a command that must not reach Slurm."""
+    """A value or a command is not allowed to reach Slurm."""
 
 
 class SubmissionRejectedError(BackendError):
-    """sbatch would not have a job of ours."""
+    """sbatch rejected a job."""
 
 
 class PyslurmUnavailableError(BackendError):
-    """pyslurm is not installed, or does not fit."""
+    """pyslurm is not installed, or belongs to another release of Slurm."""
 
 
 class PyslurmFailedError(BackendError):
-    """pyslurm did not come to an end in a poll: it crashed, hung, or needed more memory than it may have."""
+    """A poll by pyslurm failed: it crashed, hung, exceeded its memory limit, or got no answer."""
 
 
-_CHATTER: Final = re.compile(r"(?:scontrol|scancel|squeue|sacctmgr): (?!error|fatal)[a-z0-9_/]+: ")
+_INFO_LINE: Final = re.compile(r"(?:scontrol|scancel|squeue|sacctmgr): (?!error|fatal)[a-z0-9_/]+: ")
 _NO_ANSWER: Final = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -55,25 +55,27 @@ _NOT_PERMITTED: Final = ("Access/permission denied", "Invalid user id", "Protoco
 
 
 def error_from_stderr(command: str, stderr: str) -> BackendError:
-    """The error that Slurm's words on standard error amount to."""
+    """The error that a command's standard error stands for."""
     message = last_message(stderr)
     if any(sign in stderr for sign in _NO_CONFIGURATION):
         return NoConfigurationError(f"{command} finds no usable slurm.conf: set slurm_conf in [cluster] or SLURM_CONF")
     if any(sign in stderr for sign in _NO_ANSWER):
         return UnreachableError(f"slurmctld does not answer: see 'scontrol ping' ({message})")
     if "Munge" in stderr:
-        return NotPermittedError(f"munge does not vouch for us: is munged running, with the cluster's key? ({message})")
+        return NotPermittedError(
+            f"munge does not authenticate this process: is munged running with the cluster's key? ({message})"
+        )
     if any(sign in stderr for sign in _NOT_PERMITTED):
-        return NotPermittedError(f"{command} may not do this as the present user: {message}")
+        return NotPermittedError(f"{command} is not permitted to the present user: {message}")
     return BackendError(f"{command} failed: {message}")
 
 
-def last_message(stderr: str, default: str = "it said nothing") -> str:
-    """The last line that is not the commands' own chatter, such as `scontrol: select/linear: init: ... loaded`."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not _CHATTER.match(line)]
+def last_message(stderr: str, default: str = "it printed no message") -> str:
+    """The last line that is not informational, such as `scontrol: select/linear: init: ... loaded`."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not _INFO_LINE.match(line)]
     return lines[-1] if lines else default
 
 
 def unread_reason(error: Exception) -> str:
-    """Why a record is left out; of an error that is not about Slurm's text only the kind is told."""
+    """Why a record is left out. Of an error other than SlurmParseError only the class is shown."""
     return str(error) if isinstance(error, SlurmParseError) else f"reading it fails ({type(error).__name__})"

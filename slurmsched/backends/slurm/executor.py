@@ -1,10 +1,7 @@
-"""What became of an operation, told from the cluster as it was read back. Slurm's words only say why.
+"""Carries out operations and reads back what the cluster shows.
 
-A configuration file replaced in one step, so that Slurm never reads half of one.
-
-Operations done and read back.
-
-Consecutive changes go to Slurm as one batch, and nothing is believed before it is seen.
+Consecutive changes go to scontrol as one batch. An operation's result is decided by the state read back; Slurm's
+messages only give the reason. Configuration files are replaced atomically.
 """
 
 from __future__ import annotations
@@ -26,32 +23,33 @@ from slurmsched.backends.slurm.errors import UnsafeCommandError, error_from_stde
 from slurmsched.backends.slurm.operation_commands import OperationCommands, commands_for, is_job_id
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.model import Hold, Job, JobId, JobSpec, JobState, Operation, Outcome, Request, Result, SetAsideJob, Verb
+from slurmsched.model.reasons import pluralise
 
 Verdict = tuple[Result, str]
 
 _MESSAGES: Final = (
-    re.compile(r"(?:scancel: error: )?Kill job error on job id (?P<job>[\d_+]+): (?P<words>.+)"),
-    re.compile(r"(?P<words>.+) for job (?P<job>[\d_+]+)\Z"),
-    re.compile(r"(?P<job>[\d_]+): (?P<words>.+)"),
+    re.compile(r"(?:scancel: error: )?Kill job error on job id (?P<job>[\d_+]+): (?P<message>.+)"),
+    re.compile(r"(?P<message>.+) for job (?P<job>[\d_+]+)\Z"),
+    re.compile(r"(?P<job>[\d_]+): (?P<message>.+)"),
 )
 
 
 def messages_by_job(stderr: str) -> dict[str, str]:
-    """Slurm's words by job, the first ones for each; under an empty name what names no job."""
+    """Slurm's first message for each job; under the empty string the first one that names no job."""
     messages: dict[str, str] = {}
     for line in stderr.splitlines():
         match = next((match for form in _MESSAGES if (match := form.match(line.strip()))), None)
         if match:
-            messages.setdefault(match["job"], match["words"])
+            messages.setdefault(match["job"], match["message"])
         elif line.strip():
             messages.setdefault("", line.strip())
     return messages
 
 
 def job_verdict(operation: Operation, job: Job | None, message: str, unreadable: SetAsideJob | None = None) -> Verdict:
-    """How an operation on a job ended, the job being what it is now.
+    """The result of an operation on a job, from the job's state after it and Slurm's message.
 
-    `job` is None where Slurm knows it no more, or, with `aside`, where it exists and its record could not be read.
+    `job` is None if Slurm no longer knows the job, or, with `unreadable`, if its record could not be parsed.
     """
     if unreadable is not None and job is None:
         return _unreadable_verdict(operation, unreadable, message)
@@ -60,15 +58,15 @@ def job_verdict(operation: Operation, job: Job | None, message: str, unreadable:
         return Result.OVERTAKEN, f"job {operation.subject} {ended}"
     result, otherwise = _CHECKS[operation.verb](operation, job)
     if operation.verb is Verb.NOTIFY and message and result is Result.DONE:
-        result = Result.REFUSED  # a signal cannot be read back: here what scancel says is all there is
+        result = Result.REFUSED  # a signal cannot be read back: only scancel's message tells
     return result, "" if result is Result.DONE else (message if result is Result.REFUSED and message else otherwise)
 
 
 def _unreadable_verdict(operation: Operation, unreadable: SetAsideJob, message: str) -> Verdict:
-    """Of a job whose record cannot be read no more is known than whether it waits without a hold.
+    """The result of an operation on a job whose record cannot be parsed: only whether it waits unheld is known.
 
-    A hold that does not show was not made, and a release that shows was. Whether anything else happened is not known:
-    FAILED says so, and whatever is ours of the job stays ours.
+    That decides HOLD and RELEASE. Every other verb is FAILED, as its effect is unknown; the store then keeps its record
+    of the job as it is.
     """
     match operation.verb, unreadable.pending:
         case Verb.HOLD, True:
@@ -81,7 +79,7 @@ def _unreadable_verdict(operation: Operation, unreadable: SetAsideJob, message: 
 
 
 def matches_spec(spec: JobSpec, current: Request) -> bool:
-    """Whether this request is the shape."""
+    """Whether the job's current request is what the spec asks for."""
     return (
         current.pinned == frozenset(spec.nodes)
         and current.nodes == spec.node_count
@@ -114,8 +112,8 @@ def _check_update(operation: Operation, job: Job) -> Verdict:
     kind = f"{now.gpu_type}:" if now.gpu_type else ""
     where = f" on {','.join(sorted(now.pinned))}" if now.pinned else ""
     return Result.REFUSED, (
-        f"it now asks for {now.nodes} nodes{where}, {kind}{now.gpus} GPUs, {now.cpus} CPUs,"
-        f" {now.memory} MiB per node, {now.tasks} tasks"
+        f"it now asks for {pluralise(now.nodes, 'node')}{where}, {kind}{pluralise(now.gpus, 'GPU')},"
+        f" {pluralise(now.cpus, 'CPU')}, {now.memory} MiB per node, {pluralise(now.tasks, 'task')}"
     )
 
 
@@ -130,8 +128,8 @@ def _check_requeue(_operation: Operation, job: Job) -> Verdict:
                 (Result.DONE, "") if job.hold is not Hold.NONE else (Result.REFUSED, "it waits again, but is not held")
             )
         case JobState.COMPLETING:
-            on_its_way = "held" in job.reason.lower()
-            return (Result.DONE, "") if on_its_way else (Result.OVERTAKEN, "it is ending by itself")
+            requeued = "held" in job.reason.lower()
+            return (Result.DONE, "") if requeued else (Result.OVERTAKEN, "it is ending by itself")
         case _:
             return Result.REFUSED, f"it is still {job.state_text.lower()}"
 
@@ -146,7 +144,7 @@ def _check_prioritize(operation: Operation, job: Job) -> Verdict:
 def _check_note(operation: Operation, job: Job) -> Verdict:
     text = operation.after if isinstance(operation.after, str) else ""
     same = job.admin_comment == text.rstrip()
-    return (Result.DONE, "") if same else (Result.REFUSED, "the note is not there")
+    return (Result.DONE, "") if same else (Result.REFUSED, "its AdminComment is not the note")
 
 
 _CHECKS: Final[Mapping[Verb, Callable[[Operation, Job], Verdict]]] = {
@@ -161,14 +159,14 @@ _CHECKS: Final[Mapping[Verb, Callable[[Operation, Job], Verdict]]] = {
 
 
 def read_config_file(path: str) -> str | None:
-    """What the file holds, None where there is none. Raises OSError, UnsafeError."""
+    """The file's text, None if it does not exist. Raises OSError, UnsafeCommandError."""
     with suppress(FileNotFoundError):
         return _absolute_path(path).read_text(encoding="utf-8")
     return None
 
 
 def replace_config_file(path: str, text: str | None) -> None:
-    """Put `text` there, keeping owner and mode; None removes the file. Raises OSError, UnsafeError."""
+    """Replaces the file atomically, keeping owner and mode; None removes it. Raises OSError, UnsafeCommandError."""
     target = _absolute_path(path)
     if text is None:
         target.unlink(missing_ok=True)
@@ -189,13 +187,13 @@ def replace_config_file(path: str, text: str | None) -> None:
 
 def _copy_owner_and_mode(target: Path, descriptor: int) -> None:
     try:
-        known = target.stat()
+        status = target.stat()
     except FileNotFoundError:
         os.fchmod(descriptor, 0o644)
         return
-    os.fchmod(descriptor, known.st_mode & 0o7777)
-    if (known.st_uid, known.st_gid) != (os.geteuid(), os.getegid()):
-        os.fchown(descriptor, known.st_uid, known.st_gid)
+    os.fchmod(descriptor, status.st_mode & 0o7777)
+    if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+        os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def _absolute_path(path: str) -> Path:
@@ -204,13 +202,13 @@ def _absolute_path(path: str) -> Path:
     return Path(path)
 
 
-_OUR_PREFIX: Final = "synsched"
+_NOTE_PREFIX: Final = "synsched"
 _JOB_VERBS: Final = frozenset(Verb) - {Verb.WEIGH, Verb.CONFIGURE}
 
 
 @dataclass(slots=True)
 class BatchExecutor:
-    """One batch on its way. `forms` tell how the jobs' requests stand."""
+    """Carries out one batch of operations. `forms` are the request forms of the jobs; use an executor once."""
 
     commands: Commands
     forms: Mapping[JobId, RequestForm]
@@ -220,7 +218,7 @@ class BatchExecutor:
     _lines: list[str] = field(default_factory=list)
 
     def execute(self, operations: Sequence[Operation]) -> tuple[Outcome, ...]:
-        """Do them in order and look. Raises UnreachableError when nobody answers, NoSlurmError."""
+        """Carries out the operations in order and reads back. Raises UnreachableError and other BackendErrors."""
         notes = {op.subject for op in operations if op.verb is Verb.NOTE and op.permitted}
         self._reject_unwritable(operations, self._read_jobs(notes)[0])
         for index, operation in enumerate(operations):
@@ -231,14 +229,14 @@ class BatchExecutor:
         return tuple(self._outcome(index, operation) for index, operation in enumerate(operations))
 
     def _reject_unwritable(self, operations: Sequence[Operation], noted: Mapping[str, Job]) -> None:
-        """AdminComment belongs to other tools at many sites: only an empty one, or ours, is written."""
+        """Blocks what is not permitted, and notes over an AdminComment that another program wrote."""
         for index, operation in enumerate(operations):
             if not operation.permitted:
                 self._verdicts[index] = Result.BLOCKED, "not permitted to this identity"
             elif operation.verb is Verb.NOTE and operation.subject in noted:
-                theirs = noted[operation.subject].admin_comment
-                if theirs and not theirs.startswith(_OUR_PREFIX):
-                    self._verdicts[index] = Result.OVERTAKEN, "its AdminComment is somebody else's"
+                comment = noted[operation.subject].admin_comment
+                if comment and not comment.startswith(_NOTE_PREFIX):
+                    self._verdicts[index] = Result.OVERTAKEN, "its AdminComment was written by another program"
 
     def _run(self, index: int, operation: Operation) -> None:
         try:
@@ -262,7 +260,7 @@ class BatchExecutor:
             self._keep_messages(self.commands.change_many(lines), "")
 
     def _keep_messages(self, answer: CommandResult, subject: str) -> None:
-        """Keep what was said. What names no job is about the one command, where there was only one."""
+        """Keeps the messages of a command. One that names no job counts for `subject`. Raises UnreachableError."""
         error = error_from_stderr("scontrol", answer.stderr)
         if isinstance(error, UnreachableError):
             raise error
@@ -282,21 +280,21 @@ class BatchExecutor:
                 self._verdicts[index] = job_verdict(operation, jobs.get(subject), message, aside.get(subject))
         started = [op.subject for _, op in unread if op.verb is Verb.HOLD and _held_running(jobs.get(op.subject))]
         if started:
-            # They started before the hold came: it would show only when they are requeued.
+            # They started before the hold, which would take effect when they are requeued.
             self.commands.change_many([f"release {job}" for job in started])
 
     def _read_jobs(self, ids: set[str]) -> tuple[dict[JobId, Job], dict[JobId, SetAsideJob]]:
-        """The jobs as they are now, and those that exist and cannot be read; who is gone is in neither."""
+        """The jobs now, and those whose record cannot be parsed. A job that is gone is in neither."""
         safe = {job for job in ids if is_job_id(job)}
         jobs, unreadable_jobs = read_jobs(self.commands, safe)
-        aside = {job: SetAsideJob(job, "it has no number that Slurm could be asked for") for job in ids - safe}
+        aside = {job: SetAsideJob(job, "its name is not a job id") for job in ids - safe}
         for unreadable in unreadable_jobs:
             covered = (job for job in safe - jobs.keys() if unreadable.job in (job, job.partition("_")[0]))
             aside |= {job: replace(unreadable, job=job) for job in covered}
         return jobs, aside
 
     def _read_weights(self, names: set[str]) -> dict[str, int]:
-        """The nodes' weights now; those that do not exist are missing."""
+        """The current weights of these nodes; nodes that do not exist are missing."""
         if not names:
             return {}
         lines = self.commands.read("scontrol", "-a", "-o", "show", "node").splitlines()
@@ -311,14 +309,14 @@ class BatchExecutor:
         return Result.REFUSED, self._messages.get("") or f"its weight is {weight}"
 
     def _configure(self, operation: Operation) -> Verdict:
-        """Write, have Slurm read it, and put the former text back where Slurm will not."""
+        """Writes a configuration file and runs `scontrol reconfigure`; restores the file if that fails."""
         path, before, after = operation.subject, operation.before, operation.after
         if not isinstance(after, str | None) or not isinstance(before, str | None):
             return Result.REFUSED, "a configuration file is text"
         try:
             current = read_config_file(path)
             if current not in (before, after):
-                return Result.OVERTAKEN, f"{path} was changed by somebody else meanwhile"
+                return Result.OVERTAKEN, f"{path} was changed by another program meanwhile"
             replace_config_file(path, after)
             answer = self.commands.change("scontrol", "reconfigure")
             if answer.exit_code == 0 and not answer.stderr:

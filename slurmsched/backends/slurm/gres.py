@@ -1,4 +1,4 @@
-"""GRES strings: what a node has, what is taken of it, what a job asks for and has."""
+"""Parses GRES strings: what a node has and has allocated, what a job requests and has."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ENTRY = re.compile(
 _SOCKETS: Final = "S:"
 _INDICES: Final = "IDX:"
 _COUNT: Final = "CNT:"
-"""Instead of indices, where the devices have no files."""
+"""Stands instead of indices where the devices have no files."""
 _MAX_CHARACTERS: Final = 65_536
-"""No node or job has a list this long: 1,000 devices take 10 kB."""
+"""The longest accepted list: 1,000 devices take 10 kB."""
 _NO_TYPE: Final = ":(null)"  # shards of a node whose slurmd has not registered yet
 
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One entry. `indices` are the devices it names; `parts` are (taken, there) per device, for shards."""
+    """One GRES entry. `indices` are its device indices; `shards_by_device` is (allocated, total) for each device."""
 
     name: str
     type: str
@@ -37,26 +37,26 @@ class Gres:
     shards_by_device: tuple[tuple[int, int], ...] = ()
 
 
-@lru_cache(maxsize=4096)  # a cluster has few different ones, and thousands of jobs
+@lru_cache(maxsize=4096)  # thousands of jobs share few different strings
 def parse_gres(text: str | None) -> tuple[Gres, ...]:
-    """Every entry of a list such as `gpu:v100:3(IDX:0,2-3),shard:v100:5(3/10,2/10)`.
+    """The entries of a list such as `gpu:v100:3(IDX:0,2-3),shard:v100:5(3/10,2/10)`.
 
-    The releases' spellings are `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of another
-    TRES (`cpu=2`) are left out. Raises NotUnderstoodError.
+    Releases of Slurm write `gpu:v100:2`, `gres:gpu:2`, `gres/gpu:v100:2` and `gres/gpu:v100=2`. Entries of other TRES
+    (`cpu=2`) are left out. Raises SlurmParseError.
     """
     typed = or_empty(text).replace(_NO_TYPE, "")
     if len(typed) > _MAX_CHARACTERS:
-        raise SlurmParseError(f"a list of GRES of {len(typed)} letters")
+        raise SlurmParseError(f"a list of GRES of {len(typed)} characters")
     return tuple(_parse_entry(part) for part in _split_entries(typed) if not _is_other_tres(part))
 
 
 def parse_gpus(text: str | None) -> tuple[Gres, ...]:
-    """The GPUs of the list, one entry per type."""
+    """The GPU entries of the list, one per type."""
     return tuple(entry for entry in parse_gres(text) if entry.name == "gpu" and entry.count)
 
 
 def count_shards(text: str | None) -> int:
-    """How many shards the list holds."""
+    """The number of shards in the list."""
     return sum(entry.count for entry in parse_gres(text) if entry.name == "shard")
 
 
@@ -66,9 +66,9 @@ def _is_other_tres(part: str) -> bool:
 
 def _split_entries(text: str) -> Iterator[str]:
     depth = start = 0
-    for index, sign in enumerate(text):
-        depth += (sign == "(") - (sign == ")")
-        if sign == "," and depth == 0:
+    for index, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
             yield text[start:index]
             start = index + 1
     yield text[start:]
@@ -96,8 +96,8 @@ def _digits(text: str) -> str:
 
 
 def _parse_shards(piece: str) -> tuple[int, int]:
-    taken, _, there = piece.partition("/")
-    taken = "0" if taken == "-" else taken  # 26.05, where the GPU is taken as a whole
-    if not (taken.isdecimal() and there.isdecimal()):
-        raise SlurmParseError(f"not a part of a GRES: {piece[:40]!r}")
-    return int(taken), int(there)
+    taken, _, total = piece.partition("/")
+    taken = "0" if taken == "-" else taken  # 26.05, where the whole GPU is allocated
+    if not (taken.isdecimal() and total.isdecimal()):
+        raise SlurmParseError(f"not a count of shards: {piece[:40]!r}")
+    return int(taken), int(total)

@@ -1,7 +1,7 @@
-"""What the table of jobs lacks: what a running job has on each node, and how its memory was asked for.
+"""Details of a job that squeue's table lacks: its allocation on each node, and the form of its memory request.
 
-It stands in the text of `scontrol -d -o show job`, unescaped between what the job's owner wrote. One record is read
-from its first byte by this grammar, and everything behind the amount of memory is never looked at:
+They stand in the output of `scontrol -d -o show job`, which does not escape text that the job's owner wrote. One
+record is parsed from its first byte by this grammar; nothing after the amount of memory is looked at:
 
     record   = "JobId=" number [" ArrayJobId=" number " ArrayTaskId=" word [" ArrayTaskThrottle=" number]]
                [" HetJobId=" number " HetJobOffset=" number] " JobName=" NAME " " [SLUID] [HetJobIdSet]
@@ -10,17 +10,16 @@ from its first byte by this grammar, and everything behind the amount of memory 
                amounts {" Nodes=" word " CPU_IDs=" word " Mem=" word " GRES=" word} " MinCPUsNode=" number
                " MinMemory" ("CPU" | "Node" | "TRES") "=" word
 
-What stands in capitals is known from the table, and has to stand there byte for byte. These are all the places up to
-the memory where text of an owner, or of a changed sbatch of his, can be. So it cannot pose as anything else.
+Values in capitals are known from the table and must match byte for byte. They are all the fields up to the memory
+that can contain text of the owner, or of a sbatch that the owner modified, so that text cannot pass for another field.
 
-Whose record a text is: `scontrol` is given many jobs on its standard input, and between them asked for a host list that
-is a random number. It prints that number alone on a line, and nobody can have written it beforehand; between two of
-them stands one job's text and nobody else's. Where many jobs are needed all records are read at once: a text that
-begins like the record of a job counts if it is the only one that obeys the grammar for this job; the other jobs are
-asked for by number.
+To tell records apart, `scontrol` is given `show job` lines on its standard input and, between them, a `show hostnames`
+of a random number. It prints that number alone on a line, and as no user can know it in advance, the text between two
+such lines belongs to one job. If many jobs are needed, all records are read at once: a job's details count if exactly
+one text matches the grammar for this job; the other jobs are queried one by one.
 
-Every expression is anchored or bounded, so the time is linear in the text and a record costs at most `_SLURMS` and
-`_LONGEST` bytes of it, however long it is.
+Every expression is anchored or bounded, so parsing takes linear time, and reads at most `_MAX_GAP_BYTES` and
+`_MAX_DETAIL_BYTES` of a record however long it is.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from slurmsched.backends.slurm.records import RawAllocation, or_empty
 from slurmsched.backends.slurm.squeue_table import SqueueRow
 
 _MAX_SINGLE_QUERIES: Final = 25
-"""Up to so many jobs are asked for one by one, at 4 ms each; all records of 5,000 jobs come in 0.2 s."""
+"""Jobs that are queried one by one at most, at 4 ms each; all records of 5,000 jobs take 0.2 s."""
 _MAX_CANDIDATES: Final = 8
-"""So many texts are looked at that begin like one job's record; in all records together one is the usual number."""
+"""Texts that are tried for one job at most; usually there is exactly one."""
 _MAX_GAP_BYTES: Final = 4_096
-"""Bytes of Slurm's own between two known values: times, states, limits, dependencies."""
+"""Bytes between two known values at most: times, states, limits, dependencies."""
 _MAX_DETAIL_BYTES: Final = 1_048_576
-"""Bytes from the list of nodes to the memory: about 100 for each node, and Slurm has no jobs on 10,000 nodes."""
+"""Bytes from the node list to the memory at most: about 100 per node, enough for 10,000 nodes."""
 
-_START: Final = re.compile(rb"^JobId=(\d{1,10}) ", re.MULTILINE)
-_OWN_START: Final = re.compile(rb"^(?:scontrol: )?(JobId=(\d{1,10}) )", re.MULTILINE)  # a prompt, without readline
+_RECORD_START: Final = re.compile(rb"^JobId=(\d{1,10}) ", re.MULTILINE)
+_PROMPTED_START: Final = re.compile(rb"^(?:scontrol: )?(JobId=(\d{1,10}) )", re.MULTILINE)  # a prompt, without readline
 _FRONT: Final = re.compile(
     rb"JobId=(\d{1,10}) (?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=(\d{1,10}) )?)?"
     rb"(?:HetJobId=\d+ HetJobOffset=\d+ )?JobName="
@@ -69,9 +68,9 @@ _MARK_COMMAND: Final = b"show hostnames "
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """What a job has on its nodes, and fields under scontrol's names: its TRES, and its memory per CPU or per node.
+    """A job's allocation on each node, and fields under scontrol's names: TRES, and memory per CPU or per node.
 
-    `throttle` is how many tasks of its array may run at once, None where there is no limit.
+    `throttle` is how many tasks of its array may run at once, None for no limit.
     """
 
     allocations: tuple[RawAllocation, ...]
@@ -80,7 +79,7 @@ class JobDetails:
 
 
 def read_details(commands: Commands, rows: Sequence[SqueueRow]) -> dict[str, JobDetails | str | None]:
-    """By job number the layout, the reason why there is none, or None where Slurm knows the job no more.
+    """For each job number its details, the reason why they cannot be read, or None if Slurm no longer knows the job.
 
     Raises BackendError.
     """
@@ -95,7 +94,7 @@ def read_details(commands: Commands, rows: Sequence[SqueueRow]) -> dict[str, Job
 
 
 def parse_details(data: bytes, start: int, row: SqueueRow) -> JobDetails:
-    """The layout in the record that begins there. Raises NotUnderstoodError: it is not this job's, or not a record."""
+    """Parses the record that begins at `start`. Raises SlurmParseError if it is no record or not this job's."""
     front = _FRONT.match(data, start)
     offset = _expect(data, _end_of_match(front), row.raw("Name"))
     head = _USER.match(data, offset)
@@ -131,12 +130,12 @@ def _end_of_match(match: re.Match[bytes] | None) -> int:
 
 def _expect(data: bytes, offset: int, value: bytes) -> int:
     if not data.startswith(value, offset):
-        raise SlurmParseError("its record says something else than the table of jobs")
+        raise SlurmParseError("its record differs from squeue's table")
     return offset + len(value)
 
 
 def _parse_amounts(text: str, fields: dict[str, str], throttle: int | None) -> JobDetails:
-    """Nothing between the list of nodes and the memory is an owner's; each field comes once, but for the groups."""
+    """Parses the text from the node list to the memory, none of which a user writes; only groups repeat fields."""
     groups: list[dict[str, str]] = []
     for word in text.split():
         key, separator, value = word.partition("=")
@@ -146,7 +145,7 @@ def _parse_amounts(text: str, fields: dict[str, str], throttle: int | None) -> J
             groups[-1][key] = value
         elif key in _AMOUNTS and separator:
             if key in fields:
-                raise SlurmParseError(f"its record says {key} twice")
+                raise SlurmParseError(f"its record shows {key} twice")
             fields[key] = value
     return JobDetails(
         tuple(RawAllocation(*(group.get(key, "") for key in _ALLOCATION_KEYS)) for group in groups), fields, throttle
@@ -154,23 +153,23 @@ def _parse_amounts(text: str, fields: dict[str, str], throttle: int | None) -> J
 
 
 def _read_all(commands: Commands, wanted: Iterable[SqueueRow]) -> dict[str, JobDetails]:
-    """The layouts of the jobs for which exactly one text in all records obeys the grammar."""
+    """Reads all records. Returns the details of the jobs for which exactly one text matches the grammar."""
     data = commands.read_result("scontrol", "-a", "-d", "-o", "show", "job").stdout_bytes
     by_number = {row.number.encode(): row for row in wanted}
     starts: dict[bytes, list[int]] = {}
-    for start in _START.finditer(data):
-        if start[1] in by_number and len(places := starts.setdefault(start[1], [])) <= _MAX_CANDIDATES:
-            places.append(start.start())
-    several = {
+    for start in _RECORD_START.finditer(data):
+        if start[1] in by_number and len(offsets := starts.setdefault(start[1], [])) <= _MAX_CANDIDATES:
+            offsets.append(start.start())
+    candidates = {
         number: _candidate_details(data, offsets, by_number[number])[0]
         for number, offsets in starts.items()
         if len(offsets) <= _MAX_CANDIDATES
     }
-    return {number.decode(): found[0] for number, found in several.items() if len(found) == 1}
+    return {number.decode(): details[0] for number, details in candidates.items() if len(details) == 1}
 
 
 def _candidate_details(data: bytes, offsets: Iterable[int], row: SqueueRow) -> tuple[list[JobDetails], str | None]:
-    """The different layouts of this job in the texts that begin there, and why the first one is none."""
+    """The distinct details that parse at these offsets, and the first error."""
     parsed: list[JobDetails] = []
     reason: str | None = None
     for offset in offsets:
@@ -185,49 +184,58 @@ def _candidate_details(data: bytes, offsets: Iterable[int], row: SqueueRow) -> t
 
 
 def _read_one_by_one(commands: Commands, wanted: Sequence[SqueueRow]) -> dict[str, JobDetails | str | None]:
-    """Each job's own text, told apart from the others by a number that nobody can foresee."""
+    """Queries each job by itself; a random mark separates the records."""
     mark = secrets.token_hex(16)
-    ask = f"{_MARK_COMMAND.decode()}{mark}"
-    answer = commands.read_many([*(line for row in wanted for line in (ask, f"show job {_query_id(row)}")), ask])
+    mark_line = f"{_MARK_COMMAND.decode()}{mark}"
+    lines = (line for row in wanted for line in (mark_line, f"show job {_query_id(row)}"))
+    answer = commands.read_many([*lines, mark_line])
     texts = _split_at_mark(answer.stdout_bytes, mark.encode())
     if len(texts) != len(wanted) + 2:
         raise (
-            error_from_stderr("scontrol", answer.stderr) if answer.stderr else BackendError("scontrol stopped half-way")
+            error_from_stderr("scontrol", answer.stderr)
+            if answer.stderr
+            else BackendError("scontrol ended before it had answered every query")
         )
-    complaints = "\n".join(line for line in answer.stderr.splitlines() if _GONE not in line)
-    found = {row.number: _details_in_own_text(text, row) for text, row in zip(texts[1:-1], wanted, strict=True)}
-    if complaints and None in found.values():
-        raise error_from_stderr("scontrol", complaints)  # it is not known that the job is gone
-    return found
+    errors = "\n".join(line for line in answer.stderr.splitlines() if _GONE not in line)
+    by_number = {row.number: _details_of_job(text, row) for text, row in zip(texts[1:-1], wanted, strict=True)}
+    if errors and None in by_number.values():
+        raise error_from_stderr("scontrol", errors)  # a job without a record may still exist
+    return by_number
 
 
 def _split_at_mark(data: bytes, mark: bytes) -> list[bytes]:
-    """The texts before, between and behind the lines that are the mark alone; where scontrol repeats the command, the
-    mark is no such line. A prompt that stands before the mark is left in the text, and does no harm there.
+    """Splits scontrol's output at the lines that are the mark. A mark that is scontrol's echo of the command is none.
+
+    A prompt before a mark stays in the text, which does no harm.
     """
     texts: list[bytes] = []
-    repeated = False
+    echoed = False
     for text in data.split(mark + b"\n"):
-        if repeated:
+        if echoed:
             texts[-1] += text
         else:
             texts.append(text)
-        repeated = text.endswith(_MARK_COMMAND)
+        echoed = text.endswith(_MARK_COMMAND)
     return texts
 
 
 def _query_id(row: SqueueRow) -> str:
-    """By its task number a task of an array is shown alone; by its own number the last one stands for all."""
+    """The id that shows this job alone: an array's job number may show all its tasks, `ARRAY_TASK` shows one."""
     task = row.text("ArrayTaskID")
     return f"{row.text('ArrayJobID')}_{task}" if task.isdecimal() else row.number
 
 
-def _details_in_own_text(text: bytes, row: SqueueRow) -> JobDetails | str | None:
-    """The layout in the job's own text. It begins there, but for the last task of an array, and the first job of a
-    heterogeneous one, which stand among the others of their owner."""
+def _details_of_job(text: bytes, row: SqueueRow) -> JobDetails | str | None:
+    """The details in the answer to one query, the reason why they cannot be read, or None without a record.
+
+    The text begins with the job's record, except for the last task of an array and the first job of a heterogeneous
+    job, whose records stand among the others of the same owner.
+    """
     number = row.raw("JobID")
-    starts = ((start.start(1), start[2] == number) for start in _OWN_START.finditer(text))
-    first, is_own = next(starts, (0, False))
-    rest = islice((offset for offset, own in starts if own), _MAX_CANDIDATES + 1)
-    found, reason = _candidate_details(text, [first] if is_own else rest, row)
-    return "its own text poses as its record" if len(found) > 1 else found[0] if found else reason
+    starts = ((start.start(1), start[2] == number) for start in _PROMPTED_START.finditer(text))
+    first, matches = next(starts, (0, False))
+    rest = islice((offset for offset, same_number in starts if same_number), _MAX_CANDIDATES + 1)
+    candidates, reason = _candidate_details(text, [first] if matches else rest, row)
+    if len(candidates) > 1:
+        return "text of its owner looks like a second record of it"
+    return candidates[0] if candidates else reason

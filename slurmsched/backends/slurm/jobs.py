@@ -1,4 +1,4 @@
-"""Jobs as Slurm shows them, as the model has them; each request is held against the cluster first."""
+"""Builds the model's jobs from Slurm's records, and checks each request against the cluster's totals."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from slurmsched.backends.slurm.requests import RequestForm, parse_form, parse_re
 from slurmsched.model import Hold, Job, JobId, JobState, NodeAllocation, Request, Resources, SetAsideJob, parse_hints
 
 _MAX_COUNT: Final = 2**31
-"""No count of a real cluster reaches this, nor its memory in MiB (2 EiB)."""
+"""An upper bound of every count of a real cluster, and of its memory in MiB."""
 _FORMER_NODES: Final = 1_000
+"""Removed nodes that a list of nodes may still name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class ClusterLimits:
 
     @property
     def max_node_names(self) -> int:
-        """How many nodes a list may name: those there are, and some that were there when it was written."""
+        """The most nodes that a list may name: the present ones, and some that were removed since."""
         return min(self.nodes + _FORMER_NODES, MAX_NAMES)
 
     def check(self, request: Request) -> None:
-        """Raises NotUnderstoodError where all nodes together have less than the request, or it is below zero."""
-        asked = {
+        """Raises SlurmParseError if a request is negative or exceeds all nodes together."""
+        amounts = {
             "nodes": (request.nodes, self.nodes),
             "GPUs": (max(request.gpus, request.gpus_per_node or 0), self.gpus),
             "CPUs": (request.cpus, self.cpus),
@@ -51,17 +52,17 @@ class ClusterLimits:
             "tasks": (request.tasks, _MAX_COUNT),
             "shards": (request.shards, _MAX_COUNT),
         }
-        for what, (amount, most) in asked.items():
+        for what, (amount, most) in amounts.items():
             if amount < 0 or amount > most:
-                raise SlurmParseError(f"it asks for {amount} {what}, and the cluster has {most}")
+                raise SlurmParseError(f"it asks for {amount} {what}, but the cluster has {most}")
 
 
 NO_LIMITS: Final = ClusterLimits()
-"""Where the cluster's nodes are not known."""
+"""Limits for a cluster whose nodes are unknown."""
 
 
 def limits_from_totals(totals: Iterable[Resources]) -> ClusterLimits:
-    """What nodes with these totals have together; no limits where there are none, as nothing is known then."""
+    """The sums over nodes with these totals; no limits without nodes."""
     known = tuple(totals)
     if not known:
         return NO_LIMITS
@@ -74,27 +75,27 @@ def limits_from_totals(totals: Iterable[Resources]) -> ClusterLimits:
 
 
 def node_allocations(
-    placements: Sequence[RawAllocation], fields: Mapping[str, str], most_nodes: int = MAX_NAMES
+    raw_allocations: Sequence[RawAllocation], fields: Mapping[str, str], max_nodes: int = MAX_NAMES
 ) -> tuple[NodeAllocation, ...]:
-    """One share per node, in Slurm's order. Raises NotUnderstoodError, also for more than `most_nodes` nodes.
+    """One allocation per node, in Slurm's order. Raises SlurmParseError, also for more than `max_nodes` nodes.
 
-    A completing job no longer says which GPUs it has, though it still has them: then its total, if it divides evenly.
+    Slurm no longer shows the GPUs of a completing job by node: its total is split then, if it divides evenly.
     """
     allocations: list[NodeAllocation] = []
-    for placement in placements:
-        allocations += _expand_allocation(placement, most_nodes - len(allocations))
-    had = parse_gpus(fields.get("JOB_GRES"))
-    total = sum(entry.count for entry in had)
-    if not had or any(allocation.resources.gpus for allocation in allocations) or total % max(len(allocations), 1):
+    for raw in raw_allocations:
+        allocations += _expand_allocation(raw, max_nodes - len(allocations))
+    job_gpus = parse_gpus(fields.get("JOB_GRES"))
+    total = sum(entry.count for entry in job_gpus)
+    if not job_gpus or any(allocation.resources.gpus for allocation in allocations) or total % max(len(allocations), 1):
         return tuple(allocations)
-    each, kind = total // len(allocations), had[0].type if len(had) == 1 else ""
+    each, kind = total // len(allocations), job_gpus[0].type if len(job_gpus) == 1 else ""
     return tuple(
         NodeAllocation(allocation.node, Resources(each, allocation.resources.cpus, allocation.resources.memory), kind)
         for allocation in allocations
     )
 
 
-def _expand_allocation(allocation: RawAllocation, most_nodes: int) -> list[NodeAllocation]:
+def _expand_allocation(allocation: RawAllocation, max_nodes: int) -> list[NodeAllocation]:
     entries = parse_gres(allocation.gres)
     gpus = [entry for entry in entries if entry.name == "gpu" and entry.count]
     resources = Resources(
@@ -103,18 +104,18 @@ def _expand_allocation(allocation: RawAllocation, most_nodes: int) -> list[NodeA
         memory=parse_mebibytes(allocation.memory),
     )
     types = {entry.type for entry in gpus}
-    cut = [entry for entry in entries if entry.name == "shard" and entry.count]
-    devices = {index for entry in (*gpus, *cut) for index in entry.indices}
-    devices |= {index for entry in cut for index, (taken, _) in enumerate(entry.shards_by_device) if taken}
-    indices, shards = tuple(sorted(devices)), sum(entry.count for entry in cut)
+    shared = [entry for entry in entries if entry.name == "shard" and entry.count]
+    devices = {index for entry in (*gpus, *shared) for index in entry.indices}
+    devices |= {index for entry in shared for index, (taken, _) in enumerate(entry.shards_by_device) if taken}
+    indices, shards = tuple(sorted(devices)), sum(entry.count for entry in shared)
     kind = types.pop() if len(types) == 1 else ""
     return [
-        NodeAllocation(node, resources, kind, indices, shards) for node in expand_hostlist(allocation.nodes, most_nodes)
+        NodeAllocation(node, resources, kind, indices, shards) for node in expand_hostlist(allocation.nodes, max_nodes)
     ]
 
 
 MAX_ARRAY_TASKS: Final = 2_000
-"""So many waiting tasks of one array are told apart; the others come up as these go."""
+"""The most pending tasks of one array that become jobs; the others follow as these leave the queue."""
 
 _STATES: Final = {
     "PENDING": JobState.PENDING,
@@ -139,7 +140,7 @@ _NO_TASK: Final = "4294967294"
 
 @dataclass(frozen=True, slots=True)
 class ParsedJob:
-    """A job, and in which form its request stands."""
+    """A job and the form of its request."""
 
     job: Job
     request_form: RequestForm
@@ -148,31 +149,31 @@ class ParsedJob:
 def parse_jobs(
     records: Iterable[JobRecord], limits: ClusterLimits
 ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
-    """The jobs, those that make no sense, and a sentence on each array of which more tasks wait than are told apart."""
+    """The jobs, those that cannot be parsed, and a warning for each array with more than `MAX_ARRAY_TASKS` pending."""
     jobs: list[ParsedJob] = []
-    left: list[SetAsideJob] = []
-    longer: list[str] = []
+    set_aside: list[SetAsideJob] = []
+    warnings: list[str] = []
     for record in records:
         try:
             jobs += parse_record(record, limits)
             if record.array_tasks.endswith("...") or len(_parse_tasks(record.array_tasks)) > MAX_ARRAY_TASKS:
-                longer.append(
-                    f"job {record.number} has more waiting tasks than are told apart: the others follow later"
+                warnings.append(
+                    f"array {record.array_id} has more than {MAX_ARRAY_TASKS} pending tasks: the others follow later"
                 )
         except Exception as error:
-            left.append(_unreadable(record, error))
-    return jobs, left, longer
+            set_aside.append(_unreadable(record, error))
+    return jobs, set_aside, warnings
 
 
 def parse_record(record: JobRecord, limits: ClusterLimits) -> list[ParsedJob]:
-    """One job, or each waiting task of an array, the first `MOST_TASKS` of them. Raises NotUnderstoodError."""
+    """One job, or the first `MAX_ARRAY_TASKS` pending tasks of an array. Raises SlurmParseError."""
     job, form = _parse_job(record, limits), parse_form(record.fields)
     tasks = _parse_tasks(record.array_tasks)[:MAX_ARRAY_TASKS]
     return [ParsedJob(replace(job, id=f"{record.array_id}_{task}"), form) for task in tasks] or [ParsedJob(job, form)]
 
 
 def parse_state(text: str) -> JobState:
-    """What Slurm's word for a state comes to; one that is not known counts as finished, and is not touched."""
+    """The model's state for Slurm's. An unknown state counts as finished, so that the job is left alone."""
     return _STATES.get(text, JobState.FINISHED)
 
 
@@ -183,9 +184,9 @@ def _unreadable(record: JobRecord, error: Exception) -> SetAsideJob:
 
 
 def _parse_tasks(expression: str) -> list[int]:
-    """Task numbers of `0-9:3,12%2`, one more than is told apart at most; none where there is no array.
+    """The task ids of `0-9:3,12%2`, at most `MAX_ARRAY_TASKS` + 1; none for a job outside an array.
 
-    Of a list that Slurm cut off with `...` the last entry is not whole.
+    The last entry of a list that Slurm cut off with `...` is incomplete and left out.
     """
     listed = expression.partition("%")[0]
     if listed in ("", _NO_TASK):
@@ -243,7 +244,7 @@ def _job_id(record: JobRecord) -> JobId:
 
 
 def _hold(record: JobRecord, state: JobState) -> Hold:
-    """Priority 0 is a hold, whoever's. One without a known name counts as an administrator's, which only he lifts."""
+    """The kind of hold. Priority 0 without a known reason counts as ADMIN, which no user may release."""
     if state is not JobState.PENDING:
         return Hold.NONE
     reason = record.reason.lower()

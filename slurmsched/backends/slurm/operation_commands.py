@@ -1,4 +1,4 @@
-"""Operations as Slurm's commands, and the check of every value that goes into one. Pure."""
+"""Builds Slurm's commands for operations, and checks every value in them. Runs nothing."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ _MAX_NOTE_CHARACTERS: Final = 1000
 
 
 def checked_job_id(text: str) -> str:
-    """A job's id. Raises UnsafeError."""
+    """The text, which must be a job id. Raises UnsafeCommandError."""
     return _checked(_JOB, text, "a job id")
 
 
 def is_job_id(text: str) -> bool:
-    """Whether this can name a job."""
+    """Whether the text is a job id."""
     return _JOB.match(text) is not None
 
 
 def checked_node_name(text: str) -> str:
-    """A node's name. Raises UnsafeError."""
+    """The text, which must be a node name. Raises UnsafeCommandError."""
     return _checked(_NODE, text, "a node name")
 
 
 def checked_gpu_type(text: str) -> str:
-    """A GPU type. Raises UnsafeError."""
+    """The text, which must be a GPU type. Raises UnsafeCommandError."""
     return _checked(_TYPE, text, "a GPU type")
 
 
 def checked_number(value: object, minimum: int = 0) -> int:
-    """A whole number. Raises UnsafeError."""
+    """The value, which must be an integer of at least `minimum`. Raises UnsafeCommandError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise UnsafeCommandError(f"not a number of at least {minimum}: {value!r}")
     return value
 
 
 def checked_note(text: object) -> str:
-    """A line for people, as one argument of its own. Raises UnsafeError."""
+    """The text, which must be one printable line without quotes or backslashes. Raises UnsafeCommandError."""
     if (
         not isinstance(text, str)
         or not text.isprintable()
         or len(text) > _MAX_NOTE_CHARACTERS
         or set(text) & set("\"'\\")
     ):
-        raise UnsafeCommandError(f"not a plain line of text: {str(text)[:60]!r}")
+        raise UnsafeCommandError(f"not one line of text without quotes: {str(text)[:60]!r}")
     return text
 
 
@@ -70,19 +70,19 @@ _SIGNALS: Final = {"usr1": "USR1", "usr2": "USR2", "term": "TERM", "int": "INT",
 
 @dataclass(frozen=True, slots=True)
 class OperationCommands:
-    """An operation's commands: lines that scontrol takes on its standard input, or whole commands."""
+    """An operation's commands: lines for scontrol's standard input, or whole commands."""
 
     lines: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """As a person would type them."""
+        """The commands as typed in a shell."""
         return tuple(f"scontrol {line}" for line in self.lines) + tuple(shlex.join(argv) for argv in self.commands)
 
 
 def commands_for(operation: Operation, form: RequestForm) -> OperationCommands:
-    """What to run for an operation on a job whose request stands in this form. Raises UnsafeError."""
+    """The commands for an operation on a job with this request form. Raises UnsafeCommandError."""
     return _COMMANDS[operation.verb](operation, form)
 
 
@@ -91,24 +91,24 @@ def _hold(operation: Operation, _form: RequestForm) -> OperationCommands:
 
 
 def _release(operation: Operation, form: RequestForm) -> OperationCommands:
-    """Slurm lets a requeued job wait some two minutes; a begin time of the owner's own is left alone."""
+    """Resets the begin time that Slurm sets two minutes ahead at a requeue, but not a user's begin time."""
     job = checked_job_id(operation.subject)
     begin = (f"update JobId={job} StartTime=now",) if form.requeued else ()
     return OperationCommands((*begin, f"release {job}"))
 
 
 def _requeue(operation: Operation, _form: RequestForm) -> OperationCommands:
-    """`Incomplete`: a job that has just ended is not run again."""
+    """With `Incomplete` a job that has just completed is not run again."""
     return OperationCommands((f"requeuehold Incomplete {checked_job_id(operation.subject)}",))
 
 
 def _update(operation: Operation, form: RequestForm) -> OperationCommands:
     job, before, spec = checked_job_id(operation.subject), operation.before, operation.after
     if not isinstance(spec, JobSpec):
-        raise UnsafeCommandError(f"no shape for job {job}: {spec!r}")
-    known = before if isinstance(before, JobSpec) else None
-    gpus_change = known is None or (known.gpus, known.gpu_type) != (spec.gpus, spec.gpu_type)
-    # A line of its own: Slurm 26.05 counts the CPUs anew, and wrongly, in an update that sets GPUs per task.
+        raise UnsafeCommandError(f"not a job spec for job {job}: {spec!r}")
+    old = before if isinstance(before, JobSpec) else None
+    gpus_change = old is None or (old.gpus, old.gpu_type) != (spec.gpus, spec.gpu_type)
+    # A separate line: Slurm 26.05 recomputes the CPUs, wrongly, in an update that sets GPUs per task.
     per_task = (f"update JobId={job} TresPerTask={_gpus_per_task(spec)}",) if form.per_task and gpus_change else ()
     return OperationCommands((*per_task, f"update JobId={job} {_update_fields(spec, form, gpus_change=gpus_change)}"))
 
@@ -118,14 +118,14 @@ def _prioritize(operation: Operation, _form: RequestForm) -> OperationCommands:
 
 
 def _notify(operation: Operation, _form: RequestForm) -> OperationCommands:
-    """`--full`: the batch shell gets it too, and it is the one that traps it."""
+    """With `--full` the signal also reaches the batch shell, which traps it."""
     return OperationCommands(
         commands=(("scancel", f"--signal={_signal(operation.after)}", "--full", checked_job_id(operation.subject)),)
     )
 
 
 def _note(operation: Operation, _form: RequestForm) -> OperationCommands:
-    """scontrol keeps quotes that it reads from standard input: a text with blanks is an argument."""
+    """The note is an argument, as scontrol keeps the quotes of text that it reads from standard input."""
     text = f"AdminComment={checked_note(operation.after)}"
     return OperationCommands(commands=(("scontrol", "update", f"JobId={checked_job_id(operation.subject)}", text),))
 
@@ -154,15 +154,15 @@ _COMMANDS: Final[Mapping[Verb, Callable[[Operation, RequestForm], OperationComma
 
 
 def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> str:
-    """The fields of a shape; `asked` where it has other GPUs than stand.
+    """The update fields of a job spec; `gpus_change` if it has other GPUs than the current request.
 
-    CPUs, CPUs per task and the least per node change together or the job never starts. NumNodes is a range, as Slurm
-    22.05 takes a plain number for the fewest only.
+    CPUs, CPUs per task and CPUs per node must change together, or the job never starts. NumNodes is a range, as Slurm
+    22.05 takes a plain number as the minimum only.
     """
     nodes, tasks = checked_number(spec.node_count, 1), checked_number(spec.tasks, 1)
     cpus = checked_number(spec.cpus, 1) * nodes
     per_task = max(1, cpus // tasks)
-    open_split = spec.max_nodes is not None or (spec.gpus_per_node is None and nodes > 1)
+    uneven_split = spec.max_nodes is not None or (spec.gpus_per_node is None and nodes > 1)
     most = nodes if spec.max_nodes is None else checked_number(spec.max_nodes, nodes)
     fields = [
         f"ReqNodeList={fold_hostlist(checked_node_name(node) for node in spec.nodes)}",
@@ -172,7 +172,7 @@ def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> st
         *([f"TasksPerNode={-(-tasks // nodes)}"] if form.tasks_per_node else []),
         f"NumCPUs={cpus}",
         f"CPUsPerTask={per_task}",
-        f"MinCPUsNode={per_task if open_split else spec.cpus}",
+        f"MinCPUsNode={per_task if uneven_split else spec.cpus}",
         *(["CpusPerTres="] if form.cpus_per_gpu else []),
         *_memory(spec, form),
     ]
@@ -180,17 +180,17 @@ def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> st
 
 
 def _gpus(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> list[str]:
-    """GPUs stay in the form their owner chose, as far as they change at all."""
+    """The GPU fields, in the form of the original request."""
     gpus, kind = checked_number(spec.gpus), _type_suffix(spec)
     fields: list[str] = []
     if not gpus:
-        return fields  # parts of GPUs, or none: that never changes
+        return fields  # a request for shards or for no GPU never changes
     if form.per_node or not (form.per_job or form.per_task):
         each = spec.gpus_per_node
         if each is None:
             if gpus % spec.node_count:
                 raise UnsafeCommandError(
-                    f"{gpus} GPUs do not divide over {spec.node_count} nodes, and the job asks per node"
+                    f"{gpus} GPUs do not divide over {spec.node_count} nodes, but the job asks per node"
                 )
             each = gpus // spec.node_count
         fields.append(f"TresPerNode=gres/gpu{kind}:{checked_number(each)}")
@@ -202,7 +202,7 @@ def _gpus(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> list[str]:
 def _gpus_per_task(spec: JobSpec) -> str:
     gpus, tasks = checked_number(spec.gpus), checked_number(spec.tasks, 1)
     if gpus % tasks:
-        raise UnsafeCommandError(f"{gpus} GPUs do not divide over {tasks} tasks, and the job asks per task")
+        raise UnsafeCommandError(f"{gpus} GPUs do not divide over {tasks} tasks, but the job asks per task")
     return f"gres/gpu{_type_suffix(spec)}:{gpus // tasks}"
 
 
@@ -211,7 +211,7 @@ def _type_suffix(spec: JobSpec) -> str:
 
 
 def _memory(spec: JobSpec, form: RequestForm) -> list[str]:
-    """Memory per GPU is cleared where it stands, as it would count instead; Slurm 22.05 cannot set it anew."""
+    """The memory fields. Memory per GPU is cleared, as it would take precedence; Slurm 22.05 cannot set it again."""
     if checked_number(spec.memory) == 0:
         return []
     return [*(["MemPerTres="] if form.memory_per_gpu else []), f"MinMemoryNode={spec.memory}"]
@@ -219,7 +219,7 @@ def _memory(spec: JobSpec, form: RequestForm) -> list[str]:
 
 def _nice(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MAX_NICE:
-        raise UnsafeCommandError(f"not a nice: {value!r}")
+        raise UnsafeCommandError(f"not a nice value: {value!r}")
     return value
 
 

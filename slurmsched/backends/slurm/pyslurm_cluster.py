@@ -1,8 +1,7 @@
-"""Nodes, partitions and reservations as pyslurm's values, as the model has them.
+"""Builds nodes, partitions and reservations from pyslurm's values.
 
-pyslurm tells how many GPUs of a node are taken and not which. The layouts of the jobs on it say which; where these
-account for another number (a job is hidden, or is completing), or where a GPU is cut into shards, the node alone is
-read by commands.
+pyslurm shows how many GPUs of a node are allocated, not which. The allocations of jobs tell which. If they give another
+number (a job is hidden or completing), or if shards are allocated, that node is read by commands.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _SHARED_GRES: Final = ("gres/shard", "gres/mps")
 
 
 def allocated_devices(records: Iterable[JobRecord]) -> dict[str, set[int]]:
-    """By node the GPUs that jobs have, as far as their layouts name them."""
+    """The GPU indices allocated to jobs on each node, as far as pyslurm shows them."""
     by_node: defaultdict[str, set[int]] = defaultdict(set)
     for record in records:
         for allocation in record.allocations:
-            with suppress(SlurmParseError):  # the job is set aside, and the node's count is another
+            with suppress(SlurmParseError):  # the job is set aside, and the node is read by commands
                 devices = {index for entry in parse_gpus(allocation.gres) for index in entry.indices}
                 for node in expand_hostlist(allocation.nodes) if devices else ():
                     by_node[node] |= devices
@@ -37,9 +36,9 @@ def allocated_devices(records: Iterable[JobRecord]) -> dict[str, set[int]]:
 
 
 def build_node(values: PyslurmValues, allocated_gpus: Iterable[int], tracked_tres: Collection[str]) -> Node | None:
-    """The node, of which these GPUs are taken; None where it has to be read by commands.
+    """The node with these GPUs allocated; None if it must be read by commands.
 
-    `tracked` are the TRES that accounting counts; a node in use may have any taken of those that it does not count.
+    `tracked_tres` are the TRES that accounting counts: pyslurm shows no allocated amount of the others.
     """
     if values["unread"]:
         return None
@@ -49,12 +48,14 @@ def build_node(values: PyslurmValues, allocated_gpus: Iterable[int], tracked_tre
     devices = {index for index in allocated_gpus if index < len(types)}
     allocated: Mapping[str, str | int] = values["allocated_tres"] or {}
     in_use = int(allocated.get("gres/gpu", 0))
-    counted = {"gres/gpu"} | {part for part in _SHARED_GRES if part.removeprefix("gres/") in configured}
-    hidden = types and values["allocated_cpus"] and not counted <= set(tracked_tres)
-    if hidden or len(devices) != in_use or any(int(allocated.get(part, 0)) for part in _SHARED_GRES):
+    required = {"gres/gpu"} | {name for name in _SHARED_GRES if name.removeprefix("gres/") in configured}
+    hidden = types and values["allocated_cpus"] and not required <= set(tracked_tres)
+    if hidden or len(devices) != in_use or any(int(allocated.get(name, 0)) for name in _SHARED_GRES):
         return None
-    sharing = count_shards(configured) // len(types) if types else 0
-    gpus = tuple(Gpu(index, kind, MILLI_PER_GPU * (index in devices), sharing) for index, kind in enumerate(types))
+    shards_per_gpu = count_shards(configured) // len(types) if types else 0
+    gpus = tuple(
+        Gpu(index, kind, MILLI_PER_GPU * (index in devices), shards_per_gpu) for index, kind in enumerate(types)
+    )
     return Node(
         name=values["name"],
         gpus=gpus,
@@ -71,7 +72,7 @@ def build_node(values: PyslurmValues, allocated_gpus: Iterable[int], tracked_tre
 
 
 def node_totals(nodes: Iterable[PyslurmValues]) -> list[Resources]:
-    """What each of these nodes has, whichever of it is taken; none where one cannot be read."""
+    """The total resources of each node; an empty list if one of them cannot be read."""
     known = tuple(nodes)
     if any(values["unread"] for values in known):
         return []
@@ -94,9 +95,9 @@ def _total(values: PyslurmValues, gpus: Iterable[Gres]) -> Resources:
 
 
 def build_partition(values: PyslurmValues, preempt_exempt_time: int) -> Partition:
-    """The partition; times in seconds. Raises NotUnderstoodError."""
+    """The partition, with times in seconds. Raises SlurmParseError."""
     _require_complete(values)
-    limit = values["max_time"] or 0  # 0 comes as None, and no limit as a word
+    limit = values["max_time"] or 0  # pyslurm returns None for 0, and a word for no limit
     return Partition(
         name=values["name"],
         nodes=frozenset(expand_hostlist(values["nodes"] or "")),
@@ -109,7 +110,7 @@ def build_partition(values: PyslurmValues, preempt_exempt_time: int) -> Partitio
 
 
 def build_reservation(values: PyslurmValues) -> Reservation:
-    """The reservation; times in unix seconds. Raises NotUnderstoodError."""
+    """The reservation, with times in unix seconds. Raises SlurmParseError."""
     _require_complete(values)
     return Reservation(
         name=values["name"],

@@ -1,4 +1,4 @@
-"""One poll by pyslurm: what the program of its own answers, checked before anything is made of it."""
+"""Runs one poll by pyslurm in its own process, and checks the answer."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmFailedError, P
 from slurmsched.backends.slurm.pyslurm_program import NO_ANSWER, NOT_INSTALLED, WRONG_SERIES
 
 PyslurmValues = Mapping[str, Any]
-"""A record's values by pyslurm's names, and under `unread` those that could not be read, with the error's name."""
+"""A record's values by pyslurm's names; under `unread` the fields that could not be read, with the error class."""
 
 _KEY_FIELDS: Final = {"jobs": "id", "nodes": "name", "partitions": "name", "reservations": "name"}
-"""What is read, and by which value each of a kind is known."""
+"""The kinds of records, and the field that identifies each record."""
 
 
 @dataclass(frozen=True, slots=True)
 class PyslurmRecords:
-    """All records of one poll. `release` is pyslurm's; `users` are names by number; `mebibytes` is what it took."""
+    """All records of one poll. `release` is pyslurm's, `users` are names by uid, `mebibytes` is its peak memory."""
 
     release: str
     users: Mapping[str, str]
@@ -34,10 +34,10 @@ class PyslurmRecords:
 
 
 def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmRecords:
-    """Read everything once, from a slurmctld of this series (`25.11`), in so much memory.
+    """Reads the cluster once, from a slurmctld of this series (`25.11`), with at most so much memory in MiB.
 
-    Raises PyslurmError where pyslurm is missing or does not fit, PyslurmEndedError where it did not come to an end or
-    has no answer, and BackendError.
+    Raises PyslurmUnavailableError if pyslurm is missing or does not fit, PyslurmFailedError if it failed or got no
+    answer, and BackendError.
     """
     try:
         answer = commands.read_with_pyslurm(series, mebibytes)
@@ -48,7 +48,7 @@ def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmReco
     if answer.exit_code in (NOT_INSTALLED, WRONG_SERIES):
         raise PyslurmUnavailableError(last_message(answer.stderr))
     if answer.exit_code == NO_ANSWER:
-        raise PyslurmFailedError(f"pyslurm has no answer of slurmctld ({last_message(answer.stderr)[:200]})")
+        raise PyslurmFailedError(f"pyslurm has no answer from slurmctld ({last_message(answer.stderr)[:200]})")
     if answer.exit_code:
         raise PyslurmFailedError(f"pyslurm {_describe_exit(answer)}")
     try:
@@ -60,7 +60,7 @@ def read_pyslurm(commands: Commands, series: str, mebibytes: int) -> PyslurmReco
             *(_records(answer_data[kind], key) for kind, key in _KEY_FIELDS.items()),
         )
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise PyslurmFailedError(f"pyslurm's answer makes no sense ({type(error).__name__})") from error
+        raise PyslurmFailedError(f"pyslurm's answer cannot be parsed ({type(error).__name__})") from error
 
 
 def _records(table: Mapping[str, Any], key: str) -> tuple[PyslurmValues, ...]:
@@ -73,10 +73,10 @@ def _records(table: Mapping[str, Any], key: str) -> tuple[PyslurmValues, ...]:
 
 def _describe_exit(answer: CommandResult) -> str:
     message = last_message(answer.stderr, "")[:200]
-    behind = f": {message}" if message else ""
+    suffix = f": {message}" if message else ""
     if answer.exit_code < 0:
-        return f"was ended by {_signal_name(-answer.exit_code)}{behind}"
-    return f"ended with exit code {answer.exit_code}{behind}"
+        return f"was ended by {_signal_name(-answer.exit_code)}{suffix}"
+    return f"ended with exit code {answer.exit_code}{suffix}"
 
 
 def _signal_name(number: int) -> str:

@@ -1,15 +1,14 @@
-"""Reads a cluster with pyslurm, once, in a process of its own, and prints it as JSON.
+"""A program that reads a cluster once with pyslurm and prints it as JSON.
 
     python -P pyslurm_program.py SERIES MEBIBYTES
 
-A fault of the C library (a crash, a hang, a leak, or the exit that importing pyslurm ends in where no configuration is
-found) ends this process and nothing else. A fresh one for each poll keeps nothing in memory and always has the present
-slurm.conf; it costs the start of an interpreter. `SERIES` is slurmctld's (`25.11`), and `MEBIBYTES` the address space
-that this process may have. It needs the standard library and pyslurm alone, which is GPL-2.0-only and optional:
-nothing else imports it.
+A fault of the C library (a crash, a hang, a leak, or the exit when pyslurm is imported without a configuration) ends
+only this process. A new process for each poll leaks no memory and always reads the current slurm.conf; it costs the
+start of an interpreter. `SERIES` is slurmctld's (`25.11`), and `MEBIBYTES` limits the address space of this process.
+It needs only the standard library and pyslurm, which is GPL-2.0-only and optional: no other module imports pyslurm.
 
-Each kind of record is `{"fields": [...], "rows": [[...], ...]}`, and behind the fields of each row stands what could
-not be read, as `{field: error}`. pyslurm prints some of what it does not know: its words go to standard error.
+Each kind of record is `{"fields": [...], "rows": [[...], ...]}`. The last value of each row holds the fields that could
+not be read, as `{field: error}`. What pyslurm prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from functools import cache
 from typing import Any, Final
 
 NOT_INSTALLED: Final = 3
-"""Exit code where there is no pyslurm."""
+"""Exit code if pyslurm is not installed."""
 WRONG_SERIES: Final = 4
-"""Exit code where pyslurm belongs to another series of Slurm."""
+"""Exit code if pyslurm belongs to another series of Slurm."""
 NO_ANSWER: Final = 5
-"""Exit code where slurmctld does not answer."""
+"""Exit code if slurmctld does not answer."""
 
 _MEBIBYTE: Final = 2**20
 
@@ -52,10 +51,10 @@ _RESERVATION_FIELDS: Final = ("name", "nodes", "start_time", "end_time", "users"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code."""
+    """Reads the cluster, prints it and returns the exit code."""
     series, mebibytes = arguments
-    most = int(mebibytes) * _MEBIBYTE
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = int(mebibytes) * _MEBIBYTE
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer = os.dup(1)
     os.dup2(2, 1)
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     if _series(release) != _series(series):
         return _fail(WRONG_SERIES, f"pyslurm {release} does not fit Slurm {series}: both must be of one X.Y series")
     try:
-        found = {
+        cluster = {
             "release": release,
             "jobs": _table(pyslurm.Jobs.load().values(), _JOB_FIELDS, _SPECIAL_READERS),
             "nodes": _table(pyslurm.Nodes.load().values(), _NODE_FIELDS, {}),
@@ -78,28 +77,28 @@ def main(arguments: Sequence[str]) -> int:
         }
     except pyslurm.PyslurmError as error:
         return _fail(NO_ANSWER, error)
-    found["users"] = {str(user): _user_name(user) for user in _column(found["jobs"], "user_id")}
-    found["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    cluster["users"] = {str(user): _user_name(user) for user in _column(cluster["jobs"], "user_id")}
+    cluster["mebibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     with os.fdopen(answer, "w", encoding="ascii") as out:
-        json.dump(found, out, separators=(",", ":"))
+        json.dump(cluster, out, separators=(",", ":"))
     return 0
 
 
 def _series(release: str) -> list[int]:
-    """As numbers: pyslurm's 25.5.0 belongs to Slurm 25.05."""
+    """The X.Y series as numbers: pyslurm 25.5.0 belongs to Slurm 25.05."""
     return [int(part) for part in release.split(".")[:2] if part.isdecimal()]
 
 
-def _table(records: Iterable[Any], fields: Sequence[str], reads: dict[str, Callable[[Any, str], Any]]) -> Any:
-    """What these records are. Whatever goes wrong with one value is told beside it: an owner may have written it."""
-    read = [(field, reads.get(field, getattr)) for field in fields]
+def _table(records: Iterable[Any], fields: Sequence[str], readers: dict[str, Callable[[Any, str], Any]]) -> Any:
+    """The fields and rows of these records. An error with one value, which a user may have written, goes to its row."""
+    value_readers = [(field, readers.get(field, getattr)) for field in fields]
     rows = []
     for record in records:
         unread: dict[str, str] = {}
         row = []
-        for field, value_of in read:
+        for field, read in value_readers:
             try:
-                row.append(value_of(record, field))
+                row.append(read(record, field))
             except Exception as error:
                 unread[field] = type(error).__name__
                 row.append(None)
@@ -113,18 +112,18 @@ def _layout(job: Any, _field: str) -> Any:
 
 
 def _tres(job: Any, field: str) -> dict[str, int]:
-    """Amounts by name as Slurm writes them: `cpu`, `mem` in MiB, `node`, `gres/gpu:v100`."""
-    found = getattr(job, field)
-    if found is None:
+    """Amounts by Slurm's names: `cpu`, `mem` in MiB, `node`, `gres/gpu:v100`."""
+    tres = getattr(job, field)
+    if tres is None:
         return {}
-    plain = {name: getattr(found, name, None) for name in ("cpu", "mem", "node", "billing")}
-    return {name: int(one.count) for name, one in plain.items() if one is not None} | {
-        f"gres/{name}": int(one.count) for name, one in found.gres.items()
+    plain = {name: getattr(tres, name, None) for name in ("cpu", "mem", "node", "billing")}
+    return {name: int(entry.count) for name, entry in plain.items() if entry is not None} | {
+        f"gres/{name}": int(entry.count) for name, entry in tres.gres.items()
     }
 
 
 def _gres_per_node(job: Any, field: str) -> Any:
-    """None from the release on in which pyslurm does not have it."""
+    """The job's GRES per node; None in releases of pyslurm without that attribute."""
     return getattr(job, field, None)
 
 
@@ -137,21 +136,21 @@ _SPECIAL_READERS: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 
 def _column(table: Any, field: str) -> set[int]:
-    place = table["fields"].index(field)
-    return {row[place] for row in table["rows"] if row[place] is not None}
+    index = table["fields"].index(field)
+    return {row[index] for row in table["rows"] if row[index] is not None}
 
 
 @cache
 def _user_name(user: int) -> str:
-    """The user's name, or his number where nobody knows it, as Slurm's commands print it."""
+    """The user's name, or the uid if it has no name, as Slurm's commands print it."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
         return str(user)
 
 
-def _fail(code: int, why: object) -> int:
-    sys.stderr.write(f"{' '.join(str(why).split())}\n")
+def _fail(code: int, error: object) -> int:
+    sys.stderr.write(f"{' '.join(str(error).split())}\n")
     return code
 
 

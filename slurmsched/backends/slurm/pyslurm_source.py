@@ -1,8 +1,8 @@
-"""Polls by pyslurm, and by commands what it does not tell.
+"""Polls by pyslurm, and by commands for what pyslurm does not show.
 
-Changes go by commands alone. pyslurm 25.11 says nothing and changes nothing where a nice of 0 is set, a list of nodes
-is emptied or a number of nodes is given, and it cannot name a task of an array; 200 changes take 0.14 to 0.30 s through
-it and 0.15 to 0.28 s as lines of one scontrol.
+Changes are made by commands only. pyslurm 25.11 silently ignores a nice of 0, an empty node list and a number of nodes,
+and cannot address a task of an array; 200 changes take 0.14 to 0.30 s through it and 0.15 to 0.28 s as lines of one
+scontrol.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from slurmsched.backends.slurm.pyslurm_poll import PyslurmRecords, PyslurmValues
 from slurmsched.backends.slurm.records import JobRecord
 from slurmsched.backends.slurm.squeue_table import read_squeue
 from slurmsched.model import Node, SetAsideJob
+from slurmsched.model.reasons import pluralise
 
 _MIN_PAUSE: Final = 60.0
 _MAX_PAUSE: Final = 3600.0
-"""Seconds for which pyslurm is not tried again after it ended without an answer."""
+"""Seconds after which pyslurm is tried again: the first pause after a failure, and the longest."""
 _REQUEST_COLUMNS: Final = (
     "TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "CpusPerTres", "MemPerTres", "TimeLimit",
 )  # fmt: skip
-"""What pyslurm does not tell of a request."""
-_INVALID_VALUES: Final = "pyslurm's values make no sense"
+"""The fields of a request that pyslurm does not show."""
+_INVALID_VALUES: Final = "pyslurm's values cannot be parsed"
 _MAX_NAMED: Final = 5
-"""So many jobs or nodes are named in a remark."""
+"""Jobs or nodes that a remark names at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Backoff:
-    """Why pyslurm is not used, the unix second from which on it is, and how many seconds that takes."""
+    """Why pyslurm is not used, when it is tried again (unix seconds), and the length of this pause in seconds."""
 
     reason: str
     retry_at: float
@@ -53,12 +54,11 @@ class _Backoff:
 
 @dataclass(slots=True)
 class PyslurmSource:
-    """pyslurm in a process of its own, and commands for single jobs and nodes of which it does not tell all.
+    """Reads by pyslurm in a separate process, and by commands the jobs and nodes that pyslurm does not show in full.
 
-    Where it ends before it has answered the poll goes by commands, and so do those of the next minute, then of two,
-    up to an hour. That is said, and counts, only if commands get an answer. `clock` gives unix seconds, `mebibytes` is
-    the most it may have. Where it does not fit, `demanded` says that this is an error; otherwise it is tried again
-    after an hour.
+    If pyslurm fails, polls go by commands for a minute, then for two, up to an hour; a failure counts and is reported
+    only if commands get an answer. If pyslurm does not fit this Slurm, that is an error with `required`; otherwise it
+    is tried again after an hour. `clock` returns unix seconds; `mebibytes` limits pyslurm's address space.
     """
 
     clock: Callable[[], float]
@@ -71,11 +71,11 @@ class PyslurmSource:
 
     @property
     def name(self) -> str:
-        """See `Source`."""
+        """See `PollSource`."""
         return self._commands.name if self._backoff is not None and self._backoff.incompatible else "pyslurm"
 
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
-        """See `Source`. Raises PyslurmError where pyslurm is demanded and does not fit."""
+        """See `PollSource`. Raises PyslurmUnavailableError if pyslurm is required and does not fit."""
         off = self._backoff
         if off is None or not off.retry_at - off.pause <= self.clock() < off.retry_at:
             try:
@@ -101,27 +101,29 @@ class PyslurmSource:
         self, commands: Commands, polled: PyslurmRecords, configuration: SlurmctldConfiguration
     ) -> ClusterView:
         exempt = configuration.preempt_exempt_time
-        partitions, odd = parse_each(
-            "partition", polled.partitions, lambda one: pyslurm_cluster.build_partition(one, exempt)
+        partitions, odd_partitions = parse_each(
+            "partition", polled.partitions, lambda values: pyslurm_cluster.build_partition(values, exempt)
         )
-        reservations, odd_too = parse_each("reservation", polled.reservations, pyslurm_cluster.build_reservation)
-        partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd, *odd_too))
+        reservations, odd_reservations = parse_each(
+            "reservation", polled.reservations, pyslurm_cluster.build_reservation
+        )
+        partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd_partitions, *odd_reservations))
         reasons = {_job_number(job): _incomplete_reason(job) for job in polled.jobs}
         records = self._build_records(commands, polled, reasons)
         limits = limits_from_totals(pyslurm_cluster.node_totals(polled.nodes))
         jobs = {record.number: parse_jobs([record], limits) for record in records}
         reasons |= {number: _INVALID_VALUES for number, (_, unclear, _) in jobs.items() if unclear}
         read, unread = self._read_by_commands(commands, [job for job in polled.jobs if reasons[_job_number(job)]])
-        jobs = {number: made for number, made in jobs.items() if not reasons[number]}
+        jobs = {number: parsed for number, parsed in jobs.items() if not reasons[number]}
         jobs |= {record.number: parse_jobs([record], limits) for record in read}
         in_order = [jobs[number] for number in sorted(jobs, key=int)]
         nodes, odd_nodes, node_remarks = _build_nodes(commands, polled, [*records, *read], configuration.tracked_tres)
         return ClusterView(
             nodes,
-            [job for clear, _, _ in in_order for job in clear],
-            [*unread, *(one for _, unclear, _ in in_order for one in unclear)],
+            [job for parsed, _, _ in in_order for job in parsed],
+            [*unread, *(aside for _, unclear, _ in in_order for aside in unclear)],
             partition_info,
-            (*odd_nodes, *(sentence for _, _, longer in in_order for sentence in longer)),
+            (*odd_nodes, *(warning for _, _, warnings in in_order for warning in warnings)),
             (
                 f"pyslurm {polled.release} reads nodes, partitions, reservations and jobs ({polled.mebibytes} MiB)",
                 *_group_by_reason("job", ((number, reason) for number, reason in reasons.items() if reason)),
@@ -130,30 +132,30 @@ class PyslurmSource:
         )
 
     def _build_records(self, commands: Commands, polled: PyslurmRecords, reasons: dict[str, str]) -> list[JobRecord]:
-        """The records of the jobs that are not in `why`, where those that make no sense are entered."""
-        asked = self._read_requests(commands, [job for job in polled.jobs if not reasons[_job_number(job)]], reasons)
+        """The records of the jobs without an entry in `reasons`; adds those that cannot be parsed to `reasons`."""
+        requests = self._read_requests(commands, [job for job in polled.jobs if not reasons[_job_number(job)]], reasons)
         known = (node for node in polled.nodes if "threads_per_core" not in node["unread"])
         threads = {node["name"]: node["threads_per_core"] or 1 for node in known}
         separate_tasks = pyslurm_jobs.tasks_with_records(polled.jobs)
         records: list[JobRecord] = []
         for job in polled.jobs:
             number = _job_number(job)
-            if reasons[number] or number not in asked:
+            if reasons[number] or number not in requests:
                 continue
             try:
                 tasks = separate_tasks.get(job["array_id"], ())
-                records.append(pyslurm_jobs.build_record(job, asked[number], polled.users, threads, tasks))
-            except Exception:  # whatever is odd about one job's values: that job alone goes by commands
+                records.append(pyslurm_jobs.build_record(job, requests[number], polled.users, threads, tasks))
+            except Exception:  # whatever is wrong with one job's values, only that job is read by commands
                 reasons[number] = _INVALID_VALUES
         return records
 
     def _read_requests(
         self, commands: Commands, jobs: Sequence[PyslurmValues], reasons: dict[str, str]
     ) -> dict[str, dict[str, str]]:
-        """How each of these asks for GPUs, but those that squeue knows no more; what is not clear is entered in `why`.
+        """The GPU request fields of each job that squeue still knows; adds mismatches to `reasons`.
 
-        Every job is asked for, as its TRES name no GPUs where accounting does not track them: once for each request,
-        but a waiting one at every poll where another type of GPU would not be seen.
+        Every job is queried, as its TRES do not show GPUs that accounting does not track: once for each request, but at
+        every poll for a pending job whose GPU type may change unseen.
         """
         by_number = {_job_number(job): job for job in jobs}
         keys = {number: pyslurm_jobs.request_key(job) for number, job in by_number.items()}
@@ -176,8 +178,8 @@ class PyslurmSource:
             try:
                 reasons[number] = pyslurm_jobs.row_mismatch(by_number[number], table[number])
                 fields = row_fields(table[number])
-            except Exception:  # as above: commands set the job aside if they cannot read it either
-                reasons[number] = "squeue's values make no sense"
+            except Exception:  # as above; the job is set aside if commands cannot read it either
+                reasons[number] = "squeue's values cannot be parsed"
             if not reasons[number]:
                 self._requests_cache[number] = keys[number], {name: fields[name] for name in _REQUEST_COLUMNS}
         return {number: known[1] for number, known in self._requests_cache.items() if not reasons[number]}
@@ -185,10 +187,12 @@ class PyslurmSource:
     def _read_by_commands(
         self, commands: Commands, jobs: Sequence[PyslurmValues]
     ) -> tuple[list[JobRecord], list[SetAsideJob]]:
-        """These jobs as commands show them, and those of them that make no sense."""
-        read, left = self._commands.jobs.read_records(commands, {_query_id(job) for job in jobs})
+        """The records of these jobs read by commands, and those that cannot be read."""
+        read, unread = self._commands.jobs.read_records(commands, {_query_id(job) for job in jobs})
         numbers, names = {_job_number(job) for job in jobs}, {name for job in jobs for name in _possible_ids(job)}
-        return [one for one in read if one.number in numbers], [one for one in left if one.job in names]
+        return [record for record in read if record.number in numbers], [
+            aside for aside in unread if aside.job in names
+        ]
 
 
 def _job_number(job: PyslurmValues) -> str:
@@ -196,12 +200,12 @@ def _job_number(job: PyslurmValues) -> str:
 
 
 def _query_id(job: PyslurmValues) -> str:
-    """The number under which squeue shows it: its array's, or its heterogeneous job's."""
+    """The number by which squeue is asked for it: that of its array or heterogeneous job, else its own."""
     return str(job["array_id"] or job["heterogeneous_id"] or job["id"])
 
 
 def _possible_ids(job: PyslurmValues) -> tuple[str, ...]:
-    """As it may be named where it is set aside."""
+    """The ids that the job may have if it is set aside."""
     return (
         _job_number(job),
         f"{job['array_id']}_{job['array_task_id'] or 0}",
@@ -216,30 +220,29 @@ def _incomplete_reason(job: PyslurmValues) -> str:
         return _INVALID_VALUES
 
 
-def _build_node(values: PyslurmValues, taken: Iterable[int], tracked: Collection[str]) -> Node | None:
+def _build_node(values: PyslurmValues, allocated: Iterable[int], tracked: Collection[str]) -> Node | None:
     try:
-        return pyslurm_cluster.build_node(values, taken, tracked)
+        return pyslurm_cluster.build_node(values, allocated, tracked)
     except (SlurmParseError, TypeError, ValueError, LookupError):
-        return None  # scontrol's line may make sense, or is left out by name
+        return None  # read by scontrol instead, which reports the node by name if that fails too
 
 
 def _build_nodes(
     commands: Commands, polled: PyslurmRecords, records: Iterable[JobRecord], tracked: Collection[str]
 ) -> tuple[list[Node], list[str], list[str]]:
-    """The nodes in Slurm's order, what could not be read, and which are read by commands."""
-    taken = pyslurm_cluster.allocated_devices(records)
-    by_name = {values["name"]: _build_node(values, taken.get(values["name"], ()), tracked) for values in polled.nodes}
+    """The nodes in Slurm's order, a warning for each unreadable one, and remarks on those read by commands."""
+    devices = pyslurm_cluster.allocated_devices(records)
+    by_name = {values["name"]: _build_node(values, devices.get(values["name"], ()), tracked) for values in polled.nodes}
     missing = [name for name, node in by_name.items() if node is None]
     odd: list[str] = []
     if missing:
-        shown = read_lines(
-            commands, "node", "-a", "-d", "-o"
-        )  # all: of some that it is asked for one may be gone by now
+        # All nodes: a query by name would fail if one of them has been removed since.
+        shown = read_lines(commands, "node", "-a", "-d", "-o")
         wanted = {f"NodeName={name}" for name in missing}
         read, odd = parse_each("node", (line for line in shown if line.split(" ", 1)[0] in wanted), parse_node)
         by_name |= {node.name: node for node in read}
     remarks = _group_by_reason(
-        "node", ((name, "pyslurm does not show which of its GPUs are taken") for name in missing)
+        "node", ((name, "pyslurm does not show which of its GPUs are allocated") for name in missing)
     )
     return [node for node in by_name.values() if node is not None], odd, remarks
 
@@ -251,6 +254,8 @@ def _group_by_reason(kind: str, reasons: Iterable[tuple[str, str]]) -> list[str]
     remarks = []
     for reason, names in by_reason.items():
         more = ", ..." if len(names) > _MAX_NAMED else ""
-        one = f"{kind} is" if len(names) == 1 else f"{kind}s are"
-        remarks.append(f"{len(names)} {one} read by commands, as {reason}: {', '.join(names[:_MAX_NAMED])}{more}")
+        verb = "is" if len(names) == 1 else "are"
+        remarks.append(
+            f"{pluralise(len(names), kind)} {verb} read by commands, as {reason}: {', '.join(names[:_MAX_NAMED])}{more}"
+        )
     return remarks

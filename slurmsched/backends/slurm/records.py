@@ -1,7 +1,4 @@
-"""One job as Slurm shows it, whichever way it was read; and the fields of a line of `scontrol show`.
-
-Slurm's ways to write an amount, a duration or a moment, as numbers. What says nothing is None.
-"""
+"""Records of jobs as Slurm shows them, and parsers for the amounts, durations, times and TRES in Slurm's output."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from slurmsched.backends.slurm.errors import SlurmParseError
 
 @dataclass(frozen=True, slots=True)
 class RawAllocation:
-    """What a job has on each of `nodes` (a hostlist): CPU numbers, MiB and GRES as Slurm writes them."""
+    """A job's allocation on each of `nodes` (a hostlist): CPU ids, memory and GRES as Slurm writes them."""
 
     nodes: str
     cpus: str
@@ -26,9 +23,9 @@ class RawAllocation:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """One job, taken apart. `array` and `tasks` are empty unless it belongs to an array, `offset` unless to a het job.
+    """One job in Slurm's spelling. Array fields are empty outside arrays, het fields outside heterogeneous jobs.
 
-    `fields` are the others under the names that scontrol gives them.
+    `fields` are all others under scontrol's names. `array_tasks` is a task id, or the ids of all pending tasks.
     """
 
     number: str
@@ -52,7 +49,7 @@ class JobRecord:
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """A node, partition or reservation by field: values end at a blank, and the first of a name counts."""
+    """The fields of a line of `scontrol show`: values end at a blank, and the first of a name counts."""
     fields: dict[str, str] = {}
     for word in line.split():
         key, separator, value = word.partition("=")
@@ -69,64 +66,64 @@ _DURATION = re.compile(r"(?:(\d{1,7})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,2})(?:\.\
 
 
 def or_empty(text: str | None) -> str:
-    """The text, empty where Slurm writes that there is nothing."""
+    """The text, or an empty string for Slurm's words for no value."""
     return "" if text is None or text in _EMPTY_VALUES else text
 
 
 def parse_count(text: str | None, default: int = 0) -> int:
-    """A count such as `12`; of `2-4` the first. Raises NotUnderstoodError."""
-    given = or_empty(text)
-    if not given or given == "*":
+    """A count such as `12`; the first of `2-4`. Raises SlurmParseError."""
+    value = or_empty(text)
+    if not value or value == "*":
         return default
-    digits = given.split("-", 1)[0] if not given.startswith("-") else given
+    digits = value.split("-", 1)[0] if not value.startswith("-") else value
     try:
         return int(digits)
     except ValueError:
-        raise SlurmParseError(f"not a number: {given[:40]!r}") from None
+        raise SlurmParseError(f"not a number: {value[:40]!r}") from None
 
 
 def parse_count_range(text: str | None) -> tuple[int, int | None]:
-    """`2` as (2, None) and `2-4` as (2, 4). Raises NotUnderstoodError."""
+    """`2` as (2, None) and `2-4` as (2, 4). Raises SlurmParseError."""
     first, _, last = or_empty(text).partition("-")
     return parse_count(first, 1), parse_count(last) if last else None
 
 
 def parse_mebibytes(text: str | None) -> int:
-    """`20000M`, `400G` or `512` in MiB, 0 where nothing is said. Raises NotUnderstoodError."""
-    given = or_empty(text)
-    if not given or given in _UNLIMITED_VALUES:
+    """`20000M`, `400G` or `512` in MiB; 0 for no value. Raises SlurmParseError."""
+    value = or_empty(text)
+    if not value or value in _UNLIMITED_VALUES:
         return 0
-    match = _SIZE.match(given)
+    match = _SIZE.match(value)
     if match is None:
-        raise SlurmParseError(f"not an amount of memory: {given[:40]!r}")
+        raise SlurmParseError(f"not an amount of memory: {value[:40]!r}")
     return int(float(match[1]) * _IN_MEBIBYTES[match[2]])
 
 
 def parse_seconds(text: str | None) -> int | None:
-    """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None where there is no limit. Raises NotUnderstoodError."""
-    given = or_empty(text)
-    if not given or given in _UNLIMITED_VALUES:
+    """`1-02:03:04`, `02:03:04` or `03:04` in seconds; None for no value or no limit. Raises SlurmParseError."""
+    value = or_empty(text)
+    if not value or value in _UNLIMITED_VALUES:
         return None
-    match = _DURATION.match(given)
+    match = _DURATION.match(value)
     if match is None:
-        raise SlurmParseError(f"not a duration: {given[:40]!r}")
+        raise SlurmParseError(f"not a duration: {value[:40]!r}")
     days, hours, minutes, rest = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def parse_time(text: str | None) -> float | None:
-    """`2026-11-21T01:23:08` as unix seconds; the commands run in UTC. Raises NotUnderstoodError."""
-    given = or_empty(text)
-    if not given or given in _UNLIMITED_VALUES:
+    """`2026-11-21T01:23:08` in UTC as unix seconds; None for no value. Raises SlurmParseError."""
+    value = or_empty(text)
+    if not value or value in _UNLIMITED_VALUES:
         return None
     try:
-        return datetime.fromisoformat(f"{given}+00:00").timestamp()
+        return datetime.fromisoformat(f"{value}+00:00").timestamp()
     except ValueError:
-        raise SlurmParseError(f"not a time: {given[:40]!r}") from None
+        raise SlurmParseError(f"not a time: {value[:40]!r}") from None
 
 
 def parse_tres(text: str | None) -> dict[str, str]:
-    """`cpu=6,mem=20000M,gres/gpu=2` by name; of a name that comes twice the first counts."""
+    """`cpu=6,mem=20000M,gres/gpu=2` by name; the first of a repeated name counts."""
     amounts: dict[str, str] = {}
     for part in or_empty(text).split(","):
         name, separator, amount = part.partition("=")

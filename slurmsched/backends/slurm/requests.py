@@ -1,4 +1,4 @@
-"""What a job asks for, in whichever of Slurm's ways it was said."""
+"""Parses a job's resource request, and the sbatch options it was made with (its form)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from slurmsched.model import Request
 
 @dataclass(frozen=True, slots=True)
 class RequestForm:
-    """In which words a job's request stands, as a RESHAPE has to keep to them.
+    """The options by which a job asks for resources; an UPDATE has to use the same ones.
 
-    The first three say where GPUs are asked for. CPUs and memory per GPU, where they stand, overrule plain ones.
-    `requeued`: the job ran before, so a begin time is Slurm's own and not its owner's.
+    The first three tell how GPUs are requested. CPUs and memory per GPU override the plain amounts.
+    `requeued`: the job ran before, so Slurm set its begin time, not a user.
     """
 
     per_node: bool = False
@@ -29,11 +29,11 @@ class RequestForm:
 
 
 DEFAULT_FORM = RequestForm(per_node=True)
-"""A job nobody has seen yet counts as one that was submitted with `--gres`."""
+"""The form of a job that no poll has shown yet: submitted with `--gres`."""
 
 
 def parse_form(fields: Mapping[str, str]) -> RequestForm:
-    """The form that stands. Raises NotUnderstoodError."""
+    """The form of the current request. Raises SlurmParseError."""
     return RequestForm(
         per_node=bool(parse_gpus(fields.get("TresPerNode"))),
         per_job=bool(parse_gpus(fields.get("TresPerJob"))),
@@ -46,7 +46,7 @@ def parse_form(fields: Mapping[str, str]) -> RequestForm:
 
 
 def unmanageable_reason(fields: Mapping[str, str]) -> str:
-    """Why no RESHAPE could say what the job asks for; empty where one can."""
+    """Why no UPDATE can express the job's request; empty if one can."""
     if parse_gpus(fields.get("TresPerSocket")):
         return "it asks for GPUs per socket"
     if any(len(parse_gpus(fields.get(key))) > 1 for key in ("TresPerJob", "TresPerNode", "TresPerTask")):
@@ -55,9 +55,9 @@ def unmanageable_reason(fields: Mapping[str, str]) -> str:
 
 
 def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: int = MAX_NAMES) -> Request:
-    """The request. What runs shows its allocation in NumCPUs and NumNodes.
+    """The request. NumCPUs and NumNodes of a job that is not `waiting` show its allocation.
 
-    Raises NotUnderstoodError, also where it names more than `most_nodes` nodes.
+    Raises SlurmParseError, also if it names more than `max_nodes_named` nodes.
     """
     totals = parse_tres(fields.get("ReqTRES") or fields.get("TRES"))
     nodes, max_nodes = _nodes(fields, totals, waiting=waiting)
@@ -85,8 +85,8 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
 
 
 def _nodes(fields: Mapping[str, str], totals: Mapping[str, str], *, waiting: bool) -> tuple[int, int | None]:
-    """Fewest and most. Of a waiting job NumNodes without a range is an estimate, in 22.05 often one too high; there the
-    table shows the estimate as the most too."""
+    """Minimum and maximum. A pending job's NumNodes without a range is an estimate, in 22.05 often one too high, which
+    squeue's table there shows as the maximum too."""
     fewest, most = parse_count_range(fields.get("NumNodes"))
     if waiting and most is None:
         fewest = parse_count(totals.get("node"), fewest)
@@ -94,7 +94,7 @@ def _nodes(fields: Mapping[str, str], totals: Mapping[str, str], *, waiting: boo
 
 
 def _cpus(fields: Mapping[str, str], totals: Mapping[str, str], gpus: int, *, waiting: bool) -> int:
-    """CPUs of the whole job. Slurm 22.05 counts CPUs per GPU only when the job starts."""
+    """CPUs of the whole job. Slurm 22.05 adds CPUs per GPU only when the job starts."""
     shown = parse_count(fields.get("NumCPUs"), 1)
     if not waiting:
         return max(parse_count(totals.get("cpu"), shown), 1)
@@ -111,7 +111,7 @@ def _shards(fields: Mapping[str, str], nodes: int, tasks: int) -> int:
 
 
 def _memory(fields: Mapping[str, str], totals: Mapping[str, str], cpus: int, gpus: int, nodes: int) -> int:
-    """MiB per node, rounded up where it follows CPUs or GPUs that no node count divides."""
+    """MiB per node, rounded up if CPUs or GPUs do not divide evenly over the nodes."""
     each_gpu = _count(parse_gpus(fields.get("MemPerTres")))
     if each_gpu:
         return -(-each_gpu * gpus // nodes)
@@ -121,12 +121,11 @@ def _memory(fields: Mapping[str, str], totals: Mapping[str, str], cpus: int, gpu
 
 
 def _tasks_per_node(fields: Mapping[str, str]) -> int:
-    first = fields.get("NtasksPerN:B:S:C", "").partition(":")[0]
-    return parse_count(first)
+    return parse_count(fields.get("NtasksPerN:B:S:C", "").partition(":")[0])
 
 
 def _exclusive(fields: Mapping[str, str]) -> bool:
-    """`Exclusive` exists from 26.05 on, when `OverSubscribe=NO` came to be said of every job."""
+    """Slurm 26.05 added `Exclusive`, and shows `OverSubscribe=NO` for every job."""
     if "Exclusive" in fields:
         return fields["Exclusive"] not in ("NO", "")
     return fields.get("OverSubscribe") in ("NO", "EXCLUSIVE")

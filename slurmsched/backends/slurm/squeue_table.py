@@ -1,14 +1,13 @@
-"""Jobs as a table of fixed width, in which no text can pass for another column or another job.
+"""Reads jobs as squeue's table of fixed width, in which no text can pass for another column or another job.
 
-`squeue -O 'JobID:12,…,Comment:1100'` pads and cuts each value to as many bytes as its column has (in the C locale
-bytes, not characters; measured on 22.05, 24.11 and 26.05 with line breaks and characters of several bytes). A record is
-therefore exactly as long as its columns and the line break behind them, whatever its owner wrote, and is taken apart by
-counting.
+`squeue -O 'JobID:12,…,Comment:1100'` pads and cuts each value to the bytes of its column (in the C locale bytes, not
+characters; measured on 22.05, 24.11 and 26.05 with line breaks and multibyte characters). Every record is therefore
+exactly as long as its columns and the line break after them, whatever its owner wrote, and is split by position.
 
-A value that fills its column may have been cut: such jobs are asked for once more, with that column wide. Nobody else
-is asked for in that width: of an array that somebody splits into its tasks, one number may stand for thousands. Names
-and comments have wide ones at once, because Slurm takes up to 1,024 bytes and a cut at a blank would not show. Columns
-that a release does not know are named on standard error and left out by squeue; only those in `_NEW` may be.
+A value that fills its column may have been cut: such jobs are queried again with that column wide. Only their records
+are kept then, as one number may stand for thousands of tasks if a user splits an array. Names and comments are wide at
+once: Slurm allows 1,024 bytes, and a cut at a blank would not show. squeue leaves out columns that a release does not
+know and names them on standard error; only those in `_OPTIONAL_COLUMNS` may be missing.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from slurmsched.backends.protocol import BackendError
 from slurmsched.backends.slurm.commands import CommandResult, Commands
 
 _TEXT_BYTES: Final = 1_100
-"""Bytes for a name or a comment: more than the 1,024 that slurmctld takes."""
+"""Bytes for a name or a comment: more than the 1,024 that slurmctld allows."""
 _LIST_BYTES: Final = 16_384
-"""Bytes for a list of nodes or tasks that is asked for again."""
+"""Bytes for a list of nodes or tasks in the second query."""
 
 _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
     "JobID": (12, 12),
@@ -78,17 +77,17 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
     "Name": (_TEXT_BYTES, _TEXT_BYTES),
     "Comment": (_TEXT_BYTES, _TEXT_BYTES),
 }
-"""Bytes of each column, and of the one in which a job is asked for again."""
+"""Bytes of each column in the first query and in the second, wide one."""
 
 _TASK_COLUMNS: Final[Mapping[str, int]] = {"JobID": 12, "ArrayJobID": 12, "ArrayTaskID": 12}
-"""Bytes of the columns by which tasks are told apart."""
+"""Bytes of the columns that identify a task."""
 
 _OPTIONAL_COLUMNS: Final = frozenset({"ExcNodes", "Exclusive"})
 """Columns that not every release has: 22.05 has neither, 24.11 no `Exclusive`."""
 _PREFIX_COLUMNS: Final = frozenset({"Reason", "admin_comment"})
-"""Columns of which the beginning is enough: a sentence for people, and whose an administrators' comment is."""
+"""Columns of which a prefix is enough: the reason is only shown, the comment's prefix tells who wrote it."""
 _TRUNCATABLE_COLUMNS: Final = _PREFIX_COLUMNS | {"ArrayTaskID"}
-"""Of an array as many tasks are told apart as fit."""
+"""Columns that may be cut: of an array, the tasks that fit are read."""
 
 _ID_COLUMNS: Final = ("JobID", "ArrayJobID", "HetJobID")
 
@@ -97,14 +96,14 @@ _UNKNOWN: Final = re.compile(r"Invalid job format specification: (\S+)")
 _GONE: Final = "Invalid job id specified"
 _BLANK: Final = ord(" ")
 _BATCH_SIZE: Final = 200
-"""So many jobs are asked for by one command: its arguments stay short, and wide records in memory under 40 MB."""
+"""Jobs per query: the arguments stay short, and wide records stay under 40 MB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqueueRow:
-    """A job's values by squeue's column, without the blanks behind them. `cut` are the columns that were too narrow.
+    """A job's values by squeue's columns, without trailing blanks. `truncated` are the columns that were too narrow.
 
-    Bytes of a value that are no UTF-8 stand in it as surrogates: `text` is for the model, `exact` to compare.
+    Bytes that are not UTF-8 are surrogates in `values`: use `text` for the model, `raw` to compare.
     """
 
     values: Mapping[str, str]
@@ -112,16 +111,16 @@ class SqueueRow:
 
     @property
     def number(self) -> str:
-        """Its own job number, also of a task of an array."""
+        """The job number; each task of an array with a record has its own."""
         return self.values["JobID"]
 
     @property
     def too_long(self) -> frozenset[str]:
-        """The columns whose value is longer than what is read of it, and which are needed whole."""
+        """The truncated columns that are needed whole."""
         return self.truncated - _TRUNCATABLE_COLUMNS
 
     def text(self, column: str) -> str:
-        """The value; empty where this release has no such column. Bytes that are no UTF-8 are replaced."""
+        """The value; empty if this release has no such column. Bytes that are not UTF-8 are replaced."""
         value = self.values.get(column, "")
         return value if value.isascii() else self.raw(column).decode(errors="replace")
 
@@ -133,45 +132,45 @@ class SqueueRow:
 def read_squeue(
     commands: Commands, ids: Iterable[str] | None = None, *, hidden_tasks: bool = True
 ) -> dict[str, SqueueRow]:
-    """All jobs by their own number, in its order; with `ids` (an array stands for its tasks) those of them.
+    """All jobs by job number, ascending; with `ids` only those (an array's number stands for all its tasks).
 
-    Where the table of all is too narrow for a job, its values are those of the wide one. Without `hidden` the waiting
-    tasks are left out that squeue shows as a part of their array. Raises BackendError.
+    A job with truncated values is read again with wide columns. Without `hidden_tasks`, pending tasks that squeue only
+    shows as a part of their array are left out. Raises BackendError.
     """
     wanted = None if ids is None else sorted(set(ids), key=int)
     if wanted is not None and not wanted:
         return {}
-    asked = wanted if wanted is not None and len(wanted) <= _BATCH_SIZE else ()
-    by_number = {row.number: row for row in sorted(_query(commands, asked, ()), key=lambda row: int(row.number))}
-    if wanted is not None and not asked:
+    queried = wanted if wanted is not None and len(wanted) <= _BATCH_SIZE else ()
+    by_number = {row.number: row for row in sorted(_query(commands, queried, ()), key=lambda row: int(row.number))}
+    if wanted is not None and not queried:
         chosen = frozenset(wanted)
         by_number = {
             number: row for number, row in by_number.items() if chosen & {row.values[key] for key in _ID_COLUMNS}
         }
     if hidden_tasks:
         by_number |= _split_out_tasks(commands, by_number)
-    again = [row for row in by_number.values() if row.truncated - _PREFIX_COLUMNS]
-    for some in _batched(again):
-        cut = frozenset[str]().union(*(row.truncated for row in some)) - _PREFIX_COLUMNS
-        numbers = {row.number for row in some}
-        widened = _query(commands, [_single_id(row) for row in some], cut)
+    truncated_rows = [row for row in by_number.values() if row.truncated - _PREFIX_COLUMNS]
+    for batch in _batched(truncated_rows):
+        wide = frozenset[str]().union(*(row.truncated for row in batch)) - _PREFIX_COLUMNS
+        numbers = {row.number for row in batch}
+        widened = _query(commands, [_single_id(row) for row in batch], wide)
         by_number.update((row.number, row) for row in widened if row.number in numbers)
     return by_number
 
 
 def columns_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
-    """The command for the table of all jobs, or for that of these with these columns wide."""
+    """The squeue command for all jobs, or for these ids with these columns wide."""
     widths = _widths(wide if ids else ())
     return (*_SQUEUE, "-O", ",".join(f"{column}:{width}" for column, width in widths.items()), *_job_option(ids))
 
 
 def excluded_query(ids: Sequence[str] = (), wide: Collection[str] = _COLUMNS) -> tuple[str, ...]:
-    """The command for job numbers and excluded nodes in the short form, of all jobs or of these, then maybe wide."""
+    """The squeue command for excluded nodes with `-o`, which releases without the `ExcNodes` column need."""
     return (*_SQUEUE, "-o", f"%12A%{_widths(wide if ids else ())['ExcNodes']}x", *_job_option(ids))
 
 
 def tasks_query(arrays: Sequence[str]) -> tuple[str, ...]:
-    """The command for each task of these arrays, also those that have no record of their own."""
+    """The squeue command for every task of these arrays, also those without a job record."""
     return (
         *_SQUEUE,
         "-r",
@@ -186,7 +185,7 @@ def _widths(wide: Collection[str]) -> dict[str, int]:
 
 
 def _single_id(row: SqueueRow) -> str:
-    """The name by which squeue shows this job alone: a task may have the number that stands for its whole array."""
+    """The id that shows this job alone: a task's job number may also stand for its whole array."""
     task = row.values["ArrayTaskID"]
     return f"{row.values['ArrayJobID']}_{task}" if task.isdecimal() else row.number
 
@@ -196,11 +195,11 @@ def _job_option(ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Iterator[SqueueRow]:
-    """The rows of one query; none where Slurm knows none of the jobs."""
+    """The rows of one query; none if Slurm knows none of the jobs."""
     try:
         answer = commands.read_result(*columns_query(ids, wide))
-        left_out = _unknown_columns(answer)
-        widths = {column: width for column, width in _widths(wide).items() if column not in left_out}
+        unknown = _unknown_columns(answer)
+        widths = {column: width for column, width in _widths(wide).items() if column not in unknown}
         if "ExcNodes" in widths:
             yield from _parse_rows(answer.stdout_bytes, widths)
             return
@@ -212,39 +211,39 @@ def _query(commands: Commands, ids: Sequence[str], wide: Collection[str]) -> Ite
             return
         raise
     for row in _parse_rows(answer.stdout_bytes, widths):
-        nodes, cut = excluded.get(row.number, ("", False))
-        yield SqueueRow({**row.values, "ExcNodes": nodes}, row.truncated | {"ExcNodes"} if cut else row.truncated)
+        nodes, is_cut = excluded.get(row.number, ("", False))
+        yield SqueueRow({**row.values, "ExcNodes": nodes}, row.truncated | {"ExcNodes"} if is_cut else row.truncated)
 
 
-def _split_out_tasks(commands: Commands, found: Mapping[str, SqueueRow]) -> dict[str, SqueueRow]:
-    """The waiting tasks that squeue does not show because their array stands for them, and that array without them.
+def _split_out_tasks(commands: Commands, table: Mapping[str, SqueueRow]) -> dict[str, SqueueRow]:
+    """Rows of the pending tasks that squeue hides behind their array, and the array's row without them.
 
-    A task that was changed by itself has a record of its own, yet squeue counts it among those that have none.
+    A task that was changed alone has its own record, yet squeue counts it among the tasks without one.
     """
-    arrays = [row.number for row in found.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
-    left: dict[str, list[str]] = {}
+    arrays = [row.number for row in table.values() if re.match(r"\d+[-,:%]", row.values["ArrayTaskID"])]
+    array_tasks: dict[str, list[str]] = {}
     hidden: dict[str, str] = {}
     for first in range(0, len(arrays), _BATCH_SIZE):
         for number, array, task in _query_tasks(commands, arrays[first : first + _BATCH_SIZE]):
-            if number in found and number == array:
-                left.setdefault(number, []).append(task)
-            elif number not in found:
+            if number in table and number == array:
+                array_tasks.setdefault(number, []).append(task)
+            elif number not in table:
                 hidden[number] = f"{array}_{task}"
     names = list(hidden.values())
     rows: dict[str, SqueueRow] = {}
     for first in range(0, len(names), _BATCH_SIZE):
         rows |= {row.number: row for row in _query(commands, names[first : first + _BATCH_SIZE], ())}
     changed = {row.values["ArrayJobID"] for row in rows.values()}
-    for number in changed & left.keys():
-        values = found[number].values
+    for number in changed & array_tasks.keys():
+        values = table[number].values
         throttle = "".join(values["ArrayTaskID"].partition("%")[1:])
-        own = {**values, "ArrayTaskID": ",".join(left[number]) + throttle}
-        rows[number] = SqueueRow(own, found[number].truncated - {"ArrayTaskID"})
+        remaining = {**values, "ArrayTaskID": ",".join(array_tasks[number]) + throttle}
+        rows[number] = SqueueRow(remaining, table[number].truncated - {"ArrayTaskID"})
     return rows
 
 
 def _query_tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Number, array and task of each task of these arrays."""
+    """The job number, array number and task id of each task of these arrays."""
     try:
         answer = commands.read_result(*tasks_query(arrays))
     except BackendError as error:
@@ -256,7 +255,7 @@ def _query_tasks(commands: Commands, arrays: Sequence[str]) -> Iterator[tuple[st
 
 
 def _unknown_columns(answer: CommandResult) -> frozenset[str]:
-    """The columns that this release does not know. Raises BackendError where one is needed."""
+    """The columns that this release of squeue does not know. Raises BackendError for a required one."""
     unknown = frozenset(_UNKNOWN.findall(answer.stderr))
     if unknown - _OPTIONAL_COLUMNS:
         raise BackendError(f"squeue does not know the columns {', '.join(sorted(unknown - _OPTIONAL_COLUMNS))}")
@@ -264,17 +263,17 @@ def _unknown_columns(answer: CommandResult) -> frozenset[str]:
 
 
 def _parse_rows(data: bytes, widths: Mapping[str, int]) -> Iterator[SqueueRow]:
-    """Raises BackendError where the text is no table of these widths."""
+    """Splits squeue's output into rows. Raises BackendError if it is no table of these widths."""
     form = Struct("".join(f"{size}s" for size in widths.values()) + "c")
     if len(data) % form.size:
         raise BackendError(f"squeue prints records of another length than {form.size} bytes")
     columns = tuple(widths)
     for *values, end in form.iter_unpack(data):
         if end != b"\n" or not values[0].rstrip(b" ").isdigit():
-            raise BackendError("squeue prints a record that does not begin with a job number, or does not end")
-        cut = [column for column, value in zip(columns, values, strict=True) if value[-1] != _BLANK]
+            raise BackendError("squeue prints a record without a job number or a line break")
+        truncated = [column for column, value in zip(columns, values, strict=True) if value[-1] != _BLANK]
         texts = b"\0".join([value.rstrip(b" ") for value in values]).decode(errors="surrogateescape").split("\0")
-        yield SqueueRow(dict(zip(columns, texts, strict=True)), frozenset(cut))
+        yield SqueueRow(dict(zip(columns, texts, strict=True)), frozenset(truncated))
 
 
 def _batched(rows: Sequence[SqueueRow]) -> Iterator[Sequence[SqueueRow]]:
@@ -282,7 +281,7 @@ def _batched(rows: Sequence[SqueueRow]) -> Iterator[Sequence[SqueueRow]]:
 
 
 def _parse_excluded(data: bytes, width: int) -> dict[str, tuple[str, bool]]:
-    """The excluded nodes by job, and whether they were cut."""
+    """The excluded nodes of each job, and whether the list was cut."""
     form = Struct(f"12s{width}sc")
     if len(data) % form.size:
         raise BackendError(f"squeue prints records of another length than {form.size} bytes")

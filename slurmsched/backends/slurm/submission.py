@@ -1,4 +1,4 @@
-"""Submission: sbatch run as its user runs it, with his terminal and his environment, which the job inherits."""
+"""Submits jobs: runs sbatch with the terminal and environment of its user, which the job inherits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NOT_FOUND: Final = "no {} on PATH: install Slurm's commands, or set PATH"
 
 
 def run(command: Sequence[str], slurm_conf: str = "", extra_env: Mapping[str, str] = _NOTHING) -> int:
-    """Run an `sbatch` command and give its exit code; `told` is what its environment has beside ours.
+    """Runs an `sbatch` command and returns its exit code. `extra_env` is added to its environment.
 
-    Raises NoSlurmError, UnsafeError.
+    Raises NoSlurmError, UnsafeCommandError.
     """
     if not command or command[0] != "sbatch":
         raise UnsafeCommandError(f"not an sbatch command: {' '.join(command)[:80]!r}")
@@ -40,10 +40,11 @@ def submit(
     *,
     extra_env: Mapping[str, str] = _NOTHING,
 ) -> JobId:
-    """Queue a batch script with these options of sbatch; the job's number. The script may be empty where the options
-    name its file. `told` is what the job's environment has beside ours.
+    """Submits a batch script with these sbatch options and returns the job's number.
 
-    Raises NoSlurmError, UnreachableError, RejectedError.
+    The script may be empty if the options name its file. `extra_env` is added to the job's environment.
+
+    Raises NoSlurmError, UnreachableError, SubmissionRejectedError.
     """
     argv = ("sbatch", "--parsable", *options)
     answer = _execute(argv, {**_environment(slurm_conf), **extra_env}, timeout, runner, script)
@@ -56,21 +57,23 @@ def submit(
 
 
 def has_ended(job: JobId, slurm_conf: str = "", timeout: float = 30.0, runner: ProcessRunner = run_process) -> bool:
-    """Whether a job of ours has left the queue. Raises NoSlurmError, UnreachableError."""
+    """Whether a job has left the queue. Raises NoSlurmError, UnreachableError."""
     argv = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     answer = _execute(argv, _environment(slurm_conf), timeout, runner)
     if answer.exit_code and "Invalid job id" not in answer.stderr:
-        raise UnreachableError(f"squeue says nothing of job {job}: {' '.join(answer.stderr.split())[:200]}")
+        raise UnreachableError(
+            f"squeue does not show whether job {job} has ended: {' '.join(answer.stderr.split())[:200]}"
+        )
     return not answer.stdout.strip()
 
 
 def cancel(job: JobId, slurm_conf: str = "", timeout: float = 30.0, runner: ProcessRunner = run_process) -> None:
-    """Remove a job of ours, if it is still there. Raises NoSlurmError, UnreachableError."""
+    """Cancels a job if it has not ended. Raises NoSlurmError, UnreachableError."""
     _execute(("scancel", "--quiet", job), _environment(slurm_conf), timeout, runner)
 
 
 def dry_run(comment: str, slurm_conf: str = "", timeout: float = 30.0, runner: ProcessRunner = run_process) -> str:
-    """All that sbatch says of a job with this comment, which job_submit sees and nobody queues.
+    """The output of `sbatch --test-only` with this comment: the job_submit plugin sees the job, Slurm queues none.
 
     Raises NoSlurmError, UnreachableError.
     """

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array, vstack
 
 from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput
 from slurmsched.experiments.mixed.replay import ReplayError
-from slurmsched.policies.gavel import JobCombination, assign_workers
+from slurmsched.policies.gavel.rounds import JobCombination, assign_workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import Final
 
 from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob
 from slurmsched.experiments.mixed.replay import ReplayError, ReplayResult, RoundRecord
-from slurmsched.policies.hadare import ForkedJob, JobTracker, ThroughputEstimates, assign_nodes, learned_scale
+from slurmsched.policies.hadare.job_tracker import ForkedJob, JobTracker, assign_nodes
+from slurmsched.policies.hadare.throughput import ThroughputEstimates, learned_scale
 
 CopyFailure = Callable[[int, int], float]
 """Returns when the copy on a node fails, in seconds from the start of the round; infinite if it does not."""

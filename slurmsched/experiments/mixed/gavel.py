@@ -9,18 +9,15 @@ from itertools import combinations
 import numpy as np
 
 from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput, gang_rate
-from slurmsched.policies.gavel import (
+from slurmsched.policies.gavel.objectives import GavelPolicy
+from slurmsched.policies.gavel.problem import Floats, GavelProblem, IsolatedTime, Mask, TimeFractions
+from slurmsched.policies.gavel.rounds import (
+    RESET_INTERVAL,
     AllocationLedger,
-    GavelPolicy,
-    GavelProblem,
-    IsolatedTime,
     JobCombination,
-    TimeFractions,
     assign_workers,
     greedy_round,
 )
-from slurmsched.policies.gavel.problem import Floats, Mask
-from slurmsched.policies.gavel.rounds import RESET_INTERVAL
 
 
 def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: bool = False) -> GavelProblem:

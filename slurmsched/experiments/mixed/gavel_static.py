@@ -18,7 +18,7 @@ from slurmsched.experiments.mixed.problem import ReplayJob
 from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
 from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, static_trace_jobs
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gavel import GAVEL_POLICIES
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 
 TOLERANCE: Final = 0.03
 HOUR: Final = 3600.0

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurmsched.experiments.mixed.problem import ActiveJob, GpuWorkers, Grant, ReplayJob, RoundInput
-from slurmsched.policies.hadar import GangThroughput, HadarJob, HadarScheduler, ServerPools, TaskAllocation
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, TaskAllocation
 
 
 @dataclass(slots=True)

@@ -12,7 +12,8 @@ from slurmsched.experiments.experiment import Bound, ExperimentResult, Experimen
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
 from slurmsched.experiments.mixed.problem import GpuWorkers, Grant, ReplayJob, RoundInput, RoundPolicy
 from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
-from slurmsched.policies.hadar import HadarScheduler, slack_aware
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import slack_aware
 
 ROUND_SECONDS: Final = 360.0
 GPUS_BY_TYPE: Final = {"v100": 2, "p100": 3, "k80": 1}

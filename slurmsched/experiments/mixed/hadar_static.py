@@ -16,8 +16,9 @@ from slurmsched.experiments.mixed.problem import ReplayJob, RoundPolicy
 from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
 from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, sized_jobs
 from slurmsched.knowledge import load_gavel_rates
-from slurmsched.policies.gavel import GAVEL_POLICIES
-from slurmsched.policies.hadar import HadarScheduler, slack_aware
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import slack_aware
 
 JOB_COUNT: Final = 480
 QUICK_JOB_COUNT: Final = 120

@@ -28,8 +28,9 @@ from slurmsched.experiments.mixed.workloads import (
     mix_jobs,
     one_gpu_nodes,
 )
-from slurmsched.policies.gavel import GAVEL_POLICIES
-from slurmsched.policies.hadar import HadarScheduler, slack_aware
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import slack_aware
 
 RESTART_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 5.0

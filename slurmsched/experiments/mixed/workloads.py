@@ -15,7 +15,7 @@ import numpy as np
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
-from slurmsched.policies.hadare import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, estimate_throughput
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats import read_gavel
 from slurmsched.traces.generators import hadar_workload

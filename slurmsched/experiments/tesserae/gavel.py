@@ -20,18 +20,16 @@ from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.policies.cluster.pools import Ints, Mask
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel import (
+from slurmsched.policies.gavel.objectives import Objective
+from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime
+from slurmsched.policies.gavel.rounds import (
+    RESET_INTERVAL,
     AllocationLedger,
-    GavelProblem,
-    IsolatedTime,
     JobCombination,
-    Objective,
     greedy_round,
     rows_by_priority,
 )
-from slurmsched.policies.gavel.rounds import RESET_INTERVAL
-from slurmsched.policies.tesserae import NO_JOB
-from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.policies.tesserae.migration import NO_JOB, Floats
 
 _ONLY_TYPE: Final = "any"
 

@@ -11,9 +11,8 @@ import numpy as np
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeProblem, TesseraeVariant, plan_round
 from slurmsched.policies.cluster.pools import Ints
-from slurmsched.policies.gavel import assign_workers
-from slurmsched.policies.tesserae import PlacementPlan
-from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.policies.gavel.rounds import assign_workers
+from slurmsched.policies.tesserae.migration import Floats, PlacementPlan
 
 JobOrder = Callable[[ReplayState], Ints]
 """Returns the active jobs in order."""

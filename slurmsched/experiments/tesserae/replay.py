@@ -18,8 +18,7 @@ from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.cluster.pools import Ints, Mask
-from slurmsched.policies.tesserae import NO_JOB, PlacementPlan
-from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.policies.tesserae.migration import NO_JOB, Floats, PlacementPlan
 from slurmsched.simulation import JobResult, SimulationResult
 
 WORK_EPSILON: Final = 1e-6

@@ -31,8 +31,7 @@ from slurmsched.experiments.tesserae.workload import Workload, colocated_fractio
 from slurmsched.knowledge.estimation import add_noise, complete_matrix
 from slurmsched.knowledge.published import load_gavel_rates
 from slurmsched.policies.cluster.pools import Ints
-from slurmsched.policies.gavel import Objective
-from slurmsched.policies.gavel.objectives import finish_time_fairness, least_attained_service
+from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
 from slurmsched.policies.tesserae.migration import Floats
 from slurmsched.simulation.metrics import RunMetrics, run_metrics
 from slurmsched.traces.generators import generate

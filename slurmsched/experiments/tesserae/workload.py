@@ -9,8 +9,8 @@ import numpy as np
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.policies.cluster.pools import Ints
-from slurmsched.policies.tesserae import NO_JOB, PairRates, best_edges
-from slurmsched.policies.tesserae.migration import Floats
+from slurmsched.policies.tesserae.migration import NO_JOB, Floats
+from slurmsched.policies.tesserae.packing import PairRates, best_edges
 from slurmsched.traces.trace import Trace
 
 

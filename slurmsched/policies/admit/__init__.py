@@ -1,7 +1,1 @@
-"""Ways to admit a newcomer, least disruptive first."""
-
-from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
-from slurmsched.policies.admit.preempt import Preempt
-from slurmsched.policies.admit.shrink import ShrinkRunning
-
-__all__ = ["AllocateFree", "Preempt", "ShrinkRunning", "WaitForCompleting"]
+"""The steps that admit a newcomer: on free resources, on those of completing jobs, by shrinking or preempting jobs."""

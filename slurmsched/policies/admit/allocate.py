@@ -1,4 +1,7 @@
-"""Admits on what is free (Synergy-Tune, section 4.2, steps 1 and 2), or once completing jobs are gone."""
+"""Admits newcomers on free resources, or on those of completing jobs.
+
+Source: Mohan et al. (Synergy, OSDI 2022), section 4.2, steps 1 and 2 of Synergy-Tune.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from slurmsched.policies.session import FailedRequestCache, Session
 
 @dataclass(slots=True)
 class AllocateFree:
-    """On its best-case demand; else on the least it accepts; else where jobs placed this round make room for that."""
+    """Admits a newcomer with its best-case demand, else with the least it accepts, else with that where jobs
+    placed this round are reduced to their least."""
 
     session: Session
     _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
@@ -20,30 +24,30 @@ class AllocateFree:
         session, demand = self.session, self.session.demands.of(job)
         if self._failed.contains(demand, session.eviction_epoch):
             return False
-        last = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum)
-        if last is None:
+        last_resort = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum)
+        if last_resort is None:
             self._failed.add(demand)
             return False
         session.allocate(
             job,
             session.find_placement(demand, DemandLevel.BEST, session.free_as_planned)
             or session.find_placement(demand, DemandLevel.MINIMUM, session.free_as_planned)
-            or last,
+            or last_resort,
         )
         return True
 
 
 @dataclass(slots=True)
 class WaitForCompleting:
-    """Keep a place that is free once completing jobs are gone, so that the newcomer displaces nobody meanwhile."""
+    """Reserves resources of completing jobs for a newcomer, so that it preempts no job in the meantime."""
 
     session: Session
     _completing: tuple[Job, ...] = ()
     _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
 
     def __post_init__(self) -> None:
-        ending = self.session.situation.snapshot.jobs_in_state(JobState.COMPLETING)
-        self._completing = tuple(job for job in ending if job.allocations)
+        completing = self.session.situation.snapshot.jobs_in_state(JobState.COMPLETING)
+        self._completing = tuple(job for job in completing if job.allocations)
 
     def try_admit(self, job: Job) -> bool:
         session, demand = self.session, self.session.demands.of(job)

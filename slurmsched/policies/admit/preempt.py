@@ -1,4 +1,4 @@
-"""Preempts the fewest running jobs that rank clearly behind, the last first (as kueue: minimal preemptions)."""
+"""Preempts the fewest running jobs that the newcomer may preempt, the last in order first (as kueue does)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from slurmsched.policies.session import FailedRequestCache, Session
 
 @dataclass(frozen=True, slots=True)
 class VictimQueue:
-    """`jobs`, the first to leave first. What the first k of them hold are the first `ends[k]` entries of the vectors,
-    one entry for each pool a job lies in."""
+    """Running jobs in the order to evict them, and their allocations as vectors with one entry per pool of a job.
+
+    The first `ends[k]` entries are the allocations of the first k jobs.
+    """
 
     jobs: tuple[JobId, ...]
     ends: Ints
@@ -31,13 +33,13 @@ class VictimQueue:
 
     @classmethod
     def of(cls, session: Session, jobs: Iterable[JobId]) -> VictimQueue:
-        """Of these running jobs, the last in the order first."""
+        """Return the queue of these running jobs, the last in order first."""
         last_first = tuple(sorted(jobs, key=lambda job: -session.rank_of[job]))
-        claims = [session.allocation_of(job) for job in last_first]
-        ends = np.cumsum([0, *(len(claim.pools) for claim in claims)])
+        allocations = [session.allocation_of(job) for job in last_first]
+        ends = np.cumsum([0, *(len(allocation.pools) for allocation in allocations)])
         entries = [
             entry
-            for allocation in claims
+            for allocation in allocations
             for entry in zip(
                 allocation.pools,
                 allocation.gpus,
@@ -51,17 +53,17 @@ class VictimQueue:
         return cls(last_first, ends, *columns)
 
     def free_without(self, count: int, free: FreeResources) -> FreeResources:
-        """The ledger as it would be without the first `count` of them."""
+        """Return the free resources after the eviction of the first `count` jobs."""
         end, pools = int(self.ends[count]), free.pools
         nodes = pools.node_of[self.pools[:end]]
-        refunded = FreeResources(
+        released = FreeResources(
             pools,
             _summed(self.pools[:end], self.gpus[:end], len(pools)),
             _summed(nodes, self.cpus[:end], len(pools.nodes)),
             _summed(nodes, self.memory[:end], len(pools.nodes)),
             -_summed(nodes, self.exclusive[:end], len(pools.nodes)),
         )
-        return free.plus(refunded)
+        return free.plus(released)
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
@@ -70,7 +72,7 @@ def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
 
 @dataclass(slots=True)
 class Preempt:
-    """Displace the fewest running jobs that the newcomer outranks, the last in order first."""
+    """Preempts the fewest running jobs that the newcomer may preempt, the last in order first."""
 
     session: Session
     _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
@@ -81,30 +83,30 @@ class Preempt:
     def try_admit(self, job: Job) -> bool:
         session, demand = self.session, self.session.demands.of(job)
         queue = self._current_queue()
-        behind = self._count_preemptible(job, queue)
-        if not behind or self._failed.contains((demand, behind), session.eviction_epoch):
+        preemptible = self._count_preemptible(job, queue)
+        if not preemptible or self._failed.contains((demand, preemptible), session.eviction_epoch):
             return False
-        over_limit = self._over_move_limit.contains((demand, behind), session.eviction_epoch)
-        if not over_limit and self._placement_without(demand, queue, behind) is None:
-            self._failed.add((demand, behind))
+        over_limit = self._over_move_limit.contains((demand, preemptible), session.eviction_epoch)
+        if not over_limit and self._placement_without(demand, queue, preemptible) is None:
+            self._failed.add((demand, preemptible))
             return False
-        found = None
+        preemption = None
         if session.moves_left and not over_limit:
-            found = self._fewest_victims(job, demand, queue) or self._fewest_victims(
+            preemption = self._fewest_victims(job, demand, queue) or self._fewest_victims(
                 job, demand, self._large_victims(job, queue)
             )
-        if found is None:
-            self._over_move_limit.add((demand, behind))
+        if preemption is None:
+            self._over_move_limit.add((demand, preemptible))
             session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
             return False
-        victims, placement = found
+        victims, placement = preemption
         for victim in victims:
             session.evict(victim, job)
         session.allocate(job, placement)
         return True
 
     def _current_queue(self) -> VictimQueue:
-        """All that may leave; worked out anew when one has left."""
+        """Return the queue of all preemptible jobs, computed anew after an eviction."""
         if self._queue is None or self._epoch != self.session.eviction_epoch:
             self._epoch = self.session.eviction_epoch
             running = (*self.session.running, *self.session.shrunk)
@@ -112,12 +114,12 @@ class Preempt:
         return self._queue
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:
-        """Those so large that the moves that are left might suffice."""
+        """Return the queue of jobs so large that the remaining moves could free enough GPUs."""
         least = -(-job.gpus // self.session.moves_left)
         return VictimQueue.of(self.session, (other for other in queue.jobs if self.session.jobs[other].gpus >= least))
 
     def _count_preemptible(self, job: Job, queue: VictimQueue) -> int:
-        """How many of them, from the first to leave on, the newcomer outranks."""
+        """Return how many jobs, from the start of the queue, the newcomer may preempt."""
         return bisect_left(
             queue.jobs, True, key=lambda other: not self.session.may_preempt(job, self.session.jobs[other])
         )
@@ -130,21 +132,19 @@ class Preempt:
     def _fewest_victims(
         self, job: Job, demand: ResourceDemand, queue: VictimQueue
     ) -> tuple[list[JobId], Placement] | None:
-        """Victims and the place they leave; None where nothing fits or more would have to move than may."""
-        behind = self._count_preemptible(job, queue)
-        count = (
-            bisect_left(range(1, behind + 1), True, key=lambda k: self._placement_without(demand, queue, k) is not None)
-            + 1
-        )
-        placement = self._placement_without(demand, queue, count) if count <= behind else None
+        """Return the victims and the placement; None where the job does not fit or more jobs must move than may."""
+        preemptible = self._count_preemptible(job, queue)
+        counts = range(1, preemptible + 1)
+        count = bisect_left(counts, True, key=lambda k: self._placement_without(demand, queue, k) is not None) + 1
+        placement = self._placement_without(demand, queue, count) if count <= preemptible else None
         if placement is None:
             return None
         victims = self._needed_victims(placement, queue, count)
         return (victims, placement) if len(victims) <= self.session.moves_left else None
 
     def _needed_victims(self, placement: Placement, queue: VictimQueue, count: int) -> list[JobId]:
-        """Of the first `count`, those without which the place would not be free; the better their rank, the sooner
-        they are spared."""
+        """Return those of the first `count` jobs that must be evicted to free the placement. Jobs of better rank are
+        spared first."""
         session = self.session
         free, allocation = queue.free_without(count, session.free_at_minimum), placement.allocation(session.pools)
         node_of, needed = session.pools.node_of, list[JobId]()

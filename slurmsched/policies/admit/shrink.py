@@ -1,4 +1,7 @@
-"""Restarts running jobs on less, where idle GPUs lack CPUs or memory (Synergy-Tune, section 4.2, step 2a)."""
+"""Restarts running jobs with less, where free GPUs lack CPUs or memory.
+
+Source: Mohan et al. (Synergy, OSDI 2022), section 4.2, step 2a of Synergy-Tune.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from slurmsched.policies.session import FailedRequestCache, Session
 
 @dataclass(frozen=True, slots=True)
 class _Shrinkable:
-    """A running job with more than its least: where it would lie with that, and what it would give back."""
+    """A running job with more than its least: its placement with the least, and the resources that frees."""
 
     job: JobId
     smaller: Placement
@@ -26,10 +29,9 @@ class _Shrinkable:
 
 @dataclass(slots=True)
 class ShrinkRunning:
-    """Restart the fewest running jobs on the least they accept, no slower than at their share, where that pays.
+    """Restarts the fewest running jobs with the least they accept, with which they are no slower than at their share.
 
-    It pays when the newcomer has more GPU time to go than the restarts lose (Synergy-Tune, section 4.2, step 2a,
-    between jobs that run).
+    It does so only if the newcomer's remaining GPU-seconds exceed what the restarts lose.
     """
 
     session: Session
@@ -42,7 +44,7 @@ class ShrinkRunning:
         session, demand = self.session, self.session.demands.of(job)
         if self._failed.contains(demand, session.eviction_epoch):
             return False
-        if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # a restart frees no GPU
+        if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # no restart frees a GPU
             self._failed.add(demand)
             return False
         free = self._free_if_all_shrunk()
@@ -67,7 +69,7 @@ class ShrinkRunning:
         return True
 
     def _free_if_all_shrunk(self) -> FreeResources:
-        """What would be free if all rich jobs were restarted; those that have left count no more."""
+        """Return what is free if all shrinkable jobs that still run are restarted with their least."""
         session = self.session
         if self._excess is None or self._epoch != session.eviction_epoch:
             shrinkable = _shrinkable_jobs(session) if self._excess is None else self._shrinkable
@@ -80,16 +82,16 @@ class ShrinkRunning:
 
 
 def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
-    """Running jobs that may be restarted and would do with less on the same GPUs, the richest in CPUs first; of equal
-    ones the last in order."""
-    found = [
-        rich
+    """Return the running jobs that may be restarted with less on the same GPUs, by excess CPUs, then excess memory,
+    the largest first; of equals the last in order."""
+    shrinkable = [
+        smaller
         for job_id, allocation in session.running.items()
         if session.is_preemptible(job_id)
-        and (rich := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
+        and (smaller := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
     ]
     return tuple(
-        sorted(found, key=lambda rich: (-max(rich.excess.cpus), -max(rich.excess.memory), -session.rank_of[rich.job]))
+        sorted(shrinkable, key=lambda s: (-max(s.excess.cpus), -max(s.excess.memory), -session.rank_of[s.job]))
     )
 
 
@@ -112,7 +114,7 @@ def _shrink_to_minimum(session: Session, job: Job, current: Allocation) -> _Shri
 def _fewest_that_suffice(
     free: FreeResources, shrinkable: Sequence[_Shrinkable], needed: Allocation
 ) -> list[_Shrinkable]:
-    """Enough of them, richest first, for the claim to be held; those found unnecessary in the end are left alone."""
+    """Return enough jobs, in the given order, to free the allocation, without those that prove unnecessary."""
     by_node = defaultdict[int, list[_Shrinkable]](list)
     for other in shrinkable:
         for pool in other.excess.pools:

@@ -1,1 +1,1 @@
-"""What there is and what is asked for: pools of GPUs, free resources, eligibility, gangs and their demand."""
+"""The cluster and the demand on it: pools of GPUs, free resources, eligibility, gangs, resource demands."""

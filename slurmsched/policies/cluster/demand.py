@@ -1,4 +1,4 @@
-"""The resource demand of each job, computed once for all jobs with the same request."""
+"""The resource demand of each job: its gang, its candidate pools, and CPUs and memory on each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing
 
 
 class DemandLevel(StrEnum):
-    """How much of what it wants a job is placed with."""
+    """With how much CPU and memory a job is placed: `DemandRange.best` or `DemandRange.minimum`."""
 
     BEST = "best"
     MINIMUM = "least"
@@ -25,10 +25,11 @@ class DemandLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CandidatePools:
-    """Pools that the gang may lie in together, with CPUs and MiB for each of its parts at both levels.
+    """Pools that the gang may use together, with the CPUs and MiB of each of its parts at both levels.
 
-    `kinds` says for each pool on the terms of which kind. Where these are not its own, at least one of the `slowest`
-    must be taken, whose terms they are: else the gang would be slower than its share.
+    `kinds` is for each pool the kind whose demand range applies. Where that is not the pool's own kind, the placement
+    must include a pool of `one_required`, which are the pools of that kind: otherwise the gang would be slower than at
+    its proportional share. `cpus` and `memory` are by pool.
     """
 
     mask: Mask
@@ -46,22 +47,25 @@ class CandidatePools:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ResourceDemand:
-    """A gang and where it may lie, the option to try first being first. Two jobs that ask alike share the object.
+    """A gang and its candidate pools, in the order to try them. Jobs with equal requests share the object.
 
-    `options` are for one node, `together` for several.
+    `single_node` are the candidates on one node, `multi_node` those on several.
     """
 
     gang: Gang
     single_node: tuple[CandidatePools, ...]
     multi_node: tuple[CandidatePools, ...]
     required_nodes: tuple[int, ...]
-    """Nodes, by position, that must all be part of the place."""
+    """Indices of nodes that must all be part of the placement."""
     ranges: tuple[DemandRange, ...]
-    """By kind."""
+    """By index of the pool kind."""
 
 
 class DemandCache:
-    """The wish of every job. `closed` are nodes that a job may not be on as things stand, beside those it names."""
+    """The resource demand of each job, computed once for all jobs with the same request.
+
+    `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes.
+    """
 
     def __init__(
         self,
@@ -76,12 +80,12 @@ class DemandCache:
         self._pools, self._eligibility, self._mixed_types = pools, eligibility, mixed_types or {}
         self._excluded_nodes = excluded_nodes
         self._knowledge, self._sizing = knowledge, sizing
-        self._position = {node.name: at for at, node in enumerate(pools.nodes)}
+        self._position = {node.name: index for index, node in enumerate(pools.nodes)}
         self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
         self._by_job: dict[str, ResourceDemand] = {}
 
     def of(self, job: Job) -> ResourceDemand:
-        """The same object for the same question."""
+        """Return the job's demand: the same object for equal requests."""
         excluded = self._excluded_nodes(job)
         if excluded:
             request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
@@ -92,7 +96,7 @@ class DemandCache:
         return demand
 
     def forget(self, job: Job) -> None:
-        """The job asks for something else from here on."""
+        """Recompute the job's demand at its next use: its request has changed."""
         self._by_job.pop(job.id, None)
 
     def _cached(self, job: Job) -> ResourceDemand:
@@ -115,27 +119,29 @@ class DemandCache:
     def _demand(self, job: Job, gang: Gang, mixed_types: frozenset[str]) -> ResourceDemand:
         ranges = tuple(self._sizing.demand_range(gang, kind) for kind in self._pools.kinds)
         runnable = self._runnable_mask(gang)
-        masks = [mask for ground in self._eligibility.pool_masks(job) if (mask := ground & runnable).any()]
+        masks = [mask for eligible in self._eligibility.pool_masks(job) if (mask := eligible & runnable).any()]
         required_nodes = tuple(self._position.get(name, -1) for name in sorted(job.original_request.pinned))
         if -1 in required_nodes:
             masks = []
         single_node = tuple(_candidate_pools(mask, ranges, self._pools.kind_of) for mask in masks)
         multi_node_masks = masks if gang.max_nodes > 1 else []
-        multi_node = tuple(option for mask in multi_node_masks for option in self._one_type_candidates(mask, ranges))
+        multi_node = tuple(pools for mask in multi_node_masks for pools in self._one_type_candidates(mask, ranges))
         multi_node += tuple(
-            option for mask in multi_node_masks for option in self._mixed_type_candidates(mask, ranges, mixed_types)
+            pools for mask in multi_node_masks for pools in self._mixed_type_candidates(mask, ranges, mixed_types)
         )
         return ResourceDemand(gang, single_node, multi_node, required_nodes, ranges)
 
     def _runnable_mask(self, gang: Gang) -> Mask:
-        """The pools of GPU types that the job is not known to be unable to run on."""
+        """Return the pools without those of GPU types that the job's profile says it cannot run on."""
         scaling = gang.profile.scaling if gang.profile else {}
         unable = {kind for kind, known in scaling.items() if known.rate_at(max(gang.request.gpus, 1)) <= 0}
         return np.array([kind not in unable for kind in self._pools.gpu_types], dtype=np.bool_)
 
     def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...]) -> Iterator[CandidatePools]:
-        """Several pools on one set of terms, for every worker gets the same and the slowest share decides: the pools of
-        one kind, or all of one GPU type on the terms of the kind that has the least to share."""
+        """Yield pools with one demand range for all: every worker gets the same, and the smallest share decides.
+
+        These are the pools of each kind, and those of each GPU type with the range of the kind that has the least.
+        """
         pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
         for kind in present:
             yield _candidate_pools(mask & (pools.kind_of == kind), ranges, np.full(len(pools), kind))
@@ -151,25 +157,25 @@ class DemandCache:
     def _mixed_type_candidates(
         self, mask: Mask, ranges: tuple[DemandRange, ...], mixed_types: frozenset[str]
     ) -> Iterator[CandidatePools]:
-        """Pools of all these types, on the terms of the leanest kind among them. Nodes with several types are left
-        out: a job has GPUs of one type on each of its nodes."""
+        """Yield the pools of all these types, with the range of the kind that has the least. Nodes with several types
+        are left out: a job has GPUs of one type on each of its nodes."""
         pools = self._pools
         of_types = (
             np.isin(np.array(pools.gpu_types), sorted(mixed_types))
             if mixed_types
             else np.zeros(len(pools), dtype=np.bool_)
         )
-        here = mask & of_types & (np.bincount(pools.node_of, minlength=len(pools.nodes)) == 1)[pools.node_of]
-        kinds = [int(kind) for kind in np.unique(pools.kind_of[here])]
+        usable = mask & of_types & (np.bincount(pools.node_of, minlength=len(pools.nodes)) == 1)[pools.node_of]
+        kinds = [int(kind) for kind in np.unique(pools.kind_of[usable])]
         if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
             leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
-            candidates = _candidate_pools(here, ranges, np.full(len(pools), leanest))
+            candidates = _candidate_pools(usable, ranges, np.full(len(pools), leanest))
             yield replace(candidates, one_required=pools.kind_of == leanest)
 
 
 def _candidate_pools(mask: Mask, ranges: tuple[DemandRange, ...], kind_of: Ints) -> CandidatePools:
-    """The terms of each pool's kind as vectors over pools."""
-    best, minimum = [term.best for term in ranges], [term.minimum for term in ranges]
+    """Return the demand ranges as vectors over pools; `kind_of` gives the kind whose range each pool has."""
+    best, minimum = [demand.best for demand in ranges], [demand.minimum for demand in ranges]
     return CandidatePools(
         mask,
         kind_of,

@@ -1,4 +1,4 @@
-"""Filters the pools a job is eligible for, free or not: by partition, reservation, GPU type and `--constraint`."""
+"""Filters the pools a job is eligible for, whether free or not: by partition, reservation, GPU type, `--constraint`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slurmsched.policies.cluster.pools import Mask, Pools
 from slurmsched.policies.errors import PolicyError
 
 FeatureConstraint = Callable[[frozenset[str]], bool]
-"""Whether a node with these features will do."""
+"""Whether a node with these features matches."""
 
 _TOKEN: Final = re.compile(r"\s*([\w.+:-]+|[&,|()])")
 _MAX_CHARACTERS: Final = 1000
 _MAX_TOKENS: Final = 200
-"""Names, operators and brackets: each may nest what is read, and what is asked of every node, one level deeper."""
+"""Names, operators and parentheses. Each may deepen the recursion of the parser, and of the constraint, by one."""
 
 
 def parse_constraint(text: str) -> FeatureConstraint:
-    """`a&b`, `a|b`, `(a|b)&c`; a comma is an `&`. The empty text accepts every node.
+    """Parse `a&b`, `a|b`, `(a|b)&c`; a comma is an `&`. The empty text accepts every node.
 
-    Raises PolicyError for what is no such expression, among them counts (`a*2`) and one-of-all groups (`[a|b]`).
+    Raises PolicyError for any other text, for example counts (`a*2`) and groups of alternatives (`[a|b]`).
     """
     tokens = _tokens(text)
     accepts = _parse_or(tokens) if tokens else _accept_all
@@ -34,7 +34,7 @@ def parse_constraint(text: str) -> FeatureConstraint:
 
 
 def _tokens(text: str) -> list[str]:
-    """The words in reverse, so that the next one is taken off the end."""
+    """Return the tokens in reverse, so that `pop` takes the next."""
     tokens, at = list[str](), 0
     text = text.strip()
     while at < len(text):
@@ -93,7 +93,7 @@ def _syntax_error(text: str) -> PolicyError:
 
 
 class Eligibility:
-    """The pools open to each job. `open_nodes` are the nodes that jobs of each partition may start on."""
+    """Which pools each job is eligible for. `open_nodes` are, by partition, the nodes on which jobs may start."""
 
     def __init__(self, pools: Pools, snapshot: Snapshot, open_nodes: Mapping[str, frozenset[str]]) -> None:
         self._pools = pools
@@ -102,9 +102,9 @@ class Eligibility:
         self._masks: dict[tuple[object, ...], Mask] = {}
 
     def pool_masks(self, job: Job) -> tuple[Mask, ...]:
-        """One mask of pools for each partition the job may run in: it lies in one of them, never across two.
+        """Return a mask of pools for each partition of the job: it runs in one of them, never across two.
 
-        Empty where its constraint cannot be read: then it waits, with the reason NEVER_FITS.
+        Empty where the constraint is invalid: then the job waits, with the reason NEVER_FITS.
         """
         try:
             wanted = self._requested_mask(job.original_request)
@@ -132,17 +132,14 @@ class Eligibility:
     def _partition_mask(self, partition: str, reservation: str) -> Mask:
         key = (partition, reservation)
         if key not in self._masks:
-            nodes = (
-                self._reserved_nodes(partition, reservation)
-                if reservation
-                else self._open_nodes.get(partition, frozenset())
-            )
+            open_nodes = self._open_nodes.get(partition, frozenset())
+            nodes = self._reserved_nodes(partition, reservation) if reservation else open_nodes
             pools = self._pools
             self._masks[key] = np.array([pools.node(pool).name in nodes for pool in range(len(pools))], dtype=np.bool_)
         return self._masks[key]
 
     def _reserved_nodes(self, partition: str, reservation: str) -> frozenset[str]:
-        """Nodes of a reservation that holds now: only its own jobs may use them, so nobody's list has them open."""
+        """Return the nodes of an active reservation that are up. `open_nodes` has none: only its jobs may use them."""
         active = Reservation.active(self._snapshot.reservations, self._snapshot.time)
         named = frozenset().union(*(r.nodes for r in active if r.name == reservation))
         up = {n.name for n in self._snapshot.nodes if n.state is NodeState.UP and partition in n.partitions}

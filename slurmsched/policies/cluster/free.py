@@ -12,9 +12,9 @@ from slurmsched.policies.cluster.pools import Allocation, Ints, Pools
 
 @dataclass(slots=True)
 class FreeResources:
-    """Free GPUs by pool, free CPUs and MiB by node, and how many jobs claim a node for themselves alone.
+    """Free GPUs by pool, and by node the free CPUs, the free MiB and the number of jobs with exclusive use.
 
-    Below zero means promised twice: nothing more fits there until something is refunded.
+    A negative amount is allocated twice: nothing fits there until something is released.
     """
 
     pools: Pools
@@ -25,7 +25,7 @@ class FreeResources:
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot) -> FreeResources:
-        """As the snapshot has it: devices that are wholly idle, and what no allocation holds."""
+        """Return the free resources of a snapshot: GPUs that are entirely idle, unallocated CPUs and memory."""
         free = cls.of_empty_cluster(Pools(snapshot.nodes))
         pools = free.pools
         for pool, gpu_type in enumerate(pools.gpu_types):
@@ -40,7 +40,7 @@ class FreeResources:
 
     @classmethod
     def of_empty_cluster(cls, pools: Pools) -> FreeResources:
-        """The cluster with nothing on it."""
+        """Return the resources of the cluster with nothing on it."""
         types = enumerate(pools.gpu_types)
         gpus = [sum(gpu.type == gpu_type for gpu in pools.node(pool).gpus) for pool, gpu_type in types]
         return cls(
@@ -53,7 +53,7 @@ class FreeResources:
 
     @classmethod
     def none(cls, pools: Pools) -> FreeResources:
-        """Nothing free: the start of a sum of refunds."""
+        """Return nothing free: the start of a sum."""
         by_pool, by_node = np.zeros(len(pools), dtype=np.int64), np.zeros(len(pools.nodes), dtype=np.int64)
         return cls(pools, by_pool, by_node, by_node.copy(), by_node.copy())
 
@@ -63,7 +63,7 @@ class FreeResources:
         )
 
     def plus(self, more: FreeResources) -> FreeResources:
-        """What is free with so much more refunded."""
+        """Return the sum of both."""
         return FreeResources(
             self.pools,
             self.gpus + more.gpus,
@@ -73,7 +73,7 @@ class FreeResources:
         )
 
     def intersection(self, other: FreeResources) -> FreeResources:
-        """What is free in both."""
+        """Return what is free in both."""
         return FreeResources(
             self.pools,
             np.minimum(self.gpus, other.gpus),
@@ -89,7 +89,7 @@ class FreeResources:
         self._change(allocation, 1)
 
     def fits(self, allocation: Allocation) -> bool:
-        """Whether all of it is free."""
+        """Whether all of the allocation is free, on nodes that no job uses exclusively."""
         return all(
             self.gpus[pool] >= gpus
             and self.cpus[node := self.pools.node_of[pool]] >= cpus

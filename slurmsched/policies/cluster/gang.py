@@ -1,4 +1,4 @@
-"""A job as placing sees it: equal parts that may lie on one node or on several."""
+"""Gangs: a job as equal parts, all placed together, on one node or on several."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from slurmsched.model import Request
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Gang:
-    """Everything of a job that decides where it fits. One gang stands for all jobs that ask alike.
+    """Everything about a job that decides where it fits. Jobs with equal requests share one gang.
 
-    `parts` of `gpus` GPUs and `tasks` whole tasks each are never divided; they lie on `fewest` to `most` nodes, with
-    `each` of them on every node where the owner fixed that. `memory` is the least MiB on any node.
+    It has `parts` of `gpus_per_part` GPUs and `tasks_per_part` whole tasks, which are never divided, on `min_nodes` to
+    `max_nodes` nodes. `parts_per_node` is set where the request fixes it. `memory_per_node` is the least MiB on any
+    node.
     """
 
     request: Request
@@ -29,14 +30,14 @@ class Gang:
 
     @property
     def max_parts_per_node(self) -> int:
-        """Most parts that one node must hold when the gang lies on as few nodes as it may."""
+        """The most parts on one node when the gang uses as few nodes as it may."""
         return self.parts_per_node or -(-self.parts // self.min_nodes)
 
 
 def gang_of(request: Request, profile: Profile | None, memory_tunable: bool) -> Gang:
-    """Divide a request. A node never gets a part of a task, and only jobs that asked for it lie on several nodes.
+    """Divide a request into parts. Tasks are never divided, and a job uses several nodes only where it asked for them.
 
-    A split that the owner fixed stands even where tasks do not divide evenly: then they are rounded up on each node.
+    GPUs per node that the request fixes are kept even if tasks do not divide evenly: these are rounded up on each node.
     """
     gpus, min_nodes = max(request.gpus, 1), max(request.nodes, 1)
     max_nodes = max(min_nodes, request.max_nodes or min_nodes)

@@ -1,4 +1,4 @@
-"""The cluster device by device, what a job needs on each node, and placements by least fragmentation."""
+"""The cluster GPU by GPU, the demand of a job on each node, and placements by least fragmentation."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from slurmsched.model import (
     Resources,
     Snapshot,
 )
+from slurmsched.model.reasons import pluralise
 from slurmsched.policies.cluster.eligibility import parse_constraint
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import (
@@ -34,16 +35,18 @@ from slurmsched.policies.place.fragmentation import (
 from slurmsched.policies.place.scores import NodeScoreTable, PricedFragmentationScore, SlurmDevice
 from slurmsched.policies.stages import Situation
 
+Mask = NDArray[np.bool_]
+
 _MILLI_CPUS: Final = 1000
-"""Thousandths of a CPU."""
+"""Milli-CPUs of a CPU."""
 
 _DEFAULT_WORKLOAD: Final = TargetWorkload((TaskDemand(_MILLI_CPUS, 0, 1, MILLI_PER_GPU),), (1.0,))
-"""Where nobody has asked for anything yet: a whole GPU with one CPU."""
+"""The target workload before any request: a whole GPU with 1 CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedTasks(Sequence[TaskDemand]):
-    """A task for each node, by kind and number: a request for a million nodes takes no more memory than one for two."""
+    """A task for each node, as kinds and counts: a request for a million nodes needs no more memory than for two."""
 
     kinds: tuple[tuple[TaskDemand, int], ...]
 
@@ -53,29 +56,32 @@ class RepeatedTasks(Sequence[TaskDemand]):
     @overload
     def __getitem__(self, index: int) -> TaskDemand: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[TaskDemand]: ...
-    def __getitem__(self, place: int | slice) -> TaskDemand | Sequence[TaskDemand]:
-        if isinstance(place, slice):
-            return [self[own] for own in range(*place.indices(len(self)))]
-        left = place if place >= 0 else place + len(self)
+    def __getitem__(self, index: slice) -> Sequence[TaskDemand]: ...
+    def __getitem__(self, index: int | slice) -> TaskDemand | Sequence[TaskDemand]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        left = index if index >= 0 else index + len(self)
         for task, count in self.kinds:
             if 0 <= left < count:
                 return task
             left -= count
-        raise IndexError(place)
+        raise IndexError(index)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDemands:
-    """A task for each node, on as many different nodes as there are tasks. `shards` are those of each."""
+    """The tasks of a job, each on a node of its own. `shards` are those of each task."""
 
     tasks: RepeatedTasks
     shards: int = 0
 
 
 def node_demands(request: Request, shards_per_gpu: int) -> NodeDemands:
-    """The tasks of a request on nodes whose GPUs have so many shards. Raises PolicyError where no node of that kind
-    could ever do: shards of one job lie on one GPU of each node, and no node of a job with GPUs is without."""
+    """Return the tasks of a request on nodes whose GPUs have `shards_per_gpu` shards.
+
+    Raises PolicyError if no such node can ever hold a task: the shards of a job are on one GPU of each node, and a job
+    with GPUs has some on every node.
+    """
     types = (request.gpu_type,) if request.gpu_type else ()
     if request.shards:
         nodes = max(request.nodes, 1)
@@ -91,7 +97,7 @@ def node_demands(request: Request, shards_per_gpu: int) -> NodeDemands:
         )
     nodes = max(request.nodes, 1)
     if 0 < request.gpus < nodes:
-        raise PolicyError(f"{request.gpus} GPUs on {nodes} nodes: every node of a job with GPUs has some")
+        raise PolicyError(f"{pluralise(request.gpus, 'GPU')} on {nodes} nodes: a job with GPUs needs one on every node")
     each, more = divmod(request.gpus, nodes)
     counts = [(each + 1, more), (each, nodes - more)] if more else [(each, nodes)]
     return NodeDemands(
@@ -102,37 +108,34 @@ def node_demands(request: Request, shards_per_gpu: int) -> NodeDemands:
 
 
 def _task(request: Request, nodes: int, gpus: int, milli: int, types: tuple[str, ...]) -> TaskDemand:
-    """CPUs are divided over the nodes, and rounded up, as Slurm has it; memory is per node already."""
+    """Return the task on each node: CPUs are divided by the nodes and rounded up, as in Slurm; memory is per node."""
     return TaskDemand(
         _MILLI_CPUS * -(-max(request.cpus, 1) // nodes), request.memory, gpus, milli, types if gpus else ()
     )
 
 
 def target_workload(requests: Iterable[tuple[Request, int]], shards_per_gpu: int, nodes: int) -> TargetWorkload:
-    """The target workload of what was asked for, each request as often as it came.
+    """Return the target workload of requests, each with how often it occurred.
 
-    What fits nowhere is left out: shards that no GPU has, or more nodes than there are.
+    Requests that fit nowhere are left out: more shards than a GPU has, or more nodes than there are.
     """
     counts = Counter[TaskDemand]()
-    for request, times in requests:
+    for request, occurrences in requests:
         try:
             tasks = node_demands(request, shards_per_gpu).tasks
         except PolicyError:
             continue
         if len(tasks) <= nodes:
             for task, count in tasks.kinds:
-                counts[task] += count * times
+                counts[task] += count * occurrences
     return workload_of_counts(counts) if counts else _DEFAULT_WORKLOAD
-
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class FgdCluster:
-    """Nodes by position, what is idle on them, the type of GPU there, and how many shards each has, 0 for none.
+    """The nodes by index: their idle resources, GPU type, and shards per GPU (0 for none).
 
-    Of equal nodes the first is taken, so they stand by how much of their GPUs is idle: none comes first.
+    The first of equal nodes is preferred, so nodes are sorted by idle milli-GPU, ascending.
     """
 
     snapshot: Snapshot
@@ -153,38 +156,43 @@ class FgdCluster:
 
     @property
     def max_shards_per_gpu(self) -> int:
-        """The most that a GPU here has."""
+        """The most shards that a GPU of the cluster has."""
         return int(self.shards_per_gpu.max()) if len(self.shards_per_gpu) else 0
 
     def eligible_nodes(self, job: Job) -> tuple[Mask, ...]:
-        """A mask of nodes for each partition that the job may run in, room aside. Raises PolicyError for a constraint
-        that cannot be read."""
-        wanted = self._requested_mask(job)
-        masks = [wanted & self._partition_mask(partition, job.reservation) for partition in job.partitions]
+        """Return a mask of nodes for each partition of the job, regardless of free resources.
+
+        Raises PolicyError for an invalid constraint.
+        """
+        requested = self._requested_mask(job)
+        masks = [requested & self._partition_mask(partition, job.reservation) for partition in job.partitions]
         return tuple(mask for mask in {mask.tobytes(): mask for mask in masks}.values() if mask.any())
 
     def candidates(self, job: Job) -> Iterator[tuple[NodeDemands, Mask]]:
-        """What the job asks for, and the nodes it may have it on: by partition, where it asks for shards by how many a
-        GPU has, and by GPU type for a job of several nodes. Raises PolicyError for a constraint that cannot be read."""
-        for ground in self.eligible_nodes(job):
-            kinds = np.unique(self.shards_per_gpu[ground])[::-1].tolist() if job.original_request.shards else [0]
-            for shards in kinds:
+        """Yield the job's demands and a mask of the nodes that may hold them.
+
+        There is one for each partition; for a job with shards, for each number of shards per GPU; and for a job with
+        GPUs on several nodes, for each GPU type. Raises PolicyError for an invalid constraint.
+        """
+        for eligible in self.eligible_nodes(job):
+            counts = np.unique(self.shards_per_gpu[eligible])[::-1].tolist() if job.original_request.shards else [0]
+            for shards in counts:
                 try:
                     demands = node_demands(job.original_request, shards)
                 except PolicyError:
                     continue  # these GPUs have too few shards; others may have enough
-                nodes = ground & (self.shards_per_gpu == shards) if shards else ground
-                yield from ((demands, alike) for alike in self._by_gpu_type(demands, nodes))
+                nodes = eligible & (self.shards_per_gpu == shards) if shards else eligible
+                yield from ((demands, of_type) for of_type in self._by_gpu_type(demands, nodes))
 
     def as_empty(self) -> FgdCluster:
-        """The same with nothing on it, every node up and no reservation."""
+        """Return the cluster with nothing on it, every node up and no reservation."""
         nodes = tuple(_empty_node(node) for node in self.snapshot.nodes)
         partitions = {name for node in nodes for name in node.partitions}
-        everywhere = {name: frozenset(node.name for node in nodes if name in node.partitions) for name in partitions}
-        return FgdCluster(replace(self.snapshot, nodes=nodes, jobs=(), reservations=()), everywhere)
+        open_nodes = {name: frozenset(node.name for node in nodes if name in node.partitions) for name in partitions}
+        return FgdCluster(replace(self.snapshot, nodes=nodes, jobs=(), reservations=()), open_nodes)
 
     def _by_gpu_type(self, demands: NodeDemands, nodes: Mask) -> Iterable[Mask]:
-        """The nodes of each GPU type, where one job may not have several; that with the most idle GPUs first."""
+        """Return the nodes: for a job with GPUs on several nodes by GPU type, that with the most idle GPUs first."""
         if len(demands.tasks) == 1 or not demands.tasks[0].gpus:
             return (nodes,)
         masks = [nodes & (self.gpu_types == kind) for kind in np.unique(self.gpu_types[nodes])]
@@ -209,14 +217,14 @@ class FgdCluster:
     def _partition_mask(self, partition: str, reservation: str) -> Mask:
         key = (partition, reservation)
         if key not in self._masks:
-            open_ones = self.open_nodes.get(partition, frozenset())
-            names = self._reserved_nodes(partition, reservation) if reservation else open_ones
+            open_nodes = self.open_nodes.get(partition, frozenset())
+            names = self._reserved_nodes(partition, reservation) if reservation else open_nodes
             self._masks[key] = self._mask(node.name in names for node in self.nodes)
         return self._masks[key]
 
     def _reserved_nodes(self, partition: str, reservation: str) -> frozenset[str]:
         active = Reservation.active(self.snapshot.reservations, self.snapshot.time)
-        named = frozenset().union(*(own.nodes for own in active if own.name == reservation))
+        named = frozenset().union(*(r.nodes for r in active if r.name == reservation))
         up = {node.name for node in self.nodes if node.state is NodeState.UP and partition in node.partitions}
         return named & up
 
@@ -226,7 +234,7 @@ class FgdCluster:
 
 
 def _free_node(node: Node) -> FreeNode:
-    """A node with GPUs of several types is closed: which of them Slurm would choose is not foreseen."""
+    """Return the idle resources of a node: no CPUs or GPUs if these have several types, as Slurm chooses the type."""
     free, mixed_types = node.free, len(node.gpu_types) > 1
     return FreeNode(
         milli_cpu=0 if mixed_types else _MILLI_CPUS * max(free.cpus, 0),
@@ -246,14 +254,14 @@ def _empty_node(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class FgdPlacer:
-    """What is idle, and the scores of its nodes."""
+    """Places jobs by least fragmentation: the cluster and the scores of its nodes."""
 
     cluster: FgdCluster
     table: NodeScoreTable
 
     @classmethod
     def of_situation(cls, situation: Situation) -> FgdPlacer:
-        """The cluster as it is. The usual jobs are those of the last days, and those that are here."""
+        """Return a placer on the cluster as it is. The target workload is the jobs of the last days and of now."""
         cluster = FgdCluster(situation.snapshot, situation.open_nodes)
         requests = (*situation.recent_requests, *((job.original_request, 1) for job in situation.jobs))
         measure = FragmentationMeasure(
@@ -262,28 +270,32 @@ class FgdPlacer:
         return cls(cluster, NodeScoreTable(cluster.free, SlurmDevice(PricedFragmentationScore(measure))))
 
     def place(self, job: Job) -> tuple[NodeAllocation, ...]:
-        """What the job gets, which is claimed; nothing where it does not fit."""
+        """Allocate the job and return its allocations; empty where it does not fit."""
         try:
             candidates = list(self.cluster.candidates(job))
         except PolicyError:
             return ()
-        return next((shares for wanted, nodes in candidates if (shares := self.place_gang(wanted, nodes))), ())
+        for demands, nodes in candidates:
+            if allocations := self.place_gang(demands, nodes):
+                return allocations
+        return ()
 
     def place_gang(self, demands: NodeDemands, nodes: Mask) -> tuple[NodeAllocation, ...]:
-        """Each task on a node of its own, or none."""
+        """Allocate each task on a node of its own, or none, and return the allocations."""
         left, placed = nodes.copy(), list[tuple[int, TaskDemand, tuple[int, ...]]]()
         for task in demands.tasks:
-            found = self.table.place(task, left)
-            if found is None:
+            placement = self.table.place(task, left)
+            if placement is None:
                 for node, taken, devices in placed:
                     self.cluster.free.release(node, taken, devices)
                 return ()
-            placed.append((found[0], task, found[1]))
-            left[found[0]] = False
-        return tuple(self.node_allocation(demands.shards, *one) for one in placed)
+            node, devices = placement
+            placed.append((node, task, devices))
+            left[node] = False
+        return tuple(self.node_allocation(demands.shards, node, task, devices) for node, task, devices in placed)
 
     def node_allocation(self, shards: int, node: int, task: TaskDemand, devices: tuple[int, ...]) -> NodeAllocation:
-        """A task's place as the model says it; `indices` are the devices that Slurm is expected to choose."""
+        """Return a task's allocation as in the model. Its `indices` are the devices that Slurm should choose."""
         target_node = self.cluster.nodes[node]
         gpu_type = target_node.gpus[devices[0]].type if devices else ""
         resources = Resources(0 if shards else task.gpus, task.milli_cpu // _MILLI_CPUS, task.memory)

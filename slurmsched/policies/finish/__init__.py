@@ -1,1 +1,1 @@
-"""Steps once every job had its turn: spare resources are handed out, running jobs resized."""
+"""The steps after every job had its turn: distribute spare resources, resize running jobs."""

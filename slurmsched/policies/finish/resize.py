@@ -1,7 +1,7 @@
-"""Restarting running jobs on more, where it pays: what is spare once everybody has a place is worth a checkpoint.
+"""Restarts running jobs with more of the spare resources, where that clearly saves more than a restart costs.
 
-In the paper every round places all jobs anew (Synergy, section 4.2), so none is held to what was free when it started.
-Here leases last and a restart costs, so a job is only restarted for a gain that is clearly worth it.
+In the paper every round places all jobs anew (Mohan et al., Synergy, OSDI 2022, section 4.2), so no job is limited to
+what was free when it started. Here allocations last and a restart costs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources
 
 MIN_BENEFIT: Final = 3.0
-"""A restart pays when it saves this many times what it costs: what is expected of a job is often wrong."""
+"""A restart pays if it saves this many times its cost: estimates of remaining time are often wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Resize:
-    """A running job, what it would have, and the seconds that saves."""
+    """A running job, its larger placement, and the seconds that this saves."""
 
     job: Job
     larger: Placement
@@ -32,21 +32,23 @@ class _Resize:
 
 
 def resize_running(session: Session) -> None:
-    """Restart the jobs that gain most, as many as may still be moved this round."""
+    """Restart the jobs that save most GPU-seconds, as many as may still be moved this round."""
     if not session.situation.snapshot.nodes or session.moves_left <= 0:
         return
-    resizes = [gain for job in session.running if (gain := _worthwhile_resize(session, session.jobs[job])) is not None]
-    for gain in sorted(resizes, key=lambda gain: (-gain.saving * gain.job.gpus, session.rank_of[gain.job.id])):
-        again = (
-            _worthwhile_resize(session, gain.job) if session.moves_left > 0 else None
-        )  # those before may have taken the room
-        if again is not None:
-            detail = {"saving": format_duration(again.saving), "cost": format_duration(session.situation.restart_cost)}
-            session.resize(again.job, again.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
+    running = [session.jobs[job] for job in session.running]
+    resizes = [resize for job in running if (resize := _worthwhile_resize(session, job)) is not None]
+    for planned in sorted(
+        resizes, key=lambda resize: (-resize.saving * resize.job.gpus, session.rank_of[resize.job.id])
+    ):
+        # computed again: earlier jobs may have taken the spare resources
+        resize = _worthwhile_resize(session, planned.job) if session.moves_left > 0 else None
+        if resize is not None:
+            detail = {"saving": format_duration(resize.saving), "cost": format_duration(session.situation.restart_cost)}
+            session.restart_with(resize.job, resize.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
 
 
 def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
-    """What the job would gain on the same GPUs; None where that is not clearly worth a restart."""
+    """Return the job's best resize on its GPUs; None where it is not clearly worth a restart."""
     remaining = session.situation.knowledge.remaining_seconds(job)
     current = _current_placement(session, job) if session.is_preemptible(job.id) and not isinf(remaining) else None
     if current is None:
@@ -65,7 +67,7 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
 
 
 def _current_placement(session: Session, job: Job) -> Placement | None:
-    """The lease as a place on even parts; None for one that is uneven, or of a job nothing is known of."""
+    """Return the allocation as a placement; None for uneven parts, an exclusive job, or one without a profile."""
     gang, allocation = session.demands.of(job).gang, session.running[job.id]
     kinds = {int(session.pools.kind_of[pool]) for pool in allocation.pools}
     if (

@@ -1,4 +1,4 @@
-"""Distributes what is spare once every job had its turn."""
+"""Distributes the resources that are spare once every job had its turn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from slurmsched.policies.sizes import PerTaskResources, memory_on_node
 
 
 def distribute_spare(session: Session) -> None:
-    """Give the jobs placed this round more than their least, step by step to whoever gains most speed for it.
+    """Give the jobs placed this round more than their least, step by step to the job that gains most.
 
-    Speed counts by GPUs against the part of a node that the step takes, so a node's spare CPUs go where they bring
-    most. Nobody gets what does not make it faster: that stays for the next newcomer.
+    The gain is the speed, weighted by GPUs, over the fraction of a node that the step takes. What makes no job faster
+    stays free for the next newcomer.
     """
     heap = [step for job in session.placements if (step := _best_step(session, job)) is not None]
     heapify(heap)
@@ -31,11 +31,11 @@ def distribute_spare(session: Session) -> None:
 
 
 _Step = tuple[float, int, JobId, Placement]
-"""Gain (negative, so that the largest comes first), place in the order, the job and what it would have."""
+"""Negative gain (so that the largest comes first), rank, job, and its larger placement."""
 
 
 def _best_step(session: Session, job: JobId) -> _Step | None:
-    """The step that brings this job most, of those there is room for."""
+    """Return the step with the largest gain for this job, of those that fit; None if there is none."""
     current = session.placements[job]
     kind = session.pools.kinds[current.kind]
     if current.gang.request.exclusive:
@@ -56,25 +56,25 @@ def _best_step(session: Session, job: JobId) -> _Step | None:
 
 
 def _fraction_of_node(current: PerTaskResources, larger: PerTaskResources, kind: PoolKind) -> float:
-    """How much of a node a part would take more, CPUs and memory together."""
+    """Return the additional fraction of a node per part: that of CPUs plus that of memory."""
     return (larger.cpus - current.cpus) / kind.cpus + (larger.memory - current.memory) / max(kind.memory, 1)
 
 
 def largest_that_fits(session: Session, current: Placement) -> PerTaskResources:
-    """The largest portion there is room for on every node of the place."""
+    """Return the largest size of a part that fits on every node of the placement."""
     nodes = [int(session.pools.node_of[pool]) for pool in current.pools]
     free = [
         (max(0, int(session.free_at_minimum.cpus[node])), max(0, int(session.free_at_minimum.memory[node])))
         for node in nodes
     ]
-    tasks, widest = current.gang.tasks_per_part, max(current.parts)
+    tasks, most_parts = current.gang.tasks_per_part, max(current.parts)
     cpus = min(cpus // parts // tasks * tasks for (cpus, _), parts in zip(free, current.parts, strict=True))
-    on_node = memory_on_node(current.gang, current.per_task, widest) + min(memory for _, memory in free)
-    return PerTaskResources(current.per_task.cpus + cpus, max(current.per_task.memory, on_node // widest))
+    on_node = memory_on_node(current.gang, current.per_task, most_parts) + min(memory for _, memory in free)
+    return PerTaskResources(current.per_task.cpus + cpus, max(current.per_task.memory, on_node // most_parts))
 
 
 def extra_resources(larger: Allocation, smaller: Allocation) -> Allocation:
-    """CPUs and memory that one claim takes beyond another on the same GPUs."""
+    """Return the CPUs and memory that an allocation takes beyond a smaller one on the same GPUs."""
     return replace(
         larger,
         gpus=(0,) * len(larger.pools),

@@ -1,8 +1,6 @@
-"""What the policy remembers from round to round: passes, homes, what users were due and had. JSON-safe.
+"""Gandiva_fair's state between rounds: passes and assigned pools of jobs, accounts of users. JSON-safe.
 
-It comes back from a database that others may have written: what does not make sense counts as never said.
-
-What was had since the last round: brought forward in passes, and in the accounts of users.
+The state comes from a database that other programs may have written: invalid values are ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from slurmsched.policies.gandiva_fair.trading import Entitlements, Trade
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """Of a job: its pass, the GPU-seconds it had attained by then, and its home as `node type` (empty for none)."""
+    """A job's pass in seconds, its attained GPU-seconds, and its assigned pool as `node type` (empty for none)."""
 
     pass_value: float
     attained: float
@@ -29,10 +27,11 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Of a user. `due` and `had` are GPU-seconds in GPUs of the slowest type, since the user's first job of now came.
+    """A user's account. It lasts while the user has jobs.
 
-    `holdings` are the GPUs of each type that the user's tickets stand for after trading, `speedups` what one of each is
-    worth to the user. `owed` are GPU-seconds of each type by which what was had fell short lately, below zero for more.
+    `due` and `received` are GPU-seconds, counted in GPUs of the slowest type. By GPU type, `holdings` are the GPUs the
+    user is entitled to after trading, `speedups` what one of them is worth to the user in GPUs of the slowest type, and
+    `shortfall` the GPU-seconds by which the user received less than due in recent rounds (below zero for more).
     """
 
     due: float = 0.0
@@ -44,8 +43,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class GandivaFairState:
-    """All of it, as of `time` (unix seconds; None before the first round). `best` are the highest rates measured, by
-    `model type`."""
+    """The state as of `time` (unix seconds; None before the first round).
+
+    `best_rates` are the highest rates measured, by `model type`.
+    """
 
     time: float | None = None
     jobs: Mapping[JobId, PassRecord] = field(default_factory=dict)
@@ -55,18 +56,18 @@ class GandivaFairState:
 
     @classmethod
     def decode(cls, state: Mapping[str, object]) -> GandivaFairState:
-        """Raises nothing."""
+        """Returns the state without its invalid parts; never raises."""
         time = state.get("time")
         return cls(
             time=float(time) if _is_number(time) else None,
             jobs=_decode_jobs(state.get("jobs")),
-            accounts={user: _decode_account(settings) for user, settings in _as_mapping(state.get("users")).items()},
+            accounts={user: _decode_account(account) for user, account in _as_mapping(state.get("users")).items()},
             trades=tuple(filter(None, map(_decode_trade, _as_list(state.get("trades"))))),
             best_rates=_as_numbers(state.get("best")),
         )
 
     def encode(self) -> Mapping[str, object]:
-        """As the store keeps it; jobs as columns, for there may be many."""
+        """Returns the state as JSON-safe values; jobs as columns, since there may be many."""
         jobs = self.jobs.values()
         return {
             "time": self.time,
@@ -79,14 +80,14 @@ class GandivaFairState:
             "users": {user: _encode_account(account) for user, account in self.accounts.items()},
             "trades": [
                 {
-                    "seller": runnable.seller,
-                    "buyer": runnable.buyer,
-                    "fast": runnable.fast,
-                    "slow": runnable.slow,
-                    "gpus": runnable.gpus,
-                    "price": runnable.price,
+                    "seller": trade.seller,
+                    "buyer": trade.buyer,
+                    "fast": trade.fast,
+                    "slow": trade.slow,
+                    "gpus": trade.gpus,
+                    "price": trade.price,
                 }
-                for runnable in self.trades
+                for trade in self.trades
             ],
             "best": dict(self.best_rates),
         }
@@ -107,9 +108,9 @@ def _decode_jobs(raw: object) -> Mapping[JobId, PassRecord]:
     if len({len(column) for column in columns}) != 1:
         return {}
     return {
-        job: PassRecord(float(passed), float(attained), home)
-        for job, passed, attained, home in zip(*columns, strict=True)
-        if isinstance(job, str) and isinstance(home, str) and _is_number(passed) and _is_number(attained)
+        job: PassRecord(float(pass_value), float(attained), pool)
+        for job, pass_value, attained, pool in zip(*columns, strict=True)
+        if isinstance(job, str) and isinstance(pool, str) and _is_number(pass_value) and _is_number(attained)
     }
 
 
@@ -151,55 +152,57 @@ def _is_number(raw: object) -> TypeGuard[float]:
 
 _EPSILON: Final = 1e-9
 _SHORTFALL_ROUNDS: Final = 8.0
-"""Rounds that a shortfall of one type of GPU is remembered for."""
+"""A shortfall of a GPU type is capped at what the user is due in this many rounds."""
 
 ReceivedService = Mapping[tuple[str, str], float]
 """GPU-seconds by user and type."""
 
 
 def _received_since(
-    contenders: Iterable[RunnableJob], state: GandivaFairState, attained_by: Mapping[JobId, float]
+    runnable_jobs: Iterable[RunnableJob], state: GandivaFairState, attained_by: Mapping[JobId, float]
 ) -> ReceivedService:
-    """What jobs had since the last round, as the GPU-seconds they attained tell: measured, not planned, so that nothing
-    is lost when a round is. A job counts on the type it was at home on."""
-    found = defaultdict[tuple[str, str], float](float)
-    for runnable in contenders:
+    """Returns the GPU-seconds that the jobs attained since the last round, on the type of their assigned pools.
+
+    They are measured rather than planned, so a skipped round loses nothing.
+    """
+    received = defaultdict[tuple[str, str], float](float)
+    for runnable in runnable_jobs:
         before = state.jobs.get(runnable.job.id)
         if before is None:
             continue
         attained = max(0.0, attained_by.get(runnable.job.id, 0.0) - before.attained)
         gpu_type = before.assigned_pool.rpartition(" ")[2]
         if attained:
-            found[runnable.job.user, gpu_type] += attained
-    return found
+            received[runnable.job.user, gpu_type] += attained
+    return received
 
 
 def compute_shortfalls(
     problem: StrideProblem, entitlements: Entitlements, state: GandivaFairState
 ) -> Mapping[str, Mapping[str, float]]:
-    """GPU-seconds of each type by which every user fell short lately, below zero for those who had more.
+    """Returns by user and type the GPU-seconds by which the user received less than due, below zero for more.
 
-    Only the mix of types counts: what a user is short of on all of them alike no other home would mend.
+    Only the mix of types counts: a shortfall that is equal on all types cannot be mended by another pool.
     """
-    lapse, found = _elapsed(problem, state), dict[str, dict[str, float]]()
+    elapsed, shortfalls = _elapsed(problem, state), dict[str, dict[str, float]]()
     if len(entitlements.types) == 1:
-        return found
+        return shortfalls
     anywhere = [
         runnable for runnable, free in zip(problem.runnable_jobs, entitlements.runs_anywhere, strict=True) if free
     ]
-    had = _received_since(anywhere, state, problem.situation.knowledge.service)
+    received = _received_since(anywhere, state, problem.situation.knowledge.service)
     for user, held in entitlements.holdings.items():
         before = state.accounts.get(user, Account()).shortfall
         late = {
-            gpu_type: before.get(gpu_type, 0.0) + gpus * lapse - had.get((user, gpu_type), 0.0)
+            gpu_type: before.get(gpu_type, 0.0) + gpus * elapsed - received.get((user, gpu_type), 0.0)
             for gpu_type, gpus in held.items()
         }
         alike = sum(late.values()) / max(sum(held.values()), _EPSILON)
-        _user_shortfalls = found[user] = {}
+        user_shortfalls = shortfalls[user] = {}
         for gpu_type, gpus in held.items():
             limit = _SHORTFALL_ROUNDS * problem.situation.period * max(gpus, 1.0)
-            _user_shortfalls[gpu_type] = max(-limit, min(limit, late[gpu_type] - alike * gpus))
-    return found
+            user_shortfalls[gpu_type] = max(-limit, min(limit, late[gpu_type] - alike * gpus))
+    return shortfalls
 
 
 def update_accounts(
@@ -208,35 +211,35 @@ def update_accounts(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[str, Account]:
-    """The account of everybody who has jobs: those of the others are closed."""
-    had = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service)
-    lapse, found = _elapsed(problem, state), dict[str, Account]()
+    """Returns the account of every user who has jobs; those of other users end."""
+    received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service)
+    elapsed, accounts = _elapsed(problem, state), dict[str, Account]()
     for user in dict.fromkeys(runnable.job.user for runnable in problem.runnable_jobs):
         before, worth = state.accounts.get(user, Account()), entitlements.speedups.get(user, {})
         held = dict(entitlements.holdings.get(user, {}))
         for gpu_type, gpus in entitlements.confined_holdings.get(user, {}).items():
             held[gpu_type] = held.get(gpu_type, 0.0) + gpus
         due = sum(gpus * worth.get(gpu_type, 1.0) for gpu_type, gpus in held.items())
-        gained = sum(had.get((user, gpu_type), 0.0) * worth.get(gpu_type, 1.0) for gpu_type in entitlements.types)
-        found[user] = Account(
-            due=before.due + due * lapse,
+        gained = sum(received.get((user, gpu_type), 0.0) * worth.get(gpu_type, 1.0) for gpu_type in entitlements.types)
+        accounts[user] = Account(
+            due=before.due + due * elapsed,
             received=before.received + gained,
             holdings={gpu_type: round(gpus, 6) for gpu_type, gpus in held.items() if gpus > 0},
             speedups=dict(worth),
             shortfall={gpu_type: round(late, 3) for gpu_type, late in shortfalls.get(user, {}).items()},
         )
-    return found
+    return accounts
 
 
 def _elapsed(problem: StrideProblem, state: GandivaFairState) -> float:
-    """Seconds since the last round."""
+    """Returns the seconds since the last round."""
     return 0.0 if state.time is None else max(0.0, problem.situation.snapshot.time - state.time)
 
 
 def best_rates(
     state: GandivaFairState, jobs: Iterable[Job], measured: Mapping[str, Mapping[str, float]]
 ) -> Mapping[str, float]:
-    """The highest rates so far, by `model type`, of models that still have jobs."""
+    """Returns the highest rates measured so far, by `model type`, of models that still have jobs."""
     models = {job.id: job.hints.model for job in jobs if job.hints.model}
     alive = frozenset(models.values())
     best = {key: rate for key, rate in state.best_rates.items() if key.rpartition(" ")[0] in alive}
@@ -246,9 +249,11 @@ def best_rates(
     return best
 
 
-def advance_passes(contenders: Iterable[RunnableJob], state: GandivaFairState, attained: Mapping[JobId, float]) -> None:
-    """Every job's pass, by what it had, in seconds of its tickets."""
-    for runnable in contenders:
+def advance_passes(
+    runnable_jobs: Iterable[RunnableJob], state: GandivaFairState, attained: Mapping[JobId, float]
+) -> None:
+    """Adds to every job's pass the GPU-seconds it attained since the last round over the GPUs of its tickets."""
+    for runnable in runnable_jobs:
         before = state.jobs.get(runnable.job.id)
         if before is not None:
             gained = max(0.0, attained.get(runnable.job.id, 0.0) - before.attained)

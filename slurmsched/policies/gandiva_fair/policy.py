@@ -1,13 +1,11 @@
-"""Where each job takes its turns (Gandiva_fair, slide 10): servers are fair among each other while their load, tickets
-per GPU, is balanced; and a user's jobs lie on the types of GPU that the user holds.
+"""Gandiva_fair as a policy (Chaudhary et al., EuroSys 2020, by the slides of their talk): every user gets the part of
+the cluster's throughput that the user's tickets stand for, on any GPU types and with jobs of any size.
 
-What a round of turns means, in the words of the model: targets, and why the others wait.
+Every local job is assigned to a pool. Split stride is fair across pools while their load, in tickets per GPU, is
+balanced (slide 10), and the balancer assigns a user's jobs to the GPU types that the user holds.
 
-Gandiva_fair (Chaudhary et al., EuroSys 2020, as their talk has it): everybody has the part of the whole cluster's
-throughput that the tickets stand for, whatever the GPUs and however large the jobs.
-
-On Slurm a suspended job keeps its GPUs, so a slice ends with the checkpoint signal and a requeue. A waiting job may
-then go on anywhere: another home costs nothing, and no running job is moved.
+On Slurm a suspended job keeps its GPUs, so a slice ends with the checkpoint signal and a requeue. A waiting job can
+resume in any pool, so only waiting jobs are reassigned, and no running job is moved.
 """
 
 from __future__ import annotations
@@ -51,13 +49,13 @@ from slurmsched.policies.sizes import Proportional, Sizing
 from slurmsched.policies.stages import Situation
 
 _HORIZON_ROUNDS: Final = 4.0
-"""Rounds over which a shortfall is made good, and over which the servers' progress is compared."""
+"""Rounds over which a shortfall is made up, and over which the progress of pools is projected."""
 
 _EPSILON: Final = 1e-9
 
 
 class LoadBalancer:
-    """The load of every pool as jobs find a home. `owed` are GPU-seconds by user and type that fell short lately."""
+    """Assigns jobs to pools and balances their load. `shortfalls` are GPU-seconds by user and type."""
 
     def __init__(
         self,
@@ -96,14 +94,14 @@ class LoadBalancer:
         self._tickets = np.bincount(pool_indices, weights=tickets, minlength=len(problem.pools)).astype(np.float64)
         service = tickets * np.array([runnable.pass_value for runnable in local_jobs])
         self._service = np.bincount(pool_indices, weights=service, minlength=len(problem.pools)).astype(np.float64)
-        """Tickets times passes: what the jobs of a pool have had."""
+        """GPU-seconds that the jobs of each pool have had: the sum of tickets times passes."""
 
     def assign(self, runnable: RunnableJob, part: float | None = None) -> None:
-        """A home for who has none: the type of which the user is shortest, and there the server with the least load.
+        """Assigns a job without a pool to the least loaded pool of the type of which its user is shortest.
 
-        A newcomer starts `part` of a slice after the last of those there; None for a job that only lost its home. It is
-        1 for a job that comes alone: who submits one short job after the other gets no more than who submits a long
-        one. Those that come together spread over the slice, so that they do not all have their turns at once.
+        A new job's pass starts `part` of a slice above the lowest in the pool; None leaves the pass of a job that only
+        lost its pool. `part` is 1 for a single new job, so that many short jobs in a row get no more than one long job.
+        Jobs that arrive together are spread over the slice, so that they do not all run at once.
         """
         if runnable.is_local and runnable.assigned_pool < 0:
             kinds = [
@@ -119,19 +117,19 @@ class LoadBalancer:
             self._add_load(runnable, 1.0)
 
     def _min_pass_of(self, pool: int) -> float:
-        """Seconds of its tickets that every job had, of those that were in this pool before; else of all."""
+        """Returns the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""
         return self._min_pass.get(pool, self._global_min_pass)
 
     def _cap_lead(self, runnable: RunnableJob) -> None:
-        """What a job had only because nobody before it could use it is not held against it for ever: it is never more
-        than two slices ahead of the last."""
+        """Caps its pass at two slices above the pool's lowest, so that GPU time no other job could use soon stops
+        counting against it."""
         quantum = max(runnable.min_quantum(self._settings), self._problem.situation.period)
         runnable.pass_value = min(
             runnable.pass_value, self._min_pass_of(runnable.assigned_pool) + 2 * runnable.stride(quantum)
         )
 
     def balance(self, waiting: Sequence[RunnableJob]) -> None:
-        """Give a few waiting jobs another home: first on another type, then on another server of the type."""
+        """Reassigns a few waiting jobs: first to pools of another type, then to other pools of the same type."""
         most = self._settings.migrations
         if len(self._entitlements.types) > 1:
             self._rebalance_types(waiting, most)
@@ -140,7 +138,8 @@ class LoadBalancer:
             by_pool[runnable.assigned_pool].append(runnable)
         for gpu_type in self._entitlements.types:
             pools = np.array(
-                [pool for pool, own in enumerate(self._problem.pools.gpu_types) if own == gpu_type], dtype=np.int64
+                [pool for pool, pool_type in enumerate(self._problem.pools.gpu_types) if pool_type == gpu_type],
+                dtype=np.int64,
             )
             while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
                 self._migrations += 1
@@ -163,7 +162,7 @@ class LoadBalancer:
         self._add_holding(runnable, sign)
 
     def _add_holding(self, runnable: RunnableJob, sign: float) -> None:
-        """Count it on the type it is at home on, against what its user holds of that."""
+        """Counts its tickets against its user's holding of the type of its pool."""
         if runnable.is_local and runnable.job.id in self._unconfined:
             key = (runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool])
             self._shortfalls[key] = self._shortfalls.get(key, 0.0) - sign * runnable.tickets
@@ -198,7 +197,7 @@ class LoadBalancer:
     def _type_gap(
         self, user: str, by_user_and_type: Mapping[tuple[str, str], list[RunnableJob]]
     ) -> tuple[float, str, str]:
-        """By how much the user has too much of one type and too little of another."""
+        """Returns the user's gap in GPUs between two types, the type with too much and the type with too little."""
         short = {gpu_type: self._shortfalls.get((user, gpu_type), 0.0) for gpu_type in self._entitlements.types}
         sources = [gpu_type for gpu_type in short if by_user_and_type.get((user, gpu_type))]
         target = max(short, key=lambda gpu_type: short[gpu_type])
@@ -209,42 +208,44 @@ class LoadBalancer:
         return gap > runnable.tickets and len(self._pools_of_type(runnable.demand, gpu_type)) > 0
 
     def _rebalance_pools(self, pools: Ints, by_pool: Mapping[int, list[RunnableJob]]) -> bool:
-        """Move a waiting job from the server whose jobs will be furthest behind to the one furthest ahead, if that
-        brings the two closer."""
+        """Reassigns a waiting job from the pool whose jobs will be furthest behind to the one furthest ahead.
+
+        Returns False where no job brings the two closer.
+        """
         tickets, had = self._tickets[pools], self._service[pools]
         ahead = _projected_pass(tickets, had + self._horizon * self._capacity[pools])
         source, target = int(np.argmin(ahead)), int(np.argmax(ahead))
         gap = float(ahead[target] - ahead[source]) if source != target else 0.0
         if gap <= self._settings.quantum:
             return False
-        there = int(pools[target])
+        target_pool = int(pools[target])
         for runnable in by_pool.get(int(pools[source]), []):
-            if not self._problem.is_local_pool(runnable.demand, there):
+            if not self._problem.is_local_pool(runnable.demand, target_pool):
                 continue
             moved = np.array([-runnable.tickets, runnable.tickets])
             both = np.array([source, target])
             served = had[both] + self._horizon * self._capacity[pools[both]] + moved * runnable.pass_value
-            behind, before = _projected_pass(tickets[both] + moved, served).tolist()
-            if abs(before - behind) < gap:
+            source_pass, target_pass = _projected_pass(tickets[both] + moved, served).tolist()
+            if abs(target_pass - source_pass) < gap:
                 by_pool[runnable.assigned_pool].remove(runnable)
-                self._reassign(runnable, there)
-                by_pool[there].append(runnable)
+                self._reassign(runnable, target_pool)
+                by_pool[target_pool].append(runnable)
                 return True
         return False
 
 
 def _projected_pass(tickets: Floats, served: Floats) -> Floats:
-    """The mean pass that each server's jobs will have come to; one without jobs is ahead of all."""
+    """Returns the mean pass that the jobs of each pool will have reached; infinite for a pool without jobs."""
     return np.where(tickets > _EPSILON, served / np.maximum(tickets, _EPSILON), np.inf)
 
 
 _AWAITS_TURN_KEYS: Final = ("count", "node", "due", "ahead")
-"""What the sentence of who waits for a turn needs."""
+"""Keys of the details of `ReasonCode.AWAITS_TURN`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassText:
-    """How far a job is ahead of the last in its own pool, and the GPUs that its tickets stand for, for people."""
+    """For people: how far a job's pass is above the lowest in its pool, and the GPUs it is entitled to."""
 
     ahead: str
     due: str
@@ -257,9 +258,9 @@ class PassText:
 
 
 def rank_by_pass(queue: Iterable[RunnableJob], texts: Mapping[JobId, PassText]) -> tuple[RankedJob, ...]:
-    """In order of pass."""
+    """Returns the ranking, in order of pass."""
     keys = ((runnable.job.id, texts[runnable.job.id]) for runnable in queue)
-    return tuple(RankedJob(job, f"{own.ahead} ahead on {own.due} GPUs due") for job, own in keys)
+    return tuple(RankedJob(job, f"{text.ahead} ahead, entitled to {text.due} GPUs") for job, text in keys)
 
 
 def build_targets(
@@ -268,7 +269,7 @@ def build_targets(
     backfilled: Mapping[JobId, Placement],
     texts: Mapping[JobId, PassText],
 ) -> dict[JobId, Target]:
-    """Everybody who runs next."""
+    """Returns the targets of the jobs that run next."""
     targets: dict[JobId, Target] = {}
     for runnable in schedule.kept.values():
         targets[runnable.job.id] = _target(
@@ -292,7 +293,7 @@ def wait_reasons(
     targets: Mapping[JobId, Target],
     texts: Mapping[JobId, PassText],
 ) -> dict[JobId, Reason]:
-    """Why everybody else does not."""
+    """Returns why each of the other jobs waits."""
     before, reasons = Counter[int](), dict[JobId, Reason]()
     names = [problem.pools.node(pool).name for pool in range(len(problem.pools))]
     for runnable in queue:
@@ -326,7 +327,7 @@ def _slice_ended_reason(job: Job, text: PassText, newcomer: Job, newcomer_text: 
 
 
 def _unassigned_reason(problem: StrideProblem, runnable: RunnableJob) -> Reason:
-    """It is too wide for one node, or fits nowhere."""
+    """Returns why a job without a pool waits: it needs several nodes, or fits nowhere."""
     if what := problem.empty_cluster.unmet_demand(runnable.job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     if not runnable.demand.single_node:
@@ -354,7 +355,7 @@ def _target(
 
 @dataclass(frozen=True, slots=True)
 class GandivaFair:
-    """Tickets, trades, homes, turns; what is left goes to whoever fits."""
+    """Tickets, trading, pool assignment, split stride, and backfill of idle GPUs."""
 
     name: str = "gandiva-fair"
     sizing: Sizing = field(default_factory=Proportional)
@@ -398,7 +399,7 @@ def _assign_pools(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[int, float]:
-    """Give everybody who has none a home, and some another; how far the last of each pool has come."""
+    """Assigns jobs without a pool, balances the pools, and returns the lowest pass of each pool."""
     pools = problem.pools
     names = {f"{pools.node(pool).name} {pools.gpu_types[pool]}": pool for pool in range(len(pools))}
     assigned, newcomers = list[RunnableJob](), list[RunnableJob]()
@@ -407,17 +408,17 @@ def _assign_pools(
         if runnable.allocation is None and runnable.is_local and before is not None:
             pool_index = names.get(before.assigned_pool, -1)
             runnable.assigned_pool = pool_index if problem.is_local_pool(runnable.demand, pool_index) else -1
-        known = before is not None and (runnable.assigned_pool >= 0 or not runnable.is_local)
-        (assigned if known else newcomers).append(runnable)
+        has_pool = before is not None and (runnable.assigned_pool >= 0 or not runnable.is_local)
+        (assigned if has_pool else newcomers).append(runnable)
     balancer = LoadBalancer(problem, entitlements, shortfalls, assigned)
     new = [runnable for runnable in newcomers if runnable.job.id not in state.jobs]
-    of_user, come = Counter(runnable.job.user for runnable in new), Counter[str]()
+    count, seen = Counter(runnable.job.user for runnable in new), Counter[str]()
     for runnable in newcomers:
         if runnable.job.id in state.jobs:
             balancer.assign(runnable)
         else:
-            come[runnable.job.user] += 1
-            balancer.assign(runnable, come[runnable.job.user] / of_user[runnable.job.user])
+            seen[runnable.job.user] += 1
+            balancer.assign(runnable, seen[runnable.job.user] / count[runnable.job.user])
     balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.allocation is None])
     min_pass: dict[int, float] = {}
     for runnable in problem.runnable_jobs:
@@ -428,10 +429,10 @@ def _assign_pools(
 
 
 def _pass_records(problem: StrideProblem, placed: Mapping[JobId, Placement]) -> Mapping[JobId, PassRecord]:
-    """Of every job; one that lies on several nodes is at home on their type only."""
+    """Returns the record of every job; for a job on several nodes the pool names only their GPU type."""
     pools, attained = problem.pools, problem.situation.knowledge.attained_gpu_seconds
     names = [f"{pools.node(pool).name} {gpu_type}" for pool, gpu_type in enumerate(pools.gpu_types)]
-    found: dict[JobId, PassRecord] = {}
+    records: dict[JobId, PassRecord] = {}
     for runnable in problem.runnable_jobs:
         pools_held = (
             placed[runnable.job.id].pools
@@ -442,5 +443,5 @@ def _pass_records(problem: StrideProblem, placed: Mapping[JobId, Placement]) -> 
         )
         type_only = f" {pools.gpu_types[pools_held[0]]}" if pools_held else ""
         assigned_pool = names[runnable.assigned_pool] if runnable.assigned_pool >= 0 else type_only
-        found[runnable.job.id] = PassRecord(runnable.pass_value, attained(runnable.job), assigned_pool)
-    return found
+        records[runnable.job.id] = PassRecord(runnable.pass_value, attained(runnable.job), assigned_pool)
+    return records

@@ -1,4 +1,4 @@
-"""The jobs of a round as those who take turns, and what they can have where."""
+"""The input of a stride round: runnable jobs, pools and the capacity that managed jobs may use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobId, JobState
+from slurmsched.model import Job, JobState
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
@@ -25,10 +25,11 @@ _MIN_TICKETS: Final = 1e-6
 
 @dataclass(slots=True)
 class RunnableJob:
-    """A job that takes turns. `lease` is what it has while it runs; `stays` where it cannot be sent away now.
+    """A job that takes part in stride scheduling.
 
-    `tickets` are the GPUs that its part of its user's tickets stands for, `passed` the seconds of them it has had.
-    `home` is the pool whose turns it takes; -1 for a job that is too wide for one node, or has none yet.
+    `allocation` is None while it waits; a `non_preemptible` job cannot be preempted this round. `is_local` means that
+    it fits into one pool. `assigned_pool` is the pool it is scheduled in; -1 for a job that needs several nodes or has
+    none yet. `tickets` is the number of GPUs it is entitled to, `pass_value` its service in seconds on those GPUs.
     """
 
     job: Job
@@ -43,16 +44,16 @@ class RunnableJob:
     pass_value: float = 0.0
 
     def min_quantum(self, settings: TicketSettings) -> float:
-        """Seconds of its shortest slice."""
+        """Returns the length of its shortest slice in seconds."""
         return settings.quantum if self.is_local else settings.wide_quantum
 
     def stride(self, quantum: float) -> float:
-        """How far a slice of so many seconds takes it."""
+        """Returns by how many seconds a slice of `quantum` seconds advances its pass."""
         return self.size * quantum / max(self.tickets, _MIN_TICKETS)
 
 
 class StrideProblem:
-    """What the round is held on: every pool with what it has for managed jobs, and who contends for it."""
+    """One round: the pools with their capacity for managed jobs, and the jobs that compete for it."""
 
     def __init__(self, situation: Situation, sizing: Sizing) -> None:
         self.situation = situation
@@ -63,14 +64,14 @@ class StrideProblem:
         self.demands = DemandCache(self.pools, eligibility, knowledge, sizing)
         self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, knowledge, sizing)
         self.capacity = self.free.copy()
-        """What there would be if no managed job ran."""
+        """Free resources if no managed job ran."""
         self._local_pools: dict[ResourceDemand, Ints] = {}
         self._local_pool_sets: dict[ResourceDemand, frozenset[int]] = {}
         self._allocations: dict[tuple[ResourceDemand, int], Allocation] = {}
         self._types: dict[ResourceDemand, frozenset[str]] = {}
-        here = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
-        self.runnable_jobs = [self._runnable_job(job) for job in sorted(here, key=_submission_key)]
-        """In order of submission."""
+        not_ending = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
+        self.runnable_jobs = [self._runnable_job(job) for job in sorted(not_ending, key=lambda job: job.queue_key)]
+        """In submission order."""
         for runnable in self.runnable_jobs:
             if runnable.allocation is not None:
                 self.capacity.release(runnable.allocation)
@@ -90,7 +91,7 @@ class StrideProblem:
         )
 
     def _assign_running(self, runnable: RunnableJob) -> None:
-        """Where it runs there it is at home, whatever a new job of its kind could have."""
+        """Assigns a running job to the pool it runs in, even where a new job of this demand could not start."""
         settings, job = self.situation.tickets, runnable.job
         if runnable.allocation is None:
             runnable.is_local = bool(len(self.local_pools(runnable.demand)))
@@ -103,14 +104,14 @@ class StrideProblem:
         )
 
     def local_pools(self, demand: ResourceDemand) -> Ints:
-        """The pools of which one is enough for such a job, with nobody else of ours there."""
+        """Returns the pools that hold the whole gang when no other managed job is there."""
         known = self._local_pools.get(demand)
         if known is None:
             known = self._local_pools[demand] = self._find_local_pools(demand)
         return known
 
     def is_local_pool(self, demand: ResourceDemand, pool: int) -> bool:
-        """Whether the pool is one of them."""
+        """Returns whether the pool is one of `local_pools(demand)`."""
         known = self._local_pool_sets.get(demand)
         if known is None:
             known = self._local_pool_sets[demand] = frozenset(self.local_pools(demand).tolist())
@@ -121,10 +122,10 @@ class StrideProblem:
         if gang.min_nodes > 1 or gang.request.exclusive or len(demand.required_nodes) > 1 or not demand.single_node:
             return np.zeros(0, dtype=np.int64)
         node_of = self.pools.node_of
-        found = np.zeros(len(self.pools), dtype=np.bool_)
+        suitable = np.zeros(len(self.pools), dtype=np.bool_)
         for option in demand.single_node:
             memory = np.maximum(option.memory[DemandLevel.MINIMUM] * gang.parts, gang.memory_per_node)
-            found |= (
+            suitable |= (
                 option.mask
                 & (capacity.gpus >= gang.parts * gang.gpus_per_part)
                 & (capacity.cpus[node_of] >= option.cpus[DemandLevel.MINIMUM] * gang.parts)
@@ -132,16 +133,16 @@ class StrideProblem:
                 & (capacity.exclusive_jobs[node_of] == 0)
             )
         if demand.required_nodes:
-            found &= node_of == demand.required_nodes[0]
-        return np.flatnonzero(found)
+            suitable &= node_of == demand.required_nodes[0]
+        return np.flatnonzero(suitable)
 
     def placement(self, demand: ResourceDemand, pool: int) -> Placement:
-        """All of the gang in this pool, on the least it accepts."""
+        """Returns the placement of the whole gang in this pool, with its minimum demand."""
         kind = int(self.pools.kind_of[pool])
         return Placement(demand.gang, (pool,), (demand.gang.parts,), demand.ranges[kind].minimum, kind)
 
     def allocation_of(self, runnable: RunnableJob) -> Allocation:
-        """What it has, or would take at home."""
+        """Returns what it has, or would have in its assigned pool."""
         if runnable.allocation is not None:
             return runnable.allocation
         key = (runnable.demand, runnable.assigned_pool)
@@ -153,8 +154,7 @@ class StrideProblem:
         return allocation
 
     def gpus_by_type(self) -> Mapping[str, float]:
-        """GPUs that managed jobs may have, by type: on nodes where one may start, or has what it runs on. Of some types
-        that may be none."""
+        """Returns the GPUs of each type on nodes that are open to managed jobs or run one; may be 0."""
         used = {
             pool
             for runnable in self.runnable_jobs
@@ -162,14 +162,14 @@ class StrideProblem:
             for pool in runnable.allocation.pools
         }
         open_nodes = frozenset().union(*self.situation.open_nodes.values())
-        found: dict[str, float] = {}
+        counts: dict[str, float] = {}
         for pool, (kind, gpus) in enumerate(zip(self.pools.gpu_types, self.capacity.gpus.tolist(), strict=True)):
-            there = pool in used or self.pools.node(pool).name in open_nodes
-            found[kind] = found.get(kind, 0.0) + (max(gpus, 0) if there else 0)
-        return found
+            usable = pool in used or self.pools.node(pool).name in open_nodes
+            counts[kind] = counts.get(kind, 0.0) + (max(gpus, 0) if usable else 0)
+        return counts
 
     def types_of(self, runnable: RunnableJob) -> frozenset[str]:
-        """The GPU types it may run on; none for a job that could never run."""
+        """Returns the GPU types it may run on; none for a job that can never run."""
         known = self._types.get(runnable.demand)
         if known is None:
             known = self._types[runnable.demand] = frozenset(
@@ -185,8 +185,3 @@ class StrideProblem:
         if pools or not masks or self.empty_cluster.unmet_demand(runnable.job):
             return pools
         return [pool for pool, open_to_it in enumerate(np.logical_or.reduce(masks).tolist()) if open_to_it]
-
-
-def _submission_key(job: Job) -> tuple[float, int, JobId]:
-    number = job.id.partition("_")[0]
-    return job.submit_time, int(number) if number.isdecimal() else 0, job.id

@@ -1,12 +1,8 @@
-"""Stride scheduling, plain and for gangs (Gandiva_fair, slides 7 and 8).
+"""Stride scheduling: plain (Waldspurger and Weihl, MIT/LCS/TM-528, 1995), gang-aware and split (Gandiva_fair,
+EuroSys 2020, slides 7 to 10).
 
-The plain one is Waldspurger and Weihl's (MIT/LCS/TM-528, 1995).
-
-What is left on the servers while turns are given out.
-
-Whose turn it is: the central stride for gangs wider than a server, then one on every server (slides 9 and 10).
-
-GPUs that nobody at home there can use go to whoever comes first and fits: no turn is needed for what is idle.
+Split stride runs one central stride for gangs that need several nodes, then a local one in every pool. Backfill then
+gives idle GPUs to the first waiting jobs that fit.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from slurmsched.policies.place.placement import CONSOLIDATED, Placement, find_pl
 
 @dataclass(frozen=True, slots=True)
 class StrideJob:
-    """A job that takes turns: it needs all its `size` GPUs at once. `tickets` are above zero."""
+    """A gang of `size` GPUs in a queue of stride scheduling. `tickets` are above zero."""
 
     job: JobId
     tickets: float
@@ -35,21 +31,21 @@ class StrideJob:
 
     @property
     def stride(self) -> float:
-        """How far one quantum takes it."""
+        """By how much one quantum advances its pass."""
         return self.size / self.tickets
 
 
 def plain_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, float]) -> JobId:
-    """The job of the least pass has the quantum, whatever its size; among equals the first of the queue."""
+    """Returns the job with the lowest pass, of any size, and advances its pass; ties go to the first in the queue."""
     job = min(queue, key=lambda job: passes[job.job])
     passes[job.job] += 1 / job.tickets
     return job.job
 
 
 def gang_aware_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, float], gpus: int) -> tuple[JobId, ...]:
-    """Those that have the next quantum on a server of so many GPUs: in order of pass, whoever still fits.
+    """Returns the jobs that run for the next quantum on a server with `gpus` GPUs, and advances their passes.
 
-    Passes are brought forward. Among equals the first of the queue goes first.
+    Jobs are taken in order of pass, ties in order of the queue; those that do not fit are skipped.
     """
     scheduled: list[JobId] = []
     for job in sorted(queue, key=lambda job: passes[job.job]):
@@ -62,7 +58,7 @@ def gang_aware_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, 
 
 @dataclass(slots=True)
 class ScalarFreeResources:
-    """A `Ledger` in Python numbers: for one claim at a time they beat arrays by far."""
+    """`FreeResources` as lists of Python integers, which are much faster than arrays for single allocations."""
 
     gpus: list[int]
     cpus: list[int]
@@ -81,14 +77,14 @@ class ScalarFreeResources:
         )
 
     def as_arrays(self, pools: Pools) -> FreeResources:
-        """The same as arrays."""
+        """Returns the same as arrays."""
         columns = (
             np.array(column, dtype=np.int64) for column in (self.gpus, self.cpus, self.memory, self.exclusive_jobs)
         )
         return FreeResources(pools, *columns)
 
     def fits(self, allocation: Allocation) -> bool:
-        """Whether all of it is free."""
+        """Returns whether all of it is free."""
         for pool, gpus, cpus, memory in zip(
             allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
         ):
@@ -115,9 +111,10 @@ class ScalarFreeResources:
 
 @dataclass(slots=True)
 class StrideSchedule:
-    """Who has a place. `kept` run on, `started` are given one, `left` must leave, each with the contender it is for.
+    """The result of a stride round: jobs that keep running, start, or are preempted, the last with the job that
+    preempts them.
 
-    `blocked` would have had its turn, had more jobs been allowed to be moved.
+    `blocked` are jobs that would start if more jobs were allowed to move.
     """
 
     kept: dict[JobId, RunnableJob] = field(default_factory=dict)
@@ -129,9 +126,9 @@ class StrideSchedule:
 def split_stride(
     problem: StrideProblem, queue: Sequence[RunnableJob], moves: int
 ) -> tuple[StrideSchedule, ScalarFreeResources]:
-    """One round over the queue, which is in order of pass; no more than `moves` running jobs leave.
+    """Schedules the queue, which is in order of pass, and preempts at most `moves` running jobs.
 
-    Where more would have to, the servers on which the difference is greatest come first.
+    Where more would have to be preempted, the nodes with the largest difference of passes come first.
     """
     schedule, free = _schedule_round(
         problem,
@@ -169,7 +166,7 @@ def _schedule_round(
 def _local_stride(
     problem: StrideProblem, pool: int, queue: Iterable[RunnableJob], free: ScalarFreeResources, schedule: StrideSchedule
 ) -> None:
-    """Gang-aware stride on one server: in order of pass, whoever still fits."""
+    """Runs gang-aware stride in one pool: in order of pass, each job that still fits."""
     for runnable in queue:
         if free.gpus[pool] <= 0:
             return
@@ -189,7 +186,7 @@ def _central_stride(
     free: ScalarFreeResources,
     schedule: StrideSchedule,
 ) -> None:
-    """Gang-aware stride for the wide: a gang has its turn on GPUs that no server gives to jobs of lesser pass."""
+    """Runs gang-aware stride for jobs that need several nodes, on GPUs left by local jobs with a lower pass."""
     if not wide:
         return
     pass_values = np.array([runnable.pass_value for runnable in local])
@@ -208,11 +205,11 @@ def _central_stride(
                 free.allocate(runnable.allocation)
                 schedule.kept[runnable.job.id] = runnable
             continue
-        free_here = free.as_arrays(problem.pools)
-        free_here.gpus -= reserved
+        unreserved = free.as_arrays(problem.pools)
+        unreserved.gpus -= reserved
         if runnable.job.original_request.exclusive:
-            free_here.gpus[reserved > 0] = 0
-        placement = find_placement(runnable.demand, DemandLevel.MINIMUM, free_here, CONSOLIDATED)
+            unreserved.gpus[reserved > 0] = 0
+        placement = find_placement(runnable.demand, DemandLevel.MINIMUM, unreserved, CONSOLIDATED)
         if placement is None:
             unplaceable.add(runnable.demand)
         else:
@@ -221,7 +218,7 @@ def _central_stride(
 
 
 def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
-    """The lease, and what goes before it on the same GPUs."""
+    """Returns the allocation with the GPUs added that are reserved in its pools."""
     return replace(
         allocation,
         gpus=tuple(gpus + int(reserved[pool]) for pool, gpus in zip(allocation.pools, allocation.gpus, strict=True)),
@@ -231,7 +228,7 @@ def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
 def _keep_undisturbed(
     problem: StrideProblem, queue: Sequence[RunnableJob], free: ScalarFreeResources, schedule: StrideSchedule
 ) -> None:
-    """Of those that have no turn: whoever makes room for nobody stays, the others leave for the first who came."""
+    """Keeps unscheduled running jobs where no started job needs their resources; preempts the others."""
     newcomer: dict[int, RunnableJob] = {}
     for runnable in queue:
         if runnable.job.id in schedule.started:
@@ -250,9 +247,9 @@ def _keep_undisturbed(
 
 
 def _most_overdue(problem: StrideProblem, schedule: StrideSchedule, moves: int) -> frozenset[JobId]:
-    """Of those that should leave, as many as may: all of a group of servers or none, the most overdue group first.
+    """Returns at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue group first.
 
-    Servers are in one group where a gang that starts lies on them together, or a job that leaves did.
+    Nodes are in one group if a starting or a preempted job spans them.
     """
     node_of, group = problem.pools.node_of, dict[int, int]()
 
@@ -274,23 +271,23 @@ def _most_overdue(problem: StrideProblem, schedule: StrideSchedule, moves: int) 
     groups = defaultdict[int, list[JobId]](list)
     urgency = defaultdict[int, float](float)
     for job, (runnable, newcomer) in schedule.preempted.items():
-        there = join(runnable.allocation.pools if runnable.allocation else ())
-        groups[there].append(job)
-        urgency[there] = max(urgency[there], runnable.pass_value - newcomer.pass_value)
+        root = join(runnable.allocation.pools if runnable.allocation else ())
+        groups[root].append(job)
+        urgency[root] = max(urgency[root], runnable.pass_value - newcomer.pass_value)
     chosen: list[JobId] = []
-    for there in sorted(groups, key=lambda there: (-urgency[there], there)):
-        if len(chosen) + len(groups[there]) <= moves:
-            chosen += groups[there]
+    for root in sorted(groups, key=lambda root: (-urgency[root], root)):
+        if len(chosen) + len(groups[root]) <= moves:
+            chosen += groups[root]
     return frozenset(chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class _FastestTypeFirst:
-    """The fastest type there is room on (slide 11), then the server with the least free that is just enough."""
+    """Prefers the fastest type with enough free GPUs (slide 11), then the node with the fewest free GPUs."""
 
     speed_rank: Ints
-    """By pool, 0 for the fastest type."""
-    name: str = "fastest type with room"
+    """By pool; 0 for the fastest type."""
+    name: str = "fastest type with free GPUs"
 
     def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
         return candidates[np.lexsort((free.gpus[candidates], self.speed_rank[candidates]))[:count]]
@@ -302,7 +299,7 @@ def backfill(
     servers_free: ScalarFreeResources,
     fastest_first: tuple[str, ...],
 ) -> Mapping[JobId, Placement]:
-    """Places for those of the waiting, in order, that fit into what is left."""
+    """Returns placements, in order, for the waiting jobs that fit into what is left."""
     ranks = {gpu_type: rank for rank, gpu_type in enumerate(fastest_first)}
     node_score = _FastestTypeFirst(np.array([ranks[gpu_type] for gpu_type in problem.pools.gpu_types], dtype=np.int64))
     free, placements, unplaceable = (

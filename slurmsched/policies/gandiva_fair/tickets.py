@@ -1,9 +1,6 @@
-"""Sharing an amount by weight among those who want no more than so much each (weighted max-min fairness).
+"""Tickets (Gandiva_fair, EuroSys 2020, slide 6): from tickets of accounts and users to GPUs of jobs, before trading.
 
-Whose tickets count how much (Gandiva_fair, slide 6): accounts within accounts, users within accounts, and a user's
-tickets divided equally over the user's jobs.
-
-What the tickets stand for where there are several types of GPU, before any trade.
+Accounts lie within accounts and users within accounts; a user's tickets are divided equally over the user's jobs.
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ Floats = NDArray[np.float64]
 
 
 def water_filling(amount: float, weights: Floats, caps: Floats) -> Floats:
-    """What each gets: by weight, never above the cap; what one leaves goes to the others by their weights.
+    """Returns the weighted max-min fair shares of `amount`, none above its cap.
 
-    Weights are above zero. All of `amount` is given out, unless the caps end first.
+    Weights are above zero. The shares sum to `amount`, or to the caps where these sum to less.
     """
     if caps.sum() <= amount:
         return caps.astype(np.float64)
@@ -42,11 +39,13 @@ ROOT: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class TicketRegistry:
-    """What is written down of tickets. `above` is the account over each account; the root is over those that it leaves
-    out. Users belong to accounts where accounts are written down at all, else to the root."""
+    """Configured tickets. `parents` has the parent of each account; accounts without one are below the root.
+
+    Where no account is configured, users are directly below the root.
+    """
 
     users: Mapping[tuple[str, str], float]
-    """By account and user; the account "" stands for every one."""
+    """By account and user; the account "" means any account."""
     accounts: Mapping[str, float]
     parents: Mapping[str, str]
     default: float = 1.0
@@ -59,9 +58,9 @@ class TicketRegistry:
 
 
 def build_ticket_registry(settings: TicketSettings, associations: Iterable[Association]) -> TicketRegistry:
-    """The settings, where they name anybody; else Slurm's shares; else everybody has the same.
+    """Returns the tickets of the settings if they name any, else Slurm's shares, else equal tickets for all.
 
-    Shares of 0, and those that Slurm calls `parent`, count as the default: nobody is shut out for good.
+    Shares of 0, and those that Slurm calls `parent`, count as the default, so that no user is shut out for good.
     """
     if settings.users or settings.accounts:
         users = dict(filter(None, map(parse_tickets, settings.users)))
@@ -71,18 +70,18 @@ def build_ticket_registry(settings: TicketSettings, associations: Iterable[Assoc
         return TicketRegistry(
             {(ROOT, user): tickets for user, tickets in users.items()}, accounts, above, settings.default
         )
-    with_shares = [one for one in associations if one.shares]
+    with_shares = [association for association in associations if association.shares]
     return TicketRegistry(
-        {(one.account, one.user): float(one.shares or 0) for one in with_shares if one.user},
-        {one.account: float(one.shares or 0) for one in with_shares if not one.user},
-        {one.account: one.parent for one in associations if not one.user},
+        {(entry.account, entry.user): float(entry.shares or 0) for entry in with_shares if entry.user},
+        {entry.account: float(entry.shares or 0) for entry in with_shares if not entry.user},
+        {association.account: association.parent for association in associations if not association.user},
         settings.default,
     )
 
 
 @dataclass(slots=True)
 class TicketTree:
-    """An account or a user: its tickets among its like, what lies under it, and its own jobs, by position."""
+    """An account or a user: its tickets relative to its siblings, its children, and the indices of its jobs."""
 
     tickets: float
     children: dict[str, TicketTree] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class TicketTree:
 
 
 def build_ticket_tree(jobs: Sequence[Job], registry: TicketRegistry) -> TicketTree:
-    """The jobs under their users, those under their accounts."""
+    """Returns the tree of accounts, their users and the users' jobs."""
     root, users = TicketTree(1.0), dict[tuple[str, str], TicketTree]()
     for index, job in enumerate(jobs):
         account = job.account if registry.parents else ROOT
@@ -106,7 +105,7 @@ def build_ticket_tree(jobs: Sequence[Job], registry: TicketRegistry) -> TicketTr
 
 
 def _account_tree(root: TicketTree, account: str, registry: TicketRegistry) -> TicketTree:
-    """The account's branch, with all those above it. Whoever is above himself stands under the root."""
+    """Returns the account's subtree and creates its ancestors. A cycle of parents ends at the root."""
     path: list[str] = []
     while account != ROOT and account not in path:
         path.append(account)
@@ -118,8 +117,10 @@ def _account_tree(root: TicketTree, account: str, registry: TicketRegistry) -> T
 
 
 def divide_by_tickets(tree: TicketTree, amount: float, caps: Floats) -> Floats:
-    """What of `amount` each job is entitled to, never above its cap. What somebody leaves goes to the nearest of kin:
-    first to the other jobs of the user, then to the users of the account, then to everybody."""
+    """Returns how much of `amount` each job is entitled to, never above its cap.
+
+    What a job cannot use goes to the user's other jobs first, then to other users of the account, then to all.
+    """
     shares = np.zeros(len(caps))
 
     def demand_of(branch: TicketTree) -> float:
@@ -130,9 +131,9 @@ def divide_by_tickets(tree: TicketTree, amount: float, caps: Floats) -> Floats:
         if branch.jobs:
             shares[branch.jobs] = water_filling(amount, np.ones(len(branch.jobs)), caps[branch.jobs])
         if under:
-            weights, wants = np.array([one.tickets for one in under]), np.array([*map(demand_of, under)])
-            for one, part in zip(under, water_filling(amount, weights, wants), strict=True):
-                divide(one, float(part))
+            weights, demands = np.array([child.tickets for child in under]), np.array([*map(demand_of, under)])
+            for child, part in zip(under, water_filling(amount, weights, demands), strict=True):
+                divide(child, float(part))
 
     divide(tree, amount)
     return shares
@@ -145,13 +146,15 @@ _MAX_COMBINED_SETS: Final = 6
 def entitled_gpus(
     tree: TicketTree, caps: Floats, allowed: Sequence[frozenset[str]], capacity: Mapping[str, float]
 ) -> Floats:
-    """GPUs that each job's tickets stand for, of all types together.
+    """Returns the GPUs of any type that each job is entitled to by its tickets.
 
-    `caps` are the GPUs each job can use, `allowed` the types it can run on. Jobs that are confined to some types share
-    out those alone where they are the bottleneck; what they get there counts as part of their users' share.
+    `caps` are the GPUs each job can use, `allowed` the types it can run on. Where the jobs that are confined to some
+    types demand more than these have, they share them by tickets; what they get counts towards their users' shares.
     """
     caps, whole = np.asarray(caps, dtype=np.float64).copy(), sum(capacity.values())
-    confined = {kinds: np.array([own <= kinds for own in allowed], dtype=np.bool_) for kinds in _type_unions(allowed)}
+    confined = {
+        kinds: np.array([types <= kinds for types in allowed], dtype=np.bool_) for kinds in _type_unions(allowed)
+    }
     capacity_of = {kinds: sum(capacity.get(gpu_type, 0.0) for gpu_type in kinds) for kinds in confined}
     while True:
         shares = divide_by_tickets(tree, whole, caps)
@@ -164,7 +167,7 @@ def entitled_gpus(
 
 
 def _type_unions(allowed: Sequence[frozenset[str]]) -> set[frozenset[str]]:
-    """Every set of types that some jobs are confined to. Sites have few types; of many only the sets as they are."""
+    """Returns all unions of the sets of types; of more than `_MAX_COMBINED_SETS` sets only the sets themselves."""
     kinds = set(allowed)
     if len(kinds) > _MAX_COMBINED_SETS:
         return kinds
@@ -173,9 +176,9 @@ def _type_unions(allowed: Sequence[frozenset[str]]) -> set[frozenset[str]]:
 
 
 def compose_types(amount: float, left: Mapping[str, float], fastest_first: Sequence[str]) -> Mapping[str, float]:
-    """How `amount` GPUs are made up of the types that are left: everything where all is needed, else the fastest."""
-    found: dict[str, float] = {}
+    """Returns how many GPUs of each type make up `amount`: of what is `left`, the fastest types first."""
+    parts: dict[str, float] = {}
     for gpu_type in fastest_first:
-        found[gpu_type] = min(amount, max(0.0, left.get(gpu_type, 0.0)))
-        amount -= found[gpu_type]
-    return found
+        parts[gpu_type] = min(amount, max(0.0, left.get(gpu_type, 0.0)))
+        amount -= parts[gpu_type]
+    return parts

@@ -1,17 +1,13 @@
-"""Users exchange fast GPUs for slow ones where both gain (Gandiva_fair, slide 12).
+"""GPU trading: users exchange fast GPUs for slow ones where both gain (Gandiva_fair, EuroSys 2020, slides 11 and 12).
 
-A GPU of a faster type is worth its owner's speed-up in GPUs of the slowest one, the currency. The user with the highest
-speed-up buys; the price is the second highest, as in a Vickrey auction. The slide sells from the lowest speed-up only.
-Then a user in the middle gains by understating, to be the lowest; so here all below the price sell, each the same part
-of what they can, and nobody's own word moves the price at which he trades. For the same reason the currency is divided
-over the types beforehand, not spent on one after the other.
+The currency is GPUs of the slowest type. The user with the highest speed-up on a faster type buys; the price is the
+second highest speed-up, as in a Vickrey auction. On the slide only the user with the lowest speed-up sells, so a user
+in the middle gains by understating. Here every user below the price sells the same part of what they can, so that no
+user's own report moves the price at which that user trades. For the same reason the currency is divided over the
+faster types beforehand.
 
-No rule that is truthful, leaves nobody worse and keeps GPUs what they are finds every gain (Myerson and Satterthwaite,
-1983): who sets a price does not trade at it. It is repeated for every faster type, and with each round's holdings anew.
-
-How many GPUs of the slowest type one of each type is worth to a user's jobs (Gandiva_fair, slides 11 and 12).
-
-From tickets to GPUs: what every job is entitled to, what every user holds of each type, and what they exchange.
+No rule that is truthful, individually rational and budget balanced realises every gain (Myerson and Satterthwaite,
+1983): the user who sets the price does not trade at it. Trading is repeated for every faster type and in every round.
 """
 
 from __future__ import annotations
@@ -41,11 +37,11 @@ _EPSILON: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Trader:
-    """A user at the market. `holdings` are the GPUs of each type that the user's tickets stand for now.
+    """A user who may trade. `holdings` are the GPUs of each type that the user is entitled to now.
 
-    `speedups` say how many GPUs of the slowest type one of each type is worth; a type that is missing is not traded.
-    `room` is how many GPUs more than now the user's jobs could use, `usable` the most of each type, where that is known
-    to be limited.
+    `speedups` are the GPUs of the slowest type that one GPU of each type is worth; a missing type is not traded.
+    `spare_demand` is how many GPUs more than now the user's jobs could use, `max_usable` the most of each type, where
+    that is known to be limited.
     """
 
     user: str
@@ -56,13 +52,13 @@ class Trader:
 
     @property
     def value(self) -> float:
-        """All holdings, in GPUs of the slowest type as this user's jobs see them."""
+        """All holdings in GPUs of the slowest type, by this user's speed-ups."""
         return sum(gpus * self.speedups.get(gpu_type, 1.0) for gpu_type, gpus in self.holdings.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Trade:
-    """`seller` gives `gpus` of type `fast` for `price` of type `slow` each."""
+    """`seller` gives `gpus` GPUs of type `fast` to `buyer`, for `price` GPUs of type `slow` each."""
 
     seller: str
     buyer: str
@@ -77,11 +73,11 @@ def trade(
     currency_weights: Mapping[str, float],
     reference_speedups: Mapping[str, float] | None = None,
 ) -> tuple[tuple[Trader, ...], tuple[Trade, ...]]:
-    """The traders with what they hold afterwards, in their order, and the trades.
+    """Returns the traders with their holdings after trading, in the order given, and the trades.
 
-    `worth` says how the currency is divided over the faster types (a figure for each of them; the type that it leaves
-    out is the slowest). `listed` are speed-ups that nobody of the traders has said: the price where there are two of
-    them only, since the second highest would be the seller's own word.
+    `currency_weights` divides the currency over the faster types; the one type without a weight is the slowest.
+    `reference_speedups` come from no trader. They set the price where there are only two traders, since the second
+    highest speed-up would then be reported by the seller.
     """
     traders_by_user = {trader.user: trader for trader in traders}
     slowest = {
@@ -108,7 +104,7 @@ def trade(
 def _clear_type(
     traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float | None
 ) -> list[Trade]:
-    """What is sold of one type. `part` is how much of the currency and of everybody's room counts here."""
+    """Returns the trades of one type. `part` is the fraction of the currency and of spare demand that counts here."""
     ranked = sorted(traders, key=lambda trader: (-trader.speedups[fast], trader.user))
     if len(ranked) < 2:  # noqa: PLR2004  # a market has two sides
         return []
@@ -133,7 +129,7 @@ def _clear_type(
 
 
 def _offered_gpus(trader: Trader, fast: str, price: float, part: float) -> float:
-    """No more than leaves the seller jobs for all that is got in exchange."""
+    """Returns how many GPUs the seller offers: no more than it can use the GPUs received in exchange."""
     held = trader.holdings.get(fast, 0.0)
     return min(held, trader.spare_demand * part / (price - 1)) if price > 1 else held
 
@@ -147,14 +143,11 @@ def _with_change(trader: Trader, change: Mapping[str, float]) -> Trader:
 
 
 _SLOWDOWN_RATIO: Final = 0.8
-"""A rate below this part of what the same model has made before has fallen."""
+"""A rate below this fraction of the model's best rate counts as fallen."""
 
 
 def types_by_speed(knowledge: Knowledge, types: Iterable[str]) -> tuple[str, ...]:
-    """The types, the fastest first, by what is known of all models; those of which nothing is known come last.
-
-    Where models disagree the median of their speed-ups over any common type decides.
-    """
+    """Returns the types, the fastest first, by the median over models of their relative rates; unknown types last."""
     known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
     scores: dict[str, float] = {}
     for gpu_type in types:
@@ -174,9 +167,10 @@ def _best_rate(scaling: Mapping[str, Scaling]) -> float:
 def user_speedups(
     jobs: Sequence[Job], knowledge: Knowledge, types: Sequence[str], slowest: str
 ) -> Mapping[str, Mapping[str, float]]:
-    """By user and type, the mean over the user's jobs of which it is known, by their GPUs.
+    """Returns by user and type the speed-up over the slowest type, averaged over the user's jobs by their GPUs.
 
-    A type that nothing is known of is missing: the user does not trade it. What jobs measured beats profiles.
+    A type without known speed-ups is missing, so the user does not trade it. Measurements take precedence over
+    profiles.
     """
     sums = defaultdict[tuple[str, str], float](float)
     gpus = defaultdict[tuple[str, str], int](int)
@@ -190,10 +184,10 @@ def user_speedups(
         for gpu_type, speedup in known.items():
             sums[job.user, gpu_type] += speedup * job.original_request.gpus
             gpus[job.user, gpu_type] += job.original_request.gpus
-    found = defaultdict[str, dict[str, float]](dict)
+    means = defaultdict[str, dict[str, float]](dict)
     for (user, gpu_type), total in sums.items():
-        found[user][gpu_type] = total / gpus[user, gpu_type]
-    return found
+        means[user][gpu_type] = total / gpus[user, gpu_type]
+    return means
 
 
 def _profiled_speedups(job: Job, knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
@@ -213,24 +207,24 @@ def _relative_to_slowest(rates: Mapping[str, float], types: Iterable[str], slowe
 
 
 def median_speedups(knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
-    """The median over all models that profiles know: a figure that no user at the market has said."""
-    found: dict[str, list[float]] = defaultdict(list)
+    """Returns by type the median speed-up over all profiled models, which no trader reports."""
+    by_type: dict[str, list[float]] = defaultdict(list)
     for profile in knowledge.models.values():
         rates = {gpu_type: known.rate_at(1) for gpu_type, known in profile.scaling.items()}
         for gpu_type, speedup in _relative_to_slowest(rates, types, slowest).items():
-            found[gpu_type].append(speedup)
-    return {gpu_type: median(speedups) for gpu_type, speedups in found.items()}
+            by_type[gpu_type].append(speedup)
+    return {gpu_type: median(speedups) for gpu_type, speedups in by_type.items()}
 
 
 def suspected_users(
     best_rates: Mapping[str, float], now: Mapping[str, Mapping[str, float]], slowest: str, jobs: Mapping[str, Job]
 ) -> frozenset[str]:
-    """Users whose jobs measure clearly less on the slowest type than the same model made there before, while they lose
-    nothing on a faster one: as if to be worth more at the market (slide 12).
+    """Returns the users whose jobs report a fallen rate on the slowest type but not on a faster one (slide 12).
 
-    `best` are the best rates so far by `model type`, `now` the rates of each job by type.
+    Such reports would raise the user's speed-up in trading. `best_rates` are the best rates so far by `model type`,
+    `now` the rates of each job by type.
     """
-    found: set[str] = set()
+    users: set[str] = set()
     for job_id, rates in now.items():
         job = jobs.get(job_id)
         if job is None or job.hints.model is None:
@@ -241,8 +235,8 @@ def suspected_users(
             if rate < _SLOWDOWN_RATIO * best_rates.get(f"{job.hints.model} {gpu_type}", 0.0)
         }
         if slowest in fell and rates.keys() - fell:
-            found.add(job.user)
-    return frozenset(found)
+            users.add(job.user)
+    return frozenset(users)
 
 
 _GpusByUserAndType = Mapping[str, Mapping[str, float]]
@@ -251,19 +245,20 @@ _GpusByUserAndType = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Entitlements:
-    """`tickets` are GPUs by job, in the order of the contenders; `holdings` GPUs by user and type.
+    """What jobs and users are entitled to in a round.
 
-    Of jobs that may run on every type: what is `confined` to some types is not traded.
+    `tickets` are GPUs by job, in the order of `StrideProblem.runnable_jobs`; `holdings` are GPUs by user and type of
+    the jobs that may run on every type, after trading.
     """
 
     types: tuple[str, ...]
-    """All there are, the fastest first."""
+    """All GPU types, the fastest first."""
     tickets: Floats
     runs_anywhere: Sequence[bool]
     """Whether each job may run on every type."""
     holdings: Mapping[str, Mapping[str, float]]
     confined_holdings: Mapping[str, Mapping[str, float]]
-    """What is not traded, by user and type."""
+    """GPUs by user and type of the jobs that are confined to some types; not traded."""
     speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     trades: tuple[Trade, ...] = ()
     suspected_users: frozenset[str] = frozenset()
@@ -271,7 +266,8 @@ class Entitlements:
 
 @dataclass(frozen=True, slots=True)
 class _JobColumns:
-    """Columns over the contenders, and the GPUs there are of each type. `free` as in the market."""
+    """Columns over the runnable jobs, and the GPUs of each type in `capacity`. `caps` are GPUs, 0 for a job that can
+    never run."""
 
     jobs: Sequence[Job]
     caps: Floats
@@ -294,11 +290,11 @@ class _JobColumns:
 
 
 def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]) -> Entitlements:
-    """The market of one round. `best` are the highest rates measured so far, by `model type`."""
+    """Returns the entitlements of one round. `best_rates` are the highest rates measured so far, by `model type`."""
     situation, columns = problem.situation, _JobColumns.of(problem)
     types = types_by_speed(situation.knowledge, columns.capacity)
-    tree_ = build_ticket_tree(columns.jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
-    tickets = entitled_gpus(tree_, columns.caps, columns.allowed_types, columns.capacity)
+    tree = build_ticket_tree(columns.jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
+    tickets = entitled_gpus(tree, columns.caps, columns.allowed_types, columns.capacity)
     traded = tuple(gpu_type for gpu_type in types if columns.capacity[gpu_type])
     entitlements = Entitlements(types, tickets, columns.runs_anywhere, *_initial_holdings(columns, tickets, traded))
     if not traded:
@@ -315,8 +311,10 @@ def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]
 def _initial_holdings(
     columns: _JobColumns, tickets: Floats, types: Sequence[str]
 ) -> tuple[_GpusByUserAndType, _GpusByUserAndType]:
-    """What users hold, and what of theirs is confined. All hold the same mix of what the confined leave: all of it, or
-    the fastest where not all is needed."""
+    """Returns the holdings and the confined holdings of users before trading.
+
+    Confined jobs are served first. All users hold the same mix of the rest, the fastest types where not all is needed.
+    """
     whole, confined = defaultdict[str, float](float), defaultdict[str, dict[str, float]](dict)
     left, capacity = dict(columns.capacity), columns.capacity
     for job, share, anywhere, kinds in zip(
@@ -325,9 +323,9 @@ def _initial_holdings(
         if anywhere:
             whole[job.user] += share
             continue
-        there = sum(capacity[gpu_type] for gpu_type in kinds)
-        for gpu_type in kinds if there else ():
-            part = share * capacity[gpu_type] / there
+        usable = sum(capacity[gpu_type] for gpu_type in kinds)
+        for gpu_type in kinds if usable else ():
+            part = share * capacity[gpu_type] / usable
             left[gpu_type] -= part
             confined[job.user][gpu_type] = confined[job.user].get(gpu_type, 0.0) + part
     amount = sum(whole.values())

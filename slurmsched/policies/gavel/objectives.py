@@ -1,10 +1,8 @@
-"""Gavel's policies: what each of them makes as large or as small as it can be (sections 4.1 to 4.3).
+"""Gavel's objectives, and its policies by their authors' names (Narayanan et al., OSDI 2020, sections 4.1 to 4.3).
 
-Each is a pure function of the problem. `Shares.level` is the objective's value: the least multiple of a fair rate for
-fairness, the largest rho for finish-time fairness, seconds for the makespan, steps per second for the throughput.
-Those that are fair to every job raise PolicyError for a job that can run nowhere.
-
-Gavel's policies by the names its authors gave them: an objective, and how rates are seen.
+Each objective is a pure function of the problem. `TimeFractions.objective_value` is the lowest multiple of a fair rate
+for fairness, the largest rho for finish-time fairness, seconds for the makespan, steps per second for the throughput.
+The fair objectives and the makespan raise PolicyError for a job that can run on no GPU type.
 """
 
 from __future__ import annotations
@@ -32,28 +30,28 @@ _RHO_TOLERANCE: Final = 1e-8
 
 
 def least_attained_service(problem: GavelProblem) -> TimeFractions:
-    """Max-min fairness of GPU time: a job's rate over that of its proportional share, times its width, over its weight
-    (section 4.1)."""
+    """Maximises the lowest normalised rate: a job's rate over its rate on a proportional share, times its GPUs, over
+    its weight (section 4.1)."""
     return max_min(problem, problem.widths / (problem.weights * proportional_rates(require_runnable(problem))))
 
 
 def makespan(problem: GavelProblem) -> TimeFractions:
-    """The soonest that all jobs can be through, in seconds from now (section 4.2)."""
+    """Minimises the time until all jobs have finished, in seconds from now (section 4.2)."""
     shares = max_min(require_runnable(problem), 1.0 / problem.remaining)
     return replace(shares, objective_value=1.0 / shares.objective_value)
 
 
 def throughput(problem: GavelProblem) -> TimeFractions:
-    """The most steps per second of all jobs together. Jobs whose steps are long starve."""
+    """Maximises the steps per second of all jobs together. Jobs with long steps starve."""
     return max_sum(problem, np.ones(len(problem.widths)))
 
 
 def finish_time_fairness(problem: GavelProblem) -> TimeFractions:
-    """The least that the largest rho can be: how long a job takes from arrival to end, over how long it would have
-    taken on its equal part of the cluster (section 4.2; Themis, NSDI 2020).
+    """Minimises the largest rho: a job's time from arrival to end over that on an equal part of the cluster
+    (section 4.2; Themis, NSDI 2020).
 
-    For a given rho, each job is to make its steps in the time that rho leaves it: a max-min program, whose level is 1
-    at the least rho and grows with it.
+    For a given rho each job has to make its remaining steps in the time that rho leaves it. That is a max-min program
+    whose value grows with rho and is 1 at the optimum.
     """
     equal = equal_time_fractions(require_runnable(problem))
     isolated = problem.isolated_time + problem.remaining / equal.effective_rates(problem)
@@ -76,14 +74,16 @@ def finish_time_fairness(problem: GavelProblem) -> TimeFractions:
 
 
 def first_in_first_out(problem: GavelProblem) -> TimeFractions:
-    """To each job in turn all of its time on the type, of those with room, where it is fastest, until one does not fit;
-    `level` is how many jobs that are (Gavel's `fifo_perf`)."""
+    """Gives each job in turn all of its time on the fastest type with enough free GPUs, until a job does not fit.
+
+    `objective_value` is the number of jobs that run (Gavel's `fifo_perf`).
+    """
     single, left = np.zeros_like(problem.rates), problem.gpus.copy()
     for job, (width, rates) in enumerate(zip(problem.widths, problem.rates, strict=True)):
-        room = left >= width
-        if not room.any():
+        fits = left >= width
+        if not fits.any():
             break
-        best = int(np.argmax(np.where(room, rates, -1.0)))
+        best = int(np.argmax(np.where(fits, rates, -1.0)))
         if rates[best] > 0:
             single[job, best] = 1.0
             left[best] -= width
@@ -91,14 +91,17 @@ def first_in_first_out(problem: GavelProblem) -> TimeFractions:
 
 
 def _largest_rho(problem: GavelProblem, rates: Floats, isolated: Floats) -> float:
-    """The largest rho where jobs make so many steps per second."""
+    """Returns the largest rho of any job when each makes `rates` steps per second."""
     return float(np.max((problem.elapsed + problem.remaining / rates) / isolated))
 
 
 @dataclass(frozen=True, slots=True)
 class GavelPolicy:
-    """`blind`: it does not tell GPU types apart; then `reference` is the type whose rate it takes for all of them, or
-    every rate is 1. `packed`: two jobs may share GPUs. `strict`: who has no share does not run, though GPUs idle."""
+    """An objective and how it sees rates.
+
+    `blind`: it does not distinguish GPU types; all have the rate of type `reference`, or 1 without a reference.
+    `packed`: two jobs may share GPUs. `strict`: a job without a time fraction does not run, even on idle GPUs.
+    """
 
     objective: Objective
     blind: bool = False
@@ -107,7 +110,7 @@ class GavelPolicy:
     strict: bool = False
 
     def view(self, problem: GavelProblem, types: Sequence[str]) -> GavelProblem:
-        """The problem as this policy sees it; `types` are its GPU types. A reference that is not there is the first."""
+        """Returns the problem as this policy sees it. A reference that is not in `types` means the first type."""
         if not self.blind:
             return problem if self.packed else problem.unpacked()
         known = self.reference if self.reference in types else types[0]
@@ -133,5 +136,5 @@ GAVEL_POLICIES: Final[Mapping[str, GavelPolicy]] = {
     "fifo_perf":                   GavelPolicy(first_in_first_out, strict=True),
     "isolated":                    GavelPolicy(equal_time_fractions),
 }
-"""Every policy by name. That of max-min fairness without `_perf` is the one that is blind."""
+"""Every policy by its name in Gavel, where `_perf` means that it distinguishes GPU types."""
 # fmt: on

@@ -1,13 +1,8 @@
-"""What is known of a live cluster as a problem: how fast each job is on each GPU type, and how many GPUs there are.
+"""Gavel as a policy (Narayanan et al., OSDI 2020): max-min fair rounds on a live cluster.
 
-Running jobs on a slower GPU type than they were picked for go there where it is free and pays.
-
-Gavel's rounds move jobs at no cost (section 5); here a move is a checkpoint and a restart.
-
-Gavel on a cluster that runs: its picks of each round, placed as all systems here place.
-
-Who runs on which GPU type is Gavel's (section 5). Nodes, CPUs, memory, leases and the limit on moves are those of every
-system: so a job leaves its GPUs only where one that was picked needs them, or to a faster type that is free.
+Gavel chooses which jobs run on which GPU type (section 5). The pipeline that all policies share chooses nodes, CPUs and
+memory and limits moves. Gavel moves jobs at no cost; here a move is a checkpoint and a restart, so a job leaves its
+GPUs only if a chosen job needs them, or for a faster type that is free and repays the restart.
 """
 
 from __future__ import annotations
@@ -36,31 +31,31 @@ from slurmsched.policies.stages import PreemptionRule, Situation
 
 
 def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
-    """Steps per second, or any other unit that a job's types share; [jobs, types].
+    """Returns the rates of jobs, [jobs, types], in steps per second or any other unit that a job's types share.
 
-    0 where the job asks for another type, is too wide for the nodes of this one, or is known not to run there. A job of
-    which nothing is known is as fast on every type.
+    0 where the job asks for another type, does not fit onto the nodes of this one, or is known not to run there. A job
+    without a profile is equally fast on every type.
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
     empty_cluster = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
     rates_by_request: dict[tuple[object, ...], list[float]] = {}
-    found = np.zeros((len(situation.jobs), len(types)))
+    rates = np.zeros((len(situation.jobs), len(types)))
     for row, job in enumerate(situation.jobs):
-        asked = job.original_request, job.partitions, id(knowledge.profile(job)), job.hints.memory_tunable
-        if asked not in rates_by_request:
-            rates_by_request[asked] = [
+        key = job.original_request, job.partitions, id(knowledge.profile(job)), job.hints.memory_tunable
+        if key not in rates_by_request:
+            rates_by_request[key] = [
                 rate
                 if (rate := _rate_on_type(job, kind, knowledge)) > 0
                 and not empty_cluster.unmet_demand(with_gpu_type(job, kind))
                 else 0.0
                 for kind in types
             ]
-        found[row] = rates_by_request[asked]
-    return found
+        rates[row] = rates_by_request[key]
+    return rates
 
 
 def with_gpu_type(job: Job, gpu_type: str) -> Job:
-    """The job as if it asked for this type; itself where it asks for one already."""
+    """Returns the job as if it asked for this type; unchanged if it asks for a type already."""
     return (
         job
         if job.original_request.gpu_type
@@ -69,17 +64,17 @@ def with_gpu_type(job: Job, gpu_type: str) -> Job:
 
 
 def managed_gpus(situation: Situation, types: Sequence[str]) -> dict[str, int]:
-    """GPUs of each type that are idle on nodes jobs may start on, or that managed jobs have."""
+    """Returns the GPUs of each type that are idle on open nodes or allocated to managed jobs."""
     open_nodes = frozenset[str]().union(*situation.open_nodes.values())
-    found = dict.fromkeys(types, 0)
+    counts = dict.fromkeys(types, 0)
     for node in situation.snapshot.nodes:
         for gpu in node.gpus if node.name in open_nodes else ():
-            found[gpu.type] += gpu.idle
+            counts[gpu.type] += gpu.idle
     for job in situation.jobs:
         for share in job.allocations:
-            if share.gpu_type in found:
-                found[share.gpu_type] += share.resources.gpus
-    return found
+            if share.gpu_type in counts:
+                counts[share.gpu_type] += share.resources.gpus
+    return counts
 
 
 def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
@@ -94,13 +89,16 @@ def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MigrateToFasterType:
-    """`kinds`: the GPU type that each job was picked for; `speed`: of a job on a type, in a unit of its own."""
+    """Finish step: moves running jobs to the faster type they were chosen for, where it is free and repays a restart.
+
+    `rates` are by job and type; only rates of the same job are compared.
+    """
 
     target_types: Mapping[JobId, str]
     rates: Mapping[tuple[JobId, str], float]
 
     def __call__(self, session: Session) -> None:
-        """Move jobs in order, as many as may still be moved this round."""
+        """Moves jobs in order, as many as may still move this round."""
         for ranked in session.ranking:
             job = session.jobs[ranked.job]
             if session.moves_left <= 0:
@@ -115,10 +113,10 @@ class MigrateToFasterType:
             allocation = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
             if allocation is not None:
                 details = {"saving": format_duration(saving), "cost": format_duration(session.situation.restart_cost)}
-                session.resize(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+                session.restart_with(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
 
     def _saved_seconds(self, session: Session, job: Job) -> float:
-        """Seconds until its end that it would save. Where nothing is known of that, a job is half done."""
+        """Returns by how many seconds it would end sooner; a job without a duration estimate counts as half done."""
         knowledge, kind = session.situation.knowledge, self.target_types.get(job.id)
         now = min((self.rates.get((job.id, share.gpu_type), 0.0) for share in job.allocations), default=0.0)
         then = self.rates[job.id, kind] if kind else 0.0
@@ -129,18 +127,17 @@ class MigrateToFasterType:
 
 
 _MIN_RATE = 1e-12
-"""A rate below all there are, to divide by."""
+"""Keeps a division by a rate of 0 finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gavel:
-    """Max-min fairness that knows GPU types, the policy that papers compare with. Its books are the decision's
-    state."""
+    """Max-min fairness that distinguishes GPU types (`max_min_fairness_perf`). The decision's state is the ledger."""
 
     name: str = "gavel"
 
     def decide(self, situation: Situation) -> Decision:
-        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))))
+        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: job.queue_key)))
         types = tuple(sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}))
         gpus, rates = managed_gpus(situation, types), rate_matrix(situation, types)
         ledger = _updated_ledger(situation, types)
@@ -154,9 +151,9 @@ class Gavel:
             with_gpu_type(job, types_of_jobs[job.id]) if job.id in types_of_jobs else job for job in situation.jobs
         )
         order = _GavelOrder(ledger, rates > 0, types_of_jobs)
-        speed = {(job.id, kind): rates[row, at] for row, job in enumerate(jobs) for at, kind in enumerate(types)}
+        rate_of = {(job.id, kind): rates[row, col] for row, job in enumerate(jobs) for col, kind in enumerate(types)}
         pipeline = Pipeline(
-            self.name, order, Proportional(), CONSOLIDATED, (MigrateToFasterType(types_of_jobs, speed), *FINISH_STEPS)
+            self.name, order, Proportional(), CONSOLIDATED, (MigrateToFasterType(types_of_jobs, rate_of), *FINISH_STEPS)
         )
         decision = pipeline.decide(replace(situation, jobs=jobs))
         return replace(decision, state=GavelState.from_ledger(ledger, situation.snapshot.time).encode())
@@ -164,8 +161,8 @@ class Gavel:
 
 @dataclass(frozen=True, slots=True)
 class _GavelOrder:
-    """First those that run where they were picked and those that wait and were picked, then those that were picked for
-    another type than they run on, then the others; each by the highest priority that it has on any type."""
+    """First chosen jobs that wait or run on the type they were chosen for, then jobs that were chosen for another type
+    than they run on, then the others; each group by the job's highest priority on any type."""
 
     ledger: AllocationLedger
     runnable: Mask
@@ -181,8 +178,7 @@ class _GavelOrder:
                 not self._keeps_type(job),
                 job.id not in self.types_of_jobs,
                 -priority[job.id],
-                job.submit_time,
-                job.id,
+                job.queue_key,
             ),
         )
         return tuple(RankedJob(job.id, self._explain(job, priority[job.id])) for job in in_order)
@@ -191,17 +187,17 @@ class _GavelOrder:
         return lambda newcomer, running: self._keeps_type(newcomer) and not self._keeps_type(running)
 
     def _keeps_type(self, job: Job) -> bool:
-        """Whether it was picked and is not elsewhere."""
+        """Returns whether it was chosen and does not run on another type."""
         kind = self.types_of_jobs.get(job.id)
         return kind is not None and all(share.gpu_type == kind for share in job.allocations)
 
     def _explain(self, job: Job, priority: float) -> str:
-        where = f"picked for {self.types_of_jobs[job.id]}" if job.id in self.types_of_jobs else "not picked"
+        where = f"chosen for {self.types_of_jobs[job.id]}" if job.id in self.types_of_jobs else "not chosen"
         return f"{where}, priority {priority:.2f}"
 
 
 def _updated_ledger(situation: Situation, types: tuple[str, ...]) -> AllocationLedger:
-    """The books of the last round, with what the jobs have had since then."""
+    """Returns the ledger of the last round with the time that jobs received since then."""
     now, state = situation.snapshot.time, GavelState.decode(dict(situation.state))
     ledger = state.to_ledger(types, situation.period / 2)
     for job in situation.jobs:
@@ -211,7 +207,7 @@ def _updated_ledger(situation: Situation, types: tuple[str, ...]) -> AllocationL
 
 
 def _update_targets(ledger: AllocationLedger, situation: Situation, problem: GavelProblem) -> None:
-    """Enter who came, strike out who left, and compute new shares once the last have held long enough."""
+    """Updates the combinations, and computes new target fractions `RESET_INTERVAL` seconds after the last ones."""
     combinations = [(job.id,) for job in situation.jobs]
     ledger.set_combinations(combinations)
     if situation.snapshot.time - ledger.reset_time < RESET_INTERVAL:

@@ -1,9 +1,5 @@
-"""The question to Gavel's policies: rates, widths and what there is; and their answer (section 3.1).
-
-Everybody's equal part of the cluster, which fairness is measured against (Gavel, section 4.1).
-
-How long what jobs have done so far would have taken on their equal parts of the cluster, which change with the
-number of jobs (Gavel, section 4.2).
+"""The input and output of Gavel's objectives (Narayanan et al., OSDI 2020, section 3.1), and the equal share that
+fairness is measured against (sections 4.1 and 4.2).
 """
 
 from __future__ import annotations
@@ -25,14 +21,14 @@ def _no_colocation() -> Floats:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GavelProblem:
-    """Jobs by place and GPU types by place.
+    """Arrays over jobs and GPU types.
 
-    `rates[j, w]`: steps per second of the whole job on `widths[j]` GPUs of type w, 0 where it cannot run; `gpus[w]`:
-    how many there are. `remaining`: steps to go; `elapsed`: seconds since arrival; `alone`: seconds its steps so far
-    would have taken on its equal part of the cluster; `weights`: priority weights.
+    `rates[j, w]`: steps per second of the whole job j on `widths[j]` GPUs of type w, 0 where it cannot run; `gpus[w]`:
+    GPUs of type w. `remaining`: steps left; `elapsed`: seconds since arrival; `isolated_time`: seconds that its steps
+    so far would have taken on an equal part of the cluster; `weights`: priority weights.
 
-    `beside[k, l, w]`: steps per second of a job of kind k while one of kind l has the same GPUs of type w, 0 where they
-    cannot share; `kinds[j]` is each job's. Empty where nobody shares.
+    `colocated_rates[k, l, w]`: steps per second of a job of type k that shares GPUs of type w with one of type l, 0
+    where they cannot share; `job_types[j]` is the type of job j. Empty where jobs do not share GPUs.
     """
 
     gpus: Floats
@@ -47,7 +43,7 @@ class GavelProblem:
 
     @classmethod
     def of(cls, gpus: Floats, rates: Floats, widths: Floats) -> GavelProblem:
-        """Jobs of weight 1 that have just arrived, each of a kind of its own, with one step to go; nobody shares."""
+        """Returns jobs of weight 1 that have just arrived, each of its own type, with one step left and no sharing."""
         ones, zeros = np.ones(len(rates)), np.zeros(len(rates))
         return cls(gpus, rates, widths, ones, zeros, zeros, ones, np.arange(len(rates)))
 
@@ -57,12 +53,14 @@ class GavelProblem:
         return bool(self.colocated_rates.size)
 
     def unpacked(self) -> GavelProblem:
-        """The same where nobody shares."""
+        """Returns the problem without sharing."""
         return replace(self, colocated_rates=_no_colocation()) if self.packed else self
 
     def blind(self, reference: int | None = None) -> GavelProblem:
-        """The same to a policy that does not tell GPU types apart: everywhere the rate on the reference type, or the
-        best where the job cannot run on that; without a reference 1."""
+        """Returns the problem for a policy that does not distinguish GPU types.
+
+        Every rate is that on the reference type, or the job's best if it cannot run there; without a reference 1.
+        """
         rates = np.ones_like(self.rates)
         if reference is not None:
             known = self.rates[:, reference]
@@ -72,8 +70,10 @@ class GavelProblem:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TimeFractions:
-    """Parts of wall time. `single[j, w]`: of job j alone on type w. `first` and `second`: the jobs of each pair, the
-    lower first, and `pair[p, w]` its part. `level`: the objective's value."""
+    """Fractions of wall time: `single[j, w]` of job j alone on type w, `pair[p, w]` of pair p.
+
+    `first` and `second` are the jobs of each pair, the lower index first.
+    """
 
     objective_value: float
     single: Floats
@@ -82,12 +82,12 @@ class TimeFractions:
     pair: Floats
 
     @classmethod
-    def without_pairs(cls, level: float, single: Floats) -> TimeFractions:
-        nobody: Ints = np.zeros(0, dtype=np.int64)
-        return cls(level, single, nobody, nobody, np.zeros((0, single.shape[1])))
+    def without_pairs(cls, objective_value: float, single: Floats) -> TimeFractions:
+        no_jobs: Ints = np.zeros(0, dtype=np.int64)
+        return cls(objective_value, single, no_jobs, no_jobs, np.zeros((0, single.shape[1])))
 
     def effective_rates(self, problem: GavelProblem) -> Floats:
-        """Steps per second that each job makes of its shares, on average over time."""
+        """Returns the steps per second of each job, averaged over time."""
         total: Floats = (problem.rates * self.single).sum(axis=1)
         if len(self.first):
             a, b = problem.job_types[self.first], problem.job_types[self.second]
@@ -97,8 +97,10 @@ class TimeFractions:
 
 
 def equal_time_fractions(problem: GavelProblem) -> TimeFractions:
-    """To each job an equal part of the GPUs of every type, or as much of that as it has time for; `level` is the least
-    part of its time that any job has."""
+    """Gives each job an equal part of the GPUs of every type, or as much of that as it has time for.
+
+    `objective_value` is the smallest fraction of its time that any job gets.
+    """
     jobs = max(len(problem.widths), 1)
     single: Floats = problem.gpus / (jobs * problem.widths[:, None])
     single /= np.maximum(single.sum(axis=1, keepdims=True), 1.0)
@@ -106,20 +108,23 @@ def equal_time_fractions(problem: GavelProblem) -> TimeFractions:
 
 
 def proportional_rates(problem: GavelProblem) -> Floats:
-    """Steps per second of each job if all its time were divided over the types as the GPUs are."""
+    """Returns the steps per second of each job if its time were divided over the types in proportion to their GPUs."""
     rates: Floats = problem.rates @ (problem.gpus / problem.gpus.sum())
     return rates
 
 
 @dataclass(slots=True)
 class IsolatedTime:
-    """Looked at whenever shares are computed."""
+    """How long the steps that jobs have done would have taken on an equal part of the cluster (section 4.2).
+
+    That part changes with the number of jobs, so this is updated whenever time fractions are computed.
+    """
 
     _last: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    """Of each job at the last look: the seconds, steps done, steps per second on its equal part."""
+    """By job at the last update: isolated seconds, steps done, steps per second on an equal part."""
 
     def update(self, problem: GavelProblem, jobs: Sequence[str], done: Floats) -> Floats:
-        """By job of the problem, of which so many steps are done. Who is not among them is forgotten."""
+        """Returns the isolated seconds of `jobs`, of which `done` steps are done. Other jobs are forgotten."""
         now: dict[str, tuple[float, float, float]] = {}
         for job, steps, rate in zip(
             jobs, done.tolist(), equal_time_fractions(problem).effective_rates(problem).tolist(), strict=True

@@ -1,20 +1,16 @@
-"""Which of many optima: the middle one.
+"""The linear program behind all of Gavel's objectives, solved with HiGHS (Narayanan et al., OSDI 2020, sections 3.1
+and 4).
 
-A program such as max-min has many optima, and rounds go another way with each: a corner gives most jobs a single GPU
-type and leaves idle what the least job does not need. Gavel's interior-point solvers end in the analytic centre of the
-optima, where the product of all distances to the bounds is largest; what is alike is treated alike there. Measured: its
-shares of unpacked jobs and these differ by 0.0004 at most; mean JCTs from corners are up to 15 % off.
+Time fractions are not negative; those of a job, alone and in pairs, sum to at most 1; on each GPU type they use no more
+GPUs than there are. As in Gavel, they may be positive where a rate is 0; rounds run no job there.
 
-Jobs that are alike, as one.
+Identical jobs form a class. The mean of an optimum over all permutations of identical jobs is an optimum too, so the
+program over classes has the same optimum as that over jobs: 2,048 jobs of 83 classes need 83 rows and their pairs.
 
-Where jobs differ in nothing, the mean of an optimum over all ways to exchange them is an optimum too, and gives them
-equal shares. So a program over classes has the optimum of that over jobs: 2,048 jobs of 83 kinds make 83 rows, and as
-many pairs as these have.
-
-The linear program that all of Gavel's policies come down to, solved with HiGHS (sections 3.1 and 4).
-
-Shares are not negative; a job's shares, alone and in pairs, sum to at most all of its time; on each GPU type they take
-no more GPUs than there are. As in Gavel, they may also lie where a rate is 0, and rounds let nobody run there.
+A max-min program has many optima, and rounds differ with the optimum chosen: a corner gives most jobs a single GPU type
+and leaves idle what the worst-off job does not need. Gavel's interior-point solvers end in the analytic centre of the
+optima, where the product of all distances to the bounds is largest, so we compute that. Measured: time fractions of
+unpacked jobs differ from Gavel's by at most 0.0004; mean JCTs from corners are up to 15 % off.
 """
 
 from __future__ import annotations
@@ -32,17 +28,17 @@ from slurmsched.policies.gavel.problem import Floats, GavelProblem, Ints, Mask, 
 
 _MAX_STEPS: Final = 200
 _CENTRE_TOLERANCE: Final = 1e-4
-"""How far off the centre a point may be, relative, by any of the conditions."""
+"""Largest relative violation of any optimality condition that counts as the centre."""
 _STEP_FRACTION: Final = 0.9
-"""Of the way to the nearest bound that a step may go."""
+"""Fraction of the way to the nearest bound that a step may go."""
 _MIN_SLACK: Final = 1e-3
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Polytope:
-    """{x > 0: rows @ x < limits}. `times` and `row_times` say how often the distance to each bound, of a variable and
-    of a row, counts in the product."""
+    """The set {x > 0: rows @ x < limits}. `weights` and `row_weights` are the exponents of the distances to the bounds
+    of variables and of rows in the product that the analytic centre maximises."""
 
     rows: csr_matrix
     limits: Floats
@@ -51,10 +47,10 @@ class Polytope:
 
 
 def analytic_centre(polytope: Polytope, start: Floats) -> Floats | None:
-    """The analytic centre by the primal-dual Newton method, or None where none is found: the polytope has no inside.
+    """Returns the analytic centre by the primal-dual Newton method, or None for a polytope without an interior.
 
-    At the centre the product of each distance and its multiplier is its number of times, and the multipliers cancel
-    out. `start` is above 0, but need not lie inside.
+    At the centre the product of each distance and its multiplier equals its weight, and the multipliers cancel out.
+    `start` is above 0, but need not be inside.
     """
     rows, across = polytope.rows, csr_matrix(polytope.rows.T)
     x, slack = start, np.maximum(polytope.limits - rows @ start, _MIN_SLACK)
@@ -67,10 +63,10 @@ def analytic_centre(polytope: Polytope, start: Floats) -> Floats | None:
         if max(float(np.abs(part).max()) for part in off) < _CENTRE_TOLERANCE:
             return x
         weight, row_weight = x / dual, slack / row_dual
-        pipeline = rows @ diags(weight) @ across + diags(row_weight)
+        normal_matrix = rows @ diags(weight) @ across + diags(row_weight)
         known = unbalanced + short
         try:
-            d_row_dual = splu(pipeline.tocsc()).solve(rows @ (weight * known) - missing + row_weight * row_short)
+            d_row_dual = splu(normal_matrix.tocsc()).solve(rows @ (weight * known) - missing + row_weight * row_short)
         except RuntimeError:
             return None
         d_x = weight * (known - across @ d_row_dual)
@@ -85,10 +81,11 @@ def analytic_centre(polytope: Polytope, start: Floats) -> Floats | None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobClasses:
-    """`of[j]`: the class of each job; `one[c]`: a job of each class, `count[c]`: how many it has.
+    """Classes of identical jobs: `class_of[j]` is the class of job j, `representatives[c]` a job of class c, and
+    `counts[c]` its number of jobs.
 
-    `first` and `second`: classes of one width, whose jobs may share GPUs, the lower first; a class with itself where it
-    has two jobs.
+    `first` and `second` are the pairs of classes of equal width whose jobs may share GPUs, the lower first; a class is
+    paired with itself if it has two jobs.
     """
 
     class_of: Ints
@@ -99,27 +96,27 @@ class JobClasses:
 
     @classmethod
     def from_problem(cls, problem: GavelProblem, step_values: Floats) -> JobClasses:
-        """`worth[j]`: what a step of each job counts in the objective."""
-        told = [step_values, problem.widths, *problem.rates.T]
+        """`step_values[j]` is the value of a step of job j in the objective."""
+        columns = [step_values, problem.widths, *problem.rates.T]
         if problem.packed:
-            told.append(problem.job_types.astype(np.float64))
-        _, representatives, of, count = np.unique(
-            np.column_stack(told), axis=0, return_index=True, return_inverse=True, return_counts=True
+            columns.append(problem.job_types.astype(np.float64))
+        _, representatives, class_of, count = np.unique(
+            np.column_stack(columns), axis=0, return_index=True, return_inverse=True, return_counts=True
         )
         first, second = np.triu_indices(len(representatives) if problem.packed else 0)
         widths = problem.widths[representatives]
         fit = (widths[first] == widths[second]) & ((first != second) | (count[first] > 1))
-        return cls(of.reshape(-1), representatives, count.astype(np.float64), first[fit], second[fit])
+        return cls(class_of.reshape(-1), representatives, count.astype(np.float64), first[fit], second[fit])
 
     @property
     def pair_counts(self) -> Floats:
-        """How many pairs of jobs each pair of classes has."""
+        """The number of pairs of jobs of each pair of classes."""
         first, second = self.counts[self.first], self.counts[self.second]
-        found: Floats = first * np.where(self.first == self.second, (first - 1) / 2, second)
-        return found
+        pairs: Floats = first * np.where(self.first == self.second, (first - 1) / 2, second)
+        return pairs
 
     def to_jobs(self, level: float, single: Floats, pair: Floats) -> TimeFractions:
-        """The shares of jobs and of pairs of jobs, equal in each class, from those of whole classes."""
+        """Returns the time fractions of jobs and of pairs, equal within a class, from those of whole classes."""
         alone = (single / self.counts[:, None])[self.class_of]
         if not len(self.first):
             return TimeFractions.without_pairs(level, alone)
@@ -132,53 +129,58 @@ class JobClasses:
 
 
 _LEVEL_SLACK: Final = 1e-6
-"""The part of the best level that is given up, so that the optima have an inside."""
+"""Fraction of the optimal value that is given up, so that the set of optima has an interior."""
 _TOLERANCE: Final = 1e-9
 
 
 def require_runnable(problem: GavelProblem) -> GavelProblem:
-    """The problem, if every job can run somewhere. Raises PolicyError."""
+    """Returns the problem if every job can run on some type; else raises PolicyError."""
     if not (problem.rates > 0).any(axis=1).all():
-        raise PolicyError("a job has no GPU type that it can run on: leave it out")
+        raise PolicyError("a job can run on no GPU type: remove it from the problem")
     return problem
 
 
 def max_min(problem: GavelProblem, step_values: Floats, *, central: bool = True) -> TimeFractions:
-    """The shares whose least job's `worth[j]` times its steps per second is the largest; `level` is that.
+    """Maximises the smallest `step_values[j]` times job j's steps per second, which is the objective value.
 
-    The middle ones of all such shares (`centre`); with `middle` unset whichever is found first, which is sooner. Every
-    job can run somewhere, and its worth is above 0.
+    Returns the analytic centre of the optima, or with `central` unset whichever optimum is found first, which is
+    faster. Every job can run on some type, and its step value is above 0. Raises PolicyError.
     """
-    floor = float(np.min(step_values * equal_time_fractions(problem).effective_rates(problem)))
-    program = _Program.of(problem, step_values / floor)
+    lower_bound = float(np.min(step_values * equal_time_fractions(problem).effective_rates(problem)))
+    program = _Program.of(problem, step_values / lower_bound)
     count = program.classes.counts
     least = np.concatenate([count, np.zeros(len(program.limits))])
     rows = hstack([vstack([-program.gain, program.rows]), csr_matrix(least[:, None])]).tocsr()
     cost = np.zeros(program.gain.shape[1] + 1)
     cost[-1] = -1.0
-    found = _solve(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
-    level, shares = float(found[-1]), found[:-1]
+    solution = _solve(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
+    level, shares = float(solution[-1]), solution[:-1]
     if central:
         shares = program.central_optimum(shares, program.gain, count * level, count)
-    return program.to_time_fractions(level * floor, shares)
+    return program.to_time_fractions(level * lower_bound, shares)
 
 
 def max_sum(problem: GavelProblem, step_values: Floats) -> TimeFractions:
-    """The shares with the largest sum over all jobs of `worth[j]` times steps per second, and of all such the middle
-    ones; `level` is that sum."""
+    """Maximises the sum over jobs of `step_values[j]` times job j's steps per second, which is the objective value.
+
+    Returns the analytic centre of the optima. Raises PolicyError.
+    """
     program = _Program.of(problem, step_values)
     gain: Floats = np.asarray(program.gain.sum(axis=0), dtype=np.float64).reshape(-1)
-    found = _solve(-gain, program.rows, program.limits)
-    level = float(gain @ found)
-    shares = program.central_optimum(found, csr_matrix(gain / level), np.ones(1), np.ones(1)) if level > 0 else found
-    return program.to_time_fractions(level, shares)
+    solution = _solve(-gain, program.rows, program.limits)
+    level = float(gain @ solution)
+    if level > 0:
+        solution = program.central_optimum(solution, csr_matrix(gain / level), np.ones(1), np.ones(1))
+    return program.to_time_fractions(level, solution)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Program:
-    """Variables are the seconds per second of each class on each type, then of each pair of classes on each.
+    """The program over classes. Variables are the time fractions of each class on each type, then of each pair of
+    classes on each type.
 
-    `gain`: by class and variable, what a unit of it is worth. `rows @ x <= limits`: each class' time, then the GPUs.
+    `gain` is by class and variable the value of one unit of it. `rows @ x <= limits` bounds the time of each class,
+    then the GPUs of each type.
     """
 
     classes: JobClasses
@@ -204,18 +206,21 @@ class _Program:
         row = np.repeat(np.concatenate([np.arange(len(representatives)), a, b]), types)
         shape = (len(representatives), alone_variables + shared)
         widths = np.repeat(problem.widths[representatives][np.concatenate([np.arange(len(representatives)), a])], types)
-        room = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
-        time = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
+        gpu_rows = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
+        time_rows = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
         return cls(
             classes,
             csr_matrix((np.concatenate(gain).reshape(-1), (row, variable)), shape=shape),
-            vstack([time, room]).tocsr(),
+            vstack([time_rows, gpu_rows]).tocsr(),
             np.concatenate([classes.counts, problem.gpus]),
         )
 
     def central_optimum(self, optimum: Floats, gain: csr_matrix, level: Floats, row_weights: Floats) -> Floats:
-        """The middle of all x with `gain @ x >= level`, each row counting as `times` says; the optimum that is known
-        where there is none. A class counts as often as it has jobs: then it is the middle for single jobs too."""
+        """Returns the analytic centre of all x with `gain @ x >= level`, or `optimum` where there is none.
+
+        Rows of `gain` have `row_weights`. A class has the weight of its number of jobs, so the result is the centre
+        over single jobs too.
+        """
         count, types = self.classes.counts, len(self.limits) - len(self.classes.counts)
         polytope = Polytope(
             vstack([-gain, self.rows]).tocsr(),
@@ -223,20 +228,20 @@ class _Program:
             np.repeat(np.concatenate([count, self.classes.pair_counts]), types),
             np.concatenate([row_weights, count, np.ones(types)]),
         )
-        found = analytic_centre(polytope, self._interior_start())
-        return optimum if found is None else found
+        centre = analytic_centre(polytope, self._interior_start())
+        return optimum if centre is None else centre
 
     def _interior_start(self) -> Floats:
-        """Half of what every variable may have if all those of a row have as much."""
+        """Returns for each variable half of its bound if all variables of a row were equal."""
         entries = self.rows.tocoo()
         each = self.limits / np.maximum(np.asarray(self.rows.sum(axis=1)).reshape(-1), 1.0)
         most = np.full(self.rows.shape[1], np.inf)
         np.minimum.at(most, entries.col, each[entries.row])
         return most / 2
 
-    def to_time_fractions(self, level: float, found: Floats) -> TimeFractions:
-        """By job and pair of jobs."""
-        by_row = found.reshape(-1, len(self.limits) - len(self.classes.representatives))
+    def to_time_fractions(self, level: float, solution: Floats) -> TimeFractions:
+        """Returns the solution by job and by pair of jobs."""
+        by_row = solution.reshape(-1, len(self.limits) - len(self.classes.representatives))
         return self.classes.to_jobs(
             level, by_row[: len(self.classes.representatives)], by_row[len(self.classes.representatives) :]
         )
@@ -251,6 +256,6 @@ def _solve(cost: Floats, rows: csr_matrix, limits: Floats) -> Floats:
         options={"primal_feasibility_tolerance": _TOLERANCE, "dual_feasibility_tolerance": _TOLERANCE},
     )
     if answer.x is None:
-        raise PolicyError(f"no shares of time were found: {answer.message}")
-    found: Floats = np.maximum(answer.x, 0.0)
-    return found
+        raise PolicyError(f"the linear program has no solution: {answer.message}")
+    solution: Floats = np.maximum(answer.x, 0.0)
+    return solution

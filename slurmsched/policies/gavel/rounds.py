@@ -1,10 +1,5 @@
-"""What every job was promised and what it has had since: the priorities of Gavel's rounds (section 5).
-
-Who runs in the coming round, and where: Gavel's greedy pass over priorities (section 5).
-
-Which workers those that run have: their own again where they can (Gavel, section 5: lease extension).
-
-The books between two rounds of a live cluster, JSON-safe.
+"""Gavel's rounds (Narayanan et al., OSDI 2020, section 5): priorities from target and received time, the greedy choice
+of jobs, the assignment of workers with lease extension, and the state between rounds.
 """
 
 from __future__ import annotations
@@ -21,22 +16,23 @@ from slurmsched.model import JobId
 from slurmsched.policies.gavel.problem import Floats, Ints, Mask
 
 JobCombination = tuple[str, ...]
-"""A job, or two that share GPUs, by id."""
+"""The id of a job, or the ids of two jobs that share GPUs."""
 
 RESET_INTERVAL: Final = 1920.0
-"""Seconds that shares hold at least, though jobs come and end: Gavel's `minimum_time_between_allocation_resets`."""
+"""Seconds before time fractions are computed again: Gavel's `minimum_time_between_allocation_resets`."""
 
 _UNSERVED_FACTOR: Final = 1e9
-"""Times its share: the priority of who has had nothing at all."""
+"""The priority of a combination that has received nothing is its target fraction times this."""
 
 
 @dataclass(slots=True)
 class AllocationLedger:
-    """By entry and GPU type, since shares were last computed: parts of time promised (`share`, NaN for who came later),
-    seconds had (`received`), and from before that, seconds promised and not had (`deficit`).
+    """Target and received time, by job combination and GPU type; arrays are [combinations, types].
 
-    `total` are the seconds that all entries have had, also those that left since. `credit` seconds are counted as had
-    by everybody from the start, so that nothing is divided by zero. `since`: when shares were computed.
+    Since the last reset: `target_fractions` of time (NaN for a combination that came later) and `received` seconds.
+    From before it: `deficit`, the target seconds that were not received. `total_received` is the seconds of all
+    combinations by type, including those that left. Every combination starts with `credit` received seconds, so that
+    nothing is divided by zero. `reset_time` is when time fractions were computed, in unix seconds.
     """
 
     types: tuple[str, ...]
@@ -56,7 +52,7 @@ class AllocationLedger:
         self._row = {combination: row for row, combination in enumerate(self.combinations)}
 
     def set_combinations(self, combinations: Sequence[JobCombination]) -> None:
-        """From now on these entries, in this order. Who is new has the credit and no share."""
+        """Replaces the combinations, in this order. New ones have the credit and no target."""
         wanted = tuple(combinations)
         if wanted == self.combinations:
             return
@@ -68,38 +64,38 @@ class AllocationLedger:
         self.combinations, self._row = wanted, {combination: row for row, combination in enumerate(wanted)}
 
     def add_received(self, combination: JobCombination, gpu_type: str, seconds: float) -> None:
-        """These seconds were had on this type, by an entry that may have left."""
+        """Adds received seconds on a type; the combination may have left."""
         column = self.types.index(gpu_type)
         self.total_received[column] += seconds
         if combination in self._row:
             self.received[self._row[combination], column] += seconds
 
     def reset(self, now: float) -> None:
-        """Book what was promised and not had as deficit, and count anew from now."""
+        """Adds target time that was not received to the deficit and starts to count anew at `now`."""
         self.deficit += np.nan_to_num(self.target_fractions) * (now - self.reset_time) - (self.received - self.credit)
         self.received = np.full_like(self.received, self.credit)
         self.total_received = self.received.sum(axis=0)
         self.reset_time = now
 
     def set_targets(self, targets: Mapping[JobCombination, Floats]) -> None:
-        """New shares, of every entry that has any; the others are promised nothing."""
-        nothing = np.zeros(len(self.types))
+        """Sets the target fractions; combinations that are not in `targets` get 0."""
+        zeros = np.zeros(len(self.types))
         self.target_fractions = np.array(
-            [targets.get(combination, nothing) for combination in self.combinations]
+            [targets.get(combination, zeros) for combination in self.combinations]
         ).reshape(self.deficit.shape)
 
     def priorities(self, runnable: Mask) -> Floats:
-        """Share over the part of all time that was had; 0 where `runs` is not set, and without a share."""
+        """Returns target fraction over received fraction; 0 where `runnable` is unset or there is no target."""
         share = np.nan_to_num(self.target_fractions)
         with np.errstate(divide="ignore", invalid="ignore"):
             received_part = np.where(self.total_received > 0, self.received / self.total_received, 0.0)
             priority = np.where(received_part > 0, share / received_part, share * _UNSERVED_FACTOR)
         priority[~runnable] = 0.0
-        found: Floats = priority
-        return found
+        result: Floats = priority
+        return result
 
     def without_target(self) -> Iterable[JobCombination]:
-        """Who came after shares were computed."""
+        """Returns the combinations that came after time fractions were computed."""
         return (
             combination
             for combination, share in zip(self.combinations, self.target_fractions, strict=True)
@@ -108,19 +104,19 @@ class AllocationLedger:
 
     @staticmethod
     def _carried_over(previous: Floats, old: Ints, known: Mask, new: float) -> Floats:
-        found: Floats = np.full((len(old), previous.shape[1]), new)
-        found[known] = previous[old[known]]
-        return found
+        rows: Floats = np.full((len(old), previous.shape[1]), new)
+        rows[known] = previous[old[known]]
+        return rows
 
 
 def greedy_round(
     ledger: AllocationLedger, runnable: NDArray[np.bool_], widths: Floats, gpus: Sequence[int], types: Iterable[int]
 ) -> dict[int, list[JobCombination]]:
-    """The entries that run on each type, which are gone through in the order of `types`.
+    """Returns the combinations that run on each type; types are filled in the order of `types`.
 
-    On each type by priority; who is too wide for what is left is passed over. `runs[e, w]`: whether the entry can run
-    there; `widths[e]`: its GPUs. An entry of priority 0 comes last but is not left out, so no GPU idles that somebody
-    can use.
+    On each type combinations go by priority, and those with more GPUs than are left are skipped. `runnable[e, w]`:
+    whether combination e can run on type w; `widths[e]`: its GPUs. A combination of priority 0 comes last but is not
+    left out, so no usable GPU idles.
     """
     busy = set[str]()
     chosen: dict[int, list[JobCombination]] = {}
@@ -139,8 +135,10 @@ def greedy_round(
 
 
 def rows_by_priority(ledger: AllocationLedger, runnable: NDArray[np.bool_], gpu_type: int) -> Ints:
-    """The rows of all entries, who comes first on this GPU type first: by priority, then deficit, then share, the
-    highest first. Rows whose `runs` is not set have none."""
+    """Returns the rows of all combinations by priority on this GPU type, then deficit, then target, highest first.
+
+    Rows with `runnable` unset have priority 0.
+    """
     priority, share = ledger.priorities(runnable)[:, gpu_type], np.nan_to_num(ledger.target_fractions[:, gpu_type])
     return np.asarray(np.lexsort((-share, -ledger.deficit[:, gpu_type], -priority)), dtype=np.int64)
 
@@ -151,18 +149,18 @@ E = TypeVar("E", bound=Hashable)
 def assign_workers(
     widths: Mapping[E, int], workers: Sequence[int], previous: Mapping[E, Sequence[int]]
 ) -> dict[E, tuple[int, ...]]:
-    """Workers of one type, ascending, for each entry: the widest first, so that gangs lie on few servers.
+    """Returns the workers of one type, ascending, of each entry: the widest first, so that gangs use few servers.
 
-    `widths` in the order of picking; `before`: who had which workers. Of equal width, those that can keep theirs come
-    first; the others fill server after server.
+    `widths` is in the order in which entries were chosen, `previous` has their last workers. Of equal width, entries
+    that can keep their workers come first (lease extension); the others fill server after server.
     """
-    free, here = dict.fromkeys(workers), set(workers)
+    free, of_type = dict.fromkeys(workers), set(workers)
     assigned: dict[E, tuple[int, ...]] = {}
     for width in sorted({*widths.values()}, reverse=True):
         alike = [entry for entry in widths if widths[entry] == width]
         for entry in alike:
             kept_workers = previous.get(entry, ())
-            if kept_workers and here.issuperset(kept_workers) and all(worker in free for worker in kept_workers):
+            if kept_workers and of_type.issuperset(kept_workers) and all(worker in free for worker in kept_workers):
                 assigned[entry] = _take_workers(free, kept_workers)
         for entry in alike:
             if entry not in assigned:
@@ -178,7 +176,7 @@ def _take_workers(free: dict[int, None], workers: Sequence[int]) -> tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class _StoredAllocation:
-    """One job's, by type; `share` is missing where it came after shares were computed."""
+    """A job's rows of the ledger, by type; `share` is its target, None if it came after the last reset."""
 
     received: tuple[float, ...]
     deficit: tuple[float, ...]
@@ -187,7 +185,8 @@ class _StoredAllocation:
 
 @dataclass(frozen=True, slots=True)
 class GavelState:
-    """`at`: when the last round was; `since`: when shares were computed. Unix seconds; the rest as in `Books`."""
+    """`AllocationLedger` as JSON-safe values: `at` is the time of the last round, `since` that of the last reset (unix
+    seconds), `total` the received seconds by type."""
 
     types: tuple[str, ...] = ()
     at: float = 0.0
@@ -197,36 +196,35 @@ class GavelState:
 
     @classmethod
     def decode(cls, state: object) -> GavelState:
-        """What `said` gave; nothing at all where it is of another form."""
+        """Returns the state that `encode` returned, or an empty one for any other value."""
         try:
-            found = Converter().structure(state, cls)
+            decoded = Converter().structure(state, cls)
         except (BaseValidationError, TypeError, ValueError):
             return cls()
         accounts = [
-            (representatives.received, representatives.deficit, representatives.share or representatives.received)
-            for representatives in found.jobs.values()
+            (account.received, account.deficit, account.share or account.received) for account in decoded.jobs.values()
         ]
-        sizes = {len(found.total), *(len(amounts) for account in accounts for amounts in account)}
-        return found if sizes == {len(found.types)} else cls()
+        sizes = {len(decoded.total), *(len(amounts) for account in accounts for amounts in account)}
+        return decoded if sizes == {len(decoded.types)} else cls()
 
     @classmethod
     def from_ledger(cls, ledger: AllocationLedger, at: float) -> GavelState:
         rows = zip(ledger.combinations, ledger.received, ledger.deficit, ledger.target_fractions, strict=True)
         accounts = {
             entry[0]: _StoredAllocation(
-                _as_tuple(had), _as_tuple(short), None if np.isnan(share).any() else _as_tuple(share)
+                _as_tuple(received), _as_tuple(deficit), None if np.isnan(target).any() else _as_tuple(target)
             )
-            for entry, had, short, share in rows
+            for entry, received, deficit, target in rows
         }
         return cls(ledger.types, at, ledger.reset_time, _as_tuple(ledger.total_received), accounts)
 
     def encode(self) -> dict[str, object]:
-        """As JSON has it."""
-        found = Converter().unstructure(self)
-        return {str(key): value for key, value in found.items()}
+        """Returns the state as JSON-safe values."""
+        fields = Converter().unstructure(self)
+        return {str(key): value for key, value in fields.items()}
 
     def to_ledger(self, types: tuple[str, ...], credit: float) -> AllocationLedger:
-        """The books anew; empty where the cluster has other types now."""
+        """Returns the ledger; an empty one if the cluster now has other GPU types."""
         if types != self.types:
             return AllocationLedger(types, credit)
         ledger = AllocationLedger(types, credit, tuple((job,) for job in self.jobs))

@@ -1,19 +1,11 @@
-"""A round on a live cluster as Hadar's question: jobs with their speeds, pools with what can be had of them.
+"""Hadar as a policy (Sultana et al., 2025): rounds by primal-dual prices on a live cluster.
 
-Words for gangs on several GPU types, and for those that have to have one.
+Hadar chooses which jobs run on which GPU types. The pipeline that all policies share chooses nodes, CPUs and memory and
+limits moves. A gang on several types is submitted to Slurm as a job that is pinned to several nodes, with GPUs of no
+type; so it must not ask for a type, and must accept several nodes. Other jobs stay on one type, and their reason says
+so where that makes them wait.
 
-Who came in the place of others stays for the next round.
-
-A restart was paid for that place, and has to pay off within a round. What the room of nodes and the limit on moves left
-undone of one round's plan may be done in the next; but not at the cost of those for whom the first displaced somebody.
-
-Copies of one job go to every idle node (HadarE, theorem 3).
-
-Hadar on a cluster that runs: its places say who runs on which GPU types, and all systems here place alike.
-
-Who runs where is decided by prices; nodes, CPUs, memory, leases and the limit on moves are those of every system. A
-gang on several types reaches Slurm as a job on several nodes that it is pinned to, with GPUs of no type: so it must ask
-for no type itself, and may lie on several nodes. Other jobs stay on one type, and say why where that makes them wait.
+A job that preempted others is not itself preempted in the next round: its start cost a restart, which has to pay off.
 """
 
 from __future__ import annotations
@@ -55,13 +47,15 @@ from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.stages import PreemptionRule, Situation
 
 DEFAULT_REMAINING: Final = 24 * 3600.0
-"""Seconds that a job is taken to need of which nothing is known."""
+"""Remaining seconds of a job without a duration estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class HadarProblem:
-    """What `Hadar.decide` is asked. Pools are numbered as in `policies.pools`; jobs that must stay are not in it, nor
-    what they hold."""
+    """The input of `HadarScheduler.decide`. Pools are numbered as in `policies.cluster.pools.Pools`.
+
+    Non-preemptible jobs and their GPUs are left out.
+    """
 
     queue: tuple[HadarJob, ...]
     servers: ServerPools
@@ -69,12 +63,12 @@ class HadarProblem:
 
 
 def build_problem(situation: Situation) -> HadarProblem:
-    """The jobs that may be given a place, by submission, and the GPUs that they have or could have on open nodes."""
-    ledger = FreeResources.of_snapshot(situation.snapshot)
-    pools, types = ledger.pools, tuple(dict.fromkeys(ledger.pools.gpu_types))
+    """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes."""
+    free = FreeResources.of_snapshot(situation.snapshot)
+    pools, types = free.pools, tuple(dict.fromkeys(free.pools.gpu_types))
     eligibility = Eligibility(pools, situation.snapshot, situation.open_nodes)
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in situation.jobs}
-    in_order = sorted(situation.jobs, key=lambda job: (job.submit_time, job.id))
+    in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
     empty_cluster = EmptyCluster(
         pools, situation.snapshot, situation.knowledge, Proportional(), _mixable_types(in_order, types)
     )
@@ -87,7 +81,7 @@ def build_problem(situation: Situation) -> HadarProblem:
     for job in schedulable:
         for mask in eligible_pools[job.id]:
             usable |= mask
-    capacity = np.where(usable, ledger.gpus.clip(min=0), 0)
+    capacity = np.where(usable, free.gpus.clip(min=0), 0)
     running: dict[JobId, TaskAllocation] = {}
     for job in schedulable:
         if job.allocations:
@@ -111,11 +105,11 @@ def build_problem(situation: Situation) -> HadarProblem:
 
 
 def why_single_type(request: Request) -> str:
-    """Why Slurm could not be told to spread this job over GPU types; empty where it could."""
+    """Returns why the job cannot run on several GPU types on Slurm; empty if it can."""
     gang = gang_of(request, None, memory_tunable=False)
     if request.gpu_type is not None:
         return f"it asks for {request.gpu_type}"
-    return "it asks for one node, and a node has one type" if gang.max_nodes == 1 else ""
+    return "it asks for one node, and a node has one GPU type" if gang.max_nodes == 1 else ""
 
 
 def _mixable_types(jobs: Iterable[Job], types: tuple[str, ...]) -> dict[JobId, frozenset[str]]:
@@ -127,7 +121,7 @@ def _is_schedulable(job: Job) -> bool:
 
 
 def _hadar_job(job: Job, situation: Situation, types: tuple[str, ...], reachable: set[str]) -> HadarJob:
-    """Iterations are seconds on the reference type at the proportional share."""
+    """Returns the job for Hadar; an iteration is a second on the reference type with proportional CPUs and memory."""
     knowledge, gang = situation.knowledge, gang_of(job.original_request, None, memory_tunable=False)
     consolidated = tuple(_rate_on_type(job, kind, knowledge, 1) if kind in reachable else 0.0 for kind in types)
     spread = tuple(_rate_on_type(job, kind, knowledge, 2) if kind in reachable else 0.0 for kind in types)
@@ -146,7 +140,7 @@ def _hadar_job(job: Job, situation: Situation, types: tuple[str, ...], reachable
 
 
 def _divide_work(job: HadarJob, copies: int) -> HadarJob:
-    """What one of so many copies has to do of it."""
+    """Returns the job with the work of one of `copies` copies."""
     return replace(job, remaining=job.remaining / copies, total=job.total / copies)
 
 
@@ -155,12 +149,12 @@ def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge, nodes: int) -> 
 
 
 def format_type_mix(types: Mapping[str, int]) -> str:
-    """GPUs of each type: `2 p100 + 2 v100`."""
+    """Returns the GPUs of each type as text: `2 p100 + 2 v100`."""
     return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(types.items()))
 
 
 def explain_mix(target: Target) -> Target:
-    """With a word on its types where there are several; people are shown the first word."""
+    """Adds a reason for the GPU types of a target that has several; people see the first reason."""
     kinds = Counter[str]()
     for share in target.allocations:
         kinds[share.gpu_type] += share.resources.gpus
@@ -173,24 +167,26 @@ def explain_mix(target: Target) -> Target:
 
 
 def explain_wait(why: Reason, request: Request, idle: int) -> Reason:
-    """That it cannot be mixed, where the GPUs that are idle would be enough if it could."""
-    unmixed = why_single_type(request)
+    """Replaces the reason of a job that could run on the idle GPUs if it were allowed several types."""
+    why_single = why_single_type(request)
     if (
         why.code not in (ReasonCode.NO_ROOM, ReasonCode.BEHIND)
         or idle < request.gpus
-        or not unmixed
+        or not why_single
         or request.gpus == 1
     ):
         return why
-    return Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": unmixed})
+    return Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": why_single})
 
 
 _STATE_KEY: Final = "came"
 
 
 def protect_preemptors(situation: Situation) -> Situation:
-    """The same round, in which running jobs that displaced somebody in the last one are not displaced. What is
-    remembered may be another system's, or nothing that makes sense: then it says nothing."""
+    """Returns the situation with the running jobs that preempted others in the last round as non-preemptible.
+
+    State of another policy, or invalid state, is ignored.
+    """
     raw = situation.state.get(_STATE_KEY)
     preemptors = {job for job in raw if isinstance(job, str)} if isinstance(raw, list | tuple) else set[str]()
     fixed = {
@@ -205,14 +201,17 @@ def protect_preemptors(situation: Situation) -> Situation:
 
 
 def remember_preemptors(decision: Decision) -> Decision:
-    """With those who displaced somebody as the system's memory."""
+    """Returns the decision with the jobs that preempt others as its state."""
     return replace(decision, state={_STATE_KEY: sorted(set(decision.victims.values()))})
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadCopies:
-    """Prices know nothing of copies that may not be on one node: one that was given a GPU type of which all are beside
-    other copies takes any that is idle. `copies` are as their owners submitted them."""
+    """Finish step: places copies of a forked job that are still waiting on any idle GPU (HadarE, theorem 3).
+
+    Prices ignore that two copies of a job may not share a node, so the type a copy was given may be free only on nodes
+    with other copies. `copies` are the jobs as submitted.
+    """
 
     copies: Mapping[JobId, Job]
 
@@ -228,7 +227,7 @@ class SpreadCopies:
 
 @dataclass(frozen=True, slots=True)
 class HadarPolicy:
-    """A round by payoff. With `forks` the copies of a job are on nodes of their own, and on every one that is idle."""
+    """A round by payoff. With `forks` the copies of a forked job run on different nodes, and on every idle node."""
 
     make_utility: UtilityFactory = slack_aware
     name: str = "hadar"
@@ -237,7 +236,7 @@ class HadarPolicy:
     def decide(self, situation: Situation) -> Decision:
         problem = build_problem(situation)
         scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
-        # Prices and utilities are of all jobs: else the worth of two rounds is not comparable, and they may alternate.
+        # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
         situation = protect_preemptors(situation)
         types = _types_by_job(problem, scheduler.decide(problem.queue, problem.servers, problem.running))
         jobs = tuple(_with_given_type(job, types.get(job.id)) for job in situation.jobs)
@@ -263,9 +262,9 @@ class HadarPolicy:
     def _total_utility(
         scheduler: HadarScheduler, problem: HadarProblem, situation: Situation, decision: Decision
     ) -> float:
-        """What the nodes that were found are worth: they may be others than the prices foresaw, for want of CPUs or
-        memory, and nobody is displaced for less."""
-        pools, schedulable = Pools(situation.snapshot.nodes), {ask.job for ask in problem.queue}
+        """Returns the total utility of the decision's nodes, which CPUs or memory may make others than the prices
+        chose; no job is preempted for a lower one."""
+        pools, schedulable = Pools(situation.snapshot.nodes), {job.job for job in problem.queue}
         held = {
             job: pools.allocation(target.allocations) for job, target in decision.targets.items() if job in schedulable
         }
@@ -277,8 +276,8 @@ class HadarPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _PayoffOrder:
-    """First those that were given a place and run there already or wait, then those that were given another, then
-    those that were given none; each by submission."""
+    """First jobs with an allocation that wait or already run on its types, then jobs that are to change types, then
+    the others; each group in submission order."""
 
     types: Mapping[JobId, Mapping[str, int]]
     name: str = "hadar"
@@ -293,19 +292,19 @@ class _PayoffOrder:
         )
 
     def _keeps_types(self, job: Job) -> bool:
-        """Whether it has a place by price, and is not on other types."""
+        """Returns whether it has an allocation and does not run on other types."""
         kinds = self.types.get(job.id)
         return kinds is not None and (not job.allocations or _held_by_type(job) == Counter(kinds))
 
     def _explain(self, job: Job) -> str:
         kinds = self.types.get(job.id)
-        return f"pays for {format_type_mix(kinds)}" if kinds else "pays for no place"
+        return f"pays for {format_type_mix(kinds)}" if kinds else "no GPUs at these prices"
 
 
 def _types_by_job(
     problem: HadarProblem, allocations: Mapping[JobId, tuple[tuple[int, int], ...]]
 ) -> dict[JobId, dict[str, int]]:
-    """GPUs of each type by job."""
+    """Returns the GPUs of each type by job."""
     servers = problem.servers
     return {
         job: {servers.types[kind]: gpus for kind, gpus in servers.gpus_by_type(allocation).items()}
@@ -314,19 +313,18 @@ def _types_by_job(
 
 
 def _migration(problem: HadarProblem, types: Mapping[JobId, Mapping[str, int]]) -> MigrateToFasterType:
-    """Running jobs that were given another type; onto several types at once nobody is moved."""
+    """Returns the step that moves running jobs to another type; no job is moved onto several types."""
     target_types = {job: next(iter(given)) for job, given in types.items() if len(given) == 1}
-    known = problem.servers.types
     rates = {
-        (ask.job, kind): rate
-        for ask in problem.queue
-        for kind, rate in zip(known, ask.throughput.consolidated, strict=True)
+        (job.job, kind): rate
+        for job in problem.queue
+        for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
     }
     return MigrateToFasterType(target_types, rates)
 
 
 def _with_given_type(job: Job, types: Mapping[str, int] | None) -> Job:
-    """The job as if it asked for the one type it was given."""
+    """Returns the job as if it asked for the type it was given; unchanged if it was given several or none."""
     if types is None or len(types) > 1 or job.original_request.gpu_type:
         return job
     return replace(job, original_request=replace(job.original_request, gpu_type=next(iter(types))))
@@ -340,7 +338,7 @@ def _held_by_type(job: Job) -> Counter[str]:
 
 
 def _idle_gpus(situation: Situation, decision: Decision) -> int:
-    """GPUs of any type that nobody was given, on nodes that jobs may start on."""
+    """Returns the GPUs on open nodes that the decision gives to no job."""
     types = {gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}
     managed = sum(managed_gpus(situation, sorted(types)).values())
     return managed - sum(target.resources.gpus for target in decision.targets.values())

@@ -1,19 +1,13 @@
-"""What a GPU costs (section III-B, equations 5 to 7): little while its server is empty, more than anybody gains from it
-when it is full.
+"""Hadar's primal-dual scheduler (Sultana et al., 2025): prices (section III-B, equations 5 to 7), FIND_ALLOC and the
+dual subroutine (algorithm 2), and a round (algorithm 1), in which running jobs keep their GPUs unless a new allocation
+pays for its restarts (section IV-B).
 
-FIND_ALLOC (algorithm 2, lines 24 to 36): where a gang may lie, together or apart, and what each place costs.
+The dual subroutine is a beam search over states, the free GPUs of every pool after some of the jobs. Of two ways to the
+same state the better counts, and FIND_ALLOC runs once per state for identical jobs. Only the best states are followed
+from job to job, so the work is jobs x states x FIND_ALLOC; with an unlimited beam it is the paper's recursion.
 
-The dual subroutine (algorithm 2): which jobs to admit and where, for the largest sum of payoffs.
-
-A state is what is free in each pool after some of the jobs were gone through; two ways to the same state are one, of
-which the better counts, and what FIND_ALLOC offers there is worked out once for all jobs that are alike. The states
-of so many servers are more than can be looked at, so only the best of them are followed from job to job: the work is
-jobs x states x FIND_ALLOC, and not exponential. With as many states as there are it is the paper's recursion.
-
-The paper compares the costs of the two branches alone (lines 18 to 23). Admitting nobody costs least; it is the payoff,
-equation 8, that is compared here.
-
-One round of Hadar (algorithm 1): leases go on unless starting anew pays for its restarts (section IV-B).
+The paper compares the costs of the two branches (lines 18 to 23), but admitting no job always costs least. Here the
+payoff (equation 8) is compared.
 """
 
 from __future__ import annotations
@@ -38,35 +32,35 @@ from slurmsched.policies.hadar.problem import (
 )
 
 _MIN_PRICE_RATIO = 2.0
-"""Between the dearest and the cheapest price, so that a fuller server is always the dearer one."""
+"""Lowest ratio of the highest to the lowest price, so that a fuller server always costs more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """`low[r]` and `high[r]`: the price of a type where all of it is free, and where none is (U_min^r and U_max^r)."""
+    """`low[r]` and `high[r]`: the price of type r in a pool that is all free, and all taken (U_min^r and U_max^r)."""
 
     low: Floats
     high: Floats
 
     def pool_prices(self, servers: ServerPools, free: Ints) -> Floats:
-        """Of one GPU in each pool (equation 5)."""
+        """Returns the price of one GPU in each pool (equation 5)."""
         taken = 1.0 - free / np.maximum(servers.capacity, 1)
         low, high = self.low[servers.type_of], self.high[servers.type_of]
         return np.asarray(low * (high / low) ** taken, dtype=np.float64)
 
     @property
     def alpha(self) -> float:
-        """The total utility is at least 1 / (2 alpha) of the best there is (theorem 2)."""
+        """The total utility is at least 1 / (2 alpha) of the optimum (theorem 2)."""
         return max([1.0, *(log(high / low) for low, high in zip(self.low, self.high, strict=True))])
 
 
 def compute_prices(jobs: Sequence[HadarJob], servers: ServerPools, utility: Utility, period: float) -> Prices:
-    """From the jobs there are now. A slot is a round of `period` seconds.
+    """Returns the prices of a round from its jobs. A slot is a round of `period` seconds.
 
-    The paper takes the completion on the fastest type for U_max of every type; here it is that on the type itself,
-    since a gang with one GPU of it runs no faster. A free GPU of a slower type costs less in the same proportion, so
-    that who hardly gains from the fast one leaves it to others. The horizon T is when the slowest job ends if all of
-    them shared the cluster. `eta` is the smallest that equation 9 allows.
+    The paper computes U_max of every type from the completion on the fastest type; here it is that on the type itself,
+    since a gang with one GPU of it runs no faster. The low price falls in the same proportion, so that a job that
+    hardly gains from a fast type leaves it to others. The horizon T is when the slowest job ends if all jobs share the
+    cluster. `eta` is the smallest that equation 9 allows.
     """
     kinds, total = len(servers.types), int(servers.capacity.sum())
     runnable = [job for job in jobs if job.remaining > 0 and servers.best_rate(job.throughput) > 0]
@@ -74,8 +68,8 @@ def compute_prices(jobs: Sequence[HadarJob], servers: ServerPools, utility: Util
     for job in runnable:
         for kind, rate in enumerate(job.throughput.consolidated):
             if rate > 0:
-                reached = min(rate, servers.best_rate(job.throughput))
-                high[kind] = max(high[kind], utility(job, job.completion_time(reached)) / job.workers)
+                attainable = min(rate, servers.best_rate(job.throughput))
+                high[kind] = max(high[kind], utility(job, job.completion_time(attainable)) / job.workers)
     if not runnable:
         return Prices(np.ones(kinds), np.full(kinds, _MIN_PRICE_RATIO))
     slots = [max(1, ceil(job.remaining / job.throughput.slowest_rate / period)) * job.workers for job in runnable]
@@ -91,7 +85,7 @@ def compute_prices(jobs: Sequence[HadarJob], servers: ServerPools, utility: Util
 
 @dataclass(frozen=True, slots=True)
 class PricedAllocation:
-    """A place for a gang: the rate there in iterations per second, and the sum of the prices."""
+    """An allocation for a gang, its rate in iterations per second and the sum of the prices of its GPUs."""
 
     allocation: TaskAllocation
     rate: float
@@ -101,11 +95,12 @@ class PricedAllocation:
 def find_alloc(
     throughput: GangThroughput, servers: ServerPools, free: Ints, price: Floats
 ) -> tuple[PricedAllocation, ...]:
-    """The places worth thinking about, the fastest first: none is both slower and no cheaper than another.
+    """Returns the undominated allocations, the fastest first: each is cheaper than all faster ones
+    (FIND_ALLOC, algorithm 2, lines 24 to 36).
 
-    Types are let in one after the other, from the fastest. For a given slowest type the cost alone decides: so the
-    cheapest server that holds all of the gang, the fewest servers, and the cheapest GPUs wherever they are; of equally
-    dear GPUs the slower, since the gang is no faster for the others.
+    Types are admitted one after the other, from the fastest. For a given slowest type only the cost differs, so the
+    candidates are the cheapest server that holds the whole gang, the fewest servers, and the cheapest GPUs anywhere; of
+    GPUs with the same price the slower, since faster ones do not speed up the gang.
     """
     candidates: list[PricedAllocation] = []
     if throughput.min_servers > 1:
@@ -124,7 +119,7 @@ def find_alloc(
 
 
 def _type_masks(throughput: GangThroughput) -> Iterator[Mask]:
-    """Masks of types: one after the other let in beside the faster ones, or each by itself."""
+    """Yields masks of types: the fastest one, two, ... types if the gang mixes types, else each type alone."""
     by_rate = sorted(
         (kind for kind, rate in enumerate(throughput.consolidated) if rate > 0),
         key=lambda kind: -throughput.consolidated[kind],
@@ -139,7 +134,7 @@ def _type_masks(throughput: GangThroughput) -> Iterator[Mask]:
 def payoffs(
     job: HadarJob, allocations: tuple[PricedAllocation, ...], utility: Utility
 ) -> list[tuple[float, PricedAllocation]]:
-    """Each offer with its payoff, utility less price."""
+    """Returns each allocation with its payoff: utility less cost (equation 8)."""
     return [(utility(job, job.completion_time(offer.rate)) - offer.cost, offer) for offer in allocations]
 
 
@@ -149,26 +144,27 @@ def _candidates(
     rates = np.array(throughput.consolidated)[servers.type_of[pools]]
     free_by_server = np.asarray(np.bincount(servers.server_of[pools], weights=free[pools]), dtype=np.float64)
     cheapest = pools[np.lexsort((-free[pools], rates, price[pools]))]
-    on = servers.server_of[cheapest]
-    alone = _cheapest_server(throughput.workers, on, free[cheapest], price[cheapest], free_by_server)
-    if alone is not None:
-        yield from _take_in_order(throughput, servers, cheapest[on == alone], free, price)
+    server_of = servers.server_of[cheapest]
+    single = _cheapest_server(throughput.workers, server_of, free[cheapest], price[cheapest], free_by_server)
+    if single is not None:
+        yield from _take_in_order(throughput, servers, cheapest[server_of == single], free, price)
     elif len(free_by_server) > 1:
-        yield from _take_in_order(throughput, servers, cheapest[np.lexsort((on, -free_by_server[on]))], free, price)
+        fewest_servers = cheapest[np.lexsort((server_of, -free_by_server[server_of]))]
+        yield from _take_in_order(throughput, servers, fewest_servers, free, price)
     yield from _take_in_order(throughput, servers, cheapest, free, price)
 
 
 def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, free_by_server: Floats) -> int | None:
-    """The cheapest server that holds the whole gang; of equal ones that with the least room, then the first in the
-    order of the pools."""
+    """Returns the cheapest server that holds the whole gang, or None; ties go to the one with the fewest free GPUs,
+    then to the first in the order of the pools."""
     fitting = free_by_server[server_of] >= wanted
     if not fitting.any():
         return None
     grouped = np.flatnonzero(fitting)[np.argsort(server_of[fitting], kind="stable")]
-    of, cumulated = server_of[grouped], np.cumsum(free[grouped])
+    server, cumulated = server_of[grouped], np.cumsum(free[grouped])
     before = cumulated - free[grouped]
-    taken = np.minimum(np.maximum(wanted - (before - before[np.searchsorted(of, of)]), 0), free[grouped])
-    cost = np.bincount(of, weights=taken * price[grouped], minlength=len(free_by_server))
+    taken = np.minimum(np.maximum(wanted - (before - before[np.searchsorted(server, server)]), 0), free[grouped])
+    cost = np.bincount(server, weights=taken * price[grouped], minlength=len(free_by_server))
     best = np.lexsort((free_by_server[server_of[fitting]], cost[server_of[fitting]]))[0]
     return int(server_of[fitting][best])
 
@@ -176,7 +172,7 @@ def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, fr
 def _take_in_order(
     throughput: GangThroughput, servers: ServerPools, order: Ints, free: Ints, price: Floats
 ) -> Iterator[PricedAllocation]:
-    """The gang in the first of these pools, if it may lie on so many servers."""
+    """Yields the gang's allocation in the first of these pools, if it may use that many servers."""
     before = np.cumsum(free[order]) - free[order]
     taken = np.minimum(np.maximum(throughput.workers - before, 0), free[order])
     used = order[taken > 0]
@@ -190,12 +186,12 @@ def _take_in_order(
 
 
 BEAM_WIDTH = 4
-"""States that are followed."""
+"""Default number of states that the dual subroutine follows."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _State:
-    """What is free, what has been paid off so far, and the last job that was admitted on the way here."""
+    """Free GPUs by pool, the sum of payoffs so far, and the last admitted job with its allocation."""
 
     key: bytes
     free: Ints
@@ -207,20 +203,20 @@ class _State:
 
 
 class _AllocationCache:
-    """What FIND_ALLOC has offered: the same to all jobs that are alike, as long as nothing is taken."""
+    """Results of FIND_ALLOC by state and throughput; identical jobs have the same in the same state."""
 
     def __init__(self, servers: ServerPools, prices: Prices) -> None:
         self._servers, self._prices = servers, prices
-        self._found: dict[tuple[bytes, GangThroughput], tuple[PricedAllocation, ...]] = {}
+        self._allocations: dict[tuple[bytes, GangThroughput], tuple[PricedAllocation, ...]] = {}
 
     def find(self, throughput: GangThroughput, state: _State) -> tuple[PricedAllocation, ...]:
         if state.idle < throughput.workers:
             return ()
         key = state.key, throughput
-        if key not in self._found:
+        if key not in self._allocations:
             price = self._prices.pool_prices(self._servers, state.free)
-            self._found[key] = find_alloc(throughput, self._servers, state.free, price)
-        return self._found[key]
+            self._allocations[key] = find_alloc(throughput, self._servers, state.free, price)
+        return self._allocations[key]
 
 
 def dp_allocation(
@@ -232,7 +228,7 @@ def dp_allocation(
     *,
     beam_width: int = BEAM_WIDTH,
 ) -> Mapping[str, TaskAllocation]:
-    """The jobs to admit and their places. Only a job whose payoff is positive is admitted (the payoff test)."""
+    """Returns the admitted jobs with their allocations; only jobs with a positive payoff are admitted (algorithm 2)."""
     cache, smallest = _AllocationCache(servers, prices), min((job.workers for job in queue), default=0)
     beam = [_State(free.tobytes(), free, int(free.sum()), 0.0)]
     for job in by_utility_per_gpu(queue, servers, utility):
@@ -253,7 +249,7 @@ def dp_allocation(
 def fill_idle(
     queue: Sequence[HadarJob], servers: ServerPools, free: Ints, prices: Prices, utility: Utility
 ) -> dict[str, TaskAllocation]:
-    """Places for jobs in what is free, whatever it costs: GPUs that nobody wants at their price are idle otherwise."""
+    """Returns allocations in free GPUs for jobs that failed the payoff test, since these GPUs would be idle."""
     cache, state = _AllocationCache(servers, prices), _State(free.tobytes(), free, int(free.sum()), 0.0)
     allocations: dict[str, TaskAllocation] = {}
     for job in by_utility_per_gpu(queue, servers, utility):
@@ -266,7 +262,7 @@ def fill_idle(
 
 
 def by_utility_per_gpu(queue: Sequence[HadarJob], servers: ServerPools, utility: Utility) -> list[HadarJob]:
-    """Who gains most from a GPU comes first; of equals the widest, then who ends first."""
+    """Returns the jobs by utility per GPU, the highest first; ties by GPUs, most first, then by earliest end."""
 
     def sort_key(job: HadarJob) -> tuple[float, int, float]:
         best = job.completion_time(servers.best_rate(job.throughput))
@@ -282,21 +278,21 @@ def _next_state(state: _State, job: HadarJob, allocation: TaskAllocation, payoff
 
 
 def _admitted(state: _State) -> dict[str, TaskAllocation]:
-    found: dict[str, TaskAllocation] = {}
+    allocations: dict[str, TaskAllocation] = {}
     step: _State | None = state
     while step is not None and step.previous is not None:
-        found[step.job] = step.allocation
+        allocations[step.job] = step.allocation
         step = step.previous
-    return dict(reversed(found.items()))
+    return dict(reversed(allocations.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class HadarScheduler:
-    """How rounds are decided. Seconds.
+    """Decides rounds (algorithm 1).
 
-    `restart` is what a job loses that gets other GPUs, or none. `period` is the time to the next round, in which a
-    change has to pay. `states` are followed by the dual subroutine. `conserving`: jobs that fail the payoff test get
-    what would be idle. `moving`: jobs may be given other GPUs than they have.
+    `restart_cost` is the seconds that a job loses when it gets other GPUs, or none. `period` is the seconds to the next
+    round. The dual subroutine follows `beam_width` states. `work_conserving`: jobs that fail the payoff test get GPUs
+    that would be idle. `may_migrate`: running jobs may get other GPUs.
     """
 
     make_utility: UtilityFactory = effective_throughput
@@ -309,7 +305,7 @@ class HadarScheduler:
     def decide(
         self, queue: Sequence[HadarJob], servers: ServerPools, running: Mapping[str, TaskAllocation] | None = None
     ) -> dict[str, TaskAllocation]:
-        """Where each job of the queue runs in the coming round; those that are not named wait."""
+        """Returns the allocations of the jobs that run in the coming round; the others wait."""
         held = dict(running or {})
         priced_round = _PricedRound(self, queue, servers)
         kept = priced_round.solve(held)
@@ -331,7 +327,7 @@ class HadarScheduler:
         allocations: Mapping[str, TaskAllocation],
         running: Mapping[str, TaskAllocation],
     ) -> float:
-        """What these places are worth to all jobs together, restarts paid."""
+        """Returns the sum of the utilities of these allocations, less restarts."""
         return _PricedRound(self, queue, servers).total_utility(allocations, running)
 
 
@@ -344,18 +340,18 @@ class _PricedRound:
         self._prices: Prices = compute_prices(queue, servers, self._utility, scheduler.period)
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
-        """These leases, and places for as many of the others as pay."""
-        found, scheduler, servers = dict(running), self._scheduler, self._servers
-        waiting = [job for job in self._queue if job.job not in found]
-        free = servers.free_after(found.values())
-        found |= dp_allocation(waiting, servers, free, self._prices, self._utility, beam_width=scheduler.beam_width)
+        """Returns the running allocations, and new ones for the other jobs."""
+        result, scheduler, servers = dict(running), self._scheduler, self._servers
+        waiting = [job for job in self._queue if job.job not in result]
+        free = servers.free_after(result.values())
+        result |= dp_allocation(waiting, servers, free, self._prices, self._utility, beam_width=scheduler.beam_width)
         if scheduler.work_conserving:
-            waiting = [job for job in waiting if job.job not in found]
-            found |= fill_idle(waiting, servers, servers.free_after(found.values()), self._prices, self._utility)
-        return found
+            waiting = [job for job in waiting if job.job not in result]
+            result |= fill_idle(waiting, servers, servers.free_after(result.values()), self._prices, self._utility)
+        return result
 
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
-        """The sum of utilities, less a restart for every job that loses or changes what it has."""
+        """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""
         total = 0.0
         for job in self._queue:
             allocation, held = allocations.get(job.job), running.get(job.job)
@@ -371,5 +367,5 @@ class _PricedRound:
 
 
 def _same_counts(servers: ServerPools, first: TaskAllocation, second: TaskAllocation) -> bool:
-    """Whether both are as many GPUs of each type: then the one is no better than the other."""
+    """Returns whether both have the same number of GPUs of each type, so that neither is better."""
     return servers.gpus_by_type(first) == servers.gpus_by_type(second)

@@ -1,11 +1,8 @@
-"""A job as Hadar sees it (Sultana et al., section III-A, table I).
+"""The input of Hadar: jobs, servers and utilities (Sultana et al., 2025, section III-A, table I).
 
-The GPUs of one type on one server, h and r of the paper, as vectors.
-
-What it is worth to end a job so many seconds after it arrived: U_j(f_j - a_j), never rising (section III-A).
-
-Utilities of different jobs are added up and compared by the GPU, so all of these count in whole GPUs at the job's best
-speed. (The paper counts iterations per second, of which ResNet-18 does a hundred times as many as ResNet-50.)
+A utility U_j(f_j - a_j) is the value of a job's completion time; it never rises with that time. Utilities of different
+jobs are added and compared per GPU, so they count work in GPU-seconds at the job's best rate. (The paper counts
+iterations per second, of which ResNet-18 does a hundred times as many as ResNet-50.)
 """
 
 from __future__ import annotations
@@ -19,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 TaskAllocation = tuple[tuple[int, int], ...]
-"""Pools, ascending, and the GPUs that a gang has in each."""
+"""Pool and number of GPUs in it, for each pool of a gang, pools ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangThroughput:
-    """Iterations per second of a whole gang of `workers`, by type as the servers number them: X_j^r.
+    """Iterations per second of a whole gang of `workers` GPUs, by type in the order of `ServerPools.types`: X_j^r.
 
-    `together` is on one server, `apart` on several; what it loses there is the cost of communication. 0.0 is a type
-    that it cannot run on. It lies on `fewest` to `most` servers, and on several types only if it `mixes`. Jobs that are
-    alike share the object.
+    `consolidated` is on one server, `spread` on several, less the cost of communication; 0.0 for a type that it cannot
+    run on. The gang uses `min_servers` to `max_servers` servers, and several types only if `mixes_types`. Identical
+    jobs share the object.
     """
 
     workers: int
@@ -40,18 +37,18 @@ class GangThroughput:
 
     @property
     def slowest_rate(self) -> float:
-        """On the slowest type that it runs on at all."""
+        """The rate on the slowest type that it can run on; 0.0 if there is none."""
         return min((rate for rate in self.consolidated if rate > 0), default=0.0)
 
     def rate(self, types: Iterable[int], servers: int) -> float:
-        """On these types: the slowest task holds the others back (equation 1b)."""
+        """Returns the rate on these types: that of the slowest task (equation 1b)."""
         rates = self.consolidated if servers <= 1 else self.spread
         return min(rates[kind] for kind in types)
 
 
 @dataclass(frozen=True, slots=True)
 class HadarJob:
-    """A job in the queue, running or not: `left` of its `total` iterations, `age` seconds after it arrived."""
+    """A job, running or not, with `remaining` of its `total` iterations left, `age` seconds after it arrived."""
 
     job: str
     throughput: GangThroughput
@@ -61,11 +58,11 @@ class HadarJob:
 
     @property
     def workers(self) -> int:
-        """GPUs, all or none of them (equation 1e)."""
+        """Number of GPUs; it gets all of them or none (equation 1e)."""
         return self.throughput.workers
 
     def completion_time(self, rate: float, delay: float = 0.0) -> float:
-        """Seconds from arrival to end, f_j - a_j, if it works at this rate after a delay."""
+        """Returns the seconds from arrival to end, f_j - a_j, at this rate after a delay; infinite at rate 0."""
         return self.age + delay + self.remaining / rate if rate > 0 else inf
 
 
@@ -76,14 +73,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class ServerPools:
-    """`capacity[p]` GPUs of type `type_of[p]`, by position in `types`, on the server `server_of[p]`."""
+    """Pools of GPUs (h and r of the paper): `capacity[p]` GPUs of type `types[type_of[p]]` on server `server_of[p]`."""
 
     types: tuple[str, ...]
     type_of: Ints
     server_of: Ints
     capacity: Ints
     gpus_of_type: Ints = field(init=False, repr=False)
-    """GPUs of each type."""
+    """Total GPUs of each type."""
     _best: dict[GangThroughput, float] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,18 +89,18 @@ class ServerPools:
 
     @classmethod
     def of_single_type(cls, servers: Iterable[tuple[str, int]]) -> ServerPools:
-        """Servers of one type each, so many GPUs on each, in this order."""
-        found = tuple(servers)
-        types = tuple(dict.fromkeys(kind for kind, _ in found))
+        """Returns servers with one GPU type each, from pairs of type and number of GPUs."""
+        pairs = tuple(servers)
+        types = tuple(dict.fromkeys(kind for kind, _ in pairs))
         return cls(
             types,
-            np.array([types.index(kind) for kind, _ in found], dtype=np.int64),
-            np.arange(len(found), dtype=np.int64),
-            np.array([gpus for _, gpus in found], dtype=np.int64),
+            np.array([types.index(kind) for kind, _ in pairs], dtype=np.int64),
+            np.arange(len(pairs), dtype=np.int64),
+            np.array([gpus for _, gpus in pairs], dtype=np.int64),
         )
 
     def free_after(self, allocations: Iterable[TaskAllocation]) -> Ints:
-        """What is free in each pool beside these."""
+        """Returns the free GPUs of each pool after these allocations."""
         free = self.capacity.copy()
         for allocation in allocations:
             for pool, gpus in allocation:
@@ -111,54 +108,56 @@ class ServerPools:
         return free
 
     def best_rate(self, throughput: GangThroughput) -> float:
-        """Iterations per second on the fastest types that have enough GPUs for the gang; 0.0 where it never fits."""
+        """Returns the rate on the fastest types with enough GPUs for the gang; 0.0 where it never fits."""
         if throughput not in self._best:
-            room, reached = 0, 0.0
+            available, best = 0, 0.0
             for rate, gpus in sorted(
                 zip(throughput.consolidated, self.gpus_of_type.tolist(), strict=True), reverse=True
             ):
-                room = room + gpus if throughput.mixes_types else gpus
-                if room >= throughput.workers:
-                    reached = rate
+                available = available + gpus if throughput.mixes_types else gpus
+                if available >= throughput.workers:
+                    best = rate
                     break
-            self._best[throughput] = reached
+            self._best[throughput] = best
         return self._best[throughput]
 
     def rate(self, job: HadarJob, allocation: TaskAllocation) -> float:
-        """Iterations per second there."""
+        """Returns the job's iterations per second with this allocation."""
         pools = [pool for pool, _ in allocation]
         return job.throughput.rate(self.type_of[pools].tolist(), len(set(self.server_of[pools].tolist())))
 
     def gpus_by_type(self, allocation: TaskAllocation) -> dict[int, int]:
-        """GPUs by type."""
-        found: dict[int, int] = {}
+        """Returns the GPUs of an allocation by type, as an index of `types`."""
+        counts: dict[int, int] = {}
         for pool, gpus in allocation:
             kind = int(self.type_of[pool])
-            found[kind] = found.get(kind, 0) + gpus
-        return found
+            counts[kind] = counts.get(kind, 0) + gpus
+        return counts
 
     def allocation(self, pools: Sequence[int] | Ints, gpus: Sequence[int] | Ints) -> TaskAllocation:
-        """Those with any GPU of them, pools ascending."""
+        """Returns the allocation of `gpus` GPUs in each of `pools`, without pools of 0 GPUs."""
         return tuple(sorted((int(pool), int(count)) for pool, count in zip(pools, gpus, strict=True) if count > 0))
 
 
 Utility = Callable[[HadarJob, float], float]
-"""Of a job of the round and its completion time in seconds. Never negative, never more for a later end."""
+"""The utility of a job and its completion time in seconds: never negative, never higher for a later end."""
 
 UtilityFactory = Callable[[Sequence[HadarJob], ServerPools], Utility]
-"""The utility of a round, given all jobs there are and the servers."""
+"""Returns the utility of a round from all its jobs and the servers."""
 
 _SLACK_WEIGHT: Final = 10.0
-"""How much more a second of slack counts than a second of work. From 10 on the last job ends no sooner; below 4 the
+"""How much more a second of slack counts than a second of work. Above 10 the makespan no longer falls; below 4 the
 total time grows."""
 
 _MIN_SECONDS: Final = 360.0
-"""Seconds, the paper's round: what is shorter is equally short, and no job is infinitely urgent."""
+"""Seconds of the paper's round. Shorter times count as this long, so that no job is infinitely urgent."""
 
 
 def effective_throughput(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
-    """The work of a job's whole life per second of it, E_j N_j / (f_j - a_j): the paper's default. Long jobs come
-    first, for they lose the least of their worth by waiting: a short total time, and late completions."""
+    """The paper's default: a job's total work over its completion time, E_j N_j / (f_j - a_j).
+
+    Long jobs come first, since they lose the least utility by waiting: total time is short, mean completion time long.
+    """
     whole = {job.job: _best_seconds(job, job.total, servers) for job in queue}
 
     def utility(job: HadarJob, completion: float) -> float:
@@ -168,13 +167,16 @@ def effective_throughput(queue: Sequence[HadarJob], servers: ServerPools) -> Uti
 
 
 def shortest_first(_queue: Sequence[HadarJob], _servers: ServerPools) -> Utility:
-    """One over the seconds to come: short jobs first."""
+    """One over the remaining seconds: short jobs first."""
     return lambda job, completion: 1.0 / max(completion - job.age, _MIN_SECONDS) if completion < inf else 0.0
 
 
 def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
-    """Short jobs first, unless a long one could not end with the last of them any more: its slack is the time that all
-    the work takes, less its own. The total time of the paper's default, and completions almost as soon as `sooner`."""
+    """Short jobs first, unless a long job would then end after all others.
+
+    A job's slack is the time that all work takes less its own. Measured: the total time of `effective_throughput`, and
+    completion times almost as short as under `shortest_first`.
+    """
     horizon = _work_horizon(queue, servers)
     seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
 
@@ -189,7 +191,7 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
 
 
 def _work_horizon(queue: Sequence[HadarJob], servers: ServerPools) -> float:
-    """Seconds until all would be done at the mean speed of each type, or the longest alone at its best."""
+    """Returns the seconds that all work takes at the mean speed of each type; at least those of the longest job."""
     runnable = [job for job in queue if servers.best_rate(job.throughput) > 0]
     if not runnable:
         return 0.0
@@ -203,7 +205,7 @@ def _work_horizon(queue: Sequence[HadarJob], servers: ServerPools) -> float:
 
 
 def _best_seconds(job: HadarJob, iterations: float, servers: ServerPools) -> float:
-    """At its best."""
+    """Returns the seconds that so many iterations take at the job's best rate; 0.0 if it can never run."""
     best = servers.best_rate(job.throughput)
     return iterations / best if best > 0 else 0.0
 

@@ -1,12 +1,10 @@
-"""Forked jobs on a live cluster: their copies, what is left of them, and how fast each copy is.
+"""HadarE as a policy (Sultana et al., 2025, section V): the copies of a forked job are the tasks of a job array that
+its owner submitted.
 
-HadarE on a cluster that runs: the copies of a forked job are the tasks of an array that its owner submitted.
-
-All copies are sent to Hadar as jobs (section V-A), with their part of the work each. No two copies of a job are on one
-node, and a node is idle only where no job has a step for it (theorem 3). Then the steps that are left are divided among
-the copies that run (section V-B); the job itself counts what was done. A copy that runs is never sent away for having
-no step: that would save nobody anything. One that waits stays held where those that run will be through before it could
-help: the last round's rule.
+Hadar schedules all copies as jobs, each with its part of the work (section V-A). No two copies of a job run on one
+node, and a node is idle only if no job has a step for it (theorem 3). The remaining steps are divided among the running
+copies (section V-B); the job itself counts the steps done. A running copy without a step is not preempted, since that
+would free no needed GPU. A waiting copy stays held if the running ones will finish before it could help.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from slurmsched.policies.stages import Situation
 
 @dataclass(frozen=True, slots=True)
 class CopyGroup:
-    """One forked job: `left` of its steps are not known to be done, as its `copies` in the queue have said.
+    """A forked job and its copies in the queue; `remaining` of its steps are not reported as done.
 
-    `known`: its throughput by GPU type. `own`: steps per second that a copy has measured itself, by GPU type.
+    `throughput` is by GPU type; `measured_by_copy` are the steps per second that each copy measured, by GPU type.
     """
 
     job: JobId
@@ -36,8 +34,10 @@ class CopyGroup:
     measured_by_copy: Mapping[JobId, Mapping[str, float]]
 
     def rate(self, copy: JobId, allocations: Iterable[NodeAllocation]) -> float:
-        """Of a copy with these shares: what it measured there, else another copy on such GPUs, else the estimate. The
-        slowest type holds the others back."""
+        """Returns the steps per second of a copy with these allocations, that of its slowest type.
+
+        Its own measurement counts first, then those of other copies on the type, then the estimate.
+        """
         types = {share.gpu_type for share in allocations}
         return min(
             (self.measured_by_copy.get(copy, {}).get(kind) or self.throughput.rate_on(kind) for kind in types),
@@ -46,19 +46,22 @@ class CopyGroup:
 
     @property
     def measured(self) -> bool:
-        """Whether any copy has told how fast it is."""
+        """Whether any copy has measured its rate."""
         return bool(self.throughput.measured)
 
 
 def copy_groups(
     jobs: Iterable[Job], knowledge: Knowledge, types: Iterable[str], done: Mapping[JobId, int]
 ) -> list[CopyGroup]:
-    """The forked jobs among these, by name. `done`: the steps that were known to be done before, by job."""
+    """Returns the forked jobs among these, in submission order of their copies.
+
+    `done` has the steps of each forked job that were known to be done before.
+    """
     copies: dict[JobId, list[Job]] = {}
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.queue_key):
         if job.copy_of:
             copies.setdefault(job.copy_of, []).append(job)
-    return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in sorted(copies)]
+    return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in copies]
 
 
 def _copy_group(
@@ -77,7 +80,7 @@ def _copy_group(
 
 
 def _estimated_rates(copy: Job, knowledge: Knowledge, types: tuple[str, ...]) -> Mapping[str, float]:
-    """By its model's profile where that knows all the types, else by equation 10."""
+    """Returns the rates of the model's profile if that has all types, else those of equation 10."""
     profile = knowledge.profile(copy)
     scaling = profile.scaling if profile else {}
     if not all(kind in scaling for kind in types):
@@ -87,7 +90,7 @@ def _estimated_rates(copy: Job, knowledge: Knowledge, types: tuple[str, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class HadarE:
-    """A round with copies. Beside what Hadar remembers it remembers how many steps of each forked job are done."""
+    """A round with copies. Its state is Hadar's, and the steps done of each forked job."""
 
     name: str = "hadare"
 
@@ -95,7 +98,7 @@ class HadarE:
         types = sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus})
         groups = copy_groups(situation.jobs, situation.knowledge, types, _steps_done(situation.state))
         superfluous = {
-            copy.id: why for family in groups for copy, why in _superfluous_copies(family, situation.restart_cost)
+            copy.id: why for group in groups for copy, why in _superfluous_copies(group, situation.restart_cost)
         }
         jobs = tuple(job for job in situation.jobs if job.id not in superfluous)
         decision = HadarPolicy(name=self.name, forks=True).decide(replace(situation, jobs=jobs))
@@ -104,31 +107,31 @@ class HadarE:
             targets |= _targets_with_steps(group, decision.targets)
         return replace(
             decision,
-            order=(*decision.order, *(RankedJob(job, "no step is left for it") for job in superfluous)),
+            order=(*decision.order, *(RankedJob(job, "no steps left for it") for job in superfluous)),
             targets=targets,
             waiting={**decision.waiting, **superfluous},
             state={
                 **decision.state,
-                "done": {family.job: _total_steps(family.copies) - family.remaining for family in groups},
+                "done": {group.job: _total_steps(group.copies) - group.remaining for group in groups},
             },
         )
 
 
 def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple[Job, Reason]]:
-    """Copies that wait, and would come too late: to start one takes as long as to start it anew."""
+    """Yields the waiting copies that would start too late to help; a start takes `restart_cost` seconds."""
     running = [copy for copy in group.copies if copy.state is JobState.RUNNING]
     speed = sum(group.rate(copy.id, copy.allocations) for copy in running)
     waiting = [copy for copy in group.copies if copy.state is JobState.PENDING]
     if not running:
         return
-    soon = group.measured and group.remaining <= speed * restart_cost
+    ends_soon = group.measured and group.remaining <= speed * restart_cost
     for index, copy in enumerate(waiting, start=len(running)):
-        if soon or index >= group.remaining:
+        if ends_soon or index >= group.remaining:
             yield copy, Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
 
 
 def _targets_with_steps(group: CopyGroup, targets: Mapping[JobId, Target]) -> Iterator[tuple[JobId, Target]]:
-    """The targets of the family's copies, with the steps that each does."""
+    """Yields the targets of the group's copies with the steps that each does."""
     placed = [targets[copy.id] for copy in group.copies if copy.id in targets]
     rates = [group.rate(target.job, target.allocations) for target in placed]
     if not any(rates):

@@ -1,7 +1,4 @@
-"""How fast a model is on a node where it never ran: equation 10, and what was measured since.
-
-What equation 10 knows of GPU types, by the names that sites give them.
-"""
+"""Throughput of a model on nodes where it never ran (Sultana et al., 2025, equation 10), corrected by measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """A node's GPU: `tflops`, `memory` in GB, and `pcie`, what its PCIe version makes of the speed, at best 1.0."""
+    """A node's GPU: teraflops, memory in GB, and the factor of its PCIe version, at most 1.0."""
 
     tflops: float
     memory: float
@@ -27,7 +24,7 @@ class GpuSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Weight and data set on scales of 1 (small) to 4 (extra large); `batch` is the mini-batch's size."""
+    """Weight and data set on scales of 1 (small) to 4 (extra large), and the mini-batch size."""
 
     weight: float
     dataset: float
@@ -35,43 +32,45 @@ class ModelSpec:
 
 
 def estimate_throughput(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Throughput by equation 10. The unit is the same for all nodes and models, and nothing more is known of it."""
+    """Returns the throughput by equation 10, in an unknown unit that is the same for all nodes and models."""
     return gpu.performance_memory_index * model.batch * gpu.pcie_scaling / (model.weight * model.dataset)
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughputEstimates:
-    """What is known of one model: estimates by node, in whatever unit, and steps per second where it was measured."""
+    """Rates of one model: estimates by node in any unit, and steps per second where it was measured."""
 
     estimated: Mapping[str, float]
     measured: Mapping[str, float] = field(default_factory=dict)
 
     def with_measurement(self, node: str, rate: float) -> ThroughputEstimates:
-        """With what a node reported after a round; a round without a step says nothing."""
+        """Returns the estimates with a node's measured rate; a rate of 0 is ignored."""
         return replace(self, measured={**self.measured, node: rate}) if rate > 0 else self
 
     def rate_on(self, node: str, scale: float = 1.0) -> float:
-        """Measured, else estimated and scaled as the estimates of measured nodes were wrong. `unit`: steps per second
-        in one of the estimates', for a model of which nothing was measured."""
+        """Returns the measured rate, else the estimate times the mean ratio of measured to estimated rates.
+
+        `scale` is that ratio, in steps per second per unit of the estimates, for a model without measurements.
+        """
         if node in self.measured:
             return self.measured[node]
         return self.estimated.get(node, 0.0) * (_mean_ratio([self]) or scale)
 
 
 def learned_scale(models: Iterable[ThroughputEstimates]) -> float | None:
-    """Steps per second in one unit of the estimates, from all that was measured; None where nothing was."""
+    """Returns the steps per second per unit of the estimates over all models; None without measurements."""
     return _mean_ratio(models)
 
 
 def _mean_ratio(models: Iterable[ThroughputEstimates]) -> float | None:
-    """The geometric mean of measured over estimated."""
-    wrong = [
+    """Returns the geometric mean of measured over estimated rates; None without measurements."""
+    logs = [
         log(rate / throughput.estimated[node])
         for throughput in models
         for node, rate in throughput.measured.items()
         if throughput.estimated.get(node, 0.0) > 0
     ]
-    return exp(sum(wrong) / len(wrong)) if wrong else None
+    return exp(sum(logs) / len(logs)) if logs else None
 
 
 GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
@@ -87,15 +86,15 @@ GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
     "l40s": GpuSpec(183.0, 48),
     "h100": GpuSpec(494.0, 80),
 }
-"""Single-precision teraflops and GB, as the makers state them, on tensor cores where these compute it; of a K80 one of
-its two GPUs. The board's PCIe version is not known."""
+"""By GPU type: teraflops in single precision, on tensor cores where they support it, and memory in GB, both from the
+manufacturers; for a K80 one of its two GPUs. The PCIe version is not known."""
 
 _UNIT_MODEL: Final = ModelSpec(1, 1, 1)
-"""Batch, weight and data set are the same for all copies of a job: they do not matter for its parts."""
+"""Batch, weight and data set are the same for all copies of a job and cancel out."""
 
 
 def estimates_by_type(types: Iterable[str]) -> Mapping[str, float]:
-    """A model's throughput by GPU type, in one unit. A type that is not known counts as the slowest of the others."""
+    """Returns a model's throughput by GPU type in one unit; an unknown type counts as the slowest known one."""
     throughput = {
         kind: estimate_throughput(_UNIT_MODEL, GPU_SPECS[kind.lower()]) for kind in types if kind.lower() in GPU_SPECS
     }

@@ -1,1 +1,1 @@
-"""Which nodes and devices: placements of gangs, and scores that keep fragmentation low (Weng et al., ATC 2023)."""
+"""Which nodes and GPUs jobs get: placements of gangs, and node scores that keep fragmentation low."""

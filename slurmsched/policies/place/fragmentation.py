@@ -1,21 +1,20 @@
-"""What asks for a part of a node, and what usually does.
+"""Task demands, the target workload, free GPUs by device, and the fragmentation measure.
 
-What is idle, device by device: the state that the measure and every heuristic look at.
+Source: Weng et al., "Beware of Fragmentation", ATC 2023, section 3.2.
 
-The fragmentation measure (Weng et al., "Beware of Fragmentation", ATC 2023, section 3.2).
-
-The next task is thought to be drawn from the target workload M. What part of a node's idle GPUs that task could not use
-is a fragment; F_n(M) is its expected amount, in milli-GPU, device by device:
+The next task is assumed to be drawn from the target workload M. The part of a node's idle GPUs that the task cannot use
+is a fragment, and F_n(M) is its expected amount in milli-GPU, summed over devices:
 
     F_n(M) = sum over m in M of p_m * F_n(m),
-    F_n(m) = the sum of the devices too small for m, where m fits;  all that is idle, where it does not.
+    F_n(m) = the idle amount of the devices too small for m, if m fits on the node; all idle amounts, if it does not.
 
-Tasks of M that ask for the same part of as many GPUs of the same types differ in nothing but CPUs. So with V_k, what is
-idle on devices large enough for such a class k, and P_k(c), how likely a task of the class is that does with c CPUs,
+Tasks of M with the same number of GPUs, part of each and GPU types form a class: they differ only in CPUs. Let V_k be
+the idle amount on devices large enough for class k, P_k(c) the probability of a task of class k that needs at most c
+CPUs, c_n the idle CPUs of the node and R_n all idle amounts on it. Then
 
-    F_n(M) = R_n - sum over the classes k that fit of P_k(c_n) * V_k,
+    F_n(M) = R_n - sum over the classes k that fit of P_k(c_n) * V_k.
 
-R_n being all that is idle. That is what is computed here; `tests` hold it against the text's form.
+This form is computed here; the tests compare it with the paper's form.
 """
 
 from __future__ import annotations
@@ -33,15 +32,19 @@ from numpy.typing import NDArray
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
 
-COVERAGE = 0.95
-"""The part of all tasks that the typical ones stand for."""
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+COVERAGE: Final = 0.95
+"""The fraction of all tasks that the typical tasks cover."""
 
 
 @dataclass(frozen=True)
 class TaskDemand:
-    """What one task takes on one node: CPUs in thousandths of a core, memory in MiB, GPUs, and `milli` of each of them.
+    """What a task takes on one node: milli-CPUs, MiB, GPUs, and `milli_per_gpu` of each of these GPUs.
 
-    `types` are the GPU types it runs on, none for any. Raises PolicyError for what is no task.
+    `gpu_types` are the types it runs on, empty for any. Raises PolicyError for amounts that no task can have.
     """
 
     milli_cpu: int
@@ -53,38 +56,40 @@ class TaskDemand:
     def __post_init__(self) -> None:
         part = 0 < self.milli_per_gpu <= MILLI_PER_GPU if self.gpus else self.milli_per_gpu == 0
         if not part or min(self.milli_cpu, self.memory, self.gpus) < 0:
-            raise PolicyError(f"{self} is no task: it takes 1 to {MILLI_PER_GPU} of each GPU, and nothing is below 0")
+            raise PolicyError(
+                f"{self} is no task: it needs 1 to {MILLI_PER_GPU} milli-GPU per GPU, and no amount below 0"
+            )
 
     @cached_property
     def shares_gpu(self) -> bool:
-        """Whether it takes a part of one GPU, so that it matters of which."""
+        """Whether it takes a part of one GPU, so that the choice of the GPU matters."""
         return self.gpus == 1 and self.milli_per_gpu < MILLI_PER_GPU
 
     @cached_property
     def total_milli_gpu(self) -> int:
-        """GPUs in all, in milli-GPU."""
+        """Total of its GPUs, in milli-GPU."""
         return self.gpus * self.milli_per_gpu
 
 
 @dataclass(frozen=True, slots=True)
 class TargetWorkload:
-    """Tasks and how likely each is to be the next that comes, together 1: the target workload M (section 3.2)."""
+    """The target workload M (section 3.2): tasks, and the probability of each to be the next, in sum 1."""
 
     tasks: tuple[TaskDemand, ...]
     popularity: tuple[float, ...]
 
 
 def typical_workload(tasks: Iterable[TaskDemand], coverage: float = COVERAGE) -> TargetWorkload:
-    """The commonest kinds of task that together are `cover` of all; memory makes no difference.
+    """Return the most common tasks that together are the fraction `coverage` of all; memory is ignored.
 
-    Kinds as common as each other come in the order of their CPUs, GPU parts, GPUs and types, the largest first. Raises
-    PolicyError where there is no task.
+    Equally common tasks are ordered by CPUs, part of each GPU, GPUs and types, the largest first. Raises PolicyError if
+    there is no task.
     """
     return workload_of_counts(Counter(tasks), coverage)
 
 
 def workload_of_counts(tasks: Mapping[TaskDemand, int], coverage: float = COVERAGE) -> TargetWorkload:
-    """The same of tasks and how often each came. Raises PolicyError where there is no task."""
+    """Return the typical workload of tasks and how often each occurred. Raises PolicyError if there is no task."""
     counts = Counter[TaskDemand]()
     for task, count in tasks.items():
         counts[TaskDemand(task.milli_cpu, 0, task.gpus, task.milli_per_gpu, task.gpu_types)] += count
@@ -100,16 +105,13 @@ def workload_of_counts(tasks: Mapping[TaskDemand, int], coverage: float = COVERA
     return TargetWorkload(tuple(chosen), tuple(counts[task] / total for task in chosen))
 
 
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
 GPU_COUNT_TAGS: Final = (0, 1, 2, 4, 8)
-"""Kinds of task that GPU clustering tells apart: a part of a GPU, and so many whole ones."""
+"""The classes of GPU clustering: 0 is a part of a GPU, the others are numbers of whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeNode:
-    """A node: CPUs in thousandths of a core and MiB that are idle, each device's idle part in milli-GPU, their type."""
+    """The idle resources of a node: milli-CPUs, MiB, milli-GPU of each device, and the GPU type."""
 
     milli_cpu: int
     memory: int
@@ -118,39 +120,40 @@ class FreeNode:
 
 
 class FreeDevices:
-    """Idle resources of all nodes as arrays; their order decides between equals.
+    """The idle resources of all nodes as arrays. The first of equal nodes is preferred.
 
-    `cpu` and `memory` are of shape [nodes], `gpus` of [nodes, devices] with 0 where a node has no such device, `kind`
-    the position of each node's GPU type in `types`, `tags` how many tasks of each of `TAGS` run there. `log` has each
-    node that changed, in order, so that others know what they have to look at again.
+    `milli_cpu`, `memory` and `gpu_count` have shape [nodes], `milli_gpus` [nodes, devices] with 0 where a node has no
+    such device. `type_index` is the index of each node's GPU type in `gpu_types`, `tag_counts` how many tasks of each
+    of `GPU_COUNT_TAGS` run there; [nodes, tags]. `changed_nodes` logs each node that changed, in order, so that scores
+    are updated only for these.
     """
 
     def __init__(self, nodes: Sequence[FreeNode]) -> None:
-        width = max((len(server.milli_gpus) for server in nodes), default=0) or 1
-        self.gpu_types = tuple(sorted({server.gpu_type for server in nodes}))
-        self.milli_cpu: Ints = np.array([server.milli_cpu for server in nodes], dtype=np.int64)
-        self.memory: Ints = np.array([server.memory for server in nodes], dtype=np.int64)
+        width = max((len(node.milli_gpus) for node in nodes), default=0) or 1
+        self.gpu_types = tuple(sorted({node.gpu_type for node in nodes}))
+        self.milli_cpu: Ints = np.array([node.milli_cpu for node in nodes], dtype=np.int64)
+        self.memory: Ints = np.array([node.memory for node in nodes], dtype=np.int64)
         self.milli_gpus: Ints = np.array(
-            [[*s.milli_gpus, *[0] * (width - len(s.milli_gpus))] for s in nodes], dtype=np.int64
+            [[*node.milli_gpus, *[0] * (width - len(node.milli_gpus))] for node in nodes], dtype=np.int64
         )
         self.milli_gpus = self.milli_gpus.reshape(len(nodes), width)
-        self.gpu_count: Ints = np.array([len(server.milli_gpus) for server in nodes], dtype=np.int64)
-        self.type_index: Ints = np.array([self.gpu_types.index(server.gpu_type) for server in nodes], dtype=np.int64)
+        self.gpu_count: Ints = np.array([len(node.milli_gpus) for node in nodes], dtype=np.int64)
+        self.type_index: Ints = np.array([self.gpu_types.index(node.gpu_type) for node in nodes], dtype=np.int64)
         self.tag_counts: Ints = np.zeros((len(nodes), len(GPU_COUNT_TAGS)), dtype=np.int64)
         self.changed_nodes: list[int] = []
         self._state_ids: dict[tuple[object, ...], int] = {}
         self.state_id: Ints = np.array([self._state_id(node) for node in range(len(nodes))], dtype=np.int64)
-        """Equal for nodes that no heuristic could tell apart."""
+        """Equal for nodes that every heuristic scores alike."""
 
     def __len__(self) -> int:
         return len(self.milli_cpu)
 
     def accepts(self, task: TaskDemand) -> Mask:
-        """By GPU type, whether the task runs on it; [types]."""
+        """Whether the task runs on each GPU type; [types]."""
         return np.array([not task.gpu_types or kind in task.gpu_types for kind in self.gpu_types], dtype=np.bool_)
 
     def fits(self, task: TaskDemand, nodes: Ints) -> Mask:
-        """Whether the task fits each of these nodes as it is now."""
+        """Whether the task fits on each of these nodes now; [nodes]."""
         enough_cpu_and_memory = (self.milli_cpu[nodes] >= task.milli_cpu) & (self.memory[nodes] >= task.memory)
         if not task.gpus:
             return enough_cpu_and_memory
@@ -160,25 +163,25 @@ class FreeDevices:
         )
 
     def lowest_devices(self, node: int, task: TaskDemand) -> tuple[int, ...]:
-        """The first devices that are large enough for the task. Raises PolicyError for too few."""
+        """Return the first devices with enough idle for the task. Raises PolicyError if there are too few."""
         devices = np.flatnonzero(self.milli_gpus[node] >= task.milli_per_gpu)[: task.gpus]
         if len(devices) < task.gpus:
-            raise PolicyError(f"node {node} has {len(devices)} GPUs for {task}")
+            raise PolicyError(f"node {node} has only {len(devices)} GPUs that fit {task}")
         return tuple(int(device) for device in devices)
 
     def allocate(self, node: int, task: TaskDemand, devices: Iterable[int]) -> None:
-        """The task is placed. Raises PolicyError for what is not idle."""
+        """Allocate the task. Raises PolicyError if its resources are not idle."""
         self._change(node, task, tuple(devices), -1)
 
     def release(self, node: int, task: TaskDemand, devices: Iterable[int]) -> None:
-        """The task has left."""
+        """Release the task. Raises PolicyError if that exceeds whole GPUs."""
         self._change(node, task, tuple(devices), 1)
 
     def _change(self, node: int, task: TaskDemand, devices: tuple[int, ...], sign: int) -> None:
         cpu, memory = self.milli_cpu[node] + sign * task.milli_cpu, self.memory[node] + sign * task.memory
         parts = [self.milli_gpus[node, device] + sign * task.milli_per_gpu for device in devices]
         if min(cpu, memory, *parts) < 0 or max(parts, default=0) > MILLI_PER_GPU or len(devices) != task.gpus:
-            raise PolicyError(f"node {node} cannot {'give' if sign < 0 else 'take back'} {task} on GPUs {devices}")
+            raise PolicyError(f"node {node} cannot {'allocate' if sign < 0 else 'release'} {task} on GPUs {devices}")
         self.milli_cpu[node], self.memory[node] = cpu, memory
         for device, part in zip(devices, parts, strict=True):
             self.milli_gpus[node, device] = part
@@ -188,44 +191,42 @@ class FreeDevices:
         self.changed_nodes.append(node)
 
     def _state_id(self, node: int) -> int:
-        seen = (
+        state = (
             int(self.type_index[node]), int(self.milli_cpu[node]), int(self.gpu_count[node]),
             self.milli_gpus[node].tobytes(), (self.tag_counts[node] > 0).tobytes(),
         )  # fmt: skip
-        return self._state_ids.setdefault(seen, len(self._state_ids))
+        return self._state_ids.setdefault(state, len(self._state_ids))
 
 
 def _tag(task: TaskDemand) -> int:
-    """Widths that are none of the tags count as the next below."""
-    width = 0 if task.shares_gpu else task.gpus
-    return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= width)
+    """Return the index of the task's tag. A number of GPUs between two tags has the lower one."""
+    gpus = 0 if task.shares_gpu else task.gpus
+    return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= gpus)
 
 
-Floats = NDArray[np.float64]
-
-_DIGITS = 6
-"""Sums of popularities differ in their last bits by the order of adding: milli-GPU are rounded to so many digits."""
+_DIGITS: Final = 6
+"""Decimals that milli-GPU are rounded to: sums of popularities differ in the last bits by the order of adding."""
 
 
 class FragmentClass(IntEnum):
-    """What becomes of the idle GPUs of a node for one task of M: all but SATISFIED are fragments (figure 4)."""
+    """Why a task of M can or cannot use the idle GPUs of a node: all but SATISFIED are fragments (figure 4)."""
 
     LACK_BOTH = 0
-    """Neither CPUs nor GPUs are enough."""
+    """Both CPUs and GPUs are too few."""
     LACK_GPU = 1
-    """CPUs are enough, GPUs are not; also devices too small for a task that fits."""
+    """CPUs are enough, GPUs are not; also the devices that are too small for a task that fits."""
     SATISFIED = 2
     LACK_CPU = 3
-    """GPUs are enough and stranded: CPUs are not."""
+    """GPUs are enough, but stranded by too few CPUs."""
     NO_GPU = 4
-    """The task needs none and fits."""
+    """The task needs no GPU and fits."""
     NO_GPU_LACK_CPU = 5
     NO_ACCESS = 6
-    """The task runs on other types of GPU."""
+    """The task does not run on this GPU type."""
 
 
 class FragmentationMeasure:
-    """F over the nodes of an `Idle`, for one target workload."""
+    """F of the nodes of a `FreeDevices`, for one target workload."""
 
     def __init__(self, workload: TargetWorkload, free: FreeDevices) -> None:
         self.workload, self.free = workload, free
@@ -242,16 +243,18 @@ class FragmentationMeasure:
             [[not types or kind in types for _, _, types in classes] for kind in free.gpu_types], dtype=np.float64
         ).reshape(len(free.gpu_types), len(classes))
         self._likely: Floats = likely[None] * accepted[:, None]
-        """P_k(c) by GPU type, by how many of the steps c reaches, by class."""
+        """P_k(c); [types, CPU steps that c reaches, classes]."""
         self._total = float(sum(workload.popularity))
 
     def amount(self, nodes: Ints) -> Floats:
-        """F of each of these nodes, in milli-GPU; [nodes]."""
+        """Return F of each of these nodes, in milli-GPU; [nodes]."""
         return self._amount(self.free.milli_cpu[nodes], self.free.type_index[nodes], self.free.milli_gpus[nodes])
 
     def amount_after(self, task: TaskDemand, nodes: Ints) -> Floats:
-        """F of each of these nodes with the task placed there; [nodes, devices] for a part of a GPU, by the device that
-        it is placed on, else [nodes, 1]. Meaningless where it does not fit."""
+        """Return F of each of these nodes with the task placed there, in milli-GPU; undefined where it does not fit.
+
+        The shape is [nodes, devices] for a part of a GPU, by the device it is placed on, else [nodes, 1].
+        """
         cpu, kind, gpus = (
             self.free.milli_cpu[nodes] - task.milli_cpu,
             self.free.type_index[nodes],
@@ -264,12 +267,12 @@ class FragmentationMeasure:
         width = gpus.shape[1]
         each = np.repeat(gpus[:, None, :], width, axis=1)
         each[:, np.arange(width), np.arange(width)] -= task.milli_per_gpu
-        found = self._amount(np.repeat(cpu, width), np.repeat(kind, width), each.reshape(-1, width))
-        return found.reshape(-1, width)
+        amounts = self._amount(np.repeat(cpu, width), np.repeat(kind, width), each.reshape(-1, width))
+        return amounts.reshape(-1, width)
 
     @staticmethod
     def _without(gpus: Ints, task: TaskDemand) -> Ints:
-        """Each node's devices after the first that are large enough for the task were taken."""
+        """Return each node's devices after the task took the first that are large enough; [nodes, devices]."""
         large = gpus >= task.milli_per_gpu
         return np.where(large & (large.cumsum(axis=1) <= task.gpus), gpus - task.milli_per_gpu, gpus)
 
@@ -282,7 +285,7 @@ class FragmentationMeasure:
         return np.asarray(np.round(self._total * free - (likely * usable).sum(axis=1), _DIGITS), dtype=np.float64)
 
     def by_class(self, nodes: Ints) -> Floats:
-        """What is idle on each of these nodes, by what becomes of it, in milli-GPU; [nodes, fragments]."""
+        """Return the expected idle milli-GPU of each of these nodes by `FragmentClass`; [nodes, classes]."""
         free, amounts = self.free, np.zeros((len(nodes), len(FragmentClass)))
         cpu, gpus, rows = free.milli_cpu[nodes], free.milli_gpus[nodes], np.arange(len(nodes))
         whole = gpus.sum(axis=1)
@@ -295,13 +298,13 @@ class FragmentationMeasure:
                 continue
             large = gpus >= task.milli_per_gpu
             fits = large.sum(axis=1) >= task.gpus
-            names = np.where(
+            classes = np.where(
                 fits,
                 np.where(enough, FragmentClass.SATISFIED, FragmentClass.LACK_CPU),
                 np.where(enough, FragmentClass.LACK_GPU, FragmentClass.LACK_BOTH),
             )
-            names = np.where(free.accepts(task)[free.type_index[nodes]], names, FragmentClass.NO_ACCESS)
-            small = np.where(names == FragmentClass.SATISFIED, (gpus * ~large).sum(axis=1), 0)
-            amounts[rows, names] += popularity * (whole - small)
+            classes = np.where(free.accepts(task)[free.type_index[nodes]], classes, FragmentClass.NO_ACCESS)
+            small = np.where(classes == FragmentClass.SATISFIED, (gpus * ~large).sum(axis=1), 0)
+            amounts[rows, classes] += popularity * (whole - small)
             amounts[:, FragmentClass.LACK_GPU] += popularity * small
         return amounts

@@ -1,4 +1,7 @@
-"""Places a gang: on the fewest nodes, as evenly as can be (Synergy, section 4.2)."""
+"""Placement of a gang: on the fewest nodes, as evenly as possible.
+
+Source: Mohan et al. (Synergy, OSDI 2022), section 4.2.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from slurmsched.policies.sizes import PerTaskResources, memory_on_node
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`parts` of the gang in each of `pools`, each part with `portion`; `kind` is whose terms these are."""
+    """The `parts` of a gang in each of `pools`, each part with `per_task`. The demand range is that of `kind`."""
 
     gang: Gang
     pools: tuple[int, ...]
@@ -27,7 +30,7 @@ class Placement:
     kind: int
 
     def allocation(self, cluster: Pools) -> Allocation:
-        """All of it. A job that wants its nodes for itself takes every CPU and all memory there."""
+        """Return the allocation by pool. An exclusive job gets all CPUs and all memory of its nodes."""
         gpus = tuple(parts * self.gang.gpus_per_part for parts in self.parts)
         if self.gang.request.exclusive:
             whole = [cluster.node(pool).total for pool in self.pools]
@@ -39,7 +42,7 @@ class Placement:
         return Allocation(self.pools, gpus, cpus, (memory,) * len(self.pools))
 
     def node_allocations(self, cluster: Pools) -> tuple[NodeAllocation, ...]:
-        """As the model says it."""
+        """Return the allocation by node, as in the model."""
         allocation = self.allocation(cluster)
         return tuple(
             NodeAllocation(cluster.node(pool).name, Resources(gpus, cpus, memory), cluster.gpu_types[pool])
@@ -50,19 +53,19 @@ class Placement:
 
 
 class NodeScore(Protocol):
-    """A preference among pools."""
+    """A preference among pools that fit."""
 
     @property
     def name(self) -> str: ...
 
     def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
-        """The `count` pools to take, best first, out of at least as many ascending ones."""
+        """Return the best `count` of the candidate pools, best first. Candidates ascend, and are at least as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Consolidated:
-    """The server with the least free resources just enough (Synergy, section 4.2): GPUs, then CPUs, then memory; of
-    equal ones the first. Whole servers stay free for the jobs that need them."""
+    """The node with the least free resources that are enough (Synergy, section 4.2): by GPUs, then CPUs, then memory;
+    the first of equal nodes. Whole nodes stay free for the jobs that need them."""
 
     name: str = "fewest free resources that fit"
 
@@ -82,7 +85,7 @@ def _with_least_free(pools: Ints, free: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _FirstFit:
-    """The first by position, as Slurm goes through nodes of one weight."""
+    """The first by index, as Slurm does with nodes of equal weight."""
 
     name: str = "first fit"
 
@@ -97,32 +100,31 @@ FIRST_FIT: NodeScore = _FirstFit()
 def find_placement(
     demand: ResourceDemand, level: DemandLevel, free: FreeResources, node_score: NodeScore
 ) -> Placement | None:
-    """Where the gang fits as a whole with so much for each part, None where it does not."""
-    candidates: list[_PoolFit] = []
+    """Return a placement of the whole gang at this demand level, or None where it does not fit."""
+    fits: list[_PoolFit] = []
     for count in range(max(demand.gang.min_nodes, len(demand.required_nodes)), demand.gang.max_nodes + 1):
         if count == 1:
-            found = _first_placement(
-                [_PoolFit(demand, option, level, free) for option in demand.single_node], node_score, count
-            )
+            on_one_node = [_PoolFit(demand, candidates, level, free) for candidates in demand.single_node]
+            placement = _first_placement(on_one_node, node_score, count)
         else:
-            candidates = candidates or [_PoolFit(demand, option, level, free) for option in demand.multi_node]
-            found = _first_placement(candidates, node_score, count)
-        if found is not None:
-            return found
+            fits = fits or [_PoolFit(demand, candidates, level, free) for candidates in demand.multi_node]
+            placement = _first_placement(fits, node_score, count)
+        if placement is not None:
+            return placement
     return None
 
 
-def _first_placement(candidates: Iterable[_PoolFit], node_score: NodeScore, count: int) -> Placement | None:
-    for fit in candidates:
-        option = fit.candidates
+def _first_placement(fits: Iterable[_PoolFit], node_score: NodeScore, count: int) -> Placement | None:
+    for fit in fits:
+        candidates = fit.candidates
         for pools, parts in fit.splits(node_score, count):
-            per_task = option.per_task(fit.level, pools[0])
-            return Placement(fit.demand.gang, pools, parts, per_task, option.kind(pools[0]))
+            per_task = candidates.per_task(fit.level, pools[0])
+            return Placement(fit.demand.gang, pools, parts, per_task, candidates.kind(pools[0]))
     return None
 
 
 class _PoolFit:
-    """What is free in the pools of one option, pool by pool, against what the gang's parts take."""
+    """The free resources of candidate pools, pool by pool, and how many of the gang's parts they hold."""
 
     def __init__(
         self, demand: ResourceDemand, candidates: CandidatePools, level: DemandLevel, free: FreeResources
@@ -138,7 +140,7 @@ class _PoolFit:
         self.required += [candidates.one_required] if candidates.one_required is not None else []
 
     def splits(self, node_score: NodeScore, count: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Pools and the parts in each, the most even split first."""
+        """Yield pools and the parts in each, the most even split first."""
         gang = self.demand.gang
         even = -(-gang.parts // count)
         if gang.parts == even * count:
@@ -147,8 +149,8 @@ class _PoolFit:
                 yield pools, (even,) * count
         if gang.parts_per_node or count == 1:
             return
-        widest = self._capacity(1, gang.parts)
-        if int(np.sort(widest)[::-1][:count].sum()) < gang.parts:
+        capacity = self._capacity(1, gang.parts)
+        if int(np.sort(capacity)[::-1][:count].sum()) < gang.parts:
             return
         for most in range(even, gang.parts - count + 2):
             uneven = self._uneven_split(self._capacity(most, most), count)
@@ -156,14 +158,14 @@ class _PoolFit:
                 yield uneven
 
     def _fitting(self, parts: int, most: int) -> Ints:
-        """Pools that take so many parts, and memory for `most`, which every node of the job gets alike."""
+        """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory."""
         gang = self.demand.gang
         memory = np.maximum(self.part_memory * most, gang.memory_per_node)
         fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part)
         return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))
 
     def _capacity(self, memory_parts: int, most: int) -> Ints:
-        """Parts that each pool takes, at most so many; those that take none count 0."""
+        """Return the parts that each pool holds, up to `most`, with memory for `memory_parts` on each node."""
         capacity = np.zeros_like(self.free.gpus)
         pools = self._fitting(1, memory_parts)
         by_gpus = self.free.gpus[pools] // self.demand.gang.gpus_per_part
@@ -172,10 +174,10 @@ class _PoolFit:
         return capacity
 
     def _select(self, node_score: NodeScore, fitting: Ints, count: int) -> tuple[int, ...] | None:
-        """So many of the fitting pools, those that must be among them first."""
+        """Return `count` of the fitting pools, the required ones first; None where there are too few."""
         if len(fitting) < count:
             return None
-        taken = self._take_required(fitting, lambda there: int(node_score.select(self.free, there, 1)[0]))
+        taken = self._take_required(fitting, lambda choices: int(node_score.select(self.free, choices, 1)[0]))
         if taken is None or len(taken) > count:
             return None
         if len(taken) == count:
@@ -184,13 +186,13 @@ class _PoolFit:
         return (*taken, *(int(pool) for pool in node_score.select(self.free, others, count - len(taken))))
 
     def _uneven_split(self, capacity: Ints, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The pools with most room, those that must be among them first, each with at least one part."""
-        roomiest = np.lexsort((self.free.gpus, -capacity))
-        roomiest = roomiest[capacity[roomiest] > 0]
-        taken = self._take_required(roomiest, lambda there: int(there[0]))
-        if taken is None or not len(taken) <= count <= len(roomiest):
+        """Return the required pools, then those that hold most, and the parts in each, at least 1; None if too few."""
+        largest_first = np.lexsort((self.free.gpus, -capacity))
+        largest_first = largest_first[capacity[largest_first] > 0]
+        taken = self._take_required(largest_first, lambda choices: int(choices[0]))
+        if taken is None or not len(taken) <= count <= len(largest_first):
             return None
-        taken += [int(pool) for pool in roomiest[~np.isin(roomiest, taken)][: count - len(taken)]]
+        taken += [int(pool) for pool in largest_first[~np.isin(largest_first, taken)][: count - len(taken)]]
         left, parts = self.demand.gang.parts, list[int]()
         for later, pool in zip(range(count - 1, -1, -1), taken, strict=True):
             parts.append(min(int(capacity[pool]), left - later))
@@ -198,12 +200,12 @@ class _PoolFit:
         return (tuple(taken), tuple(parts)) if left == 0 else None
 
     def _take_required(self, fitting: Ints, pick: Callable[[Ints], int]) -> list[int] | None:
-        """One of the fitting pools for everything that must be among them, None where one is missing."""
+        """Return a fitting pool for each requirement, chosen by `pick`; None where a requirement has no such pool."""
         taken = list[int]()
         for mask in self.required:
-            there = fitting[mask[fitting]]
-            if not len(there):
+            choices = fitting[mask[fitting]]
+            if not len(choices):
                 return None
             if not mask[taken].any():
-                taken.append(pick(there))
+                taken.append(pick(choices))
         return taken

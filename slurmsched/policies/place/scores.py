@@ -1,24 +1,19 @@
-"""What a heuristic is, and the table of scores that is kept up to date as nodes change.
+"""Node scores that keep fragmentation low, and the table that keeps them up to date as nodes change.
 
-Fragmentation gradient descent (Weng et al., ATC 2023, algorithm 1): each task goes where it adds the least to F.
+- `FragmentationScore` is fragmentation gradient descent (Weng et al., "Beware of Fragmentation", ATC 2023,
+  algorithm 1): a task goes where it increases F the least.
+- `PricedFragmentationScore` is ours: it strands less than FGD. F counts what is too small for one task of M at a time
+  and ignores which other tasks could fill the rest of a device. Most of what FGD strands at full load are such rests:
+  276 of 302 GPUs on openb's default trace. Here a part of a GPU goes where the worth of the device falls the least
+  (`idle_gpu_worth`); among equals the rounded descent decides.
+- `SlurmDevice` scores a node by the device that Slurm will choose: for shards the first, by index, that has enough of
+  them left, used or not (measured on Slurm 22.05, 24.11 and 26.05).
 
-What an idle part of a GPU is worth: prices of a cutting-stock program over the target workload.
-
-The parts that tasks take are pieces, a GPU is the stock that they are cut from. The least number of GPUs that hold all
-pieces of the workload is a linear program over the ways to cut one (Gilmore and Gomory, 1961), whose dual gives each
-size a price, so that no way to cut is worth more than the whole GPU it takes. What is idle is worth the best set of
-pieces that can still be cut from it: with pieces of 810 and 470, 530 left are worth a half, and 190 nothing.
-
-Fragmentation gradient descent with an eye on what a device's rest is good for: better than the paper's.
-
-F counts what is too small for one task of M at a time, so to it 530 left of a GPU are as good beside 470 as 190 are bad
-beside 810, whatever else could complete them. Most of what FGD strands at full load are such rests: 276 of 302 GPUs on
-openb's default trace. Here a part of a GPU first goes where the worth of the device (`prices`) falls by the least,
-which leaves rests that pieces of M fill; the rounded descent decides among equals.
-
-Slurm chooses the device: for shards the first, by index, that has enough of them left, used or not.
-
-Measured on 22.05, 24.11 and 26.05. So a node is as good as that device makes it, whatever the others would.
+The worth of an idle part of a GPU is a price of the cutting-stock program (Gilmore and Gomory, 1961) over the target
+workload. Tasks' parts of a GPU are the pieces, a GPU is the stock. The least number of GPUs that hold all pieces is a
+linear program over the patterns to cut one GPU; its dual gives each piece a price, such that no pattern is worth more
+than a GPU. An idle part is worth the best set of pieces that can be cut from it: with pieces of 810 and 470 milli-GPU,
+530 are worth half a GPU and 190 nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
@@ -41,20 +35,20 @@ Mask = NDArray[np.bool_]
 
 
 class PlacementHeuristic(Protocol):
-    """A preference among nodes that all fit, and among the devices of one."""
+    """A preference among nodes that fit, and among the devices of a node."""
 
     @property
     def name(self) -> str: ...
 
     def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        """How good each of these nodes is, the highest best; meaningless where the task does not fit. [nodes]"""
+        """Return the scores of these nodes, the highest is best; undefined where the task does not fit; [nodes]."""
 
     def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        """The device for a part of a GPU, on a node where it fits."""
+        """Return the device for a part of a GPU, on a node where it fits."""
 
 
 def tightest_device(free: FreeDevices, task: TaskDemand, node: int) -> int:
-    """The fullest device that still holds the task; the lowest of equals."""
+    """Return the device with the least idle that still fits the task; the lowest index of equals."""
     parts = free.milli_gpus[node]
     return int(np.argmin(np.where(parts >= task.milli_per_gpu, parts, np.iinfo(np.int64).max)))
 
@@ -63,37 +57,37 @@ def tightest_device(free: FreeDevices, task: TaskDemand, node: int) -> int:
 class _Row:
     scores: Floats
     changes_seen: int
-    """How much of the log it knows of."""
+    """Number of entries of `FreeDevices.changed_nodes` that the scores reflect."""
 
 
 @dataclass(slots=True)
 class NodeScoreTable:
-    """Chooses a node for one task after another. A placement changes one node, so only what has changed since a kind of
-    task was last asked about is looked at again, and of nodes in the same state only one."""
+    """Chooses a node for one task after another. It scores again only the nodes that changed since the last task of the
+    same demand, and of nodes in the same state only one."""
 
     free: FreeDevices
     heuristic: PlacementHeuristic
     _rows: dict[TaskDemand, _Row] = field(default_factory=dict)
 
     def scores_of(self, task: TaskDemand) -> Floats:
-        """The score of every node, minus infinity where the task does not fit; [nodes]."""
-        known, log = self._rows.get(task), self.free.changed_nodes
-        if known is None:
-            known = self._rows[task] = _Row(np.full(len(self.free), -np.inf), 0)
-            self._refresh(known, task, np.arange(len(self.free)))
-        elif known.changes_seen < len(log):
-            self._refresh(known, task, np.unique(log[known.changes_seen :]))
-        known.changes_seen = len(log)
-        return known.scores
+        """Return the score of every node, minus infinity where the task does not fit; [nodes]."""
+        row, log = self._rows.get(task), self.free.changed_nodes
+        if row is None:
+            row = self._rows[task] = _Row(np.full(len(self.free), -np.inf), 0)
+            self._refresh(row, task, np.arange(len(self.free)))
+        elif row.changes_seen < len(log):
+            self._refresh(row, task, np.unique(log[row.changes_seen :]))
+        row.changes_seen = len(log)
+        return row.scores
 
     def best_node(self, task: TaskDemand, allowed: Mask | None = None) -> int | None:
-        """The best node, the first of equals, of these or of all; None where the task fits on none of them."""
-        row = self.scores_of(task) if allowed is None else np.where(allowed, self.scores_of(task), -np.inf)
-        best = int(row.argmax())
-        return None if row[best] == -np.inf else best
+        """Return the best of the allowed nodes, or of all; the first of equals. None where the task fits on none."""
+        scores = self.scores_of(task) if allowed is None else np.where(allowed, self.scores_of(task), -np.inf)
+        best = int(scores.argmax())
+        return None if scores[best] == -np.inf else best
 
     def place(self, task: TaskDemand, allowed: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
-        """Put the task on the best node; that node and the devices."""
+        """Allocate the task on the best node and return the node and its devices; None where it fits on none."""
         node = self.best_node(task, allowed)
         if node is None:
             return None
@@ -102,7 +96,7 @@ class NodeScoreTable:
         return node, devices
 
     def select_devices(self, task: TaskDemand, node: int) -> tuple[int, ...]:
-        """Which ones the task takes on this node."""
+        """Return the devices that the task takes on this node."""
         if task.shares_gpu:
             return (self.heuristic.best_device(self.free, task, node),)
         return self.free.lowest_devices(node, task)
@@ -110,16 +104,19 @@ class NodeScoreTable:
     def _refresh(self, row: _Row, task: TaskDemand, nodes: Ints) -> None:
         fits = self.free.fits(task, nodes)
         row.scores[nodes] = -np.inf
-        able = nodes[fits]
-        if len(able):
-            _, first, alike = np.unique(self.free.state_id[able], return_index=True, return_inverse=True)
-            row.scores[able] = self.heuristic.node_scores(self.free, task, able[first])[alike]
+        fitting = nodes[fits]
+        if len(fitting):
+            _, first, state = np.unique(self.free.state_id[fitting], return_index=True, return_inverse=True)
+            row.scores[fitting] = self.heuristic.node_scores(self.free, task, fitting[first])[state]
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentationScore:
-    """With `rounded` scores as the authors' scheduler has them: an integer of 0 to 100 of a logistic curve over the
-    change in whole GPUs, so that changes about 40 milli-GPU apart are equal. Else the change itself, as in the text."""
+    """The decrease of F, in milli-GPU, as in the paper (algorithm 1).
+
+    If `rounded`, it is scored as in the authors' scheduler: an integer of 0 to 100, from a logistic curve over the
+    decrease in whole GPUs, so that decreases within about 40 milli-GPU are equal.
+    """
 
     measure: FragmentationMeasure
     rounded: bool = False
@@ -136,7 +133,7 @@ class FragmentationScore:
         return int(np.argmax(np.where(free.milli_gpus[node] >= task.milli_per_gpu, each, -np.inf)))
 
     def device_scores(self, task: TaskDemand, nodes: Ints) -> Floats:
-        """How far F falls, by device for a part of a GPU; [nodes, devices or 1]."""
+        """Return the decrease of F, by device for a part of a GPU; [nodes, devices or 1]."""
         descent = self.measure.amount(nodes)[:, None] - self.measure.amount_after(task, nodes)
         if not self.rounded:
             return descent
@@ -144,15 +141,17 @@ class FragmentationScore:
 
 
 _STEP = 10
-"""Sizes count in so many milli-GPU, rounded up."""
+"""Unit of sizes in the cutting-stock program, in milli-GPU; sizes are rounded up."""
 _UNITS = MILLI_PER_GPU // _STEP
 _NO_GAIN = 1 + 1e-9
 _DIGITS = 9
 
 
 def idle_gpu_worth(workload: TargetWorkload) -> Floats:
-    """The worth, in GPUs, of a device with 0, 1, ... 1000 milli-GPU idle; [1001]. Raises PolicyError where the program
-    has no solution."""
+    """Return the worth, in GPUs, of a device with 0, 1, ... 1000 milli-GPU idle; [1001].
+
+    Raises PolicyError if the linear program has no solution.
+    """
     likely = defaultdict[int, float](float)
     for task, popularity in zip(workload.tasks, workload.popularity, strict=True):
         if task.shares_gpu:
@@ -164,9 +163,11 @@ def idle_gpu_worth(workload: TargetWorkload) -> Floats:
 
 
 def _prices(sizes: list[int], likely: list[float]) -> Floats:
-    """Column generation: cut in one way only at first, and add the way worth most until none is worth more than 1."""
+    """Return the price of each size, by column generation: add the best pattern until none is worth more than 1 GPU."""
     if not sizes:
         return np.zeros(0)
+    from scipy.optimize import linprog  # noqa: PLC0415 a round without shards starts twice as fast without it
+
     patterns = [np.eye(len(sizes))[index] * (_UNITS // size) for index, size in enumerate(sizes)]
     while True:
         cut = linprog(np.ones(len(patterns)), A_ub=-np.array(patterns).T, b_ub=-np.array(likely), method="highs")
@@ -180,7 +181,7 @@ def _prices(sizes: list[int], likely: list[float]) -> Floats:
 
 
 def _best_cut(sizes: list[int], prices: Floats) -> tuple[Floats, list[int]]:
-    """Unbounded knapsack: the most that so many units can be cut into, and the piece cut last, -1 for none."""
+    """Unbounded knapsack: return by units the best worth and the index of the last piece cut, -1 for none."""
     best, last = np.zeros(_UNITS + 1), [-1] * (_UNITS + 1)
     for units in range(1, _UNITS + 1):
         best[units] = best[units - 1]
@@ -191,23 +192,23 @@ def _best_cut(sizes: list[int], prices: Floats) -> tuple[Floats, list[int]]:
 
 
 def _cutting_pattern(sizes: list[int], last: list[int]) -> Floats:
-    way, units = np.zeros(len(sizes)), _UNITS
+    pattern, units = np.zeros(len(sizes)), _UNITS
     while units > 0:
         if last[units] < 0:
             units -= 1
         else:
-            way[last[units]] += 1
+            pattern[last[units]] += 1
             units -= sizes[last[units]]
-    return way
+    return pattern
 
 
 _WORTH_WEIGHT = 1000.0
-"""One GPU's worth outweighs every descent, which is of 0 to 100."""
+"""Weight of the worth of one GPU against the rounded descent, which is 0 to 100."""
 
 
 @dataclass(frozen=True)
 class PricedFragmentationScore:
-    """Worth first, descent second."""
+    """Scores by the lost worth of the device first, by the rounded descent second."""
 
     measure: FragmentationMeasure
     name: str = "fgd_priced"
@@ -223,7 +224,7 @@ class PricedFragmentationScore:
         return int(self.device_scores(task, np.array([node]))[0].argmax())
 
     def device_scores(self, task: TaskDemand, nodes: Ints) -> Floats:
-        """Scores by device for a part of a GPU; [nodes, devices or 1]."""
+        """Return the scores, by device for a part of a GPU; [nodes, devices or 1]."""
         descent = FragmentationScore(self.measure, rounded=True).device_scores(task, nodes)
         if not task.shares_gpu:
             return descent
@@ -242,7 +243,7 @@ class _DeviceHeuristic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlurmDevice:
-    """A heuristic that scores devices, held to the one that Slurm will choose."""
+    """A heuristic that scores each node by the device that Slurm will choose there."""
 
     heuristic: _DeviceHeuristic
 

@@ -1,4 +1,4 @@
-"""Traces of others, read as ours."""
+"""Readers for the trace formats of other projects and of Slurm."""
 
 from slurmsched.traces.formats.gavel import read_gavel
 from slurmsched.traces.formats.openb import read_openb

@@ -1,4 +1,4 @@
-"""Traces of Gavel's generator (Narayanan et al., OSDI 2020): a job type, its steps, and its duration on a V100."""
+"""Reads traces of Gavel's generator (Narayanan et al., OSDI 2020): job types, steps and durations on a V100."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS: Final = ("job_id", "job_type", "scale_factor", "total_steps", "arrival_
 
 
 def read_gavel(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
-    """The model is the job type in our letters: `resnet-50.batch-size-64`. Raises TraceError."""
+    """Returns the trace, with job types as model names such as `resnet-50-batch-size-64`. Raises TraceError."""
     return ImportedTrace(build_trace(name, (_job(line) for line in csv_rows(text, name, COLUMNS)), f"imported: {name}"))
 
 

@@ -1,4 +1,4 @@
-"""Our own form of a trace: CSV with a column for each field of a job (docs/simulating.md)."""
+"""Reads and writes our trace format: CSV with a column for each field of a job (docs/simulating.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS: Final = (
 
 
 def read_native(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
-    """Raises TraceError."""
+    """Returns the trace of a CSV text. Raises TraceError."""
     jobs = (_job(line) for line in csv_rows(text, name, REQUIRED_COLUMNS))
     return ImportedTrace(build_trace(name, jobs, f"imported: {name}"))
 
@@ -39,9 +39,9 @@ def _job(line: TableRow) -> TraceJob:
         raise line.error("job_id", "a name")
     gpus, milli = line.integer("gpus"), line.optional_integer("milli_gpu") or 0
     if milli > 999:  # noqa: PLR2004  # a whole GPU is gpus 1
-        raise line.error("milli_gpu", "a part of one GPU, 0 to 999")
+        raise line.error("milli_gpu", "a fraction of one GPU, 0 to 999")
     if gpus and milli:
-        raise line.error("milli_gpu", "nothing beside whole GPUs")
+        raise line.error("milli_gpu", "no fraction in addition to whole GPUs")
     return TraceJob(
         id=line.text("job_id"),
         arrival=line.number("arrival_s"),
@@ -63,7 +63,7 @@ def _job(line: TableRow) -> TraceJob:
 
 
 def to_csv(trace: Trace) -> str:
-    """The trace as text that reads back to the same jobs; columns that nobody uses are left out."""
+    """Returns the trace as CSV that reads back to the same jobs, without unused columns."""
     rows = [dict(zip(COLUMNS, _fields(job), strict=True)) for job in trace.jobs]
     used = [column for column in COLUMNS if column in REQUIRED_COLUMNS or any(row[column] for row in rows)]
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""Pod lists of Alibaba's openb trace (cluster-trace-gpu-v2023; Weng et al., ATC 2023)."""
+"""Reads pod lists of Alibaba's openb trace (cluster-trace-gpu-v2023; Weng et al., ATC 2023)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 def read_openb(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
-    """Jobs with GPUs, from creation to deletion. A list without times has all of them at once, each for an hour.
+    """Returns the pods with GPUs as jobs from creation to deletion; without times, all arrive at 0 and run for an hour.
 
     CPUs are rounded up to whole ones. Raises TraceError.
     """

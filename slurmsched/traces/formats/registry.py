@@ -1,4 +1,4 @@
-"""A trace from a file, whatever its form."""
+"""Reads a trace in any known format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A form of trace: what it is, how its text is known, how it is read."""
+    """A trace format: its summary, how its text is recognised, and its reader."""
 
     summary: str
     matches: Callable[[str], bool]
@@ -36,30 +36,30 @@ TRACE_FORMATS: Final[Mapping[str, TraceFormat]] = {
     ),
     "gavel": TraceFormat("Gavel: job_type, scale_factor, total_steps", _has_columns(*gavel.COLUMNS), gavel.read_gavel),
     "openb": TraceFormat("Alibaba's openb pod lists", _has_columns(*openb.COLUMNS), openb.read_openb),
-    "sacct-json": TraceFormat("your history: sacct --json", _is_json_with("jobs", "{"), sacct_json.read_sacct_json),
+    "sacct-json": TraceFormat(
+        "Slurm's accounting: sacct --json", _is_json_with("jobs", "{"), sacct_json.read_sacct_json
+    ),
     "philly": TraceFormat("Philly's cluster_job_log", _is_json_with("attempts", "["), philly.read_philly),
     "sacct": TraceFormat(
-        "your history: sacct --parsable2",
+        "Slurm's accounting: sacct --parsable2",
         lambda text: "JobID" in text.partition("\n")[0].split("|"),
         sacct.read_sacct,
     ),
 }
-"""Every form by name, in the order in which they are tried."""
+"""Trace formats by name, in the order in which they are tried."""
 
 
 def detect_format(text: str, name: str) -> str:
-    """The name of the form that the text has. Raises TraceError."""
-    found = next((form for form, known in TRACE_FORMATS.items() if known.matches(text)), None)
-    if found is None:
-        raise TraceError(
-            f"{name}:1: no trace that we know: name its form with --format, one of {', '.join(TRACE_FORMATS)}"
-        )
-    return found
+    """Returns the name of the format that the text has. Raises TraceError."""
+    detected = next((key for key, trace_format in TRACE_FORMATS.items() if trace_format.matches(text)), None)
+    if detected is None:
+        raise TraceError(f"{name}:1: unknown trace format: name it with --format, one of {', '.join(TRACE_FORMATS)}")
+    return detected
 
 
 def read_trace(path: str | Path, format_name: str | None = None, context: ImportContext | None = None) -> ImportedTrace:
-    """The trace in a file; its form is recognised unless it is named. Raises TraceError."""
+    """Returns the trace in a file; its format is detected unless it is given. Raises TraceError."""
     text, name = read_text(path), Path(path).name
     if format_name is not None and format_name not in TRACE_FORMATS:
-        raise TraceError(f"there is no form '{format_name}': known are {', '.join(TRACE_FORMATS)}")
+        raise TraceError(f"there is no trace format '{format_name}': known are {', '.join(TRACE_FORMATS)}")
     return TRACE_FORMATS[format_name or detect_format(text, name)].read(text, name, context or ImportContext())

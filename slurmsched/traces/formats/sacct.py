@@ -1,6 +1,6 @@
-"""A cluster's own history: what Slurm's accounting knows of a job, and what of it can be run again.
+"""Reads Slurm's accounting as `sacct --parsable2` (or `--parsable`) prints it, with any columns in any order.
 
-History as `sacct --parsable2` (or `--parsable`) prints it, whatever columns were asked for in whatever order.
+`finished_jobs` selects the jobs that can be replayed; the reader of `sacct --json` uses it too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _REQUEUED: Final = frozenset({"REQUEUED", "PREEMPTED", "REQUEUE_FED"})
 
 @dataclass(frozen=True, slots=True)
 class AccountingRecord:
-    """One run of a job. Times are unix seconds, None where there was none; `elapsed` and `limit` in seconds; memory in
-    MiB for the whole job. `gpu_type` is the type it asked for."""
+    """One run of a job. `submit` and `start` are unix seconds, None if there is none; `elapsed` and `limit` are in
+    seconds; memory is in MiB for the whole job. `gpu_type` is the type that it asked for."""
 
     id: str
     state: str
@@ -46,10 +46,10 @@ class AccountingRecord:
 
 
 def finished_jobs(records: Iterable[AccountingRecord], skipped: Counter[str]) -> Iterator[TraceJob]:
-    """The jobs that ran, each once: the runs of a requeued one count together, from its first submission on.
+    """Yields the jobs that ran, with all runs of a requeued job as one from its first submission on.
 
-    What is left out is counted in `skipped`. A job that failed by itself fails again after as much work; one that was
-    cancelled, timed out or lost its node is taken to have been done by then.
+    Other jobs are counted in `skipped`. A job that failed by itself fails again after as much work; a job that was
+    cancelled, timed out or lost its node counts as complete.
     """
     runs: dict[str, list[AccountingRecord]] = {}
     for record in records:
@@ -110,7 +110,7 @@ SACCT_FIELDS: Final = (
     "AllocTRES",
     "Comment",
 )
-"""What to ask sacct for: `sacct -aX --parsable2 -o` these."""
+"""The columns to export: `sacct -aX --parsable2 -o` with these."""
 
 _REQUIRED: Final = ("JobID", "State", "Submit", "Start", "Elapsed")
 _ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?\Z")
@@ -120,16 +120,16 @@ _EMPTY: Final = frozenset({"", "Unknown", "None", "N/A"})
 
 
 def read_sacct(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
-    """The jobs that ran and are over; steps are left out. Raises TraceError.
+    """Returns the jobs that ran and are over, without their steps. Raises TraceError.
 
-    Times without a zone are taken as UTC: only their distances matter. `SLURM_TIME_FORMAT=%s` gives unix seconds, which
-    no change of the clock disturbs.
+    Times without a zone are read as UTC, since only differences matter. `SLURM_TIME_FORMAT=%s` gives unix seconds,
+    which do not depend on daylight saving time.
     """
     if "|" not in text.partition("\n")[0]:
-        raise TraceError(f"{name}:1: expected columns parted by '|': run sacct with --parsable2")
+        raise TraceError(f"{name}:1: expected columns separated by '|': run sacct with --parsable2")
     skipped = Counter[str]()
-    found = finished_jobs(_records(text, name), skipped)
-    return ImportedTrace(build_trace(name, found, f"imported: {name}", from_first=True), dict(skipped))
+    jobs = finished_jobs(_records(text, name), skipped)
+    return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
 
 
 def _records(text: str, name: str) -> Iterator[AccountingRecord]:
@@ -169,7 +169,7 @@ def _gpus(tres: dict[str, float]) -> float:
 
 
 def _tres(line: TableRow, field: str) -> dict[str, float]:
-    """`cpu=4,mem=16G,gres/gpu:v100=2` as numbers, memory in MiB."""
+    """Returns `cpu=4,mem=16G,gres/gpu:v100=2` as numbers, with memory in MiB."""
     amounts: dict[str, float] = {}
     for part in filter(None, line.text(field).split(",")):
         key, _, amount = part.partition("=")
@@ -181,7 +181,7 @@ def _tres(line: TableRow, field: str) -> dict[str, float]:
 
 
 def parse_elapsed(line: TableRow, field: str) -> float | None:
-    """`1-02:03:04`, `02:03:04` or `03:04`; None for what has no end. Raises TraceError."""
+    """Returns `1-02:03:04`, `02:03:04` or `03:04` in seconds; None if empty or unlimited. Raises TraceError."""
     text = line.text(field)
     if text in _EMPTY or text.upper() in ("UNLIMITED", "PARTITION_LIMIT"):
         return None

@@ -1,5 +1,7 @@
-"""History as `sacct --json` prints it: the shape of 22.05, and the one since where numbers are tables
-(`{"set": true, "infinite": false, "number": 5}`) and a state is a list.
+"""Reads Slurm's accounting as `sacct --json` prints it.
+
+Slurm 22.05 prints plain numbers and states; later releases print numbers as tables (`{"set": true, "infinite": false,
+"number": 5}`) and states as lists.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _MAX_NUMBER: Final = 1e15
 
 
 def read_sacct_json(text: str, name: str, _sources: ImportContext) -> ImportedTrace:
-    """The jobs that ran and are over. Raises TraceError."""
+    """Returns the jobs that ran and are over. Raises TraceError."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -25,8 +27,8 @@ def read_sacct_json(text: str, name: str, _sources: ImportContext) -> ImportedTr
     if not isinstance(entries, list):
         raise TraceError(f"{name}: jobs: expected the list that sacct --json prints")
     skipped = Counter[str]()
-    found = finished_jobs(_records(entries, name), skipped)
-    return ImportedTrace(build_trace(name, found, f"imported: {name}", from_first=True), dict(skipped))
+    jobs = finished_jobs(_records(entries, name), skipped)
+    return ImportedTrace(build_trace(name, jobs, f"imported: {name}", from_first=True), dict(skipped))
 
 
 def _records(entries: list[object], name: str) -> Iterator[AccountingRecord]:
@@ -35,12 +37,12 @@ def _records(entries: list[object], name: str) -> Iterator[AccountingRecord]:
 
 
 class _JsonTable:
-    """A table within the file that knows where it stands."""
+    """A table of the file with its location, for error messages."""
 
-    def __init__(self, place: str, data: object) -> None:
+    def __init__(self, location: str, data: object) -> None:
         if not isinstance(data, dict):
-            raise TraceError(f"{place}: expected a table")
-        self.location, self.data = place, data
+            raise TraceError(f"{location}: expected a table")
+        self.location, self.data = location, data
 
     def table(self, key: str) -> _JsonTable:
         return _JsonTable(f"{self.location}: {key}", self.data.get(key) or {})
@@ -50,7 +52,7 @@ class _JsonTable:
         return "" if value is None else str(value)
 
     def number(self, key: str) -> float | None:
-        """A number in either shape; None for one that is not set, or infinite."""
+        """Returns a number in either form; None if it is not set or infinite."""
         value = self.data.get(key)
         if isinstance(value, dict):
             if value.get("infinite") or value.get("set") is False:
@@ -63,16 +65,16 @@ class _JsonTable:
         return float(value)
 
     def tres(self, key: str) -> Mapping[str, float]:
-        """`gres/gpu:v100` and the like to counts; memory in MiB, as sacct has it."""
-        found: dict[str, float] = {}
+        """Returns the counts by TRES, such as `gres/gpu:v100`; memory is in MiB."""
+        counts: dict[str, float] = {}
         entries = self.data.get(key) or []
         if not isinstance(entries, list):
             raise TraceError(f"{self.location}: {key}: expected a list")
         for entry in entries:
-            own = _JsonTable(f"{self.location}: {key}", entry)
-            name = own.text("type") + (f"/{own.text('name')}" if own.text("name") else "")
-            found[name] = own.number("count") or 0.0
-        return found
+            table = _JsonTable(f"{self.location}: {key}", entry)
+            name = table.text("type") + (f"/{table.text('name')}" if table.text("name") else "")
+            counts[name] = table.number("count") or 0.0
+        return counts
 
 
 def _record(job: _JsonTable) -> AccountingRecord:
@@ -101,9 +103,9 @@ def _record(job: _JsonTable) -> AccountingRecord:
 
 def _id(job: _JsonTable) -> str:
     array = job.table("array")
-    task, own = array.number("task_id"), array.number("job_id")
-    if own and task is not None:
-        return f"{own:.0f}_{task:.0f}"
+    task, array_job = array.number("task_id"), array.number("job_id")
+    if array_job and task is not None:
+        return f"{array_job:.0f}_{task:.0f}"
     number = job.number("job_id")
     if number is None:
         raise TraceError(f"{job.location}: job_id: expected a number")

@@ -1,4 +1,4 @@
-"""Traces as Synergy's simulator records and replays them: a model and its iterations."""
+"""Reads traces of Synergy's simulator (Mohan et al., OSDI 2022): models and their iterations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS: Final = ("job_id", "model", "arrival_s", "iterations", "num_gpus")
 
 @dataclass(frozen=True, slots=True)
 class SynergyRow:
-    """A line: `place` is where it stands, `arrival` in seconds."""
+    """One row: `location` is FILE:LINE, `arrival` is in seconds."""
 
     location: str
     id: int
@@ -26,7 +26,7 @@ class SynergyRow:
 
 
 def synergy_rows(text: str, name: str) -> Iterator[SynergyRow]:
-    """The lines, with headings or without (as the simulator itself writes them). Raises TraceError."""
+    """Yields the rows, with or without headings (the simulator writes none). Raises TraceError."""
     if not text.lstrip("\ufeff").startswith(COLUMNS[0]):
         text = ",".join(COLUMNS) + "\n" + text
     for line in csv_rows(text, name, COLUMNS):
@@ -43,7 +43,7 @@ def synergy_rows(text: str, name: str) -> Iterator[SynergyRow]:
 
 
 def read_synergy(text: str, name: str, context: ImportContext) -> ImportedTrace:
-    """A job lasts its iterations times what one takes at the GPU-proportional share. Raises TraceError."""
+    """Returns the trace: a duration is the iterations times their seconds in `context`. Raises TraceError."""
     return ImportedTrace(
         build_trace(name, (_job(row, context) for row in synergy_rows(text, name)), f"imported: {name}")
     )
@@ -57,7 +57,7 @@ def _job(row: SynergyRow, context: ImportContext) -> TraceJob:
             if context.iteration_seconds
             else "name a file with --profiles"
         )
-        raise TraceError(f"{row.location}: model: how long an iteration of {row.model} takes is not known: {known}")
+        raise TraceError(f"{row.location}: model: the seconds of an iteration of {row.model} are not known: {known}")
     return TraceJob(
         id=str(row.id),
         arrival=row.arrival,

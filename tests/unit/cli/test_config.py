@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slurmsched.policies import POLICIES
 from slurmsched.settings.definition import Settings
 from slurmsched.settings.file import load_settings_file
 from slurmsched.template_files import template_names
@@ -25,6 +26,58 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
     result = site.run("config", "check")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "rounds.mode" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        pytest.param(
+            'system = "nosuch"', "policy.system: there is no policy 'nosuch': known are synergy, ", id="no such policy"
+        ),
+        pytest.param('system = "hader"', "there is no policy 'hader': did you mean hadar?", id="a slip of the finger"),
+        pytest.param(
+            'system = "gavel"\norder = "ftf"',
+            "policy.order means nothing to policy gavel: remove it, or choose one that reads it (synergy, ",
+            id="an order for a policy that has one of its own",
+        ),
+        pytest.param(
+            'system = "gavel"\ndefragment = true',
+            "policy.defragment means nothing to policy gavel: remove it, or choose one that reads it (fgd)",
+            id="defragmenting where nothing does it",
+        ),
+        pytest.param(
+            'order = "srtf"\nlas_queues = [60]',
+            "policy.las_queues means nothing without order las",
+            id="queues without las",
+        ),
+        pytest.param(
+            '[tickets]\nusers = ["alice=2"]',
+            "tickets.users means nothing to policy synergy",
+            id="tickets nobody counts",
+        ),
+    ],
+)
+def test_check_refuses_what_the_policy_would_ignore(site: Site, policy: str, problem: str) -> None:
+    site.configure(policy if policy.startswith("[") else f"[policy]\n{policy}\n")
+    result = site.run("config", "check")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_check_accepts_every_policy_with_the_settings_that_it_reads(site: Site, name: str) -> None:
+    row, lines = POLICIES[name], [f'system = "{name}"']
+    lines += ['order = "ftf"'] if row.takes_order else []
+    lines += ["defragment = true"] if row.reads("policy.defragment") else []
+    lines += ["[tickets]", 'users = ["alice=2"]'] if row.reads("tickets.users") else []
+    site.configure("\n".join(["[policy]", *lines]))
+    assert site.lines("config", "check", columns=300) == [f"{site.config} is in order"]
+
+
+def test_check_accepts_the_shipped_file(site: Site) -> None:
+    file = site.folder / "printed.toml"
+    file.write_text(site.run("config", "init").stdout, encoding="utf-8")
+    assert site.run("--config", str(file), "config", "check").exit_code == 0
 
 
 def test_show_tells_each_value_and_where_it_is_from(site: Site) -> None:
@@ -58,7 +111,7 @@ def test_values_are_given_to_a_template(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        pytest.param(["nonsense"], 1, "no template nonsense: there are ", id="no such template"),
+        pytest.param(["nonsense"], 1, "there is no template 'nonsense': known are ", id="no such template"),
         pytest.param(
             ["sbatch.sh", "--set", "model"], 2, "'model' is not an assignment: write NAME=VALUE", id="no value"
         ),

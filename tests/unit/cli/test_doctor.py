@@ -45,7 +45,7 @@ def test_what_has_to_be_mended_exits_1_and_says_how(slurm: Site, monkeypatch: py
     monkeypatch.setattr(submission, "dry_run", lambda *_arguments: "")
     result = slurm.run("doctor", columns=200)
     assert result.exit_code == 1
-    assert "MEND hook: did not answer a rehearsed submission" in result.stdout
+    assert "MEND hook: did not answer a test submission" in result.stdout
     assert "install hooks/job_submit.lua" in result.stdout
 
 

@@ -14,7 +14,7 @@ from tests.unit.cli.conftest import NOON, Site
 
 WAITS = Explanation(
     job="13",
-    headline="job 13 waits behind 2 jobs in las order; the last one that runs is 12",
+    headline="job 13 waits behind 2 jobs in las order; the last one that runs is job 12",
     ordered_behind=("job 12 of bob, 8 GPUs: 1.5 GPU-hours attained",),
     what_would_change=("fewer GPUs: a 4-GPU job would fit now", "submit with ckpt=usr1: then it can be moved"),
     facts={"asks for": "8 GPUs, 24 CPUs"},
@@ -44,7 +44,7 @@ def test_explain_says_why_then_what_would_change_it(waiting: Site, monkeypatch: 
     monkeypatch.setenv("TZ", "UTC")
     lines = waiting.lines("explain", "13")
     assert lines[:-1] == [
-        "job 13 waits behind 2 jobs in las order; the last one that runs is 12",
+        "job 13 waits behind 2 jobs in las order; the last one that runs is job 12",
         "",
         "Ahead of it:",
         "  - job 12 of bob, 8 GPUs: 1.5 GPU-hours attained",
@@ -54,7 +54,7 @@ def test_explain_says_why_then_what_would_change_it(waiting: Site, monkeypatch: 
         "  - submit with ckpt=usr1: then it can be moved",
         "",
         "asks for 8 GPUs, 24 CPUs",
-        "attained 2.5 GPU-hours, 1 restart of ours",
+        "attained 2.5 GPU-hours, 1 restart by synsched",
     ]
     assert lines[-1].startswith("state    pending, 1 min ago (")
 
@@ -94,7 +94,7 @@ def test_history_tells_what_happened_and_what_was_done(waiting: Site) -> None:
     assert lines[0] == "job 13 (train) of alice: pending, 2.5 GPU-hours attained"
     assert lines[2].split() == ["WHEN", "EVENT", "WHAT"]
     assert lines[3].endswith("displaced gives way to 12")
-    assert lines[6].endswith("1 requeue    done   job 13 gives way to 12: it is first")
+    assert lines[6].endswith("1 requeue   done   job 13 gives way to job 12: it is first")
     assert lines[7] == "$ scontrol requeuehold Incomplete 13"
 
 

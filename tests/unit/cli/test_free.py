@@ -17,8 +17,8 @@ def test_free_fits_eighty_columns(site: Site) -> None:
     site.round(HALF)
     assert site.lines("free") == [
         "TYPE  IDLE STRANDED LARGEST JOB THAT COULD START NOW",
-        "k80    4/4        0 4 on one node",
-        "v100 12/16        4 8 on one node",
+        "k80    4/4        0 4 GPUs on one node",
+        "v100 12/16        4 8 GPUs on one node",
         "",
         "NODE   TYPE IDLE USABLE CPUS  MEM WHY",
         "k80-1  k80     4      4   24 500G",
@@ -26,7 +26,7 @@ def test_free_fits_eighty_columns(site: Site) -> None:
         "v100-2 v100    8      8   24 500G",
         "",
         "as of 1 min ago",
-        "1 managed job waiting already: those come first",
+        "1 managed job waiting already: it comes first",
     ]
 
 

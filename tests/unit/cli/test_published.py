@@ -71,7 +71,7 @@ def test_with_private_jobs_the_rest_is_shown_and_one_line_says_why(
     shown = ordinary.run("status")
     assert shown.exit_code == 0
     assert shown.stderr.count("\n") == 1
-    assert shown.stderr.startswith("synsched: PrivateData of slurm.conf hides jobs, usage: what is your own is told by")
+    assert shown.stderr.startswith("synsched: PrivateData of slurm.conf hides jobs, usage: only a running daemon on")
     assert "v100-1 v100  8/8 ████████" in shown.stdout
     for word in ("alice", "bob", "carol", "JOBID", "modle"):
         assert word not in shown.stdout

@@ -36,7 +36,7 @@ def test_the_figures_stand_side_by_side_with_the_verdict_below(site: Site, asked
     assert lines[0].split() == ["FIGURE", "UNIT", "PAPER", "THEIRS", "OURS", "RATIO", "ASKED", "OK"]
     assert lines[1].split() == ["fifo", "tune", "makespan", "h", "11.33", "11", "11", "1", "±0.5%", "yes"]
     assert lines[3].split() == ["srtf", "tune", "mean", "JCT", "h", "3.19", "-", "3.2", "1.0031", "-"]
-    assert lines[-1] == "synergy-static: 2 of 2 figures hold."
+    assert lines[-1] == "synergy-static: 2 of 2 figures within bounds."
     assert "  A busy machine takes longer." in lines
 
 

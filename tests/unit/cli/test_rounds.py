@@ -197,7 +197,7 @@ def test_a_round_of_the_past_is_dumped_from_the_database(site: Site, slurm: Simu
 def test_an_unknown_system_names_those_there_are(site: Site, slurm: SimulatedBackend, system: str) -> None:
     result = site.run("plan", "--system", system)
     assert result.exit_code != 0
-    assert result.stderr.startswith("synsched: there is no system 'nonsense': known are ")
+    assert result.stderr.startswith("synsched: there is no policy 'nonsense': known are ")
 
 
 def test_a_file_that_is_no_recording_is_refused_in_one_line(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
-from slurmsched.policies.gandiva_fair import Account, GandivaFairState, Trade
+from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import Trade
 from slurmsched.store.set_aside import SetAsideStore
 from slurmsched.store.store import Switches
 from tests.builders import job, node, share, snapshot
@@ -51,7 +52,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "k80-1  k80   2/4 ██··     20/24 62.5G/500G idle",
         "",
         "JOBID USER    GPUS ST WHERE  CPU/GPU WHY",
-        "11    alice 8 v100 R  v100-1       3 keeps its place: it is still among the job…",
+        "11    alice 8 v100 R  v100-1       3 keeps its nodes: it is still among the job…",
         "12    bob    2 k80 R  k80-1       10 runs on GPUs that jobs ahead of it cannot …",
         "13    carol      8 PD -            3 ! waits behind 2 jobs in las order; the la…",
         "",
@@ -63,7 +64,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
 
 def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
     lines = busy.lines("status", columns=1000)
-    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is 12")
+    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is job 12")
 
 
 @pytest.mark.parametrize(
@@ -98,10 +99,13 @@ def test_jobs_that_ended_are_not_shown(site: Site) -> None:
     [
         pytest.param(1, 30, "last round 30 s ago", id="alive"),
         pytest.param(
-            1, 700, "rounds are late: one is due every 5 min, the last ended 11 min ago; 'synsched doctor'", id="late"
+            1,
+            700,
+            "rounds are late: one is due every 5 min, the last finished 11 min ago;",
+            id="late",
         ),
-        pytest.param(3600, 3600, "nobody schedules: no sign of life for 1 h; 'synsched run' goes on", id="gone"),
-        pytest.param(None, 3600, "nobody schedules: there is no heartbeat; 'synsched run' goes on", id="no heartbeat"),
+        pytest.param(3600, 3600, "no daemon is running: no heartbeat for 1 h; 'synsched run' starts one", id="gone"),
+        pytest.param(None, 3600, "no daemon is running: there is no heartbeat; 'synsched run'", id="no heartbeat"),
     ],
 )
 def test_the_header_tells_whether_somebody_schedules(site: Site, beat: int | None, age: int, said: str) -> None:
@@ -114,7 +118,7 @@ def test_the_header_tells_whether_somebody_schedules(site: Site, beat: int | Non
 def test_a_stopped_daemon_is_told_from_a_dead_one(site: Site) -> None:
     site.round(snapshot([node()], time=NOON))
     site.beat(120, "stopped")
-    assert "nobody schedules: stopped 2 min ago" in "\n".join(site.lines("status"))
+    assert "no daemon is running: stopped 2 min ago" in "\n".join(site.lines("status"))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_a_stopped_daemon_is_told_from_a_dead_one(site: Site) -> None:
         pytest.param("pause", "paused by root 5 min ago (upgrade): 'synsched resume' goes on", id="paused"),
         pytest.param("disable", "exists: remove it to go on", id="disabled by the file"),
         pytest.param(
-            "held", "1 job still held by it: 'synsched release' gives them back to Slurm", id="held by the dead"
+            "held", "1 job still held by synsched: 'synsched release' gives jobs back to Slurm", id="held by the dead"
         ),
         pytest.param("failed", "round 2 failed: slurmctld does not answer", id="the last round failed"),
     ],
@@ -233,7 +237,7 @@ class TestShares:
 
     def test_they_are_shown_with_the_trades(self, shared: Site) -> None:
         assert shared.lines("status", "--shares") == [
-            "shares as of 2 min ago, in hours of the slowest GPU",
+            "shares as of 2 min ago, in GPU-hours of the slowest type",
             "USER   DUE  HAD  PART HOLDS",
             "alice 10.0  9.5  95 % 6.00 k80, 0.50 v100",
             "bob   20.0 20.0 100 % 2.00 k80, 1.50 v100",
@@ -253,7 +257,7 @@ class TestShares:
     def test_where_no_round_went_by_tickets_that_is_said(self, busy: Site) -> None:
         result = busy.run("status", "--shares")
         assert result.exit_code == 1
-        assert 'no round has gone by tickets yet: set system = "gandiva-fair" under [policy]' in result.stderr
+        assert 'no round has used tickets yet: set system = "gandiva-fair" under [policy]' in result.stderr
 
     @pytest.mark.parametrize("state", ["[]", "no JSON"])
     def test_what_somebody_else_wrote_there_is_no_traceback(self, site: Site, state: str) -> None:

@@ -89,8 +89,8 @@ def test_the_table_holds_every_policy_against_the_first() -> None:
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        ((200.0, 100.0), "b finishes the mean job 2 times as soon as a."),
-        ((100.0, 200.0), "No policy finishes the mean job sooner than a."),
+        ((200.0, 100.0), "Mean job completion time under b is 50 % shorter than under a."),
+        ((100.0, 200.0), "No policy has a shorter mean job completion time than a."),
     ],
 )
 def test_the_headline(times: tuple[float, float], said: str) -> None:
@@ -146,8 +146,8 @@ def test_a_folder_keeps_what_is_done_and_knows_what_is_missing(tmp_path: Path) -
     (tmp_path / "c" / "cell-0.json").write_text('{"policy": 3')
     (spoilt, _) = folder.results(made)
     assert isinstance(spoilt, FailedCell)
-    assert "cell-0.json is no result of ours" in spoilt.reason
-    with pytest.raises(SweepFolderError, match="take it up with --resume"):
+    assert "cell-0.json is not a result of synsched" in spoilt.reason
+    with pytest.raises(SweepFolderError, match="continue it with --resume"):
         folder.create(made)
     with pytest.raises(SweepFolderError, match="has cells 0 to 1, not 7"):
         folder.run_cell_at(7)

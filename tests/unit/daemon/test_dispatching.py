@@ -109,13 +109,13 @@ def test_a_spool_that_is_not_ours_is_named(tmp_path: Path) -> None:
     (tmp_path / DISPATCH_FOLDER).mkdir()
     os.chown(tmp_path / DISPATCH_FOLDER, 4321, -1)
     (complaint,) = write_dispatches(tmp_path, [WORD], {"7"})
-    assert complaint.sentence == "has dispatched in it, which belongs to user number 4321: have it removed"
+    assert complaint.sentence == "contains dispatched, which belongs to user number 4321: have it removed"
     assert list((tmp_path / DISPATCH_FOLDER).iterdir()) == []
 
 
 def test_a_spool_that_cannot_be_written_costs_no_round(tmp_path: Path) -> None:
     (complaint,) = write_dispatches(tmp_path / "nowhere", [WORD], {"7"})
-    assert "cannot be told their steps" in complaint.sentence
+    assert "copies cannot be written" in complaint.sentence
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

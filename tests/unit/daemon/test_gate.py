@@ -52,7 +52,7 @@ def test_what_the_identity_may_not_do_is_never_tried(store: Store) -> None:
     operation = Operation(Verb.WEIGH, "n1", Reason(ReasonCode.LEAN))
     assert gate(store).block_reason(operation) is None
     assert gate(store).block_reason(replace(operation, permitted=False)) == (
-        "we may not weigh: see 'synsched doctor' for the rights it needs"
+        "no permission to weigh: 'synsched doctor' shows which rights are missing"
     )
 
 

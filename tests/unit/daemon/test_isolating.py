@@ -67,7 +67,7 @@ def test_a_job_over_which_deciding_fails_is_set_aside_and_all_others_are_schedul
     assert list(aside(world)) == ["3"]
     assert aside(world)["3"].startswith(f"deciding about it fails ({kind.__name__} in ")
     assert len(said) == 2
-    assert said[1] == "decided without 1 jobs that made it fail: 3"
+    assert said[1] == "decided without 1 job that made it fail: 3"
     assert max(map(len, said)) < 2000
 
 
@@ -179,7 +179,7 @@ def test_no_error_in_a_round_ends_the_daemon(tmp_path: Path, monkeypatch: pytest
     assert world.where() == {"1": ("n1",)}
     assert "mallory" not in " ".join(said)
     assert len(said) == 3
-    assert said[-1].startswith("rounds go on after ")
+    assert said[-1].startswith("rounds succeed again after ")
 
 
 def test_a_job_of_which_nobody_can_tell_whether_it_is_managed_is_set_aside(
@@ -188,11 +188,11 @@ def test_a_job_of_which_nobody_can_tell_whether_it_is_managed_is_set_aside(
     world = World(tmp_path)
     world.submit(1, name="poison")
     world.submit(1)
-    whole = scope._of_parts
-    monkeypatch.setattr(scope, "_of_parts", lambda job: always(KeyError)() if poisoned(job) else whole(job))
+    whole = scope._without_whole_gpus
+    monkeypatch.setattr(scope, "_without_whole_gpus", lambda job: always(KeyError)() if poisoned(job) else whole(job))
     world.rounds(1)
     assert world.where() == {"1": (), "2": ("n1",)}
-    assert aside(world)["1"].startswith("whether it is managed cannot be told (KeyError in ")
+    assert aside(world)["1"].startswith("whether it is managed cannot be determined (KeyError in ")
 
 
 def test_a_job_that_cannot_be_explained_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +243,7 @@ def test_reports_that_make_reading_fail_do_not_end_a_round(tmp_path: Path, monke
     monkeypatch.setattr("slurmsched.daemon.scheduler.ingest", always(RecursionError))
     _, said = told(world)
     assert world.where() == {"1": ("n1",)}
-    assert said[0].startswith("the reports of jobs are left out: RecursionError")
+    assert said[0].startswith("the reports of jobs are ignored: RecursionError")
 
 
 def test_a_running_job_over_which_deciding_fails_keeps_its_place_and_its_service_is_counted(

@@ -64,7 +64,7 @@ def test_while_it_is_awaited_its_newcomer_says_for_what_it_waits(tmp_path: Path)
     world = displacing(tmp_path, "ckpt=usr1@9999999d")
     world.rounds(2)
     runs, waits = world.store.database.rows("SELECT sentence, reason FROM jobs ORDER BY id")
-    assert waits["sentence"].startswith("job 2 gets the place of job 1 once their checkpoint is written, at ")
+    assert waits["sentence"].startswith("job 2 replaces job 1 once its checkpoint is written, by ")
     assert "writes its checkpoint until " in runs["reason"]
     assert "then gives way to job 2" in runs["reason"]
 

@@ -110,7 +110,7 @@ def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_onc
     assert daemon.starts() == [0, 10, 30, 70, 150, 310, 610, 910]
     assert [line.partition(":")[0] for line in daemon.said] == [
         "the simulated slurmctld does not answer",
-        "rounds go on after 7 that failed",
+        "rounds succeed again after 7 failures",
     ]
 
 
@@ -157,7 +157,7 @@ def test_an_ordinary_stop_gives_everything_back(tmp_path: Path) -> None:
     held_and_waiting(daemon)
     daemon.run(400.0)
     assert daemon.world.held() == set()
-    assert daemon.said == ["stopped; 1 jobs were given back to Slurm"]
+    assert daemon.said == ["stopped; 1 job was given back to Slurm"]
     assert getattr(daemon.beat(), "mode", "") == STOPPED
 
 
@@ -233,7 +233,7 @@ def test_served_it_stops_at_sigterm_and_leaves_the_lock_and_the_handlers_as_they
     world.submit(8)
     run_daemon(world.site, clock, {}, said.append)
     assert signal.getsignal(signal.SIGTERM) is before
-    assert said == ["stopped; 1 jobs were given back to Slurm"]
+    assert said == ["stopped; 1 job was given back to Slurm"]
     with exclusive_lock(world.path):
         assert world.held() == set()
 
@@ -312,7 +312,7 @@ def test_once_the_other_daemon_is_silent_ours_takes_over(tmp_path: Path) -> None
     last = daemon.beat()
     assert last is not None
     assert last.daemon == ProcessIdentity.current()
-    assert daemon.said[-1] == "the other scheduler is silent: we take over"
+    assert daemon.said[-1] == "the other scheduler's heartbeat is stale: this daemon takes over"
 
 
 def test_a_daemon_that_was_killed_here_does_not_make_the_next_one_wait(tmp_path: Path) -> None:

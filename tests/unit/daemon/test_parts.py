@@ -164,4 +164,4 @@ def test_a_pair_that_slurm_did_not_put_together_is_noticed_and_told(tmp_path: Pa
     with open_read_only(world.path) as opened:
         assert opened.device_mismatches(report.id) == 1
     told = world.round().result.decision.targets[host]
-    assert told.reasons[0].sentence == f"shares GPU 0 of n1 with job {between.stranger}, which no round put there"
+    assert told.reasons[0].sentence == f"shares GPU 0 of n1 with job {between.stranger}, which no round placed there"

@@ -87,7 +87,7 @@ def test_without_a_database_what_slurm_shows_of_us_is_given_back(tmp_path: Path,
         world.path.write_bytes(spoil)
     store, warning = open_store_if_usable(world.path, world.clock.now())
     assert store is None
-    assert warning.endswith("as Slurm itself shows no other holds of ours")
+    assert warning.endswith("since Slurm does not show which other holds are ours")
     assert give_back(world, store) == [(Verb.RELEASE, "3", Result.DONE)]
     assert world.held() == {"1", "4"}
     assert world.cluster.jobs["1"].hold is Hold.REQUEUED

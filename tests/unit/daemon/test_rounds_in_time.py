@@ -76,7 +76,7 @@ def test_each_managed_job_is_remembered_with_its_place_and_its_reason(tmp_path: 
     assert (first["rank"], first["state"], second["rank"], second["state"]) == (1, "running", 2, "pending")
     assert '"node":"n1"' in first["target"]
     assert second["target"] is None
-    assert second["sentence"].startswith("job 2 waits behind 1 jobs")
+    assert second["sentence"].startswith("job 2 waits behind 1 job in")
 
 
 def test_a_displaced_job_is_signalled_given_its_lead_and_waits_held(tmp_path: Path) -> None:

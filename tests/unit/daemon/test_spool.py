@@ -57,8 +57,8 @@ def test_a_report_is_found_under_its_owners_number(tmp_path: Path) -> None:
         ),
         pytest.param(lambda file: file.symlink_to("1.json"), "cannot be read", id="a link to a report of his own"),
         pytest.param(lambda file: file.symlink_to("/etc/passwd"), "cannot be read", id="a link to another file"),
-        pytest.param(lambda file: file.mkdir(), "no plain file", id="a folder"),
-        pytest.param(os.mkfifo, "no plain file", id="a pipe, that would be waited for"),
+        pytest.param(lambda file: file.mkdir(), "not a regular file", id="a folder"),
+        pytest.param(os.mkfifo, "not a regular file", id="a pipe, that would be waited for"),
         pytest.param(
             lambda file: os.truncate(file, 2**40) if file.touch() is None else None, "longer than", id="a huge hole"
         ),
@@ -92,7 +92,7 @@ def test_a_file_that_belongs_to_somebody_else_is_not_read(tmp_path: Path) -> Non
     os.chown(tmp_path / str(ME) / "1.json", OTHER, -1)
     found, (complaint,) = read(tmp_path, running(("1", "alice")))
     assert not found
-    assert f"belongs to user number {OTHER}" in complaint
+    assert f"belongs to user id {OTHER}" in complaint
 
 
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
@@ -137,7 +137,9 @@ def test_names_that_are_no_text_disturb_nobody(tmp_path: Path) -> None:
 
 
 def test_a_user_that_this_host_does_not_know_is_named(tmp_path: Path) -> None:
-    assert read(tmp_path, running(("1", "bob")))[1] == ["user bob: is not known on this host: his reports are not read"]
+    assert read(tmp_path, running(("1", "bob")))[1] == [
+        "user bob: is not known on this host: their reports are not read"
+    ]
     assert uid_of("root") == 0
     assert uid_of("nobody knows this one") is None
 

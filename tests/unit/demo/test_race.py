@@ -83,5 +83,5 @@ def test_the_order_of_the_settings_is_followed() -> None:
 
 
 def test_a_job_that_can_never_run_is_said_and_not_waited_for() -> None:
-    with pytest.raises(RaceError, match="1 jobs can never run"):
+    with pytest.raises(RaceError, match="1 job can never run"):
         run_race(NODES, [image_job(0.0, 9, 10.0)])

@@ -236,8 +236,8 @@ def test_switches_that_are_set_are_hints(tmp_path: Path) -> None:
     assert list(check_switches("", file)) == []
     file.touch()
     assert [finding.remedy for finding in check_switches("paused by root", file)] == [
-        "'synsched resume' goes on",
-        "remove it to go on",
+        "'synsched resume' ends the pause",
+        "remove it to resume",
     ]
 
 
@@ -301,7 +301,7 @@ def test_who_is_not_believed_is_named_up_to_a_screenful() -> None:
     rows = [RejectedReportRow(f"job {number} of mallory", "reports as job 1", 0.0) for number in range(30)]
     found = list(check_reports(rows))
     assert found[0].sentence == "job 0 of mallory: reports as job 1"
-    assert (len(found), found[-1].sentence) == (21, "10 more complaints")
+    assert (len(found), found[-1].sentence) == (21, "10 more rejected reports")
 
 
 def test_jobs_that_cannot_be_read_are_named_a_bounded_number_of_them() -> None:
@@ -361,7 +361,7 @@ class TestExport:
         link.symlink_to(folder)
         assert check_export(folder, None, os.geteuid()).verdict is Verdict.ADVICE
         assert "belongs to another user" in check_export(folder, None, os.geteuid() + 1).sentence
-        assert "is no folder" in check_export(link, None).sentence
+        assert "is not a folder" in check_export(link, None).sentence
         folder.chmod(0o1777)
         found = check_export(folder, None)
         assert (found.verdict, found.sentence) == (

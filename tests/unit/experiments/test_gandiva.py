@@ -16,7 +16,7 @@ from slurmsched.experiments.gandiva_fair import (
 )
 from slurmsched.experiments.registry import EXPERIMENTS, run_experiment
 from slurmsched.knowledge import sample_speedups
-from slurmsched.policies.gandiva_fair import StrideJob
+from slurmsched.policies.gandiva_fair.stride import StrideJob
 from slurmsched.simulation import Scenario
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster

@@ -14,7 +14,7 @@ from slurmsched.experiments.mixed import GpuWorkers, ReplayJob, RoundPolicy, rep
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.registry import run_experiment
-from slurmsched.policies.gavel import GAVEL_POLICIES
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")

@@ -15,7 +15,7 @@ from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck
 from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
 from slurmsched.experiments.mixed.replay import ReplayError
 from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED
-from slurmsched.policies.hadar import HadarScheduler
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
 
 NODES = GpuWorkers(("fast", "slow", "slow"), (0, 1, 2))
 ESTIMATES = {"m": {"fast": 2.0, "slow": 1.0}}

@@ -55,13 +55,17 @@ def test_json_says_the_same(tmp_path: Path) -> None:
     [
         pytest.param(
             "[models.x]\ncpus = [3, 1]\nspeed = [1, 2]",
-            ("models.x: cpus", "above the one before"),
+            ("models.x: cpus", "in ascending order"),
             id="points that do not ascend",
         ),
-        pytest.param("[models.x]\ncpus = [1, 3]\nspeed = [1]", ("models.x: speed", "2 of them"), id="too few speeds"),
+        pytest.param(
+            "[models.x]\ncpus = [1, 3]\nspeed = [1]",
+            ("models.x: speed", "one entry for each of cpus, that is 2"),
+            id="too few speeds",
+        ),
         pytest.param(
             "[models.x]\ncpus = [1]\nmemory = [1, 2]\nspeed = [[1]]",
-            ("models.x: speed", "rows of 2"),
+            ("models.x: speed", "one number for each of memory, that is 2"),
             id="too few columns",
         ),
         pytest.param(

@@ -100,7 +100,9 @@ def test_a_file_says_rates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param("gpus = [1, 2]\nrate = [1]", "rate: expected 2 of them, one for each of gpus", id="too few rates"),
+        pytest.param(
+            "gpus = [1, 2]\nrate = [1]", "rate: expected one number for each of gpus, that is 2", id="too few rates"
+        ),
         pytest.param("gpus = [1.5]\nrate = [1]", "gpus: expected whole numbers", id="half a GPU"),
         pytest.param("rate = [-1]", "rate: expected numbers of 0 or more, not -1", id="a negative rate"),
         pytest.param("rate = [1]\nbeside = { x = true }", "beside: x: expected numbers of 0", id="no part"),

@@ -35,3 +35,19 @@ def test_every_code_has_a_sentence_and_a_missing_detail_does_not_fail_a_round() 
     assert set(REASON_SENTENCES) == set(ReasonCode)
     assert Reason(ReasonCode.START).sentence == "starts on ? with ? GPUs, ? CPUs"
     assert Operation(Verb.RELEASE, "7", REASON).sentence == "job 7 starts on n1 with 2 GPUs, 6 CPUs"
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "sentence"),
+    [
+        (ReasonCode.ARRAY_LIMIT, {"limit": 1}, "waits: its array runs at most 1 task at a time"),
+        (ReasonCode.PROPORTIONAL, {"cpus": 3}, "gets its GPU-proportional share of 3 CPUs"),
+        (ReasonCode.FREED_SOON, {"nodes": "n", "jobs": "7"}, "is placed on n and waits for job 7 to leave"),
+        (ReasonCode.FREED_SOON, {"nodes": "n", "jobs": "7, 8_1"}, "is placed on n and waits for jobs 7, 8_1 to leave"),
+        (ReasonCode.FREED_SOON, {"jobs": "another job"}, "is placed on ? and waits for another job to leave"),
+    ],
+)  # fmt: skip
+def test_a_sentence_has_the_right_plurals(
+    code: ReasonCode, details: dict[str, str | int | float], sentence: str
+) -> None:
+    assert Reason(code, details).sentence == sentence

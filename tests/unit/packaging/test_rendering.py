@@ -164,7 +164,8 @@ def test_a_hook_comes_as_it_is(name: str) -> None:
 
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
     with pytest.raises(
-        RenderingError, match=r"no template nothing: there are compare-array.sh, comparison.html, gres.conf, hook.conf"
+        RenderingError,
+        match=r"there is no template 'nothing': known are compare-array.sh, comparison.html, gres",
     ):
         render("nothing")
     with pytest.raises(RenderingError, match="no template"):

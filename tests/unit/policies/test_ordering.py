@@ -142,7 +142,7 @@ def test_a_newcomer_displaces_only_what_it_comes_clearly_before(
         pytest.param(ShortestRemainingTime(), "2.25 h to go"),
         pytest.param(LAS, "1.5 GPU-hours attained, queue 2 of 3"),
         pytest.param(LeastAttainedService(), "1.5 GPU-hours attained"),
-        pytest.param(FinishTimeFairness(), "rho 1.68: 5.03 h here, 3 h on its fair part"),
+        pytest.param(FinishTimeFairness(), "rho 1.68: 5.03 h here, 3 h on its fair share"),
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )

@@ -169,12 +169,12 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
         pytest.param(job(1, 9), "9 GPUs on one node; the largest has 8", id="more GPUs than a node has"),
         pytest.param(
             job(1, request=Request(gpus=32, nodes=4, gpus_per_node=8, tasks=4, cpus=4)),
-            "32 GPUs on 4 nodes; the largest have 20",
+            "32 GPUs on 4 nodes; the largest have 20 together",
             id="more nodes than there are",
         ),
         pytest.param(
             job(1, request=Request(gpus=1, nodes=2, tasks=2, cpus=2)),
-            "a GPU on each of 2 nodes, and 1 GPU in all",
+            "a GPU on each of 2 nodes, but only 1 GPU in all",
             id="fewer GPUs than nodes",
         ),
         pytest.param(
@@ -194,7 +194,7 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
         ),
         pytest.param(
             job(1, request=Request(gpus=1, features="ib")),
-            "nodes with any GPUs in partition gpu as its constraint and node lists want them; there are none",
+            "nodes with GPUs in partition gpu that match its constraint and node lists; there are none",
             id="a constraint that no node meets",
         ),
         pytest.param(
@@ -202,10 +202,10 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
             "constraint '[a|b]' is not of the form a&b, a|b or (a|b)&c",
             id="a constraint that cannot be read",
         ),
-        pytest.param(job(1, cpus=25), "25 CPUs on a node; the largest has 24", id="more CPUs than a node has"),
+        pytest.param(job(1, cpus=25), "25 CPUs on one node; the largest has 24", id="more CPUs than a node has"),
         pytest.param(
             job(1, memory=501 * GIB),
-            f"{501 * GIB} MiB of memory on a node; the largest has {500 * GIB}",
+            f"{501 * GIB} MiB of memory on one node; the largest has {500 * GIB}",
             id="more memory than a node has",
         ),
     ],

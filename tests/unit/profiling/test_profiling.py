@@ -88,9 +88,9 @@ def test_a_run_asks_for_its_shape_and_is_gone_when_it_has_told_its_rate(slurm: S
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        pytest.param({"stage": None}, "ended and told no speed", id="a program that reports nothing"),
-        pytest.param({"stage": Stage.RUNNING}, "ended and told no speed", id="a program that fails half-way"),
-        pytest.param({"given": 12}, "had 12 CPUs and not 4", id="somebody else sizes the job"),
+        pytest.param({"stage": None}, "ended without a report", id="a program that reports nothing"),
+        pytest.param({"stage": Stage.RUNNING}, "ended without a report", id="a program that fails half-way"),
+        pytest.param({"given": 12}, "had 12 CPUs instead of 4", id="somebody else sizes the job"),
         pytest.param({"waits": 1e6}, "did not begin to train within 3600 s", id="a full cluster"),
     ],
 )

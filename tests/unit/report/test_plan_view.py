@@ -59,19 +59,19 @@ def lines(shown: PlannedRound, with_commands: bool = False) -> list[str]:
         ),
         pytest.param(
             planned(REQUEUE),
-            ["1 requeue job 3 gives way to 5: it is first", "          1 min after the signal; undo: release"],
+            ["1 requeue job 3 gives way to job 5: it is first", "          1 min after the signal; undo: release"],
             id="a requeue waits for the checkpoint",
         ),
         pytest.param(
             planned(RELEASE),
-            ["1 release job 5 starts on n1 with 4 GPUs, 20 CPUs", "          when 3 left; undo: hold"],
+            ["1 release job 5 starts on n1 with 4 GPUs, 20 CPUs", "          after job 3 left; undo: hold"],
             id="a start waits for who is in the way",
         ),
         pytest.param(
             planned(RESHAPE),
             [
                 "1 reshape job 5 is next in las order and fits",
-                "          undo: reshape to 4 GPUs, 12 CPUs a node on 1 node",
+                "          undo: reshape to 4 GPUs, 12 CPUs per node on 1 node",
             ],
             id="a shape goes back to what stood",
         ),
@@ -117,4 +117,4 @@ def test_a_mode_that_does_less_says_so(mode: str) -> None:
 def test_copies_of_a_forked_job_show_their_steps() -> None:
     said = {"steps": 60, "left": 100, "job": "7", "part": "60%", "speed": "measured"}
     told = " ".join(" ".join(lines(plan(dispatched={"7_1": Reason(ReasonCode.DISPATCHED, said)}))).split())
-    assert "COPY STEPS 7_1 does 60 of the 100 steps left of job 7: 60% of measured speed" in told
+    assert "COPY STEPS 7_1 does 60 of the 100 steps left of job 7: 60% of the measured speed" in told

@@ -22,13 +22,13 @@ EIGHT = Request(gpus=8, gpus_per_node=8, cpus=8)
         pytest.param(
             [node(used_cpus=20)],
             [(EIGHT, 1)],
-            "8 GPUs idle, 8 of them unusable for the usual 8-GPU job with 8 CPUs: CPU is gone",
+            "8 GPUs idle, 8 of them unusable for the usual 8-GPU job with 8 CPUs: too few CPUs are free",
             id="CPUs are gone",
         ),
         pytest.param(
             [node("n1", busy=[0]), node("n2")],
             [(EIGHT, 1)],
-            "15 GPUs idle, 7 of them unusable for the usual 8-GPU job with 8 CPUs: too few are free together",
+            "15 GPUs idle, 7 of them unusable for the usual 8-GPU job with 8 CPUs: too few GPUs are free on one node",
             id="one short of a node",
         ),
         pytest.param(
@@ -47,7 +47,8 @@ def test_a_rest_of_a_gpu_in_words() -> None:
     other = job(1, request=Request(shards=5), on=[NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)])
     seen = cluster_overview(snapshot([node("n1", 1, shards=10)], [other]))
     assert measure_fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
-        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: too few are free together"
+        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: "
+        "too few GPUs are free on one node"
     )
 
 
@@ -75,7 +76,7 @@ def started(index: int) -> Target:
     ("foreseen", "taken", "sentences"),
     [
         pytest.param(2, (2,), [], id="as foreseen"),
-        pytest.param(0, (2,), ["runs on GPU 2 of n1; GPU 0 was foreseen"], id="another"),
+        pytest.param(0, (2,), ["runs on GPU 2 of n1; GPU 0 was planned"], id="another"),
     ],
 )
 def test_gpus_that_were_not_foreseen(foreseen: int, taken: tuple[int, ...], sentences: list[str]) -> None:
@@ -99,4 +100,4 @@ def test_two_that_were_to_share_a_gpu_and_do_not_are_told() -> None:
     assert device_mismatches([guest], before, together) == ()
     apart = snapshot([node()], [host, job(2, on=[share("n1", (1,))])])
     (found,) = device_mismatches([guest], before, apart)
-    assert found.sentence == "runs on GPU 1 of n1; GPU 0 was foreseen, beside job 1"
+    assert found.sentence == "runs on GPU 1 of n1; GPU 0 was planned, beside job 1"

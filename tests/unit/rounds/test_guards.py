@@ -93,7 +93,7 @@ def test_every_guard_that_holds_is_named() -> None:
     said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS))
     assert list(said) == ["no-requeue", "asked-to-stay", "no-checkpoint", "min-run-time"]
     assert set(said) <= set(GUARDS)
-    assert said["min-run-time"].sentence == "has run 1 min of the 20 min every job may run before it is displaced"
+    assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 20 min at the earliest"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ BUSY = [
 def test_a_waiting_job_is_told_what_would_change() -> None:
     result = result_of(BUSY, Prescribed({"1": BUSY[0].allocations, "2": BUSY[1].allocations}, order=("2", "1", "3")))
     told = explain(result, "3")
-    assert told.headline == "job 3 next in order, but no nodes have 1 fitting GPUs free together"
+    assert told.headline == "job 3 is next in order, but no nodes have 1 GPU free for it"
     assert told.ordered_behind == ("job 1 of alice, 6 GPUs: number 2", "job 2 of bob, 1 GPU: number 1")
     assert told.what_would_change == (
         "fewer GPUs: a 1-GPU job would fit now",
@@ -74,28 +74,28 @@ def test_a_waiting_job_is_told_what_would_change() -> None:
 
 def test_a_running_job_says_why_it_stays() -> None:
     told = explain(result_of(BUSY, Prescribed({"2": BUSY[1].allocations})), "2")
-    assert told.facts["stays"] == "named no checkpoint signal: submit with ckpt=usr1, or whichever signal makes it save"
+    assert told.facts["stays"] == "has no checkpoint signal: submit it with ckpt=usr1, or the signal that makes it save"
     assert told.ordered_behind == ()
 
 
 def test_a_job_that_gives_way_says_for_whom_and_the_newcomer_whom_it_waits_for() -> None:
     result = result_of(BUSY, Prescribed({"3": (share("n1", 4, cpus=12),)}, {"1": "3"}, order=("3", "1", "2")))
     assert explain(result, "1").headline == "job 1 gives way to job 3: number 1 against number 2"
-    assert explain(result, "3").headline == "job 3 is placed on n1, and waits for job 1 to leave"
+    assert explain(result, "3").headline == "job 3 is placed on n1 and waits for job 1 to leave"
 
 
 @pytest.mark.parametrize(
     ("odd", "headline"),
     [
-        pytest.param(
-            job(5, partitions=("other",)), "job 5 is not managed: it carries no synsched: hint", id="unmanaged"
-        ),
+        pytest.param(job(5, partitions=("other",)), "job 5 is not managed: it has no synsched: hint", id="unmanaged"),
         pytest.param(
             job(5, hold=Hold.USER),
-            "job 5 is held by its owner: 'scontrol release 5' lets it go",
+            "job 5 is held by its owner: 'scontrol release 5' releases it",
             id="held by its owner",
         ),
-        pytest.param(job(5, dependency="afterok:1"), "job 5 waits for another job: afterok:1", id="depends on another"),
+        pytest.param(
+            job(5, dependency="afterok:1"), "job 5 waits for its dependency: afterok:1", id="depends on another"
+        ),
     ],
 )
 def test_a_job_outside_the_decision_says_why(odd: Job, headline: str) -> None:
@@ -104,7 +104,7 @@ def test_a_job_outside_the_decision_says_why(odd: Job, headline: str) -> None:
 
 def test_a_broken_hint_is_said() -> None:
     told = explain(result_of([job(5, hint="ckpt=usr9")], Prescribed()), "5")
-    assert any(said.startswith("mend its hint: hint ckpt='usr9': expected") for said in told.what_would_change)
+    assert any(said.startswith("correct its hint: hint ckpt='usr9': expected") for said in told.what_would_change)
 
 
 def test_room_that_this_round_gives_away_is_not_offered() -> None:

@@ -96,7 +96,7 @@ def test_it_waits_while_all_its_partitions_are_down() -> None:
     down, up = Partition("a", frozenset(), up=False), Partition("b", frozenset(), up=True)
     reason = ineligible_reason(waiting, SchedulerState(), cluster(waiting, partitions=(down,)))
     assert reason is not None
-    assert reason.sentence == "its partition a is down"
+    assert reason.sentence == "waits: its partition a is down"
     assert ineligible_reason(waiting, SchedulerState(), cluster(waiting, partitions=(down, up))) is None
 
 
@@ -111,8 +111,8 @@ def test_the_free_slots_of_an_array_go_to_its_first_tasks() -> None:
     tasks = [job(f"7_{index}", array_job="7", throttle=2) for index in (10, 2, 1)]
     reasons = ineligible_jobs([running, *tasks], SchedulerState(), cluster(running, *tasks))
     assert {task: reason.sentence for task, reason in reasons.items()} == {
-        "7_2": "its array runs 2 tasks at a time",
-        "7_10": "its array runs 2 tasks at a time",
+        "7_2": "waits: its array runs at most 2 tasks at a time",
+        "7_10": "waits: its array runs at most 2 tasks at a time",
     }
 
 

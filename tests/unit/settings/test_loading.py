@@ -89,7 +89,7 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
         ),
         pytest.param(
             'mode = "enforce"\n',
-            "mode stands outside its section: it belongs under [rounds]",
+            "mode is outside its section: put it under [rounds]",
             id="a key outside its section",
         ),
         pytest.param("rounds = 5\n", "rounds is a section: write [rounds] on a line of its own", id="a section as key"),
@@ -101,7 +101,7 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
         ),
         pytest.param(
             '[rounds]\nperiod = "5 minutes"\n',
-            'rounds.period is \'5 minutes\': expected a time of at least 1 in seconds, or such as "5m", "2h", '
+            "rounds.period is '5 minutes': expected a number of seconds of at least 1, or a time such as \"5m\", "
             'for example period = "5m"',
             id="a time in words",
         ),
@@ -128,18 +128,18 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
         ),
         pytest.param(
             '[storage]\npath = "a\\nb"\n',
-            "storage.path is 'a\\nb': expected a text, on one line, "
+            "storage.path is 'a\\nb': expected a text on one line, "
             'for example path = "/var/lib/synsched/synsched.db"',
             id="a text of two lines",
         ),
         pytest.param(
             '[rounds]\nperiod = "1h"\n',
-            "hook.stale_after must be longer than rounds.period, or the daemon counts as dead between two rounds",
+            "hook.stale_after must be longer than rounds.period, or the heartbeat is stale between two rounds",
             id="rounds further apart than the dead-man's switch allows",
         ),
         pytest.param(
             "[policy]\nlas_queues = [5, 4]\n",
-            "policy.las_queues must ascend from above 0, for example [3600, 14400]",
+            "policy.las_queues must be ascending and above 0, for example [3600, 14400]",
             id="queues out of order",
         ),
         pytest.param(
@@ -159,7 +159,7 @@ def test_a_file_that_is_not_toml_names_the_line(file: Path) -> None:
 
 def test_a_file_that_is_not_text_is_told_as_such(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="is not TOML"):
+    with pytest.raises(SettingsError, match="not valid TOML"):
         load_settings_file(file)
 
 

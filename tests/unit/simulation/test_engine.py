@@ -114,9 +114,9 @@ def test_only_the_window_is_measured_and_has_to_end() -> None:
     [
         (world(job(7, gpus=9)), FREE, "job 7 can never run here: it asks for 9 GPUs, and there are 8"),
         (world(job(7, gpu_type="a100")), FREE, "no node has GPUs of type a100"),
-        (world(job(7, gpus=1, cpus=25)), FREE, "no 1 nodes have 25 CPUs"),
-        (world(job(7, gpus=0, milli_gpu=500, cpus=99)), FREE, "no node has 99 CPUs and 0 MiB beside a part of a GPU"),
-        (world(job(7)), replace(FREE, window=(0, 9)), "window 0:9: expected a part of the 1 jobs there are"),
+        (world(job(7, gpus=1, cpus=25)), FREE, "it asks for 1 node with 1 GPU, 25 CPUs and"),
+        (world(job(7, gpus=0, milli_gpu=500, cpus=99)), FREE, "no node with such a GPU has 99 CPUs and 0 MiB"),
+        (world(job(7)), replace(FREE, window=(0, 9)), "window 0:9: expected a range within 0:1"),
     ],
 )
 def test_what_can_never_be_is_said_before_it_starts(made: Scenario, options: SimulationOptions, said: str) -> None:

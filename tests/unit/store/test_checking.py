@@ -32,7 +32,7 @@ def with_history(path: Path) -> None:
 
 def test_a_daemon_does_not_start_on_a_damaged_file(path: Path) -> None:
     damaged(path)
-    said = r"synsched\.db is damaged.*: move it away, a new one is begun \(.+\)"
+    said = r"synsched\.db is damaged.*: move it away, a new one is created \(.+\)"
     with pytest.raises(CorruptStoreError, match=said) as told:
         Store.open(path, 2.0, check_interval=0.0)
     assert "\n" not in str(told.value)

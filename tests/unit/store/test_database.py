@@ -71,13 +71,13 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "synsched.db").mkdir()
-    with pytest.raises(StoreNotWritableError, match=r"it is no regular file; set storage\.path"):
+    with pytest.raises(StoreNotWritableError, match=r"it is not a regular file; set storage\.path"):
         Database.open(tmp_path / "synsched.db")
 
 
 def test_a_file_that_is_no_database_is_named(path: Path) -> None:
     path.write_text("this is somebody's shopping list, and quite a long one at that\n" * 40)
-    with pytest.raises(CorruptStoreError, match="is damaged or no database: move it away"):
+    with pytest.raises(CorruptStoreError, match="is damaged or not a database: move it away"):
         Database.open(path)
 
 

@@ -52,7 +52,9 @@ def test_a_round_that_was_killed_is_marked(database: Database, journal: Journal)
     journal.begin_round(1.0, "enforce", "synergy", "las")
     assert journal.close_interrupted_rounds(9.0) == 1
     assert journal.close_interrupted_rounds(9.0) == 0
-    assert [row["error"] for row in database.rows("SELECT error FROM rounds")] == ["interrupted: the process was ended"]
+    assert [row["error"] for row in database.rows("SELECT error FROM rounds")] == [
+        "interrupted: the process was killed"
+    ]
 
 
 def test_an_intent_is_on_disk_when_intend_returns(journal: Journal, path: Path) -> None:

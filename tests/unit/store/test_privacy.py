@@ -84,7 +84,7 @@ def test_a_link_to_a_private_folder_is_followed(tmp_path: Path) -> None:
 
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
     os.mkfifo(path)
-    with pytest.raises(StoreNotWritableError, match="no regular file"):
+    with pytest.raises(StoreNotWritableError, match="not a regular file"):
         Database.open(path)
 
 

@@ -145,7 +145,7 @@ def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
     assert decode(Target, rows["7"]["target"]).nodes == ("n1",)
     assert (rows["7"]["rank"], rows["8"]["rank"], rows["8"]["target"]) == (1, 2, None)
     assert (rows["9"]["rank"], rows["9"]["target"]) == (None, None)
-    assert rows["9"]["sentence"].startswith("is not managed: it carries no synsched: hint")
+    assert rows["9"]["sentence"].startswith("is not managed: it has no synsched: hint")
 
 
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:

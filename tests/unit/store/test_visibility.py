@@ -22,7 +22,8 @@ from slurmsched.model import (
     Verb,
     encode,
 )
-from slurmsched.policies.gandiva_fair import Account, GandivaFairState, Trade
+from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
+from slurmsched.policies.gandiva_fair.trading import Trade
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics
@@ -62,12 +63,12 @@ SEEN = snapshot(
 TOLD = {
     "4002": Explanation(
         "4002",
-        "job 4002 waits behind 2 jobs in las order; the last one that runs is 5001",
+        "job 4002 waits behind 2 jobs in las order; the last one that runs is job 5001",
         ordered_behind=("job 5001 of bob, 4 GPUs: 2.0 GPU-hours attained", "job 4001 of alice, 4 GPUs: 1 GPU-hours"),
         what_would_change=("job 5001 ends at 14:00 at the latest; then there are enough GPUs", "4 GPUs would fit"),
         facts={"user": "alice", "asks for": "2 GPUs, 6 CPUs"},
     ),
-    "5002": Explanation("5002", "job 5002 of bob is placed on n2, and waits for 5001, 4001 to leave"),
+    "5002": Explanation("5002", "job 5002 of bob is placed on n2 and waits for jobs 5001, 4001 to leave"),
 }
 SHARES = GandivaFairState(
     time=NOW,

@@ -57,7 +57,7 @@ def test_what_is_no_cluster_is_refused(said: str, expected: str) -> None:
     ("text", "expected"),
     [
         ("[[nodes]]\ngpus = 8\n", r"lab\.toml: nodes 1: gpu_type: expected a name such as v100"),
-        ('[[nodes]]\ngpus = "8"\n', r"nodes 1: gpus: expected a whole number up to 64"),
+        ('[[nodes]]\ngpus = "8"\n', r"nodes 1: gpus: expected a whole number from 0 to 64"),
         ("[[nodes]]\ngpu = 8\n", r"nodes 1: gpu: expected one of count, cpus, features"),
         ('[[nodes]]\ngpus = 1\ngpu_type = "a"\ncpus = 4\nmemory = "much"\n', r"memory: expected a size such as 500G"),
         ("nodes = 3\n", r"nodes: expected \[\[nodes\]\] tables"),

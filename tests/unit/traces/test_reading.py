@@ -63,7 +63,7 @@ def test_the_runs_of_a_requeued_job_count_together_from_its_first_submission(tmp
         ("1|COMPLETED|yesterday|1|00:01:00|", r"trace\.txt:2: Submit: expected a time such as 2026-01-31T12:00:00"),
         ("1|COMPLETED|1|1|an hour|", r"trace\.txt:2: Elapsed: expected a time such as 1-02:03:04, not 'an hour'"),
         ("1|COMPLETED|1|1|00:01:00|gres/gpu=x", r"trace\.txt:2: AllocTRES: expected amounts such as cpu=4,mem=16G"),
-        ("1|COMPLETED|1|1", r"trace\.txt:2: expected one field for each heading, there are 4 fields under 6"),
+        ("1|COMPLETED|1|1", r"trace\.txt:2: expected one field for each heading, not 4 fields under 6"),
     ],
 )
 def test_a_mistake_in_sacct_is_named(tmp_path: Path, line: str, said: str) -> None:
@@ -124,7 +124,7 @@ def test_synergy_needs_to_know_how_long_an_iteration_takes(tmp_path: Path) -> No
     text = "0,res18,0.0,100,1\n"
     (job,) = read(tmp_path, text, form="synergy", res18=0.5).jobs
     assert (job.model, job.duration, job.iterations) == ("resnet18", 50.0, 100)
-    with pytest.raises(TraceError, match=r":2: model: how long an iteration of res18 takes is not known: name a file"):
+    with pytest.raises(TraceError, match=r":2: model: the seconds of an iteration of res18 are not known: name a file"):
         read(tmp_path, text, form="synergy")
 
 
@@ -137,12 +137,18 @@ def test_gavel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nonsense\n", r"trace\.txt:1: no trace that we know: name its form with --format, one of own, synergy"),
-        ("job_id,arrival_s,gpus,duration_s\n", r"there are no jobs in it"),
-        ("job_id,arrival_s,gpus,duration_s\na,0,1,5\na,0,1,5\n", r"job_id: expected each once, 'a' is there twice"),
-        ("job_id,arrival_s,gpus,duration_s\na,0,two,5\n", r":2: gpus: expected a whole number from 0 on, not 'two'"),
-        ("job_id,arrival_s,gpus,duration_s,milli_gpu\na,0,0,5,1000\n", r":2: milli_gpu: expected a part of one GPU"),
-        ("job_id,arrival_s,gpus,duration_s\na,nan,1,5\n", r":2: arrival_s: expected a number from 0 on, not 'nan'"),
+        ("nonsense\n", r"trace\.txt:1: unknown trace format: name it with --format, one of own, synergy"),
+        ("job_id,arrival_s,gpus,duration_s\n", r"expected at least one job"),
+        ("job_id,arrival_s,gpus,duration_s\na,0,1,5\na,0,1,5\n", r"job_id: expected unique ids, but 'a' occurs twice"),
+        (
+            "job_id,arrival_s,gpus,duration_s\na,0,two,5\n",
+            r":2: gpus: expected a whole number of at least 0, not 'two'",
+        ),
+        (
+            "job_id,arrival_s,gpus,duration_s,milli_gpu\na,0,0,5,1000\n",
+            r":2: milli_gpu: expected a fraction of one GPU",
+        ),
+        ("job_id,arrival_s,gpus,duration_s\na,nan,1,5\n", r":2: arrival_s: expected a number of at least 0, not 'nan'"),
     ],
 )
 def test_a_mistake_in_our_own_form_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -128,7 +128,7 @@ def test_a_suspended_job_whose_cpus_are_taken_cannot_resume() -> None:
     world.lifecycle.suspend(world.jobs["1"], 10)
     world.schedule()
     assert world.jobs["2"].state is JobState.RUNNING
-    with pytest.raises(ValueError, match="CPUs are taken"):
+    with pytest.raises(ValueError, match="CPUs are allocated"):
         world.lifecycle.resume(world.jobs["1"], 10)
 
 

@@ -76,7 +76,7 @@ def test_a_change_that_slurm_takes_without_doing_it_is_not_believed() -> None:
     slurm.ignored = {"NumCPUs"}
     result, detail = one(slurm, op(Verb.UPDATE, after=SHAPE))
     assert result is Result.REFUSED
-    assert detail == "it now asks for 1 nodes on n1, v100:2 GPUs, 6 CPUs, 2000 MiB per node, 1 tasks"
+    assert detail == "it now asks for 1 node on n1, v100:2 GPUs, 6 CPUs, 2000 MiB per node, 1 task"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_signal_that_scancel_could_not_send_is_refused() -> None:
 def test_somebody_elses_admin_comment_is_never_written_over() -> None:
     slurm = FakeSlurm([FakeJob(1, admin_comment="JS1:abc")])
     result, detail = one(slurm, op(Verb.NOTE, after="synsched: x"))
-    assert (result, detail) == (Result.OVERTAKEN, "its AdminComment is somebody else's")
+    assert (result, detail) == (Result.OVERTAKEN, "its AdminComment was written by another program")
     assert slurm.ran == []
 
 

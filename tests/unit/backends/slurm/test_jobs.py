@@ -129,7 +129,7 @@ def test_slurms_states_come_down_to_a_few(word: str, state: JobState) -> None:
 def test_the_tasks_of_a_large_array_are_told_apart_up_to_a_bound_and_the_rest_is_said() -> None:
     jobs, _, oddities = parse_jobs(records(FakeJob(7, array="7_0-999999%4")), NO_LIMITS)
     assert [jobs[0].job.id, len(jobs)] == ["7_0", MAX_ARRAY_TASKS]
-    assert oddities == ["job 7 has more waiting tasks than are told apart: the others follow later"]
+    assert oddities == ["array 7 has more than 2000 pending tasks: the others follow later"]
 
 
 def test_a_list_of_tasks_that_slurm_cut_off_is_read_as_far_as_it_is_whole() -> None:
@@ -158,13 +158,13 @@ CLUSTER = ClusterLimits(nodes=4, gpus=32, cpus=96, memory=2_000_000)
 @pytest.mark.parametrize(
     ("asked", "fields", "what"),
     [
-        ({"TresPerJob": "gres/gpu:999999999"}, {}, "999999999 GPUs, and the cluster has 32"),
-        ({"TresPerNode": "gres/gpu:1"}, {"NumNodes": "999999-999999"}, "999999 nodes, and the cluster has 4"),
-        ({}, {"NumCPUs": "1000000"}, "1000000 CPUs, and the cluster has 96"),
-        ({}, {"MinMemoryNode": "999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
-        ({}, {"MinMemoryCPU": "999999999999999E"}, "MiB of memory on each node, and the cluster has 2000000"),
+        ({"TresPerJob": "gres/gpu:999999999"}, {}, "999999999 GPUs, but the cluster has 32"),
+        ({"TresPerNode": "gres/gpu:1"}, {"NumNodes": "999999-999999"}, "999999 nodes, but the cluster has 4"),
+        ({}, {"NumCPUs": "1000000"}, "1000000 CPUs, but the cluster has 96"),
+        ({}, {"MinMemoryNode": "999999E"}, "MiB of memory on each node, but the cluster has 2000000"),
+        ({}, {"MinMemoryCPU": "999999999999999E"}, "MiB of memory on each node, but the cluster has 2000000"),
         ({"MemPerTres": "gres/gpu:999999999", "TresPerJob": "gres/gpu:32"}, {}, "MiB of memory on each node"),
-        ({"TresPerNode": "gres/gpu:1"}, {"ReqNodeList": "n[1-99999]"}, "stands for more than"),
+        ({"TresPerNode": "gres/gpu:1"}, {"ReqNodeList": "n[1-99999]"}, "expands to more than"),
     ],
 )
 def test_what_is_more_than_the_cluster_has_is_set_aside(

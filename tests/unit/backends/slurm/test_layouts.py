@@ -120,7 +120,12 @@ def test_a_job_that_poses_as_itself_where_its_number_stands_for_others_too_is_th
     snapshot, _ = observed(*tasks, running(2, user="bob"))
     assert sorted(job.id for job in snapshot.jobs) == ["2", "5_1"]
     [left] = snapshot.set_aside
-    assert (left.job, left.user, left.pending, left.reason) == ("5", "alice", False, "its own text poses as its record")
+    assert (left.job, left.user, left.pending, left.reason) == (
+        "5",
+        "alice",
+        False,
+        "text of its owner looks like a second record of it",
+    )
     assert not snapshot.is_gone("5_7")
 
 

@@ -38,7 +38,9 @@ def busy(cluster: PyslurmCluster) -> PyslurmCluster:
             "pyslurm ended with exit code 1: ImportError: libslurmfull.so: cannot open shared object file",
             id="a library that is missing",
         ),
-        pytest.param("nonsense", 60, "pyslurm's answer makes no sense (JSONDecodeError)", id="nonsense as its answer"),
+        pytest.param(
+            "nonsense", 60, "pyslurm's answer cannot be parsed (JSONDecodeError)", id="nonsense as its answer"
+        ),
         pytest.param("error", 60, "pyslurm ended with exit code 1: TypeError: an object", id="an error of its own"),
         pytest.param(
             "exit 1 at import",
@@ -77,7 +79,7 @@ def test_records_that_cannot_be_named_are_no_answer(busy: PyslurmCluster, kind: 
     busy.shown[kind][0][key] = {"raises": "ValueError"}
     seen = busy.backend().observe()
     assert seen.jobs == busy.by_commands().jobs
-    assert any(oddity.startswith("pyslurm's answer makes no sense (ValueError)") for oddity in seen.oddities)
+    assert any(oddity.startswith("pyslurm's answer cannot be parsed (ValueError)") for oddity in seen.oddities)
 
 
 def test_an_interpreter_that_is_gone_is_no_end_of_polls(busy: PyslurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_a_pyslurm_that_slurmctld_does_not_answer_is_left_alone_where_commands_a
     seen = busy.backend().observe()
     assert seen.jobs == busy.by_commands().jobs
     (oddity,) = seen.oddities
-    assert oddity.startswith("pyslurm has no answer of slurmctld (Unable to")
+    assert oddity.startswith("pyslurm has no answer from slurmctld (Unable to")
 
 
 NOT_FITTING = [

@@ -204,7 +204,7 @@ class TestRequests:
         assert (
             backend.observe().jobs_by_id["1"].original_request == cluster.by_commands().jobs_by_id["1"].original_request
         )
-        assert backend.remarks[1:] == ("1 job is read by commands, as it changed between two looks: 1",)
+        assert backend.remarks[1:] == ("1 job is read by commands, as it changed while it was read: 1",)
         cluster.moving, fake.asked = False, {"TresPerNode": "gres/gpu:v100:2"}
         seen = backend.observe().jobs_by_id["1"].original_request
         assert (seen.gpus, seen.gpu_type, backend.remarks[1:]) == (2, "v100", ())
@@ -257,13 +257,15 @@ class TestByCommands:
                 "pyslurm does not show every dependency",
                 id="dependencies",
             ),
-            pytest.param({"layout": {}}, "pyslurm does not show what it has on its nodes", id="no layout"),
+            pytest.param({"layout": {}}, "pyslurm does not show its allocation", id="no layout"),
             pytest.param(
                 {"layout": {"n1": {"cpu_ids": "0-2", "memory": 1000, "gres": {"shard:v100": 4}}}},
                 "pyslurm does not show which devices its shards are on",
                 id="shards",
             ),
-            pytest.param({"layout": layout(cpus=LONG)}, "pyslurm cuts the list of its CPUs", id="127 bytes of CPUs"),
+            pytest.param(
+                {"layout": layout(cpus=LONG)}, "pyslurm truncates the list of its CPUs", id="127 bytes of CPUs"
+            ),
             pytest.param(
                 {"layout": layout(gpus=1, indexes="0")},
                 "pyslurm does not show all of its GPUs",
@@ -276,13 +278,13 @@ class TestByCommands:
             ),
             pytest.param(
                 {"layout": {"n1": {"memory": 1000}}},
-                "pyslurm's values make no sense",
+                "pyslurm's values cannot be parsed",
                 id="a layout of another form",
             ),
-            pytest.param({"layout": layout(node="n9")}, "pyslurm's values make no sense", id="a node of no threads"),
-            pytest.param({"submit_time": "soon"}, "pyslurm's values make no sense", id="no time"),
-            pytest.param({"priority": "UNLIMITED"}, "pyslurm's values make no sense", id="no priority"),
-            pytest.param({"user_id": None}, "pyslurm's values make no sense", id="no user"),
+            pytest.param({"layout": layout(node="n9")}, "pyslurm's values cannot be parsed", id="a node of no threads"),
+            pytest.param({"submit_time": "soon"}, "pyslurm's values cannot be parsed", id="no time"),
+            pytest.param({"priority": "UNLIMITED"}, "pyslurm's values cannot be parsed", id="no priority"),
+            pytest.param({"user_id": None}, "pyslurm's values cannot be parsed", id="no user"),
         ],
     )
     def test_it_alone_is_read_by_commands(self, cluster: PyslurmCluster, shown: dict[str, Any], reason: str) -> None:
@@ -344,7 +346,7 @@ class TestArrays:
         cluster.holds((pyslurm_job(9, array_id=9, array_tasks_waiting="0-1,1..."), fake))
         seen = cluster.backend().observe()
         assert [job.id for job in seen.jobs] == ["9_0", "9_1"]
-        assert any("more waiting tasks than are told apart" in oddity for oddity in seen.oddities)
+        assert any("has more than 2000 pending tasks" in oddity for oddity in seen.oddities)
 
     @pytest.mark.parametrize("first", [pytest.param(True, id="before its array"), pytest.param(False, id="behind it")])
     @pytest.mark.parametrize(

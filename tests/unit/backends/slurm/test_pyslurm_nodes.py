@@ -57,7 +57,7 @@ class TestGpus:
         assert asked_nodes(cluster) == ["show node"]
         assert seen.nodes == cluster.by_commands().nodes
         assert backend.remarks[1:] == (
-            "1 node is read by commands, as pyslurm does not show which of its GPUs are taken: n1",
+            "1 node is read by commands, as pyslurm does not show which of its GPUs are allocated: n1",
         )
 
     @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class TestGpus:
         cluster.holds((running(1, layout=odd), fake_running(1)), (running(2), fake_running(2)))
         backend = cluster.backend()
         assert backend.observe().jobs == cluster.by_commands().jobs
-        assert backend.remarks[1:] == ("1 job is read by commands, as pyslurm's values make no sense: 1",)
+        assert backend.remarks[1:] == ("1 job is read by commands, as pyslurm's values cannot be parsed: 1",)
 
     def test_devices_are_numbered_through_all_types(self, cluster: PyslurmCluster) -> None:
         cluster.shown["nodes"] = [pyslurm_node("n1", configured_gres={"gpu:v100": 2, "gpu:k80": 1, "shard:v100": 12})]

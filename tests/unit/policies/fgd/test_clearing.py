@@ -76,7 +76,7 @@ def test_the_cost_is_told_and_the_cheaper_of_two_moves_is_made() -> None:
     decision = decided([*TWO, node("n3", 2)], jobs)
     assert set(decision.victims) == {"2"}
     assert decision.targets[str(WAITS)].reasons[0].sentence == (
-        "starts once 2 moved to other nodes, which costs 100 GPU-seconds of restarting"
+        "starts after job 2 moved to other nodes: restarting costs 100 GPU-seconds"
     )
     assert "so that job 99 can start" in decision.targets["2"].reasons[0].sentence
 

@@ -21,7 +21,7 @@ from slurmsched.model import (
     Resources,
 )
 from slurmsched.policies import PolicyError, policy
-from slurmsched.policies.fgd import node_demands, target_workload
+from slurmsched.policies.fgd.placer import node_demands, target_workload
 from slurmsched.policies.place.fragmentation import TaskDemand
 from tests.builders import job, node, share, situation
 
@@ -116,10 +116,10 @@ def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dic
     [
         pytest.param(shards(11), "11 shards of one GPU; the GPUs have 10", id="more shards than a GPU has"),
         pytest.param(shards(2, gpu_type="h100"), "GPUs of type h100; there are v100", id="a type no node has"),
-        pytest.param(Request(gpus=5, gpus_per_node=5), "this many GPUs", id="more GPUs than a node has"),
-        pytest.param(Request(gpus=1, nodes=2), "this many GPUs", id="fewer GPUs than nodes"),
+        pytest.param(Request(gpus=5, gpus_per_node=5), "this combination of GPUs", id="more GPUs than a node has"),
+        pytest.param(Request(gpus=1, nodes=2), "this combination of GPUs", id="fewer GPUs than nodes"),
         pytest.param(shards(2, features="a&&b"), "constraint", id="a constraint that cannot be read"),
-        pytest.param(shards(2, features="infiniband"), "as it wants them; there are none", id="no such feature"),
+        pytest.param(shards(2, features="infiniband"), "that match its request; there are none", id="no such feature"),
         pytest.param(shards(2, cpus=99), "CPUs", id="more CPUs than a node has"),
     ],
 )
@@ -132,7 +132,7 @@ def test_what_never_fits_is_told(request_: Request, sentence: str) -> None:
 def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
     reason = decided([node("n1", 2)], [job(1, request=shards(2))]).waiting["1"]
     assert reason.sentence == (
-        "asks for more than the cluster has: shards, and the GPUs it may use have none: see gres/shard in slurm.conf"
+        "asks for more than the cluster has: shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
     )
 
 

@@ -175,7 +175,7 @@ def test_the_table_chooses_as_if_it_asked_every_node_anew(
 )
 def test_what_is_not_idle_cannot_be_taken(task: TaskDemand, devices: tuple[int, ...]) -> None:
     idle = FreeDevices([server(1000, 500, 1000)])
-    with pytest.raises(PolicyError, match="cannot give"):
+    with pytest.raises(PolicyError, match="cannot allocate"):
         idle.allocate(0, task, devices)
     assert idle.milli_gpus.sum() == 2500
 

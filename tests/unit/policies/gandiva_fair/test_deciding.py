@@ -9,7 +9,8 @@ import pytest
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
 from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, SchedulerState, Verb, parse_hints
-from slurmsched.policies.gandiva_fair import GandivaFair, GandivaFairState
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.policy import GandivaFair
 from slurmsched.policies.gandiva_fair.trading import suspected_users
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
@@ -40,7 +41,7 @@ def test_a_slice_ends_for_the_job_that_is_due() -> None:
     assert (set(decision.targets), decision.victims) == ({"2"}, {"1": "2"})
     assert decision.waiting["1"].code is ReasonCode.SLICE_ENDED
     assert decision.waiting["1"].sentence == (
-        "has had its slice of 11.7 min: it is 20 min ahead on 4.00 GPUs due, job 2 of bob 0 s"
+        "has used its slice of 11.7 min and is 20 min ahead (its share: 4.00 GPUs); job 2 of bob is next, 0 s ahead"
     )
     assert decision.targets["2"].reasons[0].code is ReasonCode.TURN
 
@@ -61,7 +62,7 @@ def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_say
     done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
     assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
     assert result.requeues["1"].reason.code is ReasonCode.SLICE_ENDED
-    assert explain(result, "1").headline.startswith("job 1 has had its slice of 21.7 min")
+    assert explain(result, "1").headline.startswith("job 1 has used its slice of 21.7 min")
     assert result.starts["2"].gone == ("1",)
 
 
@@ -265,3 +266,10 @@ def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 5.0, "v100": 64.0}})
     cluster.run(1)
     assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"carol"}
+
+
+@pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)
+def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str) -> None:
+    decision = decided(*(job(number, 8) for number in ids))
+    assert set(decision.targets) == {first}
+    assert decision.order[0].job == first

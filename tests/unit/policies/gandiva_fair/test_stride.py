@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.gandiva_fair import StrideJob, gang_aware_stride, plain_stride
+from slurmsched.policies.gandiva_fair.stride import StrideJob, gang_aware_stride, plain_stride
 from slurmsched.policies.gandiva_fair.tickets import water_filling
 
 

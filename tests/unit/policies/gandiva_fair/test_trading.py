@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import sample_speedups
-from slurmsched.policies.gandiva_fair import Trade, Trader, trade
+from slurmsched.policies.gandiva_fair.trading import Trade, Trader, trade
 
 V100 = {"v100": 1.0}
 

@@ -115,3 +115,10 @@ def test_the_books_survive_json() -> None:
 def test_books_that_cannot_be_read_are_begun_anew(state: dict[str, object]) -> None:
     assert GavelState.decode(state) == GavelState()
     assert GAVEL.decide(asked(job(1, hint="model=even"), state=state)).targets
+
+
+@pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)
+def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str) -> None:
+    decision = GAVEL.decide(situation(CLUSTER[:1], [job(number, hint="model=even") for number in ids], RATES))
+    assert set(decision.targets) == {first}
+    assert decision.order[0].job == first

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.policies.gavel import AllocationLedger, assign_workers, greedy_round
 from slurmsched.policies.gavel.problem import Floats
-from slurmsched.policies.gavel.rounds import JobCombination
+from slurmsched.policies.gavel.rounds import AllocationLedger, JobCombination, assign_workers, greedy_round
 
 
 def books(shares: dict[str, list[float]], credit: float = 180.0) -> AllocationLedger:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.policies.hadar import (
+from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.problem import (
     UTILITIES,
     GangThroughput,
     HadarJob,
-    HadarScheduler,
     ServerPools,
     UtilityFactory,
     slack_aware,

@@ -44,7 +44,7 @@ def test_a_gang_runs_on_two_types_rather_than_wait() -> None:
         ("v100-1", "v100", 2),
         ("p100-2", "p100", 2),
     }
-    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: sooner than on one type alone"
+    assert target.reasons[0].sentence == "runs on 2 p100 + 2 v100: it finishes sooner than on one GPU type"
 
 
 def test_a_mixed_gang_reaches_slurm_as_pinned_nodes_and_gpus_of_no_type() -> None:
@@ -70,7 +70,7 @@ def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
     ("asked_type", "nodes", "why"),
     [
         pytest.param("v100", 2, "it asks for v100", id="a type that was asked for"),
-        pytest.param(None, 1, "it asks for one node, and a node has one type", id="a single node"),
+        pytest.param(None, 1, "it asks for one node, and a node has one GPU type", id="a single node"),
     ],
 )
 def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
@@ -82,7 +82,7 @@ def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, n
     waiting = policy("hadar").decide(asked).waiting["1"]
 
     assert waiting.code is ReasonCode.ONE_TYPE
-    assert waiting.sentence == f"waits for 4 GPUs of one type, and cannot have several: {why}"
+    assert waiting.sentence == f"waits for 4 GPUs of one type and cannot use several types: {why}"
 
 
 def test_the_fast_gpus_go_to_whoever_gains_from_them() -> None:
@@ -149,3 +149,10 @@ def test_a_job_that_waits_for_one_type_does_not_say_so_while_all_are_taken() -> 
     waiting = policy("hadar").decide(situation(types("v100", "p100"), [*full, one], KNOWN, managed=[one])).waiting["1"]
 
     assert waiting.code is ReasonCode.NO_ROOM
+
+
+@pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)
+def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str) -> None:
+    asked = situation(types("v100", gpus=1), [job(number, hint="model=m,duration=5h") for number in ids], KNOWN)
+    assert set(policy("hadar").decide(asked).targets) == {first}
+    assert build_problem(asked).queue[0].job == first

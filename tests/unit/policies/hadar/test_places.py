@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.policies.hadar import (
-    GangThroughput,
-    HadarJob,
-    Prices,
-    ServerPools,
-    compute_prices,
-    dp_allocation,
-    effective_throughput,
-    fill_idle,
-    find_alloc,
-)
+from slurmsched.policies.hadar.primal_dual import Prices, compute_prices, dp_allocation, fill_idle, find_alloc
+from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, effective_throughput
 
 TWO_TYPES = ServerPools.of_single_type([("v100", 4), ("v100", 4), ("p100", 4)])
 FAST_ON_V100 = (4.0, 2.0)

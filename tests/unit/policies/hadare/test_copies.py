@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.policies.hadare import (
+from slurmsched.policies.hadare.job_tracker import (
     ForkedJob,
-    GpuSpec,
     JobTracker,
-    ModelSpec,
-    ThroughputEstimates,
     TrackingError,
     assign_nodes,
     copy_ids,
     divide_steps,
-    estimate_throughput,
     split_copy_id,
 )
+from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, ThroughputEstimates, estimate_throughput
 
 V100, K80 = GpuSpec(15.7, 16), GpuSpec(4.1, 12)
 
@@ -27,7 +24,7 @@ def test_copies_have_numbers_of_their_own() -> None:
 
 
 def test_a_parent_beyond_the_most_jobs_would_share_a_number_with_a_copy() -> None:
-    with pytest.raises(TrackingError, match="jobs go from 0 to 99"):
+    with pytest.raises(TrackingError, match="jobs are numbered from 0 to 99"):
         copy_ids(100, 2, 100)
 
 
@@ -72,7 +69,7 @@ def test_more_than_was_leased_does_not_count() -> None:
     ("open_round", "portions", "said"),
     [
         pytest.param(False, {1: 60, 2: 41}, "100 are left", id="more than are left"),
-        pytest.param(True, {1: 1}, "not closed", id="before the last round is closed"),
+        pytest.param(True, {1: 1}, "still open", id="before the last round is closed"),
     ],
 )
 def test_steps_are_not_leased_twice(open_round: bool, portions: dict[int, int], said: str) -> None:

@@ -83,7 +83,7 @@ def test_steps_are_divided_by_equation_10_while_nothing_is_measured() -> None:
     assert steps["p100-2"] / steps["k80-3"] == pytest.approx(9.3 / 16**0.5 * 12**0.5 / 4.1, rel=0.02)
     target = next(target for target in decision.targets.values() if target.nodes == ("v100-1",))
     assert target.reasons[-1].sentence == (
-        f"does {steps['v100-1']} of the 1000 steps left of job 7: 53% of estimated speed"
+        f"does {steps['v100-1']} of the 1000 steps left of job 7: 53% of the estimated speed"
     )
 
 
@@ -173,3 +173,10 @@ def test_without_copies_it_decides_as_hadar_does() -> None:
     alone, forked = policy("hadar").decide(asked), policy("hadare").decide(asked)
     assert forked.targets.keys() == alone.targets.keys()
     assert places(forked) == places(alone)
+
+
+def test_the_last_steps_go_to_the_copies_of_lowest_number() -> None:
+    waiting = [copy(7, 10), copy(7, 2)]
+    decision = decided(nodes("v100", "k80", "k80"), [copy(7, 0, on="v100-1"), *waiting], {"steps": {"7_0": 998}})
+    assert set(decision.targets) == {"7_0", "7_2"}
+    assert decision.waiting["7_10"].code is ReasonCode.COPIES_SUFFICE

@@ -18,7 +18,7 @@ from slurmsched.experiments.tesserae.round import (
     allocate_keeping_nodes,
     plan_round,
 )
-from slurmsched.policies.tesserae import NO_JOB, PlacementPlan, migrated_jobs
+from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan, migrated_jobs
 
 OURS = TesseraeVariant()
 TEXT = TesseraeVariant(allocate_in_order, keep_pairs=False)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from slurmsched.policies.tesserae import PlacementPlan, find_renaming, migrated_jobs, migration_cost
+from slurmsched.policies.tesserae.migration import PlacementPlan, find_renaming, migrated_jobs, migration_cost
 
 Row = tuple[int, int, tuple[int, ...]]
 Grid = list[list[frozenset[int]]]

@@ -153,8 +153,8 @@ def test_a_pair_says_with_whom_and_how_fast() -> None:
     host, guest = decision.targets["1"], decision.targets["2"]
     assert (host.speed, guest.speed) == (0.8, 0.7)
     assert (host.beside, guest.beside) == (("2",), ("1",))
-    assert guest.reasons[0].sentence == "shares GPU 0 of n1 with job 1: together 1.5 times the work of one"
-    assert host.reasons[0].sentence == "shares GPU 0 of n1 with job 2: together 1.5 times the work of one"
+    assert guest.reasons[0].sentence == "shares GPU 0 of n1 with job 1: together they do 1.5 times the work of one"
+    assert host.reasons[0].sentence == "shares GPU 0 of n1 with job 2: together they do 1.5 times the work of one"
 
 
 def test_a_pair_that_runs_is_told_again_from_what_slurm_shows() -> None:
@@ -175,7 +175,7 @@ def test_a_pair_that_runs_is_told_again_from_what_slurm_shows() -> None:
 )
 def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: bool) -> None:
     decision = decided([TWO], [one, other], [one, other] if managed else [one])
-    assert decision.targets["1"].reasons[0].sentence == "shares GPU 0 of n1 with job 2, which no round put there"
+    assert decision.targets["1"].reasons[0].sentence == "shares GPU 0 of n1 with job 2, which no round placed there"
     assert decision.targets["1"].beside == ()
 
 
@@ -184,16 +184,16 @@ def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: 
     [
         pytest.param(
             [half(1, "a", "pack=no", on=[has(0)]), half(2, "b")],
-            "waits: on n1 Slurm may put it on GPU 0, beside job 1, and these may not share",
+            "waits: on n1 Slurm may place it on GPU 0 beside job 1, and these must not share a GPU",
             id="Slurm would put it beside one that said no",
         ),
         pytest.param(
             [half(1, "a"), half(2, "a")],
-            "waits for the next round: this one starts others on n1, and Slurm chooses their GPU",
+            "waits for the next round: this one starts a job on n1, and Slurm chooses the GPU",
             id="one after another on a node",
         ),
         pytest.param(
-            [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 shards free", id="all GPUs are taken"
+            [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 free shards", id="all GPUs are taken"
         ),
         pytest.param(
             [job(1, request=Request(shards=11, cpus=1))], "11 shards of one GPU; the GPUs have 10", id="never fits"

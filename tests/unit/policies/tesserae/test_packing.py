@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from slurmsched.policies.tesserae import (
+from slurmsched.policies.tesserae.packing import (
     PackingEdge,
     PackingJob,
     best_edge,

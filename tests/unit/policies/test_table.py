@@ -1,4 +1,4 @@
-"""The table of systems."""
+"""The table of policies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmsched.settings import PolicySettings
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
+def test_every_policy_is_there_in_every_order(name: str, order: str) -> None:
     assert policy(name, order).name == name
 
 
@@ -20,12 +20,12 @@ def test_every_system_is_there_in_every_order(name: str, order: str) -> None:
     ("name", "order", "queues", "said"),
     [
         pytest.param(
-            "synergie",
+            "nosuch",
             "las",
             (),
             "known are synergy, synergy-greedy, proportional, drf, tetris, tesserae, tesserae-ftf, tesserae-packed,"
             " fgd, tiresias, yarn-cs, gavel, hadar, hadare, gandiva-fair, slurm",
-            id="an unknown system",
+            id="an unknown policy",
         ),
         pytest.param("synergy", "lifo", (), "known are fifo, srtf, las, ftf", id="an unknown order"),
         pytest.param("synergy", "las", (9.0, 3.0), "must ascend from above 0, not 9, 3", id="queues out of order"),
