@@ -1,4 +1,4 @@
-"""What it takes to put the copies of a forked job together: time, and memory of a process that does nothing else."""
+"""Measures the averaging of a forked job's copies: its time, and the memory of a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from slurmsched.jobside.forking import CopyState, average, average_state_dicts
 from slurmsched.jobside.tensors import open_tensor_file
 
 STEPS: Final = (4000, 2000, 1000)
-"""Of the copies: three, at three speeds."""
+"""Steps done by each of the three copies, which run at different speeds."""
 
 _TENSOR_MIB: Final = 64
-"""MiB of a tensor; a large model is many of them."""
+"""MiB of a tensor; a large model has many of this size."""
 
 _MIB: Final = 1 << 20
 _POLL_INTERVAL: Final = 0.005
@@ -39,10 +39,10 @@ _AVERAGING_BY_FORM: Final[Mapping[str, Callable[[Sequence[CopyState], Path], Non
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationTime:
-    """One mean of `copies` files of `model_mb` MiB each.
+    """The cost of averaging `copies` files of `model_mb` MiB each.
 
-    `peak_mb` is the most that was resident beyond what the process held before, in MiB; `peak_own_mb` is the most
-    without the pages of files, which the kernel takes back where memory is short.
+    `peak_mb` is the peak resident memory in MiB beyond that before the averaging. `peak_own_mb` leaves out the pages of
+    mapped files, which the kernel reclaims when memory is short.
     """
 
     form: str
@@ -54,9 +54,9 @@ class ConsolidationTime:
 
 
 def time_consolidation(model_mib: int) -> tuple[ConsolidationTime, ...]:
-    """Measure each form for a model of so many MiB in float32; torch's only where torch is installed.
+    """Measures each file format for a float32 model of `model_mib` MiB; torch's only if torch is installed.
 
-    The files, up to five times as large as the model, lie in the folder for temporary files (TMPDIR). Raises OSError.
+    The files take up to five times the model's size in TMPDIR. Raises OSError.
     """
     return tuple(_time_form(form, model_mib) for form in _AVERAGING_BY_FORM if form == "safetensors" or find_spec(form))
 
@@ -74,9 +74,9 @@ def _time_form(form: str, model_mib: int) -> ConsolidationTime:
 
 
 def _measure(form: str, copies: Sequence[CopyState], target: Path) -> tuple[float, float, float]:
-    """Seconds, and the peaks in MiB."""
+    """Returns the seconds, and the peaks of `ConsolidationTime` in MiB."""
     if form == "torch":
-        import_module(form)  # not what is measured
+        import_module(form)  # the import is not part of the measurement
     before = _process_memory()
     with _watch_own_memory() as own_memory:
         began = perf_counter()
@@ -87,7 +87,7 @@ def _measure(form: str, copies: Sequence[CopyState], target: Path) -> tuple[floa
 
 @contextmanager
 def _watch_own_memory() -> Iterator[Sequence[float]]:
-    """What the process holds of its own, looked at again and again: the kernel keeps no peak of it."""
+    """Yields samples of the process's anonymous memory in MiB, for which the kernel keeps no peak."""
     readings, stopped = [_process_memory()["RssAnon"]], Event()
 
     def watch() -> None:
@@ -104,13 +104,13 @@ def _watch_own_memory() -> Iterator[Sequence[float]]:
 
 
 def _process_memory() -> Mapping[str, float]:
-    """MiB that this process holds; VmHWM is the most it ever held."""
+    """Returns the memory of this process in MiB by the names of /proc/self/status; VmHWM is the peak."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return {name: int(kib) / 1024 for name, kib in _STATUS.findall(status)}
 
 
 def _write_model(path: Path, model_mib: int, *, seed: int) -> None:
-    """A model of random numbers: one MiB of them, again and again."""
+    """Writes a model that repeats one MiB of random numbers."""
     block = np.random.default_rng(seed).standard_normal(_MIB // 4, dtype=np.float32).tobytes()
     layers = {}
     for begin in range(0, model_mib, _TENSOR_MIB):
@@ -125,10 +125,10 @@ def _write_model(path: Path, model_mib: int, *, seed: int) -> None:
 
 
 def _write_as_torch(path: Path) -> None:
-    """The same in the other form, mapped and not read."""
+    """Rewrites a safetensors file in torch's format, through a memory map."""
     torch, file = import_module("torch"), open_tensor_file(path)
     numbers = np.memmap(path, dtype="<f4", mode="c", offset=len(file.header))
-    layers = {each.name: torch.from_numpy(numbers[each.begin // 4 : each.end // 4]) for each in file.tensors}
+    layers = {tensor.name: torch.from_numpy(numbers[tensor.begin // 4 : tensor.end // 4]) for tensor in file.tensors}
     fresh = path.with_suffix(".torch")
     torch.save({"model": layers}, fresh)
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""How long one decision takes, and how much memory."""
+"""Measures the time and memory of one decision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurmsched.settings.definition import Settings
 
 @dataclass(frozen=True, slots=True)
 class DecisionTime:
-    """Seconds for one whole decision from a warm start, and the process's peak memory in MB."""
+    """Seconds of one whole decision on a full cluster, and the process's peak memory in MB."""
 
     policy: str
     gpus: int
@@ -34,7 +34,7 @@ class DecisionTime:
 def time_decision(
     settings: Settings, knowledge: Knowledge, *, gpus: int, jobs: int, nodes: int, repetitions: Iterable[int]
 ) -> DecisionTime:
-    """Decide once on an empty cluster, follow that, then measure on the full one, once for each of `times`."""
+    """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`."""
     decider = policy(settings.policy.system, settings.policy.order, settings.policy.las_queues)
     identity = Identity("bench", Privilege.SLURM_USER)
     empty = generate_snapshot(gpus, nodes, jobs)

@@ -1,4 +1,4 @@
-"""Hostile text through whole rounds: what crashes, what one job's text changes of another, what a record costs."""
+"""Tests whole rounds with hostile text: crashes, effects of one job's text on other jobs, and the time of a record."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ from slurmsched.traces.formats.sacct import SACCT_FIELDS, read_sacct
 from slurmsched.traces.trace import ImportContext, TraceError
 
 BOUND_MS: Final = 5.0
-"""Milliseconds of the processor that the reading of one record may cost."""
+"""Most milliseconds of CPU time for parsing one record."""
 
 _BATCH_SIZE: Final = 240
 """Hostile jobs in a batch."""
 _BATCHES_PER_TASK: Final = 16
-"""Batches that a worker does before it says how it went."""
+"""Batches that a worker runs before it returns its results."""
 _FULL_ROUND_EVERY: Final = 16
-"""One batch of so many also goes through a round with a database that changes something."""
+"""One batch of this many also runs a round that has a database and changes jobs."""
 _RETRIES: Final = 3
-"""Times that a slow record is read again: the least counts, as a collection of garbage is not the record's."""
+"""Times that a slow record is parsed again; the minimum counts, because garbage collection is not the record's cost."""
 _ADDRESS_SPACE: Final = 4 << 30
-"""Bytes that a worker may map, so that what asks for all memory is an error and not the machine's end."""
+"""Bytes that a worker may map, so that excessive use of memory raises an error."""
 _STEP_TIMEOUT: Final = 60
 """CPU seconds after which a batch's step counts as hanging; a single record has a twelfth of that."""
 _MAX_EXAMPLES: Final = 20
@@ -81,13 +81,14 @@ _Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class HostileResults:
-    """`records` are hostile ones alone. `crashes` are records, batches and rounds that ended in an exception or hung.
+    """The results over all batches.
 
-    `changed_jobs` are jobs of others whose values, place in the order or targets a hostile job's text changed, and
-    those that were not held or given back with the others. `misread_jobs` are hostile ones read with other resources
-    than Slurm's own; `lost_jobs` were neither read nor set aside; `set_aside` were, by the reader. Times are CPU
-    milliseconds of reading one record alone; `wall_ms_per_record` is all that was done, divided by the records.
-    `examples` tell of the first failures, with the seed of their batch.
+    `records` are the hostile records. `crashes` are records, batches and rounds that raised an exception or hung.
+    `changed_jobs` are honest jobs whose values, position in the order or targets changed by a hostile job's text, or
+    that were not held or released. `misread_jobs` are hostile jobs parsed with other values than Slurm's. The parser
+    skipped `set_aside` jobs, and `lost_jobs` were neither parsed nor set aside. Times are CPU milliseconds of parsing
+    one record; `wall_ms_per_record` is the whole run's time divided by the records. `examples` describe the first
+    failures, with the seed of their batch.
     """
 
     records: int
@@ -109,7 +110,7 @@ class HostileResults:
 
 @dataclass(slots=True)
 class _PartialResults:
-    """What some batches gave."""
+    """The results of some batches."""
 
     records: int = 0
     crashes: int = 0
@@ -133,24 +134,24 @@ class _PartialResults:
 
 
 class _StepTimeoutError(Exception):
-    """A step took more time of the processor than any could."""
+    """A step exceeded its limit of CPU time."""
 
 
 def run_hostile(
     records: int, seed: int, workers: int = 1, on_progress: Callable[[float], None] = lambda _part: None
 ) -> HostileResults:
-    """Read and decide about at least as many hostile records. `tell` hears the part that is done, from 0 to 1."""
+    """Parses and schedules at least `records` hostile records. `on_progress` gets the part done, from 0 to 1."""
     began = time.perf_counter()
     batches = -(-records // _BATCH_SIZE)
     tasks = [range(first, min(first + _BATCHES_PER_TASK, batches)) for first in range(0, batches, _BATCHES_PER_TASK)]
     size = min(_BATCH_SIZE, records)
     parts: list[_PartialResults] = []
-    # A process of its own even for one worker: it may map only so much memory. Spawned, so that its peak is its own.
+    # One worker is a separate process too, because its memory is limited. Spawned, so that its peak starts at zero.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_limit_worker) as pool:
-        waiting = [pool.submit(_run_batches, seed, size, task) for task in tasks]
-        for done in as_completed(waiting):
-            parts.append(done.result())
+        futures = [pool.submit(_run_batches, seed, size, task) for task in tasks]
+        for future in as_completed(futures):
+            parts.append(future.result())
             on_progress(len(parts) / len(tasks))
     return _combine(parts, time.perf_counter() - began)
 
@@ -183,12 +184,12 @@ def _limit_worker() -> None:
 
 
 def _raise_timeout(_signal: int, _frame: object) -> None:
-    raise _StepTimeoutError("it takes longer than anything could")
+    raise _StepTimeoutError("the step exceeded its CPU time limit")
 
 
 @contextmanager
 def _cpu_time_limit(seconds: float) -> Iterator[None]:
-    """Raises _HangsError where the block takes more CPU seconds."""
+    """Raises _StepTimeoutError if the block takes more CPU seconds."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
@@ -200,11 +201,11 @@ def _run_batches(seed: int, size: int, batches: Iterable[int]) -> _PartialResult
     part = _PartialResults()
     for number in batches:
         name = f"{seed}:{number}"
-        random = Random(name)  # noqa: S311  # made-up text, not secrets
-        made = make_batch(random, size)
-        part.records += len(made.hostile)
-        part.honest += len(made.jobs) - len(made.hostile)
-        _time_reading(name, made, part)
+        random = Random(name)  # noqa: S311  # generated text, not secrets
+        batch = make_batch(random, size)
+        part.records += len(batch.hostile)
+        part.honest += len(batch.jobs) - len(batch.hostile)
+        _time_reading(name, batch, part)
         for step in (
             (_compare_decisions, _hold_and_release, _read_reports_and_history)
             if number % _FULL_ROUND_EVERY == 0
@@ -212,8 +213,8 @@ def _run_batches(seed: int, size: int, batches: Iterable[int]) -> _PartialResult
         ):
             try:
                 with _cpu_time_limit(_STEP_TIMEOUT):
-                    step(name, made, part, random)
-            except Exception as error:  # whatever is raised is what is looked for here
+                    step(name, batch, part, random)
+            except Exception as error:  # any exception is a result of this test
                 part.add_crash(name, error)
     part.peak_rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return part
@@ -224,7 +225,7 @@ def _slurm_backend(slurm: FakeSlurm) -> SlurmBackend:
 
 
 def _time_reading(batch_name: str, batch: HostileBatch, part: _PartialResults) -> None:
-    """How long each hostile record takes, in a poll of one node and no other job."""
+    """Measures the parsing of each hostile record, in a poll of one node and no other job."""
     slurm = FakeSlurm(batch.release, NODES[:1], ())
     backend = _slurm_backend(slurm)
     for job in batch.jobs:
@@ -237,7 +238,7 @@ def _time_reading(batch_name: str, batch: HostileBatch, part: _PartialResults) -
                 for _ in range(_RETRIES if 1000 * seconds > BOUND_MS else 0):
                     gc.collect()
                     seconds = min(seconds, _poll_seconds_anew(slurm, job))
-        except Exception as error:  # whatever is raised is what is looked for here
+        except Exception as error:  # any exception is a result of this test
             part.add_crash(f"{batch_name}, record {job.number}", error)
             part.times.append(_STEP_TIMEOUT / 12 if isinstance(error, _StepTimeoutError) else 0.0)
         else:
@@ -247,14 +248,14 @@ def _time_reading(batch_name: str, batch: HostileBatch, part: _PartialResults) -
 
 
 def _poll_seconds(slurm: FakeSlurm, backend: SlurmBackend) -> float:
-    """CPU seconds of a poll without what the made-up Slurm itself takes."""
+    """Returns the CPU seconds of a poll without those of the fake Slurm."""
     slurm.own_cpu_seconds, began = 0.0, time.thread_time()
     backend.observe()
     return time.thread_time() - began - slurm.own_cpu_seconds
 
 
 def _poll_seconds_anew(slurm: FakeSlurm, job: FakeJob) -> float:
-    """Likewise by a reader that has never seen the job: one that has may know what it has on its nodes."""
+    """Returns the same for a backend that has never seen the job and so has not cached its allocation."""
     backend, slurm.jobs = _slurm_backend(slurm), []
     backend.observe()
     slurm.jobs = [job]
@@ -262,7 +263,7 @@ def _poll_seconds_anew(slurm: FakeSlurm, job: FakeJob) -> float:
 
 
 def _compare_decisions(batch_name: str, batch: HostileBatch, part: _PartialResults, random: Random) -> None:
-    """The batch and its harmless counterpart, read and decided about; others' jobs have to come out alike."""
+    """Parses and schedules the batch and its harmless version; honest jobs must have the same results in both."""
     hostile_snapshot = _slurm_backend(FakeSlurm(batch.release, NODES, batch.jobs)).observe()
     harmless_snapshot = _slurm_backend(FakeSlurm(batch.release, NODES, batch.harmless())).observe()
     absent = {job.id for job in harmless_snapshot.jobs} - {job.id for job in hostile_snapshot.jobs}
@@ -296,7 +297,7 @@ def _job_number(job: JobId) -> int:
 
 
 def _changed_values(hostile_snapshot: Snapshot, harmless_snapshot: Snapshot, hostile: frozenset[int]) -> set[str]:
-    """Jobs of others that are not as they are without hostile text, and nodes."""
+    """Returns the honest jobs and the nodes that differ from those without hostile text."""
     job_ids = {*hostile_snapshot.jobs_by_id, *harmless_snapshot.jobs_by_id}
     jobs = {
         job
@@ -314,25 +315,18 @@ def _changed_values(hostile_snapshot: Snapshot, harmless_snapshot: Snapshot, hos
 
 
 def _is_misread(job: Job, harmless: Job | None) -> bool:
-    """Whether the job is taken for another than Slurm says; its words are its owner's."""
-    if harmless is None:
-        return True
-    words = replace(job.original_request, features="")
-    return (job.user, job.state, job.allocations, job.submit_time, job.hold, job.partitions, job.priority, words) != (
-        harmless.user,
-        harmless.state,
-        harmless.allocations,
-        harmless.submit_time,
-        harmless.hold,
-        harmless.partitions,
-        harmless.priority,
-        replace(harmless.original_request, features=""),
-    )
+    """Whether the hostile job's text changed values that are not its owner's text."""
+    return harmless is None or _slurm_values(job) != _slurm_values(harmless)
+
+
+def _slurm_values(job: Job) -> tuple[object, ...]:
+    request = replace(job.original_request, features="")
+    return (job.user, job.state, job.allocations, job.submit_time, job.hold, job.partitions, job.priority, request)
 
 
 def _with_owner_texts(harmless_snapshot: Snapshot, hostile_snapshot: Snapshot, hostile: frozenset[int]) -> Snapshot:
-    """The harmless snapshot without the jobs that are not in the other, the hostile ones with what they may say: their
-    own names, comments, accounts and features."""
+    """Returns the harmless snapshot without jobs that the hostile one lacks, the hostile jobs with their own names,
+    comments, accounts and features."""
     jobs = []
     for job in harmless_snapshot.jobs:
         if _job_number(job.id) in hostile:
@@ -360,7 +354,7 @@ def _run_round(snapshot: Snapshot, policy: str) -> RoundResult:
 
 
 def _changed_decisions(hostile_round: RoundResult, harmless_round: RoundResult, hostile: frozenset[int]) -> set[str]:
-    """Jobs of others with another place in the order among themselves, other targets, or other operations."""
+    """Returns the honest jobs whose position among honest jobs, or whose targets, differ."""
 
     def honest(result: RoundResult) -> tuple[list[JobId], Mapping[JobId, object]]:
         order = [ranked.job for ranked in result.decision.order if _job_number(ranked.job) not in hostile]
@@ -368,13 +362,14 @@ def _changed_decisions(hostile_round: RoundResult, harmless_round: RoundResult, 
         return order, targets
 
     (order, targets), (usual_order, usual_targets) = honest(hostile_round), honest(harmless_round)
-    elsewhere = {job for job, other in zip(order, usual_order, strict=False) if job != other}
-    ended = {*order} ^ {*usual_order}
-    return elsewhere | ended | {job for job in {*targets, *usual_targets} if targets.get(job) != usual_targets.get(job)}
+    reordered = {job for job, other in zip(order, usual_order, strict=False) if job != other}
+    unmatched = {*order} ^ {*usual_order}
+    retargeted = {job for job in {*targets, *usual_targets} if targets.get(job) != usual_targets.get(job)}
+    return reordered | unmatched | retargeted
 
 
 def _hold_and_release(batch_name: str, batch: HostileBatch, part: _PartialResults, random: Random) -> None:
-    """A whole round on a full cluster holds everybody who waits, and a release gives everybody back."""
+    """Checks that rounds on a full cluster hold every waiting job, and that a release gives every job back."""
     del batch
     held = make_held_batch(random, _BATCH_SIZE)
     with tempfile.TemporaryDirectory(prefix="synsched-hostile-") as folder:
@@ -393,25 +388,25 @@ def _hold_and_release(batch_name: str, batch: HostileBatch, part: _PartialResult
     part.changed += len({*free, *kept})
     if free or kept:
         part.add_example(
-            f"batch {batch_name} of {held.release}: not held {free[:3]}, held after the release {kept[:3]}"
+            f"batch {batch_name} of {held.release}: not held: {free[:3]}, still held after the release: {kept[:3]}"
         )
 
 
 def _read_reports_and_history(batch_name: str, batch: HostileBatch, part: _PartialResults, random: Random) -> None:
-    """Reports in the spool, and history from sacct: each is read, or refused in words."""
+    """Reads hostile reports and sacct history; each must be parsed or rejected with a TraceError."""
     del batch_name, part
     jobs = [Job(str(job.number), job.user, Request(), Request()) for job in batch.jobs]
     numbers = [job.number for job in batch.jobs]
     with tempfile.TemporaryDirectory(prefix="synsched-hostile-") as folder:
-        own = Path(folder, str(os.getuid()))
-        own.mkdir(mode=0o755)
+        user_folder = Path(folder, str(os.getuid()))
+        user_folder.mkdir(mode=0o755)
         for job in jobs:
-            (own / report_file_name(job.id)).write_bytes(hostile_report(random, numbers))
+            (user_folder / report_file_name(job.id)).write_bytes(hostile_report(random, numbers))
         read_reports(Path(folder), jobs, {job.id: job.user for job in jobs}, lambda _user: os.getuid())
-    given = {"State": "COMPLETED", "Submit": "0", "Start": "1", "Elapsed": "00:01:00"}
+    valid = {"State": "COMPLETED", "Submit": "0", "Start": "1", "Elapsed": "00:01:00"}
     for number in numbers[:_HISTORY_LINES]:
-        words = hostile_bytes(random, numbers).decode(errors="replace")
-        row = (str(number) if column == "JobID" else given.get(column, words) for column in SACCT_FIELDS)
+        text = hostile_bytes(random, numbers).decode(errors="replace")
+        row = (str(number) if column == "JobID" else valid.get(column, text) for column in SACCT_FIELDS)
         with suppress(TraceError):
             read_sacct(f"{'|'.join(SACCT_FIELDS)}\n{'|'.join(row)}", "sacct", ImportContext())
 

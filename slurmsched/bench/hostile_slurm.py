@@ -1,7 +1,6 @@
-"""A fake Slurm at the boundary of processes, which prints jobs as scontrol and squeue of three releases do.
+"""A fake of Slurm's commands, which prints jobs as scontrol and squeue of three releases do.
 
-The text of the jobs' owners is unescaped, as in Slurm's own output. A command that it does not know is an
-AssertionError.
+Text of users is unescaped, as in Slurm's output. An unknown command raises AssertionError.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Final
 from slurmsched.backends.slurm.commands import CommandResult
 
 GPUS: Final = 8
-"""GPUs of a node; it has 24 CPUs and 500 GiB, as the nodes of the mini cluster."""
+"""GPUs of a node, which has 24 CPUs and 500 GiB, as the nodes of the mini cluster."""
 
 _MAX_TEXT: Final = 1024
-"""Bytes that slurmctld takes of most text; arguments and the submit line may have far more."""
+"""Bytes to which slurmctld limits most text; arguments and the submit line may be much longer."""
 _OWNER_COLUMNS: Final = {
     "name": ("name", b"train"),
     "comment": ("comment", b"(null)"),
@@ -36,11 +35,11 @@ _OWNER_COLUMNS: Final = {
     "stdin": ("std_in", b"/dev/null"),
     "stdout": ("std_out", b""),
 }
-"""squeue's column, the field that its owner worded, and what is there without his words."""
+"""By squeue's column: the field with the owner's text, and what Slurm prints without it."""
 
 
 class SlurmRelease(StrEnum):
-    """Whose form of record."""
+    """The Slurm release whose output format is used, named after Debian's."""
 
     BOOKWORM = "22.05"
     TRIXIE = "24.11"
@@ -49,9 +48,9 @@ class SlurmRelease(StrEnum):
 
 @dataclass(slots=True)
 class FakeJob:
-    """A job: what Slurm knows of it, and in `text` what its owner wrote. Times are unix seconds.
+    """A job: Slurm's own values, and in `text` its owner's text by field. Times are Unix seconds.
 
-    It asks for `gpus` of one type on one node; one that runs has `indices` and `cores` of `node`.
+    It requests `gpus` GPUs of one type on one node. A running job has the GPUs `indices` of `node`.
     """
 
     number: int
@@ -68,9 +67,9 @@ class FakeJob:
     start_time: int = 0
     text: Mapping[str, bytes] = field(default_factory=dict)
     scontrol_line: bytes = b""
-    """Its text in scontrol once that was asked for."""
+    """Cache of its record in scontrol."""
     squeue_cells: dict[str, bytes] = field(default_factory=dict)
-    """Its values in squeue likewise."""
+    """Cache of its values in squeue."""
 
     @property
     def state(self) -> str:
@@ -86,25 +85,25 @@ class FakeJob:
         return 1000 * self.gpus
 
     def forget_printed(self) -> None:
-        """It has changed: what was printed of it is not so any more."""
+        """Clears the caches of its output after a change."""
         self.scontrol_line = b""
         self.squeue_cells = {}
 
     def owner_text(self, name: str, default: bytes = b"") -> bytes:
-        """What the owner wrote in a field, cut as slurmctld cuts it."""
+        """Returns the owner's text in a field, cut to slurmctld's limit."""
         text = self.text.get(name, default)
         return text if name in ("arguments", "submit_line") else text[:_MAX_TEXT]
 
 
 def scontrol_record(job: FakeJob, release: SlurmRelease) -> bytes:
-    """The line of `scontrol -d -o show job`."""
+    """Returns the line of `scontrol -d -o show job`."""
     if not job.scontrol_line:
         job.scontrol_line = _record_head(job, release) + _record_tail(job, release) + b"\n"
     return job.scontrol_line
 
 
 def squeue_values(job: FakeJob, release: SlurmRelease) -> dict[str, bytes]:
-    """What squeue shows, by the column's name in small letters."""
+    """Returns squeue's values by the column's name in lower case."""
     if not job.squeue_cells:
         job.squeue_cells = {column: job.owner_text(name, default) for column, (name, default) in _OWNER_COLUMNS.items()}
         job.squeue_cells |= {column: str(value).encode() for column, value in _slurm_columns(job, release).items()}
@@ -149,7 +148,7 @@ def _slurm_columns(job: FakeJob, release: SlurmRelease) -> dict[str, object]:
 
 
 def _record_head(job: FakeJob, release: SlurmRelease) -> bytes:
-    """Up to and with Network=."""
+    """The record up to and including Network=."""
     owner_text = job.owner_text
     array = f"ArrayJobId={job.number} ArrayTaskId={job.array_tasks} " if job.array_tasks else ""
     wckey = b" WCKey=" + owner_text("wckey") if "wckey" in job.text else b""
@@ -202,7 +201,7 @@ def _allocation_details(job: FakeJob, release: SlurmRelease) -> str:
 
 
 def _record_tail(job: FakeJob, release: SlurmRelease) -> bytes:
-    """From Command= on. 22.05 shows the arguments there, 26.05 the whole command in SubmitLine=."""
+    """The record from Command= on. 22.05 shows the arguments there, 26.05 the whole command in SubmitLine=."""
     owner_text = job.owner_text
     parts = [b" Command=/home/u/job.sh"]
     if release is SlurmRelease.BOOKWORM and "arguments" in job.text:
@@ -264,7 +263,7 @@ def _indices(job: FakeJob) -> str:
 
 
 def _core_numbers(job: FakeJob) -> list[int]:
-    """CPU numbers: three beside each GPU."""
+    """Returns the CPU numbers: three for each GPU."""
     return [3 * index + core for index in job.indices for core in range(3)]
 
 
@@ -275,11 +274,10 @@ def _cores(job: FakeJob) -> str:
 _CPUS, _MEMORY = 24, 512_000
 _FORMAT_LETTER: Final = re.compile(r"%(\d*)([A-Za-z])")
 _LETTER_COLUMNS: Final = {"A": "jobid", "x": "excnodes"}
-"""squeue's short forms."""
+"""squeue's short column names."""
 
 _SqueueColumn = tuple[str, int, bytes, str]
-"""The name in small letters, the width in bytes (0: as wide as the value), what stands behind it, the name as asked."""
-
+"""The name in lower case, the width in bytes (0: as wide as the value), the separator after it, the name as given."""
 
 _UNKNOWN_COLUMNS: Final = {
     SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive"}),
@@ -289,9 +287,9 @@ _UNKNOWN_COLUMNS: Final = {
 
 
 class FakeSlurm:
-    """Stands for `run_process`; `spent` are the CPU seconds of its own work, which are not the reader's.
+    """Replaces `run_process`. Holds and releases jobs, and supports no other change.
 
-    It holds and releases jobs, and knows no other change.
+    `own_cpu_seconds` is the CPU time of its own work, to be subtracted from that of the parser.
     """
 
     def __init__(self, release: SlurmRelease, nodes: Sequence[str], jobs: Sequence[FakeJob]) -> None:
@@ -322,7 +320,7 @@ class FakeSlurm:
         return _command_result(self._list(argv))
 
     def _answer_queries(self, lines: Sequence[str]) -> CommandResult:
-        """`show` lines on standard input: without a terminal nothing but the answers is printed."""
+        """Answers `show` lines on standard input. Without a terminal scontrol prints only the answers."""
         output: list[bytes] = []
         errors = ""
         for line in lines:
@@ -330,11 +328,11 @@ class FakeSlurm:
                 case ["show", "hostnames", name]:
                     output.append(f"{name}\n".encode())
                 case ["show", "job", number]:
-                    found = self._jobs_of(number)
-                    output += map(self._job_record, found)
-                    errors += "" if found else "slurm_load_jobs error: Invalid job id specified\n"
+                    jobs = self._jobs_of(number)
+                    output += map(self._job_record, jobs)
+                    errors += "" if jobs else "slurm_load_jobs error: Invalid job id specified\n"
                 case _:
-                    raise AssertionError(f"the made-up Slurm is not shown {line}")
+                    raise AssertionError(f"the fake scontrol does not know the query {line}")
         return _command_result(b"".join(output), errors)
 
     def _list(self, argv: Sequence[str]) -> bytes:
@@ -343,7 +341,7 @@ class FakeSlurm:
                 return f"{name.removeprefix('name=')}|Operator\n".encode()
             case ["scontrol", *_, "show", what]:
                 return self._show_cluster(what)
-        raise AssertionError(f"the made-up Slurm knows no command {' '.join(argv)}")
+        raise AssertionError(f"the fake Slurm does not know the command {' '.join(argv)}")
 
     def _show_cluster(self, what: str) -> bytes:
         listed = ",".join(self.nodes)
@@ -361,7 +359,7 @@ class FakeSlurm:
                 return b"No reservations in the system\n"
             case "node":
                 return b"".join(map(self._node_record, self.nodes))
-        raise AssertionError(f"the made-up Slurm knows no command scontrol show {what}")
+        raise AssertionError(f"the fake scontrol cannot show {what}")
 
     def _jobs_of(self, number: str) -> list[FakeJob]:
         return [job for job in self.jobs if str(job.number) == number]
@@ -370,7 +368,7 @@ class FakeSlurm:
         for line in lines:
             verb, _, number = line.partition(" ")
             if verb not in ("hold", "release"):
-                raise AssertionError(f"the made-up Slurm knows no change {line}")
+                raise AssertionError(f"the fake scontrol does not know the change {line}")
             for job in self._jobs_of(number):
                 job.priority, job.reason = (0, "JobHeldAdmin") if verb == "hold" else (100, "None")
                 job.forget_printed()
@@ -402,7 +400,7 @@ class FakeSlurm:
                 if column not in known
             )
             return _command_result(b"".join(self._squeue_row(job, known) for job in chosen), "".join(complaints))
-        raise AssertionError(f"the made-up Slurm knows no command squeue {' '.join(arguments)}")
+        raise AssertionError(f"the fake Slurm does not know the command squeue {' '.join(arguments)}")
 
     def _node_record(self, name: str) -> bytes:
         node_jobs = [job for job in self.jobs if job.node == name]
@@ -421,18 +419,18 @@ class FakeSlurm:
         return scontrol_record(job, self.release)
 
     def _squeue_row(self, job: FakeJob, columns: Sequence[_SqueueColumn]) -> bytes:
-        """A line of `squeue -O`: each column padded and cut to its bytes, or with what stands behind it."""
+        """Returns a line of `squeue -O`: each column padded and cut to its width, or followed by its separator."""
         values, row = squeue_values(job, self.release), []
         for name, width, mark, _ in columns:
             if name not in values:
-                raise AssertionError(f"the made-up squeue knows no column {name}")
+                raise AssertionError(f"the fake squeue does not know the column {name}")
             row.append(values[name][:width].ljust(width) if width else values[name])
             row.append(mark)
         return b"".join(row) + b"\n"
 
 
 def _command_result(out: bytes, errors: str = "") -> CommandResult:
-    """As `run_process` gives it."""
+    """Returns the output as `run_process` does."""
     return CommandResult(0, out.decode(errors="replace"), errors, out)
 
 
@@ -441,10 +439,10 @@ def _parse_columns(form: str) -> tuple[_SqueueColumn, ...]:
     return tuple(_parse_column(column) for column in form.split(","))
 
 
-def _parse_column(asked: str) -> _SqueueColumn:
-    """`Name:20` or `Name:|` (or neither: 20 wide)."""
-    match = re.fullmatch(r"([A-Za-z_-]+)(?::\.?(\d*)(\D?))?", asked)
+def _parse_column(column: str) -> _SqueueColumn:
+    """Parses `Name:20`, `Name:|`, or `Name`, which is 20 wide."""
+    match = re.fullmatch(r"([A-Za-z_-]+)(?::\.?(\d*)(\D?))?", column)
     if match is None:
-        raise AssertionError(f"the made-up squeue knows no column {asked}")
+        raise AssertionError(f"the fake squeue does not know the column {column}")
     mark = (match[3] or "").encode()
     return match[1].lower(), int(match[2]) if match[2] else 0 if mark else 20, mark, match[1]

@@ -1,9 +1,6 @@
-"""Text that an owner of jobs could write to pose as something else, made up from a seed.
+"""Generates hostile text for job fields from a seed, and batches of hostile and honest users' jobs.
 
-Everything is bytes, as Slurm keeps it: no NUL, else anything. How long a field may be, and which fields a
-release shows, is for `hostile_slurm`.
-
-One batch of jobs of honest owners with jobs of a hostile one between them, and the same batch with harmless text.
+Text is bytes without NUL, as Slurm stores it. `hostile_slurm` knows the length of fields and the fields of a release.
 """
 
 from __future__ import annotations
@@ -33,10 +30,10 @@ OWNER_FIELDS: Final = (
     "extra",
     "container",
 )
-"""The fields of a job that its owner words."""
+"""The fields of a job whose text its owner chooses."""
 
 LONG_SIZES: Final = (120_000, 600_000)
-"""Bytes of long arguments: what one argument may have on Linux, and nearly what slurmctld takes of all."""
+"""Bytes of long arguments: the limit of one argument on Linux, and nearly slurmctld's limit for all of them."""
 
 _SOME_FIELDS: Final = 5
 _ODDS_OF_LONG: Final = (0.002, 0.0002)
@@ -119,7 +116,7 @@ _TextMaker = Callable[[Random, Sequence[int]], bytes]
 
 
 def hostile_fields(random: Random, victims: Sequence[int]) -> Mapping[str, bytes]:
-    """What one hostile job has in some of `FIELDS`. `victims` are numbers of jobs of others that it may pose as."""
+    """Returns the text of a hostile job in some of `OWNER_FIELDS`. `victims` are job numbers that it may forge."""
     fields = {
         field: hostile_bytes(random, victims) for field in random.sample(OWNER_FIELDS, random.randint(1, _SOME_FIELDS))
     }
@@ -130,12 +127,12 @@ def hostile_fields(random: Random, victims: Sequence[int]) -> Mapping[str, bytes
 
 
 def hostile_bytes(random: Random, victims: Sequence[int]) -> bytes:
-    """Up to four pieces, each of another kind of attack, one behind the other."""
+    """Returns up to four joined pieces of text, each of a random kind of attack."""
     return b"".join(random.choice(_TEXT_MAKERS)(random, victims) for _ in range(random.randint(1, 4)))
 
 
 def hostile_report(random: Random, victims: Sequence[int]) -> bytes:
-    """What somebody puts where the report of one of his jobs belongs."""
+    """Returns the content of a hostile report file."""
     kind = random.randrange(4)
     if kind == 0:
         return hostile_bytes(random, victims)
@@ -206,10 +203,10 @@ def _extreme_number(random: Random, _victims: Sequence[int]) -> bytes:
 
 
 def _long_text(random: Random, victims: Sequence[int], size: int) -> bytes:
-    """Blanks between what poses as fields, so that whoever looks for fields looks long."""
-    middle = random.choice((b" ", b"(", b"[", b" =", b"n[1-9],", b" Comment=z", b"\n", b"\nJobId=1 "))
+    """Returns text that makes a search for fields slow: a separator repeated between fake fields."""
+    filler = random.choice((b" ", b"(", b"[", b" =", b"n[1-9],", b" Comment=z", b"\n", b"\nJobId=1 "))
     front = b"a WorkDir=x Comment=z" + hostile_bytes(random, victims)
-    return front + middle * (size // len(middle)) + b"y"
+    return front + filler * (size // len(filler)) + b"y"
 
 
 _TEXT_MAKERS: Final[tuple[_TextMaker, ...]] = (
@@ -232,7 +229,7 @@ _TEXT_MAKERS: Final[tuple[_TextMaker, ...]] = (
 
 
 NOW: Final = 1_795_298_700
-"""Unix seconds of every poll."""
+"""Time of every poll in Unix seconds."""
 NODES: Final = tuple(f"n{number}" for number in range(1, 7))
 
 _FIRST_NUMBER: Final = 1000
@@ -246,14 +243,14 @@ _HINTS: Final = (b"", b"synsched:task=image,ckpt=usr1@60", b"synsched:model=gnmt
 
 @dataclass(frozen=True, slots=True)
 class HostileBatch:
-    """`jobs` in the order in which Slurm lists them; `hostile` are the numbers of those whose text is hostile."""
+    """Jobs in the order in which Slurm lists them; `hostile` are the numbers of those with hostile text."""
 
     release: SlurmRelease
     jobs: tuple[FakeJob, ...]
     hostile: frozenset[int]
 
     def harmless(self) -> tuple[FakeJob, ...]:
-        """The same jobs; the hostile ones with the text that Slurm puts where nobody writes any."""
+        """Returns the same jobs, the hostile ones with Slurm's default text."""
         return tuple(
             replace(job, text={}, scontrol_line=b"", squeue_cells={}) if job.number in self.hostile else job
             for job in self.jobs
@@ -261,20 +258,20 @@ class HostileBatch:
 
 
 def make_batch(random: Random, hostile_count: int) -> HostileBatch:
-    """As many hostile jobs, and a third as many honest ones; some of both run."""
+    """Returns a batch of `hostile_count` hostile jobs and a third as many honest ones; some of both run."""
     jobs = _make_jobs(random, hostile_count)
     numbers = {job.number for job in jobs if job.user == _HOSTILE_OWNER[0]}
     return HostileBatch(random.choice(tuple(SlurmRelease)), _write_texts(random, jobs, numbers), frozenset(numbers))
 
 
 def make_held_batch(random: Random, hostile_count: int) -> HostileBatch:
-    """Likewise, on a cluster that jobs of an unmanaged partition fill: whoever waits will be held, nobody starts.
+    """Returns a batch of waiting jobs on a cluster filled by an unmanaged partition, so that all of them are held.
 
     None of the jobs is an array, so that each is held and released by its own number.
     """
     plain_batch = make_batch(random, hostile_count)
     waiting = tuple(job for job in plain_batch.jobs if not job.node and not job.array_tasks)
-    filling = tuple(
+    unmanaged = tuple(
         FakeJob(
             number, "carol", 2003, GPUS, NOW - 7200, partition="debug", node=node, indices=tuple(range(GPUS)),
             start_time=NOW - 3600,
@@ -282,7 +279,7 @@ def make_held_batch(random: Random, hostile_count: int) -> HostileBatch:
         for number, node in enumerate(NODES, start=_FIRST_NUMBER - len(NODES))
     )  # fmt: skip
     return HostileBatch(
-        plain_batch.release, (*filling, *waiting), plain_batch.hostile & {job.number for job in waiting}
+        plain_batch.release, (*unmanaged, *waiting), plain_batch.hostile & {job.number for job in waiting}
     )
 
 
@@ -307,7 +304,7 @@ def _make_jobs(random: Random, hostile_count: int) -> list[FakeJob]:
 
 
 def _write_texts(random: Random, jobs: Sequence[FakeJob], hostile: set[int]) -> tuple[FakeJob, ...]:
-    """The hostile jobs pose as any of the others, and as jobs that there are not."""
+    """Sets the jobs' text. Hostile jobs forge any honest job, or jobs that do not exist."""
     victims = [job.number for job in jobs if job.number not in hostile] + [1, 4_000_000_000]
     for job in jobs:
         if job.number in hostile:

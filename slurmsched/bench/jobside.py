@@ -1,4 +1,4 @@
-"""What the wrapper costs a training step, and what the reports of many jobs cost a round."""
+"""Measures the overhead of `Training` per step, and the time that a round needs to read many jobs' reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurmsched.store.store import Store
 
 STEP_COUNT: Final = 100_000
 WORK_SECONDS: Final = 0.005
-"""Seconds of other work between two steps, where steps are not counted in a tight loop."""
+"""Seconds of other work between two paced steps."""
 
 _PACED_STEPS: Final = 400
 _GPUS_PER_NODE: Final = 8
@@ -32,8 +32,12 @@ _ROUND_PERIOD: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class JobsideTime:
-    """`step_us` is what a step costs in a tight loop, `paced_us` in the mean with 5 ms between steps, in microseconds,
-    and `paced_percent` of these 5 ms. `ingest_s` is one round's reading of `reports` new reports, in seconds."""
+    """The overhead of a step and of reading reports.
+
+    `step_us` is the overhead per step in microseconds without pause between steps, `paced_us` its mean with 5 ms
+    between steps, and `paced_percent` that as a percentage of 5 ms. `ingest_s` is the time in seconds of reading
+    `reports` new reports in one round.
+    """
 
     step_us: float
     paced_us: float
@@ -43,21 +47,21 @@ class JobsideTime:
 
 
 def time_jobside(reports: int, repetitions: Iterable[int]) -> JobsideTime:
-    """Measure both, the reading once for each of `times`; everything is real but the jobs."""
+    """Measures both, the reading once for each of `repetitions`. Only the jobs are simulated."""
     with TemporaryDirectory() as folder:
         step, paced = _time_steps(Path(folder))
-        ingesting = _time_ingest(Path(folder), reports, repetitions)
-    return JobsideTime(step * 1e6, paced * 1e6, 100 * paced / WORK_SECONDS, reports, ingesting)
+        ingest_seconds = _time_ingest(Path(folder), reports, repetitions)
+    return JobsideTime(step * 1e6, paced * 1e6, 100 * paced / WORK_SECONDS, reports, ingest_seconds)
 
 
 def _time_steps(folder: Path) -> tuple[float, float]:
-    """Seconds of a step, in a tight loop and with work in between, while reports are written."""
+    """Returns the overhead in seconds per step, without pause and with work between steps, reports included."""
     environment = {"SLURM_JOB_ID": "1", "SYNSCHED_SPOOL": str(folder)}
     with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=environment) as training:
         began = perf_counter()
         for _ in range(STEP_COUNT):
             training.step()
-        tight = (perf_counter() - began) / STEP_COUNT
+        unpaced = (perf_counter() - began) / STEP_COUNT
     with Training(Path.touch, Path.touch, folder=folder / "checkpoints", environment=environment) as training:
         spent = []
         for _ in range(_PACED_STEPS):
@@ -65,7 +69,7 @@ def _time_steps(folder: Path) -> tuple[float, float]:
             began = perf_counter()
             training.step()
             spent.append(perf_counter() - began)
-    return tight, mean(spent)
+    return unpaced, mean(spent)
 
 
 def _time_ingest(folder: Path, reports: int, repetitions: Iterable[int]) -> float:
@@ -90,7 +94,7 @@ def _report(job: str, rounds: int, at: float) -> Report:
 
 
 def _all_running(jobs: int) -> Snapshot:
-    """A cluster where each job runs on a GPU of its own."""
+    """Returns a cluster on which each job runs on one GPU."""
     nodes = -(-jobs // _GPUS_PER_NODE)
     snapshot = generate_snapshot(nodes * _GPUS_PER_NODE, nodes, jobs)
     return replace(

@@ -1,10 +1,7 @@
-"""How long fragmentation gradient descent takes for one task, on openb's nodes and pods.
+"""Measures decisions of single policies.
 
-How long one decision of Tesserae takes, stage by stage, and how that grows (Tesserae, figure 14).
-
-How long Hadar's decision takes as the queue grows, and the cluster with it (Sultana et al., figure 5).
-
-How long Gavel's policies take for their shares, on jobs as its authors draw them.
+Fragmentation gradient descent is measured per task, on openb's nodes and pods; Tesserae per stage (figure 14 of its
+paper); Hadar on a cluster that grows with the queue (Sultana et al., figure 5); Gavel on jobs drawn as by its authors.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _ARRIVAL_SEED = 42
 
 @dataclass(frozen=True, slots=True)
 class PlacementTime:
-    """Seconds for a decision and its placement; CPU seconds of all; the process's peak memory in MB."""
+    """Seconds of a decision with its placement, CPU seconds of all decisions, and the process's peak memory in MB."""
 
     policy: str
     nodes: int
@@ -58,9 +55,9 @@ class PlacementTime:
 def time_placements(
     data: Path, nodes: int | None, *, priced: bool = False, track_progress: Callable[[int], Iterable[int]] = range
 ) -> PlacementTime:
-    """Fill a cluster of so many of openb's nodes, their list repeated or cut, to 130 % of its GPUs.
+    """Places tasks of openb that ask for 130 % of the GPUs of `nodes` of its nodes, their list repeated or cut.
 
-    `tracked` goes through the decisions. Raises TraceError.
+    `track_progress` iterates over the decisions. Raises TraceError.
     """
     trace_nodes = read_nodes(data / "openb_node_list_gpu_node.csv")
     repeated_nodes = tuple(islice(cycle(trace_nodes), nodes or len(trace_nodes)))
@@ -102,7 +99,7 @@ def _place_all(
 ROUND_PERIOD: Final = 360.0
 QUEUE_BOUNDS: Final = (3600.0, 14400.0, 86400.0)
 JOB_TYPES: Final = 26
-"""Models, as many as Gavel's table has."""
+"""Models, as in Gavel's table."""
 
 _TESSERAE_WIDTHS, _TESSERAE_ODDS = (1, 2, 4, 8), (0.6, 0.3, 0.09, 0.01)
 _WARM_UP_ROUNDS: Final = 2
@@ -111,7 +108,7 @@ _MAX_ATTAINED: Final = 200_000.0
 
 @dataclass(frozen=True, slots=True)
 class MatchingTime:
-    """Medians in seconds: of a whole decision and of its stages. `moved` jobs in a round, in the mean."""
+    """Median seconds of a whole decision and of its stages; `pairs` and `moved` are mean counts per round."""
 
     gpus: int
     jobs: int
@@ -126,7 +123,7 @@ class MatchingTime:
 
 @dataclass(slots=True)
 class _JobQueue:
-    """Jobs as they stand: GPU-seconds attained by each, and the last round."""
+    """The jobs, their attained service in GPU-seconds, and the placement of the last round."""
 
     gpus: Ints
     job_type: Ints
@@ -137,8 +134,10 @@ class _JobQueue:
 def time_matching(
     nodes: int, gpus_per_node: int, jobs: int, repetitions: Iterable[int], *, as_published: bool = False
 ) -> MatchingTime:
-    """Decide a round after the other, one for each of `times`; jobs attain service in between, so that the order
-    changes. Widths are Tesserae's, queues those of `las`, pair rates made up."""
+    """Decides one round for each of `repetitions`. Jobs attain service between rounds, so that their order changes.
+
+    The numbers of GPUs are distributed as in Tesserae, the queues are those of `las`, the rates of pairs are random.
+    """
     random = np.random.default_rng(0)
     variant = TesseraeVariant(allocate_in_order, keep_pairs=False) if as_published else TesseraeVariant()
     gpus = nodes * gpus_per_node
@@ -158,10 +157,10 @@ def time_matching(
         list[int](),
     )
     for _ in repetitions:
-        took, counts = _run_round(queue, weights, node_gpus, variant)
-        for stage, seconds in took.items():
+        stage_seconds, counts = _run_round(queue, weights, node_gpus, variant)
+        for stage, seconds in stage_seconds.items():
             stages[stage].append(seconds)
-        seconds_by_round.append(sum(took.values()))
+        seconds_by_round.append(sum(stage_seconds.values()))
         pairs.append(counts[0])
         moved.append(counts[1])
     slowest = (
@@ -175,7 +174,7 @@ def time_matching(
 def _run_round(
     queue: _JobQueue, weights: Floats, node_gpus: Ints, variant: TesseraeVariant
 ) -> tuple[dict[str, float], tuple[int, int]]:
-    """Seconds of each stage, and how many pairs and moves were decided."""
+    """Returns the seconds of each stage, and the numbers of pairs and of migrated jobs."""
     took, last = dict[str, float](), perf_counter()
 
     def on_stage(stage: str) -> None:
@@ -197,20 +196,19 @@ def _run_round(
 
 
 def growth(measured: Sequence[MatchingTime]) -> float:
-    """The power of the number of jobs by which the time grows, fitted to at least two sizes (least squares of the
-    logarithms): 1.0 is in proportion."""
-    sizes = np.log([one.jobs for one in measured])
-    times = np.log([one.median_s for one in measured])
+    """Returns the exponent k of time ~ jobs^k, by least squares of the logarithms of at least two sizes."""
+    sizes = np.log([time.jobs for time in measured])
+    times = np.log([time.median_s for time in measured])
     return float(np.polyfit(sizes, times, 1)[0])
 
 
 HADAR_JOBS_PER_GPU: Final = 8
-"""As Hadar's 480 jobs on 60 GPUs."""
+"""As in Hadar's evaluation with 480 jobs on 60 GPUs."""
 
 GPUS_PER_SERVER: Final = 4
 _RELATIVE_SPEED: Final = {"v100": 1.0, "p100": 0.6, "k80": 0.2}
 _MODEL_COUNT: Final = 26
-"""As Gavel measured; jobs of one model and width are alike."""
+"""As in Gavel's table. Jobs of the same model and number of GPUs have the same throughput."""
 
 _GANG_WIDTHS, _GANG_ODDS = (1, 2, 4, 8), (0.70, 0.10, 0.15, 0.05)
 _JOB_HOURS: Final = (0.5, 100.0)
@@ -218,7 +216,7 @@ _JOB_HOURS: Final = (0.5, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class PricingTime:
-    """Seconds for one whole decision, with `running` jobs of the last one, and the process's peak memory in MB."""
+    """Seconds of one whole decision with `running` jobs of the previous one, and the process's peak memory in MB."""
 
     policy: str
     jobs: int
@@ -231,9 +229,10 @@ class PricingTime:
 
 
 def time_pricing(jobs: int, repetitions: Iterable[int], seed: int = 0) -> PricingTime:
-    """Decide on an empty cluster; then, with an eighth of what runs replaced by newcomers, once for each of `times`.
+    """Decides on an empty cluster, replaces an eighth of the running jobs by new ones, and then measures decisions.
 
-    Half of a decision keeps all leases, the other half finds out whether to start anew pays.
+    There is one measurement for each of `repetitions`. Each decision computes two allocations: one that keeps all
+    leases, and one from an empty cluster.
     """
     pools, random, scheduler = (
         _server_pools(jobs),
@@ -243,9 +242,9 @@ def time_pricing(jobs: int, repetitions: Iterable[int], seed: int = 0) -> Pricin
     queue = _draw_hadar_jobs(jobs, pools, random)
     allocations = scheduler.decide(queue, pools)
     ended = {job for job in allocations if random.random() < 1 / 8}
-    newcomers = _draw_hadar_jobs(len(ended), pools, random, first=jobs)
-    queue = [ask for ask in queue if ask.job not in ended] + newcomers
-    running = {job: place for job, place in allocations.items() if job not in ended}
+    new_jobs = _draw_hadar_jobs(len(ended), pools, random, first=jobs)
+    queue = [job for job in queue if job.job not in ended] + new_jobs
+    running = {job: allocation for job, allocation in allocations.items() if job not in ended}
     seconds: list[float] = []
     for _ in repetitions:
         began = perf_counter()
@@ -258,7 +257,7 @@ def time_pricing(jobs: int, repetitions: Iterable[int], seed: int = 0) -> Pricin
 
 
 def _server_pools(jobs: int) -> ServerPools:
-    """A third of the GPUs of each type."""
+    """Returns servers with a third of the GPUs of each type."""
     total = max(jobs // HADAR_JOBS_PER_GPU, len(_RELATIVE_SPEED))
     servers: list[tuple[str, int]] = []
     for index, gpu_type in enumerate(_RELATIVE_SPEED):
@@ -292,7 +291,7 @@ BENCHED_POLICIES: Final[Mapping[str, str]] = {
     "throughput": "max_sum_throughput_perf",
     "packed": "max_min_fairness_packed",
 }
-"""The policies by short names."""
+"""Names of Gavel's policies by the short names of `bench gavel --policy`."""
 
 _GPU_TYPES: Final = ("v100", "p100", "k80")
 _GPU_COUNTS: Final = (86, 85, 85)
@@ -304,7 +303,7 @@ _HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TimeFractionsTime:
-    """Seconds of wall and of CPU for the shares of all jobs, medians; the objective's value; peak memory in MB."""
+    """Median wall and CPU seconds of computing the time fractions, the objective's value, and peak memory in MB."""
 
     policy: str
     jobs: int
@@ -319,8 +318,11 @@ class TimeFractionsTime:
 def time_fractions(
     rates: Knowledge, policy: str, jobs: int, repetitions: Iterable[int], seed: int = 2
 ) -> TimeFractionsTime:
-    """256 GPUs of three types; widths 1 to 8, of one GPU only where jobs are packed, as in the authors' measurement.
-    Jobs are under way, so that no two are alike to finish-time fairness. Raises PolicyError without Gavel's rates."""
+    """Measures Gavel's time fractions on 256 GPUs of three types.
+
+    Jobs have 1 to 8 GPUs, or only one if jobs are packed, as in the authors' measurement. All jobs have run for a
+    while, so that they differ under finish-time fairness. Raises PolicyError if `rates` has no rates for these types.
+    """
     gavel_policy = GAVEL_POLICIES[BENCHED_POLICIES[policy]]
     problem = _draw_gavel_problem(rates, jobs, np.random.default_rng(seed), packed=gavel_policy.packed)
     wall: list[float] = []
@@ -338,9 +340,9 @@ def time_fractions(
 def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator, *, packed: bool) -> GavelProblem:
     models = [model for model, profile in rates.models.items() if profile.scaling.keys() >= {*_GPU_TYPES}]
     if not models:
-        raise PolicyError("no rates on v100, p100 and k80 are known: name Gavel's throughputs.json with --profiles")
+        raise PolicyError("no model has rates on v100, p100 and k80: give Gavel's throughputs.json with --profiles")
     scaling = [rates.models[model].scaling for model in models]
-    multi_gpu_models = [at for at, known in enumerate(scaling) if known["v100"].gpus[-1] > 1]
+    multi_gpu_models = [index for index, by_type in enumerate(scaling) if by_type["v100"].gpus[-1] > 1]
     widths = (
         random.choice(_GAVEL_WIDTHS, size=jobs, p=_GAVEL_ODDS)
         if multi_gpu_models and not packed
@@ -372,6 +374,7 @@ def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator
     if not packed:
         return problem
     colocated = [
-        [[own[w].rate_at(1) * own[w].beside.get(other, 0.0) for w in _GPU_TYPES] for other in models] for own in scaling
+        [[by_type[w].rate_at(1) * by_type[w].beside.get(other, 0.0) for w in _GPU_TYPES] for other in models]
+        for by_type in scaling
     ]
     return replace(problem, colocated_rates=np.array(colocated))

@@ -1,4 +1,4 @@
-"""How long a round's part in the database takes beside a long history."""
+"""Measures a round's database work on a database with a long history."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ _DAY: Final = 86400.0
 _ROUND_PERIOD: Final = 300.0
 _QUEUED_JOBS: Final = 2
 _REQUEST_KINDS: Final = 200
-"""Requests that differ, of all finished jobs."""
+"""Different requests among all finished jobs."""
 
 _BATCH_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTime:
-    """`rows` are finished jobs of 90 days. Seconds are medians over rounds with two jobs in the queue: of one poll
-    written down, of what earlier rounds left read, of a decision written down, of old history dropped."""
+    """Median seconds over rounds with two queued jobs, on a database with `rows` finished jobs of the last 90 days.
+
+    `sight_s` is the time to record a poll, `memory_s` to load the state, `remember_s` to record a decision, and
+    `prune_s` to delete old history. `file_mb` is the size of the database in MB.
+    """
 
     rows: int
     sight_s: float
@@ -47,58 +50,58 @@ class StoreTime:
 
 
 def time_store(jobs: int, repetitions: Iterable[int]) -> StoreTime:
-    """Measure on a database of `jobs` finished jobs in $TMPDIR, about 2 kB each, once for each of `times`."""
+    """Measures a database of `jobs` finished jobs, about 2 kB each in $TMPDIR, once for each of `repetitions`."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "bench.db"
         with closing(Store.open(path, NOW)) as store:
             _fill_history(store, jobs)
             spent = [_time_round(store, number) for number in repetitions]
         size = path.stat().st_size / 1e6
-    sight, memory, remember, prune = (median(stage) for stage in zip(*spent, strict=True))
-    return StoreTime(jobs, sight, memory, remember, prune, sight + memory + remember + prune, size)
+    poll, load, record, prune = (median(stage) for stage in zip(*spent, strict=True))
+    return StoreTime(jobs, poll, load, record, prune, poll + load + record + prune, size)
 
 
 def _time_round(store: Store, number: int) -> tuple[float, float, float, float]:
-    """Seconds of each part of one round."""
+    """Returns the seconds to record a poll, load the state, record a decision and prune."""
     round_time = NOW + _ROUND_PERIOD * (number + 1)
     snapshot = replace(generate_snapshot(8, 1, _QUEUED_JOBS), time=round_time)
     round_id = store.journal.begin_round(round_time, "enforce", "synergy", "las")
     began = perf_counter()
     store.state.record_poll(round_id, snapshot, snapshot.jobs_by_id)
-    sighted = perf_counter()
-    memory = store.state.load_state(snapshot, "synergy")
+    polled = perf_counter()
+    state = store.state.load_state(snapshot, "synergy")
     loaded = perf_counter()
-    result = run_round(snapshot, memory, Settings(), Knowledge(), Identity("bench", Privilege.SLURM_USER))
-    recording = pack_recording(snapshot, memory)
+    result = run_round(snapshot, state, Settings(), Knowledge(), Identity("bench", Privilege.SLURM_USER))
+    recording = pack_recording(snapshot, state)
     decided = perf_counter()
     store.state.record_decision(round_id, result, explain, recording)
-    remembered = perf_counter()
+    recorded = perf_counter()
     store.state.prune(round_time, HISTORY_DAYS, 200)
-    return sighted - began, loaded - sighted, remembered - decided, perf_counter() - remembered
+    return polled - began, loaded - polled, recorded - decided, perf_counter() - recorded
 
 
 def _fill_history(store: Store, jobs: int) -> None:
-    """Finished jobs with what belongs to each, spread evenly over the days, and the rounds that decided them."""
+    """Writes finished jobs with their events and operations, evenly spread over the days, and their rounds."""
     database, queue = store.database, generate_snapshot(8, 1, _REQUEST_KINDS)
     rounds = range(1, int(HISTORY_DAYS * _DAY / _ROUND_PERIOD) + 1)
     overview = encode(cluster_overview(queue))
     with database.transaction():
-        for some in _batches(_round_rows(rounds, overview)):
-            database.write_many(_INSERT_ROUND, some)
+        for batch in _batches(_round_rows(rounds, overview)):
+            database.write_many(_INSERT_ROUND, batch)
     for statement, rows in (
         (_INSERT_JOB, _job_rows(queue, jobs)),
         (_INSERT_SERVICE, ({"id": row["id"], "at": row["at"]} for row in _job_rows(queue, jobs))),
         (_INSERT_EVENT, _event_rows(queue, jobs)),
         (_INSERT_OPERATION, _operation_rows(queue, jobs, len(rounds))),
     ):
-        for some in _batches(rows):
+        for batch in _batches(rows):
             with database.transaction():
-                database.write_many(statement, some)
+                database.write_many(statement, batch)
 
 
 def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    while some := list(islice(rows, _BATCH_ROWS)):
-        yield some
+    while batch := list(islice(rows, _BATCH_ROWS)):
+        yield batch
 
 
 def _round_rows(rounds: range, overview: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A cluster and a queue made up for measuring: equal nodes, jobs of the usual sizes, as many as wanted."""
+"""Generates clusters of equal nodes and queues of typical jobs for measurements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOURS = (0.5, 100.0)
 
 
 def generate_snapshot(gpus: int, nodes: int, jobs: int, seed: int = 0) -> Snapshot:
-    """`gpus` GPUs on `nodes` equal nodes, and `jobs` waiting jobs of up to 16 GPUs. `gpus` is a multiple of `nodes`."""
+    """Returns `gpus` GPUs, a multiple of `nodes`, on equal nodes, and `jobs` waiting jobs of up to 16 GPUs."""
     random, gpus_per_node = np.random.default_rng(seed), gpus // nodes
     names = tuple(f"n{number:04}" for number in range(1, nodes + 1))
     gpu_type, total = "v100", Resources(gpus_per_node, gpus_per_node * CPUS_PER_GPU, gpus_per_node * MEMORY_PER_GPU)
@@ -49,14 +49,13 @@ def generate_snapshot(gpus: int, nodes: int, jobs: int, seed: int = 0) -> Snapsh
 
 
 def follow_decision(snapshot: Snapshot, decision: Decision, seed: int = 0) -> tuple[Snapshot, SchedulerState]:
-    """The cluster after the decision was followed: every target runs, for some hours already."""
+    """Returns the cluster some hours after the decision was applied, with every target running."""
     random = np.random.default_rng(seed)
     gpus_taken: dict[str, int] = {}
     jobs = tuple(_started(job, decision, gpus_taken, float(random.uniform(*_HOURS)) * 3600) for job in snapshot.jobs)
-    allocations = [share for job in jobs for share in job.allocations]
     used: dict[str, Resources] = {}
-    for share in allocations:
-        used[share.node] = used.get(share.node, Resources()) + share.resources
+    for allocation in (allocation for job in jobs for allocation in job.allocations):
+        used[allocation.node] = used.get(allocation.node, Resources()) + allocation.resources
     nodes = tuple(_with_usage(node, used.get(node.name, Resources())) for node in snapshot.nodes)
     service = {job.id: job.gpus * job.run_time for job in jobs if job.allocations}
     return replace(snapshot, nodes=nodes, jobs=jobs), SchedulerState(service=service, policy_state=decision.state)
@@ -89,7 +88,7 @@ def _started(job: Job, decision: Decision, gpus_taken: dict[str, int], seconds: 
     target = decision.targets.get(job.id)
     if target is None:
         return job
-    allocations = tuple(_with_indices(share, gpus_taken) for share in target.allocations)
+    allocations = tuple(_with_indices(allocation, gpus_taken) for allocation in target.allocations)
     return replace(
         job,
         state=JobState.RUNNING,

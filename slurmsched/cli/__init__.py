@@ -1,4 +1,4 @@
-"""The `synsched` command: click commands, one module for each group, thin over the rooms below."""
+"""The `synsched` command: click commands that parse arguments, call the other packages and print the result."""
 
 from slurmsched.cli.program import main
 

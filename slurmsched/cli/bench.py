@@ -1,4 +1,4 @@
-"""`synsched bench`: how long the parts of a round take."""
+"""`synsched bench`: measures rounds, decisions, reports, the database and hostile input."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from slurmsched.cli.parameters import MODE_CHOICE, parse_mebibytes, with_mode, w
 from slurmsched.cli.progress import progress_reporter, with_progress
 from slurmsched.daemon.loop import run_once
 from slurmsched.model import SynschedError
+from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory
 from slurmsched.report.tables import Column, Listing
 
 
 class NotMeasuredError(SynschedError):
-    """There was no round of our own to measure."""
+    """No round could be measured because another scheduler holds the lock."""
 
 
 @click.command("round")
-@click.option("--mode", type=MODE_CHOICE, help="Another mode than the settings name.")
+@click.option("--mode", type=MODE_CHOICE, help="Use this mode instead of rounds.mode.")
 @json_option
 @click.pass_obj
 def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
-    """Measure one round on the cluster that the settings name.
+    """Measure one round on the cluster of the settings.
 
-    It is a round like any other: in mode enforce it changes what a round changes.
+    This is a real round: in mode enforce it changes jobs.
 
     \b
     Example:
@@ -42,7 +43,7 @@ def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
     """
     report = run_once(lambda: scheduler_context(with_mode(invocation.settings, mode)), invocation.clock, _log_line)
     if report is None:
-        raise NotMeasuredError("another 'synsched run' is at work: stop it, then measure")
+        raise NotMeasuredError("another 'synsched run' is active: stop it, then measure again")
     tally = report.tally
     figures = {
         "observe_s": tally.observe_s,
@@ -66,12 +67,12 @@ def _log_line(message: str) -> None:
 
 
 @click.command()
-@click.option("--policy", metavar="NAME", help="The system to measure; the settings' own without it.")
-@click.option("--order", metavar="NAME", help="The order to measure; the settings' own without it.")
-@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="GPUs of the made-up cluster.")
+@click.option("--policy", metavar="NAME", help="The policy to measure. Default: policy.system.")
+@click.option("--order", metavar="NAME", help="The job order to measure. Default: policy.order.")
+@click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="GPUs of the generated cluster.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="M", help="Jobs in its queue.")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes; 8 GPUs on each without it.")
-@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="How often to measure.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: one for 8 GPUs.")
+@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @json_option
 @click.pass_obj
 def decide(
@@ -85,9 +86,9 @@ def decide(
     repeat: int,
     as_json: bool,
 ) -> None:
-    """Measure one whole decision on a made-up cluster.
+    """Measure one whole decision on a generated cluster.
 
-    All nodes are equal; the cluster is full before the clock starts.
+    All nodes are equal. The cluster is full before the measurement starts.
 
     \b
     Example:
@@ -95,7 +96,7 @@ def decide(
     """
     hosts = nodes or max(gpus // 8, 1)
     if gpus % hosts:
-        raise click.UsageError(f"{gpus} GPUs do not divide over {hosts} nodes: choose a multiple")
+        raise click.UsageError(f"{gpus} GPUs cannot be divided among {hosts} nodes: choose a multiple of {hosts}")
     settings = with_policy(invocation.settings, policy, order)
     times = with_progress(range(repeat), "deciding")
     measured = time_decision(
@@ -111,28 +112,28 @@ def decide(
 
 @click.command()
 @click.option("--reports", type=click.IntRange(min=1), default=2000, show_default=True, help="Jobs that report.")
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds to read in.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @click.option(
     "--model",
     type=parse_mebibytes,
     default="64M",
     show_default=True,
     metavar="SIZE",
-    help="A model forked three times.",
+    help="Size of the model whose three copies are merged.",
 )
 @json_option
 def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
-    """Measure what counting steps and saying so costs.
+    """Measure what job reports cost.
 
-    A step costs the job, reports cost a round, and copies are put together.
-    Their files take five times the model's size in $TMPDIR.
+    Measures the overhead per training step in the job, the time for the scheduler to read all reports, and the merging
+    of a model's copies. The copies take five times the model's size in $TMPDIR.
 
     \b
     Example:
       synsched bench jobside --model 10G --json
     """
     if model < 1:
-        raise click.UsageError("a model has a MiB at least: write --model 64M")
+        raise click.UsageError("a model has at least 1 MiB: write --model 64M")
     measured = time_jobside(reports, with_progress(range(repeat), "reading reports"))
     means = time_consolidation(model)
     if as_json:
@@ -140,15 +141,15 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
         return
     columns = (Column("FIGURE"), Column("VALUE", right=True))
     rows = [
-        ("a step, in a tight loop", f"{measured.step_us:.3g} us"),
-        ("a step, 5 ms apart", f"{measured.paced_us:.3g} us"),
-        ("that is, of 5 ms", f"{measured.paced_percent:.2g} %"),
-        (f"a round with {reports} reports", duration(measured.ingest_s)),
+        ("overhead per step, no pause between steps", f"{measured.step_us:.3g} us"),
+        ("overhead per step, one step every 5 ms", f"{measured.paced_us:.3g} us"),
+        ("the same as a part of 5 ms", f"{measured.paced_percent:.2g} %"),
+        (f"reading {pluralise(reports, 'report')} in a round", duration(measured.ingest_s)),
     ]
     for mean in means:
-        name = f"{mean.copies} copies of {memory(model)} in one, {mean.form}"
-        rows += [(name, duration(mean.seconds)), ("  memory", f"{mean.peak_own_mb:.0f} MB")]
-        rows += [("  memory and mapped files", f"{mean.peak_mb:.0f} MB")]
+        name = f"averaging {mean.copies} copies of {memory(model)}, {mean.form}"
+        rows += [(name, duration(mean.seconds)), ("  peak memory", f"{mean.peak_own_mb:.0f} MB")]
+        rows += [("  peak memory with mapped files", f"{mean.peak_mb:.0f} MB")]
     console().print(Listing(columns, rows))
 
 
@@ -156,12 +157,12 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Finished jobs."
 )
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option
 def store(*, jobs: int, repeat: int, as_json: bool) -> None:
-    """Measure a round's part in the database.
+    """Measure a round's database work.
 
-    Two jobs are in the queue beside finished ones of 90 days, about 2 kB each in $TMPDIR.
+    The database holds two queued jobs and finished ones of the last 90 days, about 2 kB each in $TMPDIR.
 
     \b
     Example:
@@ -173,56 +174,59 @@ def store(*, jobs: int, repeat: int, as_json: bool) -> None:
         return
     columns = (Column("FIGURE"), Column("VALUE", right=True))
     rows = [
-        ("a poll is written down", duration(measured.sight_s)),
-        ("what earlier rounds left", duration(measured.memory_s)),
-        ("a decision is written down", duration(measured.remember_s)),
-        ("old history is dropped", duration(measured.prune_s)),
-        ("all of it", duration(measured.total_s)),
-        (f"the file, {measured.rows} finished jobs", f"{measured.file_mb:.0f} MB"),
+        ("record a poll", duration(measured.sight_s)),
+        ("load the state", duration(measured.memory_s)),
+        ("record a decision", duration(measured.remember_s)),
+        ("prune old history", duration(measured.prune_s)),
+        ("total", duration(measured.total_s)),
+        (f"file size with {pluralise(measured.rows, 'finished job')}", f"{measured.file_mb:.0f} MB"),
     ]
     console().print(Listing(columns, rows))
 
 
 class HostileInputError(SynschedError):
-    """Text of one owner crashed something, changed another's job, or took too long to read."""
+    """Hostile text of one user crashed the scheduler, changed another user's job, or took too long to parse."""
 
 
 @click.command()
 @click.option(
     "--records", type=click.IntRange(min=1), default=20_000, show_default=True, metavar="N", help="Hostile jobs."
 )
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Another seed, other text.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="W", help="Processes.")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the generator.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, metavar="W", help="Worker processes."
+)
 @json_option
 def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
-    """Feed rounds with jobs whose owners pose as others.
+    """Test rounds with hostile text in job fields.
 
-    Made-up text of three releases of Slurm goes through reading and deciding, beside the same jobs with harmless text.
-    Fails where anything crashes, another owner's job comes out otherwise, or one record takes 5 ms of the processor.
+    Generated job records of three Slurm releases, in which users try to forge other jobs, are parsed and scheduled, and
+    compared with the same jobs with harmless text. Fails if anything crashes, if another user's job is changed, or if
+    one record takes more than 5 ms of CPU time.
 
     \b
     Example:
       synsched bench hostile --records 1000000 --workers 2 --json
     """
-    with progress_reporter("reading hostile text") as tell:
-        found = run_hostile(records, seed, workers, tell)
+    with progress_reporter("parsing hostile text") as report_progress:
+        result = run_hostile(records, seed, workers, report_progress)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
         columns = (Column("FIGURE"), Column("VALUE", right=True))
-        figures = [(key, value) for key, value in asdict(found).items() if key != "examples"]
+        figures = [(key, value) for key, value in asdict(result).items() if key != "examples"]
         console().print(Listing(columns, [(key, f"{value:.6g}") for key, value in figures]))
-        for example in found.examples:
+        for example in result.examples:
             click.echo(f"synsched: {example}", err=True)
-    if found.crashes or found.changed_jobs or found.misread_jobs or found.lost_jobs:
-        raise HostileInputError("hostile text was not harmless: the first cases are named above")
-    if found.slowest_ms > BOUND_MS:
-        raise HostileInputError(f"a record took {found.slowest_ms:.1f} ms, more than {BOUND_MS:g} ms")
+    if result.crashes or result.changed_jobs or result.misread_jobs or result.lost_jobs:
+        raise HostileInputError("hostile text did harm: the first cases are listed above")
+    if result.slowest_ms > BOUND_MS:
+        raise HostileInputError(f"a record took {result.slowest_ms:.1f} ms, more than {BOUND_MS:g} ms")
 
 
 @click.group(commands=(round_, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, store))
 def bench() -> None:
-    """Measure rounds, decisions, placements, the wrapper of jobs, the database.
+    """Measure rounds, decisions, reports and the database.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`synsched bench fragmentation`, `gavel`, `hadar` and `tesserae`: how long the papers' policies take."""
+"""`synsched bench fragmentation`, `gavel`, `hadar` and `tesserae`: measure the decisions of single policies."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from slurmsched.report.tables import Column, Listing
     envvar="SLURMSCHED_DATA",
     required=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The folder of public data sets; $SLURMSCHED_DATA without it.",
+    help="Folder of the public data sets. Default: $SLURMSCHED_DATA.",
 )
-@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes; as many as openb has without it.")
-@click.option("--priced", is_flag=True, help="The variant that prices what is left of a GPU.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: those of openb.")
+@click.option("--priced", is_flag=True, help="The variant that prices the unallocated part of a GPU.")
 @json_option
 def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool) -> None:
-    """Measure placing by fragmentation gradient descent.
+    """Measure placement by fragmentation gradient descent.
 
-    Openb's nodes, their list repeated or cut, are filled with its tasks to 130 % of the GPUs.
+    Tasks of the openb trace are placed on its nodes (repeated or cut to --nodes) until they ask for 130 % of the GPUs.
 
     \b
     Example:
@@ -73,14 +73,14 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
 
 @click.command()
 @click.option(
-    "--policy", type=click.Choice(tuple(BENCHED_POLICIES)), default="las", show_default=True, help="What is shared."
+    "--policy", type=click.Choice(tuple(BENCHED_POLICIES)), default="las", show_default=True, help="Gavel's objective."
 )
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
-@click.option("--profiles", metavar="FILE", help="Gavel's throughputs.json; that of $SLURMSCHED_DATA without it.")
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure.")
+@click.option("--profiles", metavar="FILE", help="Gavel's throughputs.json. Default: that in $SLURMSCHED_DATA.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option
 def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json: bool) -> None:
-    """Measure Gavel's shares of 256 GPUs of three types.
+    """Measure Gavel's allocation of 256 GPUs of three types.
 
     \b
     Example:
@@ -88,9 +88,9 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
     """
     data = os.environ.get("SLURMSCHED_DATA")
     if profiles is None and data is None:
-        raise click.UsageError("say where Gavel's rates are: --profiles FILE, or SLURMSCHED_DATA in the environment")
+        raise click.UsageError("Gavel's throughputs are needed: give --profiles FILE or set SLURMSCHED_DATA")
     rates = load_knowledge(profiles or Path(data or "") / "gavel" / "throughputs.json")
-    measured = time_fractions(rates, policy, jobs, with_progress(range(repeat), "sharing"))
+    measured = time_fractions(rates, policy, jobs, with_progress(range(repeat), "solving"))
     if as_json:
         print_json(measured)
         return
@@ -106,12 +106,12 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
 
 @click.command()
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="How often to measure.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option
 def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
-    """Measure a decision by Hadar's prices.
+    """Measure a decision of Hadar.
 
-    The made-up cluster grows with the queue: a GPU for 8 jobs, of three types.
+    The generated cluster has three GPU types and grows with the queue: one GPU for 8 jobs.
 
     \b
     Example:
@@ -133,27 +133,27 @@ def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
 
 
 _SIZE_DIVISORS: Final = (8, 4, 2, 1)
-"""The growth is fitted to the size asked for, and to these parts of it."""
+"""The growth is fitted to the given size divided by each of these."""
 
 
 @click.command()
-@click.option("--gpus", type=click.IntRange(min=8), required=True, metavar="N", help="GPUs, 8 to a node.")
+@click.option("--gpus", type=click.IntRange(min=8), required=True, metavar="N", help="GPUs, 8 on each node.")
 @click.option("--jobs", type=click.IntRange(min=8), required=True, metavar="M", help="Active jobs.")
-@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="How often to measure.")
-@click.option("--as-published", is_flag=True, help="Place and pack anew every round, as the paper's text has it.")
+@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
+@click.option("--as-published", is_flag=True, help="Place and pack anew in every round, as in the paper's text.")
 @json_option
 def tesserae(*, gpus: int, jobs: int, repeat: int, as_published: bool, as_json: bool) -> None:
-    """Measure a decision that packs and renames.
+    """Measure a decision of Tesserae.
 
-    One round after the other on made-up jobs: order, place, pack, rename. How it grows is fitted twice: with the jobs
-    on these GPUs, and with jobs and GPUs together.
+    Rounds on generated jobs: order, place, pack, and relabel nodes to avoid migrations. The growth of the time is
+    fitted twice: with the jobs on a fixed cluster, and with jobs and GPUs together.
 
     \b
     Example:
       synsched bench tesserae --gpus 256 --jobs 2048 --json
     """
     if gpus % 8:
-        raise click.UsageError(f"{gpus} GPUs do not make nodes of 8: choose a multiple")
+        raise click.UsageError(f"{gpus} GPUs are no multiple of 8, and each node has 8: choose a multiple")
 
     def measured(nodes: int, queue: int) -> MatchingTime:
         times = with_progress(range(repeat), f"deciding for {queue} jobs")
@@ -165,22 +165,22 @@ def tesserae(*, gpus: int, jobs: int, repeat: int, as_published: bool, as_json: 
     by_jobs, by_size = growth(queues), growth([*clusters, whole])
     if as_json:
         print_json({**_time_as_json(whole), "growth_jobs": by_jobs, "growth_cluster": by_size,
-                    "sizes": [_time_as_json(one) for one in (*queues, *clusters)]})  # fmt: skip
+                    "sizes": [_time_as_json(time) for time in (*queues, *clusters)]})  # fmt: skip
         return
     stages = tuple(whole.stages)
     columns = [Column("GPUS", right=True), Column("JOBS", right=True), Column("MEDIAN", right=True)]
     columns += [Column(stage.upper(), right=True) for stage in stages]
     rows = [
         (
-            str(one.gpus),
-            str(one.jobs),
-            _milliseconds(one.median_s),
-            *(_milliseconds(one.stages[stage]) for stage in stages),
+            str(time.gpus),
+            str(time.jobs),
+            _milliseconds(time.median_s),
+            *(_milliseconds(time.stages[stage]) for stage in stages),
         )
-        for one in (*clusters, *queues)
+        for time in (*clusters, *queues)
     ]
     console().print(Listing(tuple(columns), rows))
-    console().print(f"grows as jobs^{by_jobs:.2f} on these GPUs, as jobs^{by_size:.2f} with the cluster")
+    console().print(f"time grows as jobs^{by_jobs:.2f} on a fixed cluster, as jobs^{by_size:.2f} with jobs and GPUs")
 
 
 def _time_as_json(time: MatchingTime) -> dict[str, object]:

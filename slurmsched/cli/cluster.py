@@ -1,4 +1,4 @@
-"""What commands need that look at the cluster itself: the backend, the profiles, what earlier rounds remember."""
+"""Builds what commands need to schedule: the backend, the profiles and the stored scheduler state."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurmsched.store.state import StateStore
 
 
 def connect_backend(settings: Settings) -> Backend:
-    """The cluster that the settings name. Raises BackendError."""
+    """Returns the backend of the configured cluster. Raises BackendError."""
     return connect(settings.cluster)
 
 
 def cluster_size(settings: Settings) -> ClusterSize:
-    """The size of the cluster that the settings name; USUAL_SIZE where Slurm cannot be asked."""
+    """Returns the size of the configured cluster, or DEFAULT_CLUSTER_SIZE if Slurm does not answer."""
     commands = Commands(settings.cluster.timeout, settings.cluster.slurm_conf)
     try:
         configuration, _ = parse_configuration(commands.read("scontrol", "show", "config"))
@@ -36,20 +36,17 @@ def cluster_size(settings: Settings) -> ClusterSize:
 
 
 def configured_knowledge(settings: Settings) -> Knowledge:
-    """The profiles that the settings name, or the shipped ones. Raises ProfileError."""
+    """Returns the profiles of policy.profiles, or the shipped ones. Raises ProfileError."""
     return load_knowledge(settings.policy.profiles) if settings.policy.profiles else shipped_profiles()
 
 
 def scheduler_context(settings: Settings) -> SchedulerContext:
-    """What rounds are run with. Raises BackendError, ProfileError."""
+    """Returns the context for running rounds. Raises BackendError, ProfileError."""
     return SchedulerContext(settings, connect_backend(settings), configured_knowledge(settings))
 
 
 def stored_state(path: Path, snapshot: Snapshot, policy: str) -> SchedulerState:
-    """What earlier rounds left for this one, read without changing anything; nothing where there was none.
-
-    Raises StoreError.
-    """
+    """Returns the state of earlier rounds, empty without a database. Opens it read-only. Raises StoreError."""
     if not path.exists():
         return SchedulerState()
     with translate_sqlite_errors(path):

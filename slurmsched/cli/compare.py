@@ -22,6 +22,7 @@ from slurmsched.comparison import CellResult, FailedCell, Sweep, build_sweep, ru
 from slurmsched.comparison.array import ArrayOptions, SweepFolder, submit_array, wait_for_array
 from slurmsched.comparison.sweep import scale_load
 from slurmsched.model import Node, Resources
+from slurmsched.model.reasons import pluralise
 from slurmsched.report.comparison import compare_results, comparison_page, comparison_view
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
@@ -34,7 +35,7 @@ _MAX_SEEDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _TraceSource:
-    """The trace as it was named: read once, or made anew for each seed and load."""
+    """The trace of --trace: read from a file, or generated for each seed and load."""
 
     text: str
     profiles: str | None
@@ -52,8 +53,8 @@ def _parse_loads(_context: click.Context, _parameter: click.Parameter, value: st
         loads = tuple(float(part) for part in split_names(value))
     except ValueError:
         raise click.BadParameter(f"'{value}': write jobs per hour, as in 3,5,7") from None
-    if any(not 0 < load < 1e6 for load in loads):  # noqa: PLR2004  # far above what anybody submits
-        raise click.BadParameter(f"'{value}': a load is above 0")
+    if any(not 0 < load < 1e6 for load in loads):  # noqa: PLR2004  # far above any real load
+        raise click.BadParameter(f"'{value}': a load must be above 0 jobs per hour")
     return loads or (None,)
 
 
@@ -61,35 +62,41 @@ def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: st
     match = _SEEDS.match(value)
     last = int(match[2] or match[1]) if match else -1
     if match is None or not 0 <= last - int(match[1]) < _MAX_SEEDS:
-        raise click.BadParameter(f"'{value}' is no seed: write 1 or 1..3")
+        raise click.BadParameter(f"'{value}' is not a seed: write 1 or 1..3")
     return tuple(range(int(match[1]), last + 1))
 
 
 @click.command()
-@click.option("--cluster", metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file; the real one without it.")
-@click.option("--trace", metavar="T", help="A file, such as sacct's output, or a workload such as synergy:400@6.")
-@click.option("--policies", metavar="P,...", help="Systems, each alone or as SYSTEM/ORDER; the first is the yardstick.")
-@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, where a policy names none.")
 @click.option(
-    "--loads", default="", callback=_parse_loads, metavar="N,...", help="Jobs per hour; as the trace has it without."
+    "--cluster", metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file. Default: the real cluster."
+)
+@click.option("--trace", metavar="T", help="A file, such as sacct's output, or a workload such as synergy:400@6.")
+@click.option("--policies", metavar="P,...", help="Policies, as NAME or NAME/ORDER. The first is the baseline.")
+@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, for policies without one.")
+@click.option(
+    "--loads", default="", callback=_parse_loads, metavar="N,...", help="Jobs per hour. Default: the trace's own."
 )
 @click.option("--seeds", default="1", show_default=True, callback=_parse_seeds, help="As 1 or 1..3.")
-@click.option("--profiles", metavar="F", help="How fast models are; the shipped profiles without it.")
-@click.option("--format", "form", metavar="NAME", help="The trace's form, where it is not recognised.")
-@click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Between two rounds.")
-@click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="What a restart costs a job.")
+@click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
+@click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
+@click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")
 @click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes; one for each core without it.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a report of one file there.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Worker processes. Default: one for each core.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write the report to this file.")
 @click.option("--on-slurm", is_flag=True, help="Run the simulations as a job array on Slurm.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False), help="--on-slurm: where all nodes can write."
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="--on-slurm: folder that all nodes can write to.",
 )
-@click.option("--resume", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Take a folder up again.")
-@click.option("--cell", type=int, hidden=True, help="Run this cell of the folder and no other: what the tasks do.")
-@click.option("--partition", default="", help="--on-slurm: where the tasks run.")
-@click.option("--at-once", type=click.IntRange(min=0), default=0, help="--on-slurm: most tasks at once.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path, file_okay=False, exists=True), help="Continue the run of this folder."
+)
+@click.option("--cell", type=int, hidden=True, help="Run only this cell of the folder, as the array's tasks do.")
+@click.option("--partition", default="", help="--on-slurm: partition of the tasks.")
+@click.option("--at-once", type=click.IntRange(min=0), default=0, help="--on-slurm: most tasks at once, 0 for all.")
 @json_option
 @click.pass_obj
 def compare(
@@ -118,9 +125,9 @@ def compare(
     at_once: int,
     as_json: bool,
 ) -> None:
-    """Compare policies on the same work.
+    """Compare policies on the same workload.
 
-    What would my last month have been under another policy? Everything is simulated, with the code that runs live.
+    How would last month have been under another policy? All runs are simulated, with the same code as live rounds.
 
     \b
     Example:
@@ -135,7 +142,7 @@ def compare(
         target_folder, planned_sweep = SweepFolder(resume.absolute()), SweepFolder(resume).read_sweep()
     else:
         if trace is None or policies is None:
-            raise click.UsageError("name the work with --trace and the policies with --policies")
+            raise click.UsageError("give the workload with --trace and the policies with --policies")
         options = SimulationOptions(period=period, overhead=overhead, window=window, skip_impossible=skip_impossible)
         nodes, name = _empty_nodes(invocation, cluster)
         planned_sweep = build_sweep(
@@ -155,8 +162,8 @@ def compare(
             invocation, target_folder, planned_sweep, ArrayOptions(partition, at_once=at_once), fresh=resume is None
         )
     else:
-        with progress_reporter(f"{len(planned_sweep.cells)} simulations") as told:
-            results = run_locally(planned_sweep, jobs, on_result=told)
+        with progress_reporter(pluralise(len(planned_sweep.cells), "simulation")) as report_progress:
+            results = run_locally(planned_sweep, jobs, on_result=report_progress)
     _show_results(planned_sweep, results, html, as_json=as_json)
 
 
@@ -168,12 +175,12 @@ def _parse_policies(text: str, order: str) -> Sequence[PolicyChoice]:
 
 
 def _empty_nodes(invocation: Invocation, description: str | None) -> tuple[tuple[Node, ...], str]:
-    """The described cluster, or the real one as it would be with nothing on it."""
+    """Returns the nodes and the name of the described cluster, or of the real one without its jobs."""
     if description is not None:
         spec = load_cluster(description)
         return spec.nodes, spec.name
     snapshot = connect_backend(invocation.settings).observe()
-    cleared = (
+    nodes = tuple(
         replace(
             node,
             used=Resources(),
@@ -183,10 +190,9 @@ def _empty_nodes(invocation: Invocation, description: str | None) -> tuple[tuple
         for node in snapshot.nodes
         if node.gpus
     )
-    nodes = tuple(cleared)
     if not nodes:
         raise SimulationError("this cluster has no GPUs: describe one with --cluster")
-    return nodes, f"{snapshot.cluster or 'this cluster'}, {len(nodes)} nodes with GPUs"
+    return nodes, f"{snapshot.cluster or 'this cluster'}, {pluralise(len(nodes), 'node')} with GPUs"
 
 
 def _run_on_slurm(
@@ -198,16 +204,18 @@ def _run_on_slurm(
     job = submit_array(target_folder, planned_sweep, array, cluster.slurm_conf)
     if job is not None:
         click.echo(
-            f"synsched: {len(target_folder.missing_cells(planned_sweep))} simulations as job {job},"
+            f"synsched: {pluralise(len(target_folder.missing_cells(planned_sweep)), 'simulation')} as job {job},"
             f" in {target_folder.path}",
             err=True,
         )
-        with progress_reporter(f"job {job}") as told:
+        with progress_reporter(f"job {job}") as report_progress:
             wait_for_array(
                 job,
                 Commands(cluster.timeout, cluster.slurm_conf),
                 invocation.clock,
-                on_poll=lambda: told(1 - len(target_folder.missing_cells(planned_sweep)) / len(planned_sweep.cells)),
+                on_poll=lambda: report_progress(
+                    1 - len(target_folder.missing_cells(planned_sweep)) / len(planned_sweep.cells)
+                ),
             )
     return target_folder.results(planned_sweep)
 

@@ -1,4 +1,4 @@
-"""`synsched pause`, `resume` and `release`: the ways to switch it off."""
+"""`synsched pause`, `resume` and `release`: the commands that stop scheduling."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SUCCESSFUL = frozenset({Result.DONE, Result.OVERTAKEN})
 
 
 class NotReleasedError(SynschedError):
-    """Something of ours is still held."""
+    """Some jobs were not given back to Slurm."""
 
 
 @click.command()
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask 'synsched status'.")
+@click.option("--reason", default="", metavar="TEXT", help="The reason that 'synsched status' shows.")
 @click.pass_obj
 def pause(invocation: Invocation, *, reason: str) -> None:
     """Change nothing until resumed.
 
-    Rounds go on deciding and recording. What is held stays held; 'synsched release' gives it back.
+    Rounds still decide and record, but change no job. Held jobs stay held; 'synsched release' gives them back.
 
     \b
     Example:
@@ -45,7 +45,7 @@ def pause(invocation: Invocation, *, reason: str) -> None:
 @click.command()
 @click.pass_obj
 def resume(invocation: Invocation) -> None:
-    """Go on after a pause.
+    """Resume after a pause.
 
     \b
     Example:
@@ -57,19 +57,19 @@ def resume(invocation: Invocation) -> None:
     if paused is None:
         click.echo("nothing was paused")
     else:
-        click.echo(f"resumed: it was {paused.sentence}, {duration(invocation.now() - paused.since)} ago")
+        click.echo(f"resumed: {paused.sentence}, {duration(invocation.now() - paused.since)} ago")
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, type=parse_job_ids, metavar="[JOBID...]")
-@click.option("--if-stale", is_flag=True, help="Only if nobody schedules any more.")
+@click.option("--if-stale", is_flag=True, help="Only if no scheduler runs any more.")
 @json_option
 @click.pass_obj
 def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_stale: bool, as_json: bool) -> None:
     """Give jobs back to Slurm as they were submitted.
 
-    Every hold, shape and nice of ours, or those of the jobs named. Works without a daemon and without a database; holds
-    that are not ours stay. While rounds go on they take the jobs over again: pause them first.
+    Undoes every hold, request and nice value that synsched set, or only those of the jobs given. Works without the
+    daemon and without the database; other holds stay. Running rounds would manage the jobs again: pause them first.
 
     \b
     Example:
@@ -95,14 +95,14 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
     for warning in filter(None, (store_warning, *released.warnings)):
         click.echo(f"synsched: {warning}", err=True)
     if alive and released.jobs and not paused and settings.rounds.mode == "enforce":
-        click.echo("synsched: rounds go on and will take these jobs over again: 'synsched pause' first", err=True)
+        click.echo("synsched: rounds still run and will manage these jobs again: run 'synsched pause' first", err=True)
     _check_released(released)
 
 
 def _check_released(released: ReleaseResult) -> None:
-    left = [outcome for outcome in released.outcomes if outcome.result not in _SUCCESSFUL]
-    if left:
-        raise NotReleasedError(f"{pluralise(len(left), 'operation')} did not work: {_failure_text(left[0])}")
+    failed = [outcome for outcome in released.outcomes if outcome.result not in _SUCCESSFUL]
+    if failed:
+        raise NotReleasedError(f"{pluralise(len(failed), 'operation')} failed: {_failure_text(failed[0])}")
 
 
 def _failure_text(outcome: Outcome) -> str:
@@ -111,5 +111,5 @@ def _failure_text(outcome: Outcome) -> str:
 
 
 def _calling_user() -> str:
-    """Also behind sudo the person, not root."""
+    """Returns the user's name, under sudo that of the user who called it."""
     return os.environ.get("SUDO_USER") or getpass.getuser()

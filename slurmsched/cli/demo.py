@@ -21,7 +21,7 @@ from slurmsched.model import Outcome, Result
 from slurmsched.report.demo import frame_line, frame_view, race_result_view
 
 _ROUNDS_PER_LINE = 50
-"""Rounds for one line, where there is no screen to draw on."""
+"""One line is printed for this many rounds if the output is no terminal."""
 
 _SHOWN_OUTCOMES = 20
 
@@ -29,7 +29,7 @@ _SHOWN_OUTCOMES = 20
 @click.command()
 @click.option("--cluster", default="v100:2x8,p100:1x8,k80:2x8", show_default=True, help="TYPE:NODESxGPUS,...")
 @click.option("--jobs", type=click.IntRange(min=1), default=120, show_default=True, help="Jobs that arrive.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Another number, another queue.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the generated queue.")
 @policy_options
 @json_option
 @click.pass_obj
@@ -45,8 +45,8 @@ def demo(
 ) -> None:
     """Watch a simulated cluster beside plain Slurm.
 
-    The same jobs run on two equal clusters, one left to Slurm's priority and backfill, one with rounds. No Slurm is
-    needed, nothing real is touched, and the rounds run the same code as on a real cluster.
+    The same jobs run on two equal clusters: one under Slurm's priority and backfill, one under our rounds. No Slurm is
+    needed, no real job is touched, and the rounds run the same code as on a real cluster.
 
     \b
     Example:
@@ -67,7 +67,7 @@ def demo(
 
 @contextmanager
 def _round_display(screen: Console) -> Iterator[Callable[[RaceFrame], None]]:
-    """Who is told of each round: a live picture, or a line now and then where there is no screen to draw on."""
+    """Yields a function that shows each round: on a terminal a live view, otherwise a line now and then."""
     if not screen.is_terminal or screen.is_dumb_terminal:
         yield lambda frame: screen.print(frame_line(frame)) if frame.report.id % _ROUNDS_PER_LINE == 0 else None
         return

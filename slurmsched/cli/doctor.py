@@ -17,10 +17,10 @@ from slurmsched.doctor.finding import Finding, Verdict, finding_view
 @json_option
 @click.pass_obj
 def doctor(invocation: Invocation, *, as_json: bool) -> None:
-    """Check the installation and say how to mend it.
+    """Check the installation and say how to fix it.
 
-    Slurm's settings, releases, GPUs, our rights, the clock, the hook, the database and the daemon. Exits 1 if
-    something has to be mended. Nothing is changed; one job submission is rehearsed with 'sbatch --test-only'.
+    Checks Slurm's settings, releases, GPUs, our permissions, the clock, the hook, the database and the daemon. Exits 1
+    if something has to be fixed. Changes nothing; one job submission is rehearsed with 'sbatch --test-only'.
 
     \b
     Example:
@@ -29,7 +29,7 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
     settings = invocation.settings
     cluster = settings.cluster
     commands = Commands(cluster.timeout, cluster.slurm_conf)
-    instruments = Probes(
+    probes = Probes(
         connect=lambda: connect_backend(settings),
         configuration=lambda: commands.read("scontrol", "show", "config"),
         rehearse=lambda comment: submission.dry_run(comment, cluster.slurm_conf, cluster.timeout),
@@ -37,13 +37,13 @@ def doctor(invocation: Invocation, *, as_json: bool) -> None:
         rejected_reports=invocation.rejected_reports,
         now=invocation.now,
     )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     screen = console()
-    for finding in examine(invocation.loaded, instruments):
-        found.append(finding)
+    for finding in examine(invocation.loaded, probes):
+        findings.append(finding)
         if not as_json:
             screen.print(finding_view(finding))
-    ill = any(finding.verdict is Verdict.PROBLEM for finding in found)
+    has_problem = any(finding.verdict is Verdict.PROBLEM for finding in findings)
     if as_json:
-        print_json({"well": not ill, "findings": found})
-    click.get_current_context().exit(1 if ill else 0)
+        print_json({"well": not has_problem, "findings": findings})
+    click.get_current_context().exit(1 if has_problem else 0)

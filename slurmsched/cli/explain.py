@@ -17,20 +17,20 @@ from slurmsched.report.job_view import explain_job, explanation_view
 @json_option
 @click.pass_obj
 def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -> None:
-    """Tell why a job runs where it does, or waits.
+    """Explain why a job waits, or runs where it does.
 
-    What it is ordered behind, what would change it, and the figures behind that, as of the last round.
+    Shows its position in the queue, what would change the decision, and the figures behind it, as of the last round.
 
     \b
     Example:
       synsched explain 1234
       synsched explain 1234_[0-3]
     """
-    with invocation.open_readable(history=True) as reading:
-        found = [explain_job(reading, task) for job in jobs for task in expand_array(reading, job)]
+    with invocation.open_readable(history=True) as store:
+        explanations = [explain_job(store, task) for job in jobs for task in expand_array(store, job)]
     if as_json:
-        print_json({"jobs": found})
+        print_json({"jobs": explanations})
         return
     screen = console()
-    for position, one in enumerate(found):
-        screen.print(*[""] * bool(position), explanation_view(one, invocation.now()), sep="\n")
+    for index, explanation in enumerate(explanations):
+        screen.print(*[""] * bool(index), explanation_view(explanation, invocation.now()), sep="\n")

@@ -21,13 +21,13 @@ from slurmsched.settings.definition import Mode
 
 
 @click.command()
-@click.option("--jobs", type=click.IntRange(min=2, max=500), default=30, show_default=True, help="How many.")
-@click.option("--round", "period", default=15.0, show_default=True, metavar="SECONDS", help="Between two rounds.")
-@click.option("--seed", default=1, show_default=True, help="Another number, other jobs.")
+@click.option("--jobs", type=click.IntRange(min=2, max=500), default=30, show_default=True, help="Jobs to run.")
+@click.option("--round", "period", default=15.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the generated jobs.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where all nodes can write; a folder in your home without it.",
+    help="Folder that all nodes can write to. Default: ~/synsched-fidelity.",
 )
 @policy_options
 @json_option
@@ -44,11 +44,11 @@ def fidelity(
     order: str | None,
     as_json: bool,
 ) -> None:
-    """Hold the simulator against this Slurm.
+    """Compare the simulator with this Slurm.
 
-    For a test cluster that runs nothing else. Jobs that only sleep are submitted, rounds run in mode enforce until all
-    have ended, some ten minutes for thirty jobs; then the same is simulated. Stop the daemon first. Exit status 1 when
-    mean JCT or makespan are more than 5 % apart.
+    For a test cluster that runs nothing else. Submits jobs that only sleep, runs rounds in mode enforce until all have
+    ended (about ten minutes for thirty jobs), then simulates the same. Stop the daemon first. Exits 1 if the mean JCT
+    or the makespan differ by more than 5 %.
 
     \b
     Example:
@@ -61,7 +61,7 @@ def fidelity(
     target_folder = folder or Path.home() / "synsched-fidelity"
     target_folder.mkdir(parents=True, exist_ok=True)
     conf = settings.cluster.slurm_conf
-    found = measure_fidelity(
+    measured = measure_fidelity(
         trace,
         context,
         folder=target_folder.absolute(),
@@ -70,7 +70,7 @@ def fidelity(
         say=lambda line: click.echo(f"synsched: {line}", err=True),
     )
     if as_json:
-        print_json({**asdict(found), "ok": found.ok})
+        print_json({**asdict(measured), "ok": measured.ok})
     else:
         columns = (
             Column("FIGURE"),
@@ -81,19 +81,20 @@ def fidelity(
         rows = [
             (
                 "mean JCT",
-                duration(found.live_avg_jct_s),
-                duration(found.simulated_avg_jct_s),
-                f"{found.avg_jct_ratio:.3f}",
+                duration(measured.live_avg_jct_s),
+                duration(measured.simulated_avg_jct_s),
+                f"{measured.avg_jct_ratio:.3f}",
             ),
             (
                 "makespan",
-                duration(found.live_makespan_s),
-                duration(found.simulated_makespan_s),
-                f"{found.makespan_ratio:.3f}",
+                duration(measured.live_makespan_s),
+                duration(measured.simulated_makespan_s),
+                f"{measured.makespan_ratio:.3f}",
             ),
-            ("restarts", str(found.live_restarts), str(found.simulated_restarts), ""),
+            ("restarts", str(measured.live_restarts), str(measured.simulated_restarts), ""),
         ]
         console().print(Listing(columns, rows))
-        click.echo(f"\n{found.ended} of {found.jobs} jobs ended; {'within' if found.ok else 'not within'} 5 %.")
-    if not found.ok:
+        verdict = "at most 5 %" if measured.ok else "more than 5 %"
+        click.echo(f"\n{measured.ended} of {measured.jobs} jobs ended; the difference is {verdict}.")
+    if not measured.ok:
         click.get_current_context().exit(1)

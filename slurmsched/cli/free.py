@@ -8,8 +8,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_mebibytes, split_names
 from slurmsched.model import JobState
-from slurmsched.report.free import DemandPerGpu, free_view
-from slurmsched.report.free import free_capacity as what_is_free
+from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
 from slurmsched.report.status import filter_status
 
 
@@ -18,10 +17,10 @@ from slurmsched.report.status import filter_status
 @click.option(
     "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
 )
-@click.option("--cpus-per-gpu", type=click.IntRange(min=1), default=1, metavar="N", help="CPUs each GPU needs (1).")
 @click.option(
-    "--mem-per-gpu", type=parse_mebibytes, default="0", metavar="SIZE", help="Memory each GPU needs, such as 16G."
+    "--cpus-per-gpu", type=click.IntRange(min=1), default=1, metavar="N", help="CPUs that each GPU needs. Default: 1."
 )
+@click.option("--mem-per-gpu", type=parse_mebibytes, default="0", metavar="SIZE", help="Memory per GPU, such as 16G.")
 @json_option
 @click.pass_obj
 def free(
@@ -35,21 +34,20 @@ def free(
 ) -> None:
     """Show what could start right now.
 
-    The largest job of each GPU type, the idle GPUs of each node, and what strands those that are out of reach.
+    Shows the largest job that fits for each GPU type, the idle GPUs of each node, and why some of them are stranded.
 
     \b
     Example:
       synsched free --gpu v100 --cpus-per-gpu 3
     """
-    now = filter_status(invocation.status(), partitions=partitions)
-    known = sorted({gpu.type for node in now.nodes for gpu in node.gpus})
+    status = filter_status(invocation.status(), partitions=partitions)
+    known = sorted({gpu.type for node in status.nodes for gpu in node.gpus})
     if gpu_type is not None and gpu_type not in known:
-        raise click.BadParameter(f"no GPU of type '{gpu_type}' here: there are {', '.join(known) or 'none'}")
-    waiting = sum(job.state is JobState.PENDING for job in now.jobs)
-    found = what_is_free(
-        now.nodes, now.surveyed, waiting, DemandPerGpu(gpu_type, cpus_per_gpu, mem_per_gpu), now.fragments
-    )
+        raise click.BadParameter(f"no GPU of type '{gpu_type}' here; types: {', '.join(known) or 'none'}")
+    waiting = sum(job.state is JobState.PENDING for job in status.jobs)
+    demand = DemandPerGpu(gpu_type, cpus_per_gpu, mem_per_gpu)
+    capacity = free_capacity(status.nodes, status.surveyed, waiting, demand, status.fragments)
     if as_json:
-        print_json(found)
+        print_json(capacity)
     else:
-        console().print(free_view(found, now.at))
+        console().print(free_view(capacity, status.at))

@@ -8,8 +8,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_job_ids
 from slurmsched.model import JobId
-from slurmsched.report.history import expand_array
-from slurmsched.report.history import job_history as history_of
+from slurmsched.report.history import expand_array, job_history
 from slurmsched.report.job_view import history_view
 
 
@@ -21,18 +20,18 @@ from slurmsched.report.job_view import history_view
 def history(invocation: Invocation, *, jobs: tuple[JobId, ...], commands: bool, as_json: bool) -> None:
     """Show what happened to a job.
 
-    Kept for storage.keep_days, so also long after squeue has forgotten the job; who may not read the database is shown
-    those that ended within storage.export_ended.
+    Kept for storage.keep_days, long after squeue has forgotten the job. Users who may not read the database see jobs
+    that ended within storage.export_ended.
 
     \b
     Example:
       synsched history 1234 --commands
     """
-    with invocation.open_readable(history=True) as reading:
-        found = [history_of(reading, task) for job in jobs for task in expand_array(reading, job)]
+    with invocation.open_readable(history=True) as store:
+        histories = [job_history(store, task) for job in jobs for task in expand_array(store, job)]
     if as_json:
-        print_json({"jobs": found})
+        print_json({"jobs": histories})
         return
     screen = console()
-    for position, one in enumerate(found):
-        screen.print(*[""] * bool(position), history_view(one, commands), sep="\n")
+    for index, events in enumerate(histories):
+        screen.print(*[""] * bool(index), history_view(events, commands), sep="\n")

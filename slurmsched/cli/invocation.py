@@ -1,6 +1,6 @@
-"""What one call of `synsched` works with: settings, the time, and the database as far as it may be read.
+"""The context of one call of `synsched`: settings, the clock and the database.
 
-Who may read the database reads it. All others read what the daemon publishes of it.
+Users who may not read the database read the documents that the daemon publishes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from slurmsched.store.rows import RejectedReportRow
 
 @dataclass
 class Invocation:
-    """Made by the root command; tests bring their own."""
+    """The context of one call, made by the root command or by a test."""
 
     config: Path | None = None
     clock: Clock = field(default_factory=RealClock)
     _note_printed: bool = field(default=False, init=False)
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Returns the time in Unix seconds."""
         return self.clock.now()
 
     @cached_property
     def loaded(self) -> LoadedSettings:
-        """The settings with their source. Raises SettingsError."""
+        """The settings and the file they come from. Raises SettingsError."""
         return load_settings_file(self.config or settings_file(os.environ))
 
     def reload(self) -> LoadedSettings:
-        """The settings as the file has them now, from here on. Raises SettingsError; then the old ones stay."""
+        """Reads the settings again and returns them. Raises SettingsError and then keeps the old ones."""
         self.loaded = load_settings_file(self.config or settings_file(os.environ))
         return self.loaded
 
@@ -58,13 +58,13 @@ class Invocation:
 
     @contextmanager
     def open_database(self) -> Iterator[ReadOnlyStore]:
-        """The database itself, to look at. Raises StoreError."""
+        """Yields the database, opened read-only. Raises StoreError."""
         with open_read_only(self.database_path) as database:
             yield database
 
     @contextmanager
     def open_readable(self, *, history: bool = False) -> Iterator[ReadOnlyStore]:
-        """What we may see: the database, or what is published of it, with `history` also what happened to jobs.
+        """Yields the database if it is readable, otherwise the published documents, with `history` those of jobs too.
 
         Raises StoreError, ExportError.
         """
@@ -79,7 +79,7 @@ class Invocation:
             )
         except NotPublishedError:
             if not _may_exist(self.database_path):
-                with self.open_database() as database:  # which says that there is none
+                with self.open_database() as database:  # raises the error that there is no database
                     yield database
             raise
         if publication.note and not self._note_printed:
@@ -91,24 +91,24 @@ class Invocation:
             except JobNotSeenError as error:
                 ended = duration(self.settings.storage.export_ended)
                 raise JobNotSeenError(
-                    f"{error}; if it ended over {ended} ago, or is another user's, an administrator sees it"
+                    f"{error}; ask an administrator if it ended more than {ended} ago or belongs to another user"
                 ) from error
 
     def rejected_reports(self) -> tuple[RejectedReportRow, ...]:
-        """Whose reports were not believed of late. Raises StoreError."""
+        """Returns the recently rejected reports of jobs. Raises StoreError."""
         with self.open_database() as database:
             return database.rejected_reports()
 
     def status(self) -> ClusterStatus:
-        """How things stand, from our own files alone. Raises StoreError, ExportError."""
+        """Returns the cluster's status from our files, without asking Slurm. Raises StoreError, ExportError."""
         beat = HeartbeatFile(Path(self.settings.hook.heartbeat)).read()
         disabled = Path(self.settings.hook.disable_file).exists()
-        with self.open_readable() as found:
-            return cluster_status(found, self.settings, self.now(), beat, disabled)
+        with self.open_readable() as store:
+            return cluster_status(store, self.settings, self.now(), beat, disabled)
 
 
 def _may_exist(path: Path) -> bool:
-    """Whether a file is there, or may be for all that we are allowed to know."""
+    """Whether the file exists, or may exist where we have no permission to look."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

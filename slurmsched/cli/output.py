@@ -1,4 +1,4 @@
-"""What commands print on: a console that fits the screen, and JSON with a schema."""
+"""Output of commands: a console as wide as the terminal, and JSON with a schema number."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from slurmsched.model import to_plain
 from slurmsched.report.status import SCHEMA_VERSION
 
 _PIPE_WIDTH: Final = 10_000
-"""Columns in a pipe, where nothing has to be cut."""
+"""Columns if the output is a pipe, so that nothing is cut off."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a versioned schema.")
 
 
 def console(to_errors: bool = False) -> Console:
-    """As wide as the screen; in a pipe as wide as the text, unless COLUMNS says otherwise. It reads no markup."""
+    """Returns a console without markup: as wide as the terminal; in a pipe as the text, unless COLUMNS is set."""
     stream = sys.stderr if to_errors else sys.stdout
     endless = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(
@@ -35,12 +35,12 @@ def console(to_errors: bool = False) -> Console:
 
 
 def print_json(data: object) -> None:
-    """A mapping or a dataclass as one JSON object on standard output, its schema first."""
+    """Prints a mapping or a dataclass as one JSON object, its schema number first."""
     click.echo(json.dumps({"schema": SCHEMA_VERSION, **_without_nan(to_plain(data))}, indent=2, allow_nan=False))
 
 
 def _without_nan(data: Any) -> Any:
-    """JSON knows no NaN and no infinity: what is none is null."""
+    """Replaces NaN and infinity by null, because JSON has neither."""
     match data:
         case float() if not isfinite(data):
             return None

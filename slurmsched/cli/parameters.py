@@ -1,4 +1,4 @@
-"""Values as Slurm's commands take them, each for `type=`; and the options for another mode, policy or order."""
+"""Parsers of option values in Slurm's notation, for click's `type=`, and options that override the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurmsched.model.hints import parse_duration
 from slurmsched.settings.definition import Mode, Settings
 
 MAX_ARRAY_TASKS: Final = 10_000
-"""Tasks that one bracket may name."""
+"""Most tasks that one bracket may expand to."""
 
 _ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _BRACKET = re.compile(r"([0-9]{1,10})_\[([0-9,-]{1,1000})\]\Z")
@@ -26,58 +26,58 @@ _MEBIBYTES_PER_UNIT: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024
 
 
 def split_names(value: str) -> tuple[str, ...]:
-    """`alice,bob`; nothing for an empty text."""
+    """Splits `alice,bob`. An empty text has no names."""
     return tuple(name for name in value.split(",") if name)
 
 
 def parse_job_ids(value: str) -> tuple[JobId, ...]:
-    """`12`, `12_3`, `1,2`, `12_[0-3,7]`. Raises click.BadParameter."""
+    """Parses `12`, `12_3`, `1,2` or `12_[0-3,7]`. Raises click.BadParameter."""
     try:
         return tuple(job for part in _COMMA_OUTSIDE.split(value) for job in _expand_array(part))
     except ValueError:
-        raise click.BadParameter(f"'{value}' is no job id: write 12, 12_3, 1,2 or 12_[0-3]") from None
+        raise click.BadParameter(f"'{value}' is not a job id: write 12, 12_3, 1,2 or 12_[0-3]") from None
 
 
 def parse_mebibytes(value: str) -> int:
-    """A size as sbatch takes it, `4G` or `512M`, in MiB. Raises click.BadParameter."""
+    """Returns a size in sbatch's notation, such as `4G` or `512M`, in MiB. Raises click.BadParameter."""
     match = _SIZE.match(value)
     if match is None:
-        raise click.BadParameter(f"'{value}' is no size: write 4G or 512M")
+        raise click.BadParameter(f"'{value}' is not a size: write 4G or 512M")
     return int(int(match[1]) * _MEBIBYTES_PER_UNIT[match[2].upper()])
 
 
 def parse_mebibyte_list(value: str) -> tuple[float, ...]:
-    """`16G,32G` in MiB, ascending; nothing for an empty text. Raises click.BadParameter."""
+    """Returns sizes such as `16G,32G` in MiB, ascending; none for an empty text. Raises click.BadParameter."""
     return tuple(sorted({float(parse_mebibytes(part)) for part in split_names(value)}))
 
 
 def parse_seconds(value: str) -> int:
-    """`90`, `90s`, `5m`, `2h` in seconds. Raises click.BadParameter."""
-    found = parse_duration(value)
-    if found is None:
-        raise click.BadParameter(f"'{value}' is no time: write 90s, 5m or 2h")
-    return found
+    """Returns `90`, `90s`, `5m` or `2h` in seconds. Raises click.BadParameter."""
+    seconds = parse_duration(value)
+    if seconds is None:
+        raise click.BadParameter(f"'{value}' is not a time: write 90s, 5m or 2h")
+    return seconds
 
 
 def parse_gpus(value: str) -> tuple[str, int]:
-    """`v100`, `v100:4` or `4`: a type, empty for any, and a number, 1 where none is said. Raises click.BadParameter."""
+    """Parses `v100`, `v100:4` or `4` to a type, empty for any, and a number, else 1. Raises click.BadParameter."""
     match = _GPUS.match(value)
     if match is None:
-        raise click.BadParameter(f"'{value}' is no GPU: write v100, v100:4 or 4")
+        raise click.BadParameter(f"'{value}' is not a GPU request: write v100, v100:4 or 4")
     kind, number, alone = match.groups()
     return kind or "", int(number or alone or 1)
 
 
 def parse_cpu_points(value: str) -> tuple[float, ...]:
-    """`1-12` or `1,2,4,8`, ascending. Raises click.BadParameter."""
+    """Parses numbers of CPUs, `1-12` or `1,2,4,8`, and returns them ascending. Raises click.BadParameter."""
     points: set[int] = set()
     for part in value.split(","):
         match = _RANGE.match(part)
         if match is None:
-            raise click.BadParameter(f"'{value}' are no numbers of CPUs: write 1-12 or 1,2,4,8")
+            raise click.BadParameter(f"'{value}' is not a list of CPU counts: write 1-12 or 1,2,4,8")
         points |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
     if not points or not min(points):
-        raise click.BadParameter(f"'{value}' are no numbers of CPUs: write 1-12 or 1,2,4,8")
+        raise click.BadParameter(f"'{value}' is not a list of CPU counts: write 1-12 or 1,2,4,8")
     return tuple(float(point) for point in sorted(points))
 
 
@@ -104,31 +104,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def policy_options(command: F) -> F:
-    """`--system` and `--order` for a command."""
+    """Adds `--system` and `--order` to a command."""
     for option in (
-        click.option("--order", metavar="NAME", help="Decide in another order than the settings name."),
-        click.option("--system", metavar="NAME", help="Decide with another system than the settings name."),
+        click.option("--order", metavar="NAME", help="Use this job order instead of policy.order."),
+        click.option("--system", metavar="NAME", help="Use this policy instead of policy.system."),
     ):
         command = option(command)
     return command
 
 
 def with_defragmentation(settings: Settings, *, requested: bool, system: str | None = None) -> Settings:
-    """The settings with running jobs moved for waiting ones, where that was asked for. Only system fgd does that, so
-    it decides such a round, whatever the settings name. Raises UsageError where another was asked for beside it."""
+    """Returns the settings for a round that defragments, if requested. Only policy fgd can defragment, so it decides
+    such a round whatever the settings say. Raises UsageError if another policy was given too."""
     if not requested:
         return settings
     if system not in (None, _DEFRAGMENTING_POLICY):
-        raise click.UsageError(f"--defrag is a round of system {_DEFRAGMENTING_POLICY}: leave out --system {system}")
+        raise click.UsageError(f"only policy {_DEFRAGMENTING_POLICY} can defragment: leave out --system {system}")
     return replace(settings, policy=replace(settings.policy, system=_DEFRAGMENTING_POLICY, defragment=True))
 
 
 def with_mode(settings: Settings, mode: str | None) -> Settings:
-    """The settings with the mode that was named, where one was."""
+    """Returns the settings with `mode`, if it is given."""
     return settings if mode is None else replace(settings, rounds=replace(settings.rounds, mode=Mode(mode)))
 
 
 def with_policy(settings: Settings, system: str | None, order: str | None) -> Settings:
-    """The settings with the system and order that were named, where they were."""
+    """Returns the settings with `system` and `order`, as far as they are given."""
     policy = settings.policy
     return replace(settings, policy=replace(policy, system=system or policy.system, order=order or policy.order))

@@ -23,11 +23,11 @@ from slurmsched.rounds.round import run_round
     "recording",
     type=click.Path(path_type=Path),
     metavar="FILE.round",
-    help="Decide this recording instead of the cluster as it is.",
+    help="Decide this recording instead of the current cluster.",
 )
 @policy_options
-@click.option("--defrag", is_flag=True, help="By system fgd: also move running jobs for waiting ones.")
-@click.option("--commands", is_flag=True, help="Also the exact Slurm commands.")
+@click.option("--defrag", is_flag=True, help="Also move running jobs to make room for waiting ones (policy fgd).")
+@click.option("--commands", is_flag=True, help="Also show the exact Slurm commands.")
 @json_option
 @click.pass_obj
 def plan(
@@ -42,9 +42,9 @@ def plan(
 ) -> None:
     """Show what a round would do now.
 
-    Asks Slurm once, decides and plans; nothing is changed and nothing is written. With --defrag the plan has the fewest
-    moves that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out. Such a round is
-    decided by system fgd, whatever the settings name, for only it moves jobs for that.
+    Asks Slurm once, decides and plans, but changes and writes nothing. With --defrag the plan also has the fewest moves
+    that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out. Policy fgd decides such
+    a round whatever the settings say, because only it moves jobs for others.
 
     \b
     Example:
@@ -55,18 +55,18 @@ def plan(
     cluster: Backend
     if recording is not None:
         recorded = read_recording(recording)
-        cluster, snapshot, memory = RecordedBackend([recorded]), recorded.snapshot, recorded.memory
+        cluster, snapshot, state = RecordedBackend([recorded]), recorded.snapshot, recorded.memory
     else:
         cluster = connect_backend(settings)
         with console(to_errors=True).status("asking Slurm"):
             snapshot = cluster.observe()
-        memory = stored_state(invocation.database_path, snapshot, settings.policy.system)
+        state = stored_state(invocation.database_path, snapshot, settings.policy.system)
     files = () if recording is not None else render_fragments(settings, snapshot)
     result = run_round(
-        snapshot, memory, settings, configured_knowledge(settings), cluster.identity(), config_fragments=files
+        snapshot, state, settings, configured_knowledge(settings), cluster.identity(), config_fragments=files
     )
-    shown = planned_round(result, settings, cluster.commands)
+    planned = planned_round(result, settings, cluster.commands)
     if as_json:
-        print_json(shown)
+        print_json(planned)
     else:
-        console().print(plan_view(shown, commands))
+        console().print(plan_view(planned, commands))

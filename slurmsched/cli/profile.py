@@ -31,28 +31,26 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 
 
 class NoGpuError(SynschedError):
-    """No node has what a run asks for."""
+    """No node has the GPUs that a run asks for."""
 
     exit_code = 2
 
 
 @click.command(context_settings=_SBATCH_OPTIONS)
-@click.option("--model", required=True, metavar="NAME", help="What the model is called in hints.")
-@click.option("--task", default="", metavar="NAME", help="Its kind: image, speech, language.")
-@click.option("--gpu", type=parse_gpus, default="1", metavar="TYPE:N", help="GPUs of each run. Default: one, of any.")
+@click.option("--model", required=True, metavar="NAME", help="The model's name in hints.")
+@click.option("--task", default="", metavar="NAME", help="The kind of model: image, speech or language.")
+@click.option("--gpu", type=parse_gpus, default="1", metavar="TYPE:N", help="GPUs of each run. Default: 1, any type.")
+@click.option("--cpus", type=parse_cpu_points, metavar="LIST", help="CPUs per GPU to try. Default: 1 to all of a node.")
 @click.option(
-    "--cpus", type=parse_cpu_points, metavar="LIST", help="CPUs per GPU that may be tried. Default: 1 to a node's."
+    "--memory", type=parse_mebibyte_list, default="", metavar="LIST", help="Memory per GPU to try, such as 16G,32G."
 )
 @click.option(
-    "--memory", type=parse_mebibyte_list, default="", metavar="LIST", help="Memory per GPU to try, as 16G,32G."
-)
-@click.option(
-    "--seconds", type=parse_seconds, default="60", metavar="TIME", help="What each run measures. Default: 60 s."
+    "--seconds", type=parse_seconds, default="60", metavar="TIME", help="Length of each measurement. Default: 60 s."
 )
 @click.option(
     "--patience", type=parse_seconds, default="1h", metavar="TIME", help="Longest wait in the queue. Default: 1h."
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The JSON file that gets the profile.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="JSON file to write the profile to.")
 @json_option
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
 @click.pass_obj
@@ -73,9 +71,9 @@ def run(
 ) -> None:
     """Profile a model by short runs of your own job.
 
-    The job has to use slurmsched.jobside. It is submitted again and again, with as many CPUs as optimistic profiling
-    asks for, each time for --seconds of work; it saves nothing. The matrix goes into a JSON file of profiles: that of
-    policy.profiles where it is one, else profiles.json.
+    The job must use slurmsched.jobside. It is submitted several times, with the numbers of CPUs that optimistic
+    profiling asks for, each time for --seconds of work, and saves no checkpoint. The matrix is written to --out; by
+    default to policy.profiles if that is a JSON file, else to profiles.json.
 
     \b
     Example:
@@ -86,7 +84,9 @@ def run(
     arguments = sbatch[1:] if sbatch[0] == "sbatch" else sbatch
     nodes = [node for node in connect_backend(settings).observe().nodes if len(_gpus_of_type(node, gpu_type)) >= gpus]
     if not nodes:
-        raise NoGpuError(f"no node has {gpus} GPUs {gpu_type}: 'synsched free' shows what there is")
+        raise NoGpuError(
+            f"no node has {pluralise(gpus, f'{gpu_type} GPU'.lstrip())}: 'synsched free' lists the GPUs of all nodes"
+        )
     points = cpus or tuple(float(count) for count in range(1, max(node.total.cpus for node in nodes) // gpus + 1))
     path = out or _output_file(settings.policy.profiles)
     with _spool(settings.reports.spool) as spool:
@@ -96,14 +96,15 @@ def run(
         )
     fair = min((node.proportional_share(1) for node in nodes), key=lambda share: share.cpus)
     rate = measurement.matrix.speed_at(fair.cpus, fair.memory)
-    source = f"measured on {pluralise(gpus, 'GPU')} {gpu_type}".rstrip() + f" by {getpass.getuser()}"
+    source = f"measured on {pluralise(gpus, f'{gpu_type} GPU'.lstrip())} by {getpass.getuser()}"
     save_profile(MeasuredProfile(model, task, gpu_type, gpus, measurement.matrix, rate, source, invocation.now()), path)
     if as_json:
         print_json({"file": str(path), "runs": len(measurement.runs), "matrix": measurement.matrix, "rate": rate})
         return
     console().print(profile_view(load_knowledge(path).models[model]))
     click.echo(
-        f"\n{pluralise(len(measurement.runs), 'run')} of {measurement.combinations} combinations; written to {path}"
+        f"\n{pluralise(len(measurement.runs), 'run')} for {pluralise(measurement.combinations, 'combination')};"
+        f" written to {path}"
     )
 
 
@@ -117,9 +118,7 @@ def _output_file(profiles: str) -> Path:
 
 def _profiling_queue(cluster: ClusterSettings) -> TrialQueue:
     return TrialQueue(
-        submit=lambda options, told: submission.submit(
-            options, "", cluster.slurm_conf, cluster.timeout, extra_env=told
-        ),
+        submit=lambda options, env: submission.submit(options, "", cluster.slurm_conf, cluster.timeout, extra_env=env),
         ended=lambda job: submission.has_ended(job, cluster.slurm_conf, cluster.timeout),
         cancel=lambda job: submission.cancel(job, cluster.slurm_conf, cluster.timeout),
     )
@@ -127,7 +126,7 @@ def _profiling_queue(cluster: ClusterSettings) -> TrialQueue:
 
 @contextmanager
 def _spool(path: str) -> Iterator[Path]:
-    """The site's spool, or one of our own in the working directory, which the nodes see as they see the job's."""
+    """Yields the site's spool, or a temporary one in the working directory, which the nodes see as well."""
     if path:
         yield Path(path)
         return
@@ -135,25 +134,25 @@ def _spool(path: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _print_trial(shape: TrialRequest, rate: float) -> None:
-    memory = "" if shape.memory is None else f", {mebibytes(shape.memory)}"
-    click.echo(f"{pluralise(shape.cpus, 'CPU')}{memory}: {rate:.4g} steps/s", err=True)
+def _print_trial(request: TrialRequest, rate: float) -> None:
+    memory = "" if request.memory is None else f", {mebibytes(request.memory)}"
+    click.echo(f"{pluralise(request.cpus, 'CPU')}{memory}: {rate:.4g} steps/s", err=True)
 
 
 _PROFILES_OPTION = click.option(
-    "--profiles", metavar="F", help="A file of ours or of Synergy's; the settings' own without it."
+    "--profiles", metavar="F", help="A file in our format or Synergy's. Default: policy.profiles."
 )
 
 
 class NoProfileError(SynschedError):
-    """Nothing is known of a model, or nothing that could be checked."""
+    """A model has no profile, or no profile has a matrix that can be checked."""
 
     exit_code = 2
 
 
 @click.group()
 def profile() -> None:
-    """Measure models, and look at what is known of them.
+    """Measure models and show their profiles.
 
     \b
     Example:
@@ -167,7 +166,7 @@ def profile() -> None:
 @json_option
 @click.pass_obj
 def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, as_json: bool) -> None:
-    """Show how fast a model is with what, or list all models.
+    """Show a model's throughput by resources, or list all models.
 
     \b
     Example:
@@ -181,13 +180,13 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
         else:
             console().print(profiles_view(known))
         return
-    found = known.models.get(model) or known.tasks.get(model)
-    if found is None:
-        raise NoProfileError(f"nothing is known of {model}: 'synsched profile show' lists what is")
+    model_profile = known.models.get(model) or known.tasks.get(model)
+    if model_profile is None:
+        raise NoProfileError(f"there is no profile of {model}: 'synsched profile show' lists all models")
     if as_json:
-        print_json(found)
+        print_json(model_profile)
     else:
-        console().print(profile_view(found))
+        console().print(profile_view(model_profile))
 
 
 @profile.command("check")
@@ -195,22 +194,22 @@ def show(invocation: Invocation, /, *, model: str | None, profiles: str | None, 
 @json_option
 @click.pass_obj
 def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
-    """Check what optimistic profiling would make of measured matrices.
+    """Check optimistic profiling against measured matrices.
 
-    Each model is profiled as if its matrix were the cluster: how many short runs that takes, of how many combinations
-    of CPUs and memory, and how far the result is from what was measured. Nothing runs.
+    Profiles each model with its matrix in place of a cluster. Shows the number of short runs, the number of
+    combinations of CPUs and memory, and the error of the result. No job runs.
 
     \b
     Example:
       synsched profile check --profiles profiles.json
     """
-    found = profiling_accuracy(_knowledge_of(invocation, profiles))
-    if not found:
-        raise NoProfileError("no model here has a matrix over memory: name a file of measured ones with --profiles")
+    errors = profiling_accuracy(_knowledge_of(invocation, profiles))
+    if not errors:
+        raise NoProfileError("no profile here has a matrix over memory: give a file of measured ones with --profiles")
     if as_json:
-        print_json({"models": list(found.values())})
+        print_json({"models": list(errors.values())})
     else:
-        console().print(profiling_errors_view(found))
+        console().print(profiling_errors_view(errors))
 
 
 @profile.command("measured")
@@ -218,21 +217,21 @@ def check(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> 
 @json_option
 @click.pass_obj
 def show_measured(invocation: Invocation, /, *, profiles: str | None, as_json: bool) -> None:
-    """Show how fast jobs say they are, beside what was profiled.
+    """Show the throughput that jobs report beside their profiles.
 
-    A profile of 'synsched profile run' is in steps per second, and drift is how far a job is from it; of other profiles
-    only the ratios are known.
+    Drift is the difference from the profile. Only profiles of 'synsched profile run' are in steps per second; other
+    profiles have no drift, because only their ratios are known.
 
     \b
     Example:
       synsched profile measured
     """
-    with invocation.open_readable(history=True) as opened:
-        found = profile_drifts(opened.rates(), _knowledge_of(invocation, profiles), invocation.now())
+    with invocation.open_readable(history=True) as store:
+        drifts = profile_drifts(store.rates(), _knowledge_of(invocation, profiles), invocation.now())
     if as_json:
-        print_json({"jobs": [{"drift": drift.relative, **to_plain(drift)} for drift in found]})
+        print_json({"jobs": [{"drift": drift.relative, **to_plain(drift)} for drift in drifts]})
     else:
-        console().print(drift_view(found))
+        console().print(drift_view(drifts))
 
 
 profile.add_command(run)

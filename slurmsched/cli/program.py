@@ -1,4 +1,4 @@
-"""The root of the click tree: finds commands, and turns every error into one line and an exit code."""
+"""The root command: imports commands on demand, and turns every error into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ENTRY_BY_NAME: Final = {name: entry for section in COMMANDS.values() for name, 
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A group that imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_ENTRY_BY_NAME)
@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
         if args[0] not in _ENTRY_BY_NAME and not args[0].startswith("-"):
             near = get_close_matches(args[0], _ENTRY_BY_NAME, n=1)
             advice = f"did you mean '{near[0]}'?" if near else "'synsched --help' lists the commands"
-            ctx.fail(f"no command '{args[0]}': {advice}")
+            ctx.fail(f"there is no command '{args[0]}': {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
@@ -54,7 +54,7 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click's, but an error is one line that says what to do."""
+        """Runs the command. Unlike click's, prints an error as one line that says what to do."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -93,7 +93,7 @@ def _as_continuation(message: str) -> str:
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Settings file, instead of SYNSCHED_CONF or /etc/synsched/synsched.toml.",
+    help="Settings file. Default: $SYNSCHED_CONF or /etc/synsched/synsched.toml.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="synsched", message="%(prog)s %(version)s")
 @click.pass_context
@@ -102,11 +102,11 @@ def main(ctx: click.Context, config: Path | None) -> None:
 
     \b
     Example:
-      synsched status            who runs, who waits and why
+      synsched status            which jobs run, which wait and why
       synsched explain 1234      one job in full
       synsched run --once        one round, for cron
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing rights.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing permissions.
     """
     if ctx.obj is None:
         ctx.obj = Invocation(config)

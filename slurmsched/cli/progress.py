@@ -1,4 +1,4 @@
-"""A bar for what takes more than a moment. In a module of its own: `status` does without it and starts faster."""
+"""Progress bars. A separate module, so that `status` starts faster without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """The items, with a bar on standard error while they are gone through; none where that is no screen."""
+    """Yields the items, with a progress bar on standard error if that is a terminal."""
     screen = console(to_errors=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
         yield from items
@@ -24,7 +24,7 @@ def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
 
 @contextmanager
 def progress_reporter(label: str) -> Iterator[Callable[[float], None]]:
-    """Somebody to be told the part that is done, from 0 to 1, who shows it where there is a screen."""
+    """Yields a function that takes the part done, from 0 to 1, and shows it if standard error is a terminal."""
     screen = console(to_errors=True)
     if not screen.is_terminal or screen.is_dumb_terminal:
         yield lambda _part: None

@@ -8,8 +8,13 @@ from time import perf_counter
 
 import click
 
-from slurmsched.backends.recorded import RecordedBackend, RecordingError, read_recording, unpack_recording
-from slurmsched.backends.recorded import write_recording as written
+from slurmsched.backends.recorded import (
+    RecordedBackend,
+    RecordingError,
+    read_recording,
+    unpack_recording,
+    write_recording,
+)
 from slurmsched.cli.cluster import configured_knowledge, connect_backend, stored_state
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
@@ -24,12 +29,15 @@ from slurmsched.settings.definition import Settings
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.round")
-@click.option("--round", "number", type=int, metavar="N", help="Round N of the database, instead of the cluster now.")
+@click.option(
+    "--round", "number", type=int, metavar="N", help="Write round N of the database instead of the current cluster."
+)
 @click.pass_obj
 def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
     """Write a round to a file.
 
-    The file holds all jobs and nodes as Slurm shows them, so names too: enough to decide the round again elsewhere.
+    The file holds all jobs and nodes as Slurm shows them, with their names, so that the round can be decided again
+    elsewhere.
 
     \b
     Example:
@@ -38,15 +46,15 @@ def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
     """
     if number is None:
         snapshot = connect_backend(invocation.settings).observe()
-        memory = stored_state(invocation.database_path, snapshot, invocation.settings.policy.system)
+        state = stored_state(invocation.database_path, snapshot, invocation.settings.policy.system)
     else:
-        with invocation.open_database() as reading:
-            stored = reading.recording(number)
+        with invocation.open_database() as store:
+            stored = store.recording(number)
         if stored is None:
-            raise RecordingError(f"round {number} is not kept: storage.keep_snapshots says how many are")
+            raise RecordingError(f"round {number} is not kept: storage.keep_snapshots sets how many rounds are")
         recording = unpack_recording(stored[1])
-        snapshot, memory = recording.snapshot, recording.memory
-    written(file, snapshot, memory)
+        snapshot, state = recording.snapshot, recording.memory
+    write_recording(file, snapshot, state)
     click.echo(f"{file}: {pluralise(len(snapshot.jobs), 'job')} on {pluralise(len(snapshot.nodes), 'node')}")
 
 
@@ -60,7 +68,7 @@ def replay(
 ) -> None:
     """Decide recorded rounds again.
 
-    One line for each recording; 'synsched plan --from FILE.round' shows one in full.
+    Prints one line for each recording; 'synsched plan --from FILE.round' shows a round in full.
 
     \b
     Example:

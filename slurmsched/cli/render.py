@@ -14,14 +14,14 @@ from slurmsched.template_files import render as rendered
 from slurmsched.template_files import template_names
 
 _NODE_TEMPLATES: Final = frozenset({"gres.conf", "slurm.conf"})
-"""Templates of Slurm's own files: what they say comes from the nodes."""
+"""Templates of Slurm's files, which need the nodes of the cluster."""
 _MEMORY_TEMPLATE: Final = "synsched.service"
 
 
 def _parse_assignment(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name.isidentifier():
-        raise click.BadParameter(f"'{text}' is no value: write NAME=VALUE")
+        raise click.BadParameter(f"'{text}' is not an assignment: write NAME=VALUE")
     return name, value
 
 
@@ -35,7 +35,7 @@ def _parse_assignment(text: str) -> tuple[str, str]:
 def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[str, str], ...], user: str) -> None:
     """Print a file to install.
 
-    Made from the settings in force; without a name, the files there are.
+    Fills a template with the current settings. Without a name, lists the templates.
 
     \b
     Example:
@@ -46,10 +46,8 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
     if template is None:
         click.echo("\n".join(name.removesuffix(".j2") for name in template_names()))
         return
-    about_nodes = template.removesuffix(".j2") in _NODE_TEMPLATES
-    snapshot = connect_backend(invocation.settings).observe() if about_nodes else None
-    size = (
-        cluster_size(invocation.settings) if template.removesuffix(".j2") == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
-    )
+    file = template.removesuffix(".j2")
+    snapshot = connect_backend(invocation.settings).observe() if file in _NODE_TEMPLATES else None
+    size = cluster_size(invocation.settings) if file == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
     values = template_values(invocation.loaded, snapshot=snapshot, user=user, size=size)
     click.echo(rendered(template, **{**values, **dict(given)}), nl=False)

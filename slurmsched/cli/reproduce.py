@@ -20,13 +20,13 @@ _SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
 
 
 def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """`42`, `42..44`, `1,5,7..9`."""
+    """Parses `42`, `42..44` or `1,5,7..9`. Raises click.BadParameter."""
     seeds: list[int] = []
     for part in value.split(","):
         match = _SEEDS.match(part)
         last = int(match[2] or match[1]) if match else -1
         if match is None or not 0 <= last - int(match[1]) < MAX_SEEDS:
-            raise click.BadParameter(f"'{part}' is no seed: write 42 or 42..44")
+            raise click.BadParameter(f"'{part}' is not a seed: write 42 or 42..44")
         seeds += range(int(match[1]), last + 1)
     return tuple(dict.fromkeys(seeds))
 
@@ -40,17 +40,17 @@ _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in 
     "--data",
     envvar="SLURMSCHED_DATA",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of public data sets, where one is needed; $SLURMSCHED_DATA without it.",
+    help="Folder of the public data sets, if the experiment needs one. Default: $SLURMSCHED_DATA.",
 )
 @click.option("--seeds", default="42", show_default=True, callback=_parse_seeds, help="As 42, 42..44 or 1,5.")
-@click.option("--quick", is_flag=True, help="The small version, where there is one.")
+@click.option("--quick", is_flag=True, help="Run the small version, if there is one.")
 @click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
 @click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
-@click.option("--round", metavar="SECONDS", help="synergy-replay: the round's length.")
-@click.option("--profiles", metavar="FILE", help="synergy-replay: the models, as in the data set.")
+@click.option("--round", metavar="SECONDS", help="synergy-replay: length of a round.")
+@click.option("--profiles", metavar="FILE", help="synergy-replay: profiles, in the data set's format.")
 @click.option("--variant", metavar="NAME", help="fgd-variant: gpushare100, multigpu20 or gpuspec10.")
-@click.option("--pods", metavar="FILE", help="fgd-variant: any list of that form.")
-@click.option("--vectors", metavar="FILE", help="gavel-vectors: the cases; those of the data set without it.")
+@click.option("--pods", metavar="FILE", help="fgd-variant: a list of pods in that format.")
+@click.option("--vectors", metavar="FILE", help="gavel-vectors: the test cases. Default: those of the data set.")
 @json_option
 @click.pass_context
 def reproduce(
@@ -64,10 +64,10 @@ def reproduce(
     as_json: bool,
     **options: str | None,
 ) -> None:
-    """Measure a published figure again.
+    """Reproduce a published figure.
 
-    Each figure stands beside the paper's and, where it is known, what the authors' own code gives. All of it is
-    simulated, but for hadare-quality, which trains. Exit status 1 when a figure does not hold.
+    Prints each measured figure beside the paper's and, if known, the result of the authors' code. All experiments are
+    simulations except hadare-quality, which trains models. Exits 1 if a figure is outside its tolerance.
 
     \b
     Example:

@@ -19,31 +19,33 @@ _WINDOW = re.compile(r"(\d{1,7}):(\d{1,7})\Z")
 
 
 def parse_window(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    """`1000:2000`. Raises click.BadParameter."""
+    """Parses `1000:2000`, without the last. Raises click.BadParameter."""
     if value is None:
         return None
     match = _WINDOW.match(value)
     if match is None or int(match[1]) >= int(match[2]):
-        raise click.BadParameter(f"'{value}' is no window: write FIRST:BEYOND, as in 1000:2000")
+        raise click.BadParameter(f"'{value}' is not a window: write FIRST:END, as in 1000:2000")
     return int(match[1]), int(match[2])
 
 
 @click.command()
 @click.option("--cluster", required=True, metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file.")
 @click.option("--trace", required=True, metavar="T", help="A file, or a workload such as synergy:400@6.")
-@click.option("--policy", required=True, metavar="P", help="A system, or SYSTEM/ORDER; slurm has no rounds.")
-@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, where P names none.")
-@click.option("--profiles", metavar="F", help="How fast models are; the shipped profiles without it.")
-@click.option("--format", "form", metavar="NAME", help="The trace's form, where it is not recognised.")
-@click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Between two rounds.")
-@click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="What a restart costs a job.")
+@click.option("--policy", required=True, metavar="P", help="A policy, as NAME or NAME/ORDER; slurm has no rounds.")
+@click.option("--order", default="las", show_default=True, help="fifo, srtf, las or ftf, if P has none.")
+@click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
+@click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
+@click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")
 @click.option("--lead", default=0, show_default=True, metavar="SECONDS", help="From checkpoint signal to requeue.")
-@click.option("--quantised", is_flag=True, help="Jobs end at the ends of rounds only.")
+@click.option("--quantised", is_flag=True, help="Let jobs end only at the ends of rounds.")
 @click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--failures", default=0.0, metavar="RATE", help="Failures per node and hour.")
-@click.option("--seed", default=1, show_default=True, help="Of what is made up.")
+@click.option("--seed", default=1, show_default=True, help="Seed of generated jobs and failures.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run there, as JSON.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run to this file as JSON."
+)
 @json_option
 def simulate(
     *,
@@ -66,7 +68,7 @@ def simulate(
 ) -> None:
     """Run a trace through a policy on a virtual cluster.
 
-    The rounds run the same code as on a real cluster; cluster and time are simulated.
+    Rounds run the same code as on a real cluster; the cluster and the clock are simulated.
 
     \b
     Example:
@@ -74,7 +76,7 @@ def simulate(
       synsched simulate --cluster v100:4x8 --trace synergy:200@2 --policy slurm
     """
     if period < 1 or overhead < 0 or lead < 0 or failures < 0:
-        raise click.UsageError("--round is a second or more; --overhead, --lead and --failures are not negative")
+        raise click.UsageError("--round must be at least 1 second; --overhead, --lead and --failures at least 0")
     options = SimulationOptions(
         period=period,
         overhead=overhead,
@@ -87,10 +89,10 @@ def simulate(
     )
     world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
     with progress_reporter("simulating") as report_progress:
-        done = run(world, parse_policy(policy, order), options, on_round=report_progress)
+        result = run(world, parse_policy(policy, order), options, on_round=report_progress)
     if out is not None:
-        out.write_text(encode(done), encoding="utf-8")
+        out.write_text(encode(result), encoding="utf-8")
     if as_json:
-        print_json(run_metrics(done))
+        print_json(run_metrics(result))
     else:
-        console().print(figures_view(run_metrics(done)))
+        console().print(figures_view(run_metrics(result)))

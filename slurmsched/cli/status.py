@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 @click.option(
     "-p", "--partition", "partitions", type=split_names, default="", metavar="LIST", help="Only these partitions."
 )
-@click.option("-n", "--noheader", is_flag=True, help="Only the lines of jobs, without headings.")
+@click.option("-n", "--noheader", is_flag=True, help="Print only the jobs, without headings.")
 @click.option("--nodes", "every_node", is_flag=True, help="Draw every node, however many there are.")
-@click.option("--shares", "by_tickets", is_flag=True, help="What users are due by their tickets, had and trade.")
+@click.option("--shares", "by_tickets", is_flag=True, help="Show each user's entitlement by tickets, usage and trades.")
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.5),
     is_flag=False,
     flag_value=5.0,
     metavar="[SECONDS]",
-    help="Show it again every so many seconds (5), until Ctrl-C.",
+    help="Repeat every SECONDS until Ctrl-C. Default: 5.",
 )
 @json_option
 @click.pass_obj
@@ -49,10 +49,10 @@ def status(
     watch: float | None,
     as_json: bool,
 ) -> None:
-    """Show who runs, who waits and why.
+    """Show which jobs run, which wait and why.
 
-    Reads our own files, so it may be called as often as you like: slurmctld is not asked. As of the last round; what
-    PrivateData of slurm.conf hides from you is not shown.
+    Shows the state of the last round. Reads only our own files and never asks slurmctld, so you may call it as often as
+    you like. What PrivateData in slurm.conf hides from you is not shown.
 
     \b
     Example:
@@ -69,8 +69,8 @@ def status(
     def view() -> RenderableType:
         if by_tickets:
             return _ticket_shares_view(invocation, users)
-        shown = filter_status(invocation.status(), users, partitions)
-        return jobs_view(shown.jobs, headings=False) if noheader else status_view(shown, every_node)
+        filtered = filter_status(invocation.status(), users, partitions)
+        return jobs_view(filtered.jobs, headings=False) if noheader else status_view(filtered, every_node)
 
     if as_json:
         print_json(current())
@@ -81,12 +81,12 @@ def status(
 
 
 def _ticket_shares(invocation: Invocation, users: tuple[str, ...]) -> TicketShares:
-    """Only these people's, but every trade; empty means all."""
+    """Returns the shares of these users, of all if there are none, and every trade."""
     from slurmsched.report.shares import ticket_shares  # noqa: PLC0415  # needs numpy: plain `status` starts without it
 
-    with invocation.open_readable() as reading:
-        found = ticket_shares(reading)
-    return replace(found, users=tuple(own for own in found.users if not users or own.user in users))
+    with invocation.open_readable() as store:
+        shares = ticket_shares(store)
+    return replace(shares, users=tuple(share for share in shares.users if not users or share.user in users))
 
 
 def _ticket_shares_view(invocation: Invocation, users: tuple[str, ...]) -> RenderableType:
@@ -96,7 +96,7 @@ def _ticket_shares_view(invocation: Invocation, users: tuple[str, ...]) -> Rende
 
 
 def _watch(invocation: Invocation, view: Callable[[], RenderableType], interval: float) -> None:
-    """Until Ctrl-C, which is the way to end it and no error. What is no screen gets one report after the other."""
+    """Repeats the view until Ctrl-C, which is no error. Without a terminal, prints one report after the other."""
     screen = console()
     try:
         if screen.is_terminal and not screen.is_dumb_terminal:

@@ -16,15 +16,15 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 
 
 @click.command(context_settings=_SBATCH_OPTIONS)
-@click.option("--model", metavar="NAME", help="The model it trains, such as resnet50.")
-@click.option("--task", metavar="NAME", help="Its kind where the model is not known: image, speech, language.")
+@click.option("--model", metavar="NAME", help="The model that the job trains, such as resnet50.")
+@click.option("--task", metavar="NAME", help="The kind of an unknown model: image, speech or language.")
 @click.option("--ckpt", metavar="SIGNAL[@TIME]", help="The signal that makes it checkpoint, and how long that takes.")
-@click.option("--duration", metavar="TIME", help="How long it will run with its GPU share, such as 2h.")
-@click.option("--move", type=click.Choice(["yes", "no"]), help="Whether it may be restarted elsewhere.")
+@click.option("--duration", metavar="TIME", help="Run time with its proportional share of CPUs and memory, such as 2h.")
+@click.option("--move", type=click.Choice(["yes", "no"]), help="Whether it may be restarted on other nodes.")
 @click.option("--pack", type=click.Choice(["yes", "no"]), help="Whether it may share its GPUs with another job.")
-@click.option("--fork", metavar="STEPS", help="Steps of a job of which the tasks of this array are copies.")
-@click.option("--tune-memory", is_flag=True, help="Its memory is a cache, not a need, and may shrink.")
-@click.option("--comment", default="", metavar="TEXT", help="Your own words beside the hints.")
+@click.option("--fork", metavar="STEPS", help="Total steps of the job whose copies are the tasks of this array.")
+@click.option("--tune-memory", is_flag=True, help="Its memory is only a cache and may be reduced.")
+@click.option("--comment", default="", metavar="TEXT", help="A comment after the hints.")
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
 @click.pass_obj
@@ -40,8 +40,8 @@ def submit(
 ) -> None:
     """Submit a job with checked hints.
 
-    A wrong hint is refused here, before the job is in the queue. All other options are sbatch's own, and so is the exit
-    status once sbatch has run.
+    Refuses wrong hints before the job is queued. All other options go to sbatch, and the exit status is sbatch's once
+    it has run.
 
     \b
     Example:
@@ -53,20 +53,20 @@ def submit(
         click.echo(shlex.join(command))
         return
     settings = invocation.settings
-    told = {"SYNSCHED_SPOOL": settings.reports.spool} if settings.reports.spool else {}
-    click.get_current_context().exit(submission.run(command, settings.cluster.slurm_conf, told))
+    env = {"SYNSCHED_SPOOL": settings.reports.spool} if settings.reports.spool else {}
+    click.get_current_context().exit(submission.run(command, settings.cluster.slurm_conf, env))
 
 
 def _hint_comment(hints: Mapping[str, str | None], comment: str) -> str:
-    """The comment with the hints in front. Raises click.UsageError for hints that would not count."""
+    """Returns the comment with the hints in front. Raises click.UsageError for hints that could not be parsed."""
     hint_text = ",".join(f"{key}={value}" for key, value in hints.items() if value is not None)
     hint_word = f"synsched:{hint_text}"
     if any(sign.isspace() for sign in hint_text):
-        raise click.UsageError("a hint holds no blanks: write resnet50, not 'resnet 50'")
+        raise click.UsageError("a hint must not contain blanks: write resnet50, not 'resnet 50'")
     if any("," in value for value in hints.values() if value is not None):
-        raise click.UsageError("a hint holds no commas: give each hint by its own option")
+        raise click.UsageError("a hint must not contain commas: give each hint by its own option")
     if "synsched:" in comment:
-        raise click.UsageError("hints belong into options such as --model, not into --comment")
+        raise click.UsageError("give hints by options such as --model, not in --comment")
     if problems := parse_hints(hint_word).problems:
         raise click.UsageError("; ".join(problems))
     return f"{hint_word} {comment}".rstrip()

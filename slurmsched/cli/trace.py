@@ -16,15 +16,17 @@ from slurmsched.traces.summary import summarise_trace
 from slurmsched.traces.trace import Trace
 
 _FORMAT_OPTION = click.option(
-    "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its form, where not recognised."
+    "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its format, if not recognised."
 )
-_PROFILES_OPTION = click.option("--profiles", metavar="F", help="Synergy's profiles.json, for traces in iterations.")
+_PROFILES_OPTION = click.option(
+    "--profiles", metavar="F", help="Synergy's profiles.json, for traces that count iterations."
+)
 _OUT_OPTION = click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file to write.")
 
 
 @click.group()
 def trace() -> None:
-    """Read, make and look at traces.
+    """Convert, generate and show traces.
 
     \b
     Example:
@@ -39,26 +41,26 @@ def trace() -> None:
 @_PROFILES_OPTION
 @_OUT_OPTION
 def import_(*, file: str, form: str | None, profiles: str | None, out: Path | None) -> None:
-    """Write a trace of another form as our CSV.
+    """Convert a trace of another format to our CSV.
 
     \b
     Example:
       synsched trace import month.txt -o month.csv
     """
-    found = load_trace(file, profiles=profiles, form=form)
-    for line in skipped_lines(found):
+    loaded = load_trace(file, profiles=profiles, form=form)
+    for line in skipped_lines(loaded):
         click.echo(line, err=True)
-    _write_csv(found.trace, out)
+    _write_csv(loaded.trace, out)
 
 
 @trace.command("generate")
 @click.argument("name", type=click.Choice(list(GENERATORS)))
-@click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True, help="Number of jobs.")
 @click.option("--rate", default=10.0, show_default=True, help="Jobs per hour.")
-@click.option("--seed", default=1, show_default=True, help="Another number, other jobs.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the generator.")
 @_OUT_OPTION
 def generate_(*, name: str, jobs: int, rate: float, seed: int, out: Path | None) -> None:
-    """Make up a trace by a published distribution.
+    """Generate a trace by a published distribution.
 
     \b
     Example:
@@ -73,24 +75,24 @@ def generate_(*, name: str, jobs: int, rate: float, seed: int, out: Path | None)
 @_PROFILES_OPTION
 @json_option
 def show(*, file: str, form: str | None, profiles: str | None, as_json: bool) -> None:
-    """Show what is in a trace.
+    """Summarise a trace.
 
     \b
     Example:
       synsched trace show jobs.csv
     """
-    found = load_trace(file, profiles=profiles, form=form)
+    loaded = load_trace(file, profiles=profiles, form=form)
     if as_json:
-        print_json(summarise_trace(found.trace))
+        print_json(summarise_trace(loaded.trace))
         return
-    console().print(trace_view(summarise_trace(found.trace)))
-    for line in skipped_lines(found):
+    console().print(trace_view(summarise_trace(loaded.trace)))
+    for line in skipped_lines(loaded):
         click.echo(line)
 
 
 @trace.command("formats")
 def formats() -> None:
-    """Show the forms of trace that are read.
+    """List the trace formats that can be read.
 
     \b
     Example:
@@ -99,8 +101,8 @@ def formats() -> None:
     console().print(formats_view())
 
 
-def _write_csv(made: Trace, out: Path | None) -> None:
+def _write_csv(trace: Trace, out: Path | None) -> None:
     if out is None:
-        click.echo(to_csv(made), nl=False)
+        click.echo(to_csv(trace), nl=False)
     else:
-        out.write_text(to_csv(made), encoding="utf-8")
+        out.write_text(to_csv(trace), encoding="utf-8")

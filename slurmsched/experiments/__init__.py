@@ -1,4 +1,4 @@
-"""Published figures, measured again."""
+"""Reproductions of published figures."""
 
 from slurmsched.experiments.experiment import (
     Bound,

@@ -1,4 +1,4 @@
-"""What every experiment is given and what it gives back."""
+"""The interface of experiments: their setup, their result, and the rows that compare figures."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ T = TypeVar("T")
 
 
 class ExperimentError(SynschedError):
-    """An experiment that cannot be run as asked; the message says what is missing."""
+    """The experiment cannot run as requested; the message says what is missing."""
 
     exit_code = 2
 
 
 class Bound(StrEnum):
-    """How a measured figure is held against the one it answers to."""
+    """How a measured figure is compared with the expected one."""
 
     EQUAL = "equal"
     """Within the tolerance on both sides."""
     AT_MOST = "at_most"
     AT_LEAST = "at_least"
     INFORMATIVE = "stated"
-    """Side by side, for the reader; no verdict."""
+    """Shown beside the expected figure, without a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure. `published` is the paper's, `reference` what the authors' own code gives, `measured` ours; None where
-    unknown. It is held against the reference, where there is one, else against the published figure; `tolerance` is
-    relative. `note` says what differs in the inputs."""
+    """One figure: `measured` is ours, `published` the paper's, `reference` that of the authors' code; None if unknown.
+
+    The measured figure is compared with the reference if there is one, else with the published figure. `tolerance` is
+    relative. `note` says how the inputs differ.
+    """
 
     metric: str
     unit: str
@@ -47,13 +49,13 @@ class FigureRow:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over what it is held against; None without that."""
+        """Returns measured over expected, or None if nothing is expected."""
         expected = self.reference if self.reference is not None else self.published
         return self.measured / expected if expected else None
 
     @property
     def ok(self) -> bool:
-        """Whether it holds. A figure that is only stated always does; NaN never does."""
+        """Whether the figure is within its tolerance. An informative figure always is, NaN never is."""
         if self.bound is Bound.INFORMATIVE:
             return True
         ratio, tolerance = self.ratio, self.tolerance or 0.0
@@ -68,7 +70,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """An experiment that was run. `series` are curves for plots: name to points."""
+    """The result of an experiment. `series` are curves for plots, points by name."""
 
     experiment: str
     rows: tuple[FigureRow, ...]
@@ -80,7 +82,7 @@ class ExperimentResult:
 
 
 class ProgressTracker(Protocol):
-    """Goes through the items while somebody is shown how far it is."""
+    """Iterates over the items and shows the progress."""
 
     def __call__(self, items: Sequence[T], label: str, /) -> Iterator[T]: ...
 
@@ -91,9 +93,9 @@ def _no_progress(items: Sequence[T], _label: str, /) -> Iterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSetup:
-    """How an experiment is to be run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all need.
+    """The setup of a run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all experiments need.
 
-    `quick` asks for the small version, where an experiment has one; `options` are its own, checked by itself.
+    `quick` selects the small version, if there is one. `options` are the experiment's own, and it validates them.
     """
 
     data: Path | None
@@ -103,14 +105,14 @@ class ExperimentSetup:
     track_progress: ProgressTracker = _no_progress
 
     def data_file(self, *parts: str) -> Path:
-        """A file of the data sets. Raises ExperimentError when it, or all of them, are not there."""
+        """Returns the path of a file of the data sets. Raises ExperimentError if it or the folder is missing."""
         if self.data is None:
-            raise ExperimentError("say where the data sets are: --data DIR, or SLURMSCHED_DATA in the environment")
+            raise ExperimentError("the data sets are needed: give --data DIR or set SLURMSCHED_DATA")
         path = self.data.joinpath(*parts)
         if not path.is_file():
-            raise ExperimentError(f"{path} is missing: point --data, or SLURMSCHED_DATA, at the folder that holds it")
+            raise ExperimentError(f"{path} is missing: set --data or SLURMSCHED_DATA to the folder that contains it")
         return path
 
 
 Experiment = Callable[[ExperimentSetup], ExperimentResult]
-"""Runs and measures. Raises ExperimentError."""
+"""Runs an experiment and returns its figures. Raises ExperimentError."""

@@ -1,11 +1,9 @@
-"""Time slices as the authors have them, and as Slurm has them, in the simulator.
+"""Gandiva_fair in the simulator (Chaudhary et al., EuroSys 2020, slides of the talk).
 
-Plain stride over a whole cluster: nobody passes a gang that does not fit. The yardstick for utilisation.
+Fair shares on GPUs of one type (slide 14): 48 P100, 70 users with one job of 1, 2, 4 or 8 GPUs each. The baseline for
+utilisation is plain stride over the whole cluster, in which no job passes a gang that does not fit.
 
-Fair shares on one kind of GPU (slide 14): 48 P100, 70 users with one job each, of 1, 2, 4 or 8 GPUs.
-
-What trading brings where GPUs differ (slide 15): 12 V100, 24 P100 and 64 or 128 K80, four users with many jobs of 1,
-2 or 4 GPUs.
+Trading on three GPU types (slide 15): 12 V100, 24 P100 and 64 or 128 K80, four users with many jobs of 1, 2 or 4 GPUs.
 """
 
 from __future__ import annotations
@@ -31,30 +29,30 @@ from slurmsched.traces.generators import PHILLY_WIDTHS, draw_weighted, random_st
 
 @dataclass(frozen=True, slots=True)
 class TimeSlicing:
-    """`quantum` is a slice, and the time between two rounds; `restart` what going on costs. Seconds."""
+    """The length of a time slice, which is also the round period, and the cost of a restart, in seconds."""
 
     quantum: float
     restart_cost: float
 
 
 SUSPEND_RESUME: Final = TimeSlicing(60.0, 0.0)
-"""Gandiva's own primitive: jobs are suspended and resumed every minute, at next to no cost."""
+"""Gandiva's mechanism: jobs are suspended and resumed every minute, at almost no cost."""
 
 SLURM_REQUEUE: Final = TimeSlicing(1200.0, 60.0)
-"""Slurm's: a checkpoint, a requeue, a minute to start again."""
+"""Slurm's mechanism: a checkpoint, a requeue, and a minute to restart."""
 
 
 def run_sliced(
     scenario: Scenario, slicing: TimeSlicing, until: float, *, trading: bool = True, migrations: int = 32
 ) -> SimulationResult:
-    """The daemon's own rounds up to that moment. No guard stands against the slices: they are what is measured."""
-    unguarded = 10**9
+    """Runs the daemon's rounds until `until` seconds, without limits on moves, because the slices are measured."""
+    no_limit = 10**9
     settings = Settings(
         rounds=RoundSettings(settle_interval=0.1),
         guards=GuardSettings(
             min_run_time=0.0,
-            moves_per_round=unguarded,
-            moves_per_job_day=unguarded,
+            moves_per_round=no_limit,
+            moves_per_job_day=no_limit,
             restart_cost=slicing.restart_cost,
         ),
         checkpoint=CheckpointSettings(lead=0.0),
@@ -67,7 +65,7 @@ def run_sliced(
 
 
 def useful_gpu_seconds(run: SimulationResult, restart_cost: float) -> Mapping[str, Mapping[str, float]]:
-    """GPU-seconds in which jobs made progress, by user and type of GPU."""
+    """Returns the GPU-seconds in which jobs made progress, by user and GPU type."""
     by_user = defaultdict[str, dict[str, float]](dict)
     for job in run.jobs:
         useful_fraction = 1 - job.restarts * restart_cost * job.gpus / job.service if job.service else 0.0
@@ -77,12 +75,12 @@ def useful_gpu_seconds(run: SimulationResult, restart_cost: float) -> Mapping[st
 
 
 def plain_stride_utilisation(queue: Sequence[StrideJob], server_count: int, gpus_per_server: int, quanta: int) -> float:
-    """The part of all GPU time that is used. Every job lies on one server, the first that has room for it."""
+    """Returns the used part of all GPU time. Every job runs on one server, the first with enough free GPUs."""
     pass_values, used = {job.job: job.stride for job in queue}, 0
     for _ in range(quanta):
         idle = [gpus_per_server] * server_count
         for job in sorted(queue, key=lambda job: pass_values[job.job]):
-            server = next((at for at, free in enumerate(idle) if free >= job.size), None)
+            server = next((index for index, free in enumerate(idle) if free >= job.size), None)
             if server is None:
                 break
             idle[server] -= job.size
@@ -95,12 +93,12 @@ USER_COUNT: Final = 70
 SERVER_COUNT, GPUS_PER_SERVER = 6, 8
 HOUR, DAY = 3600.0, 86400.0
 FAIR_TOLERANCE: Final = 0.05
-"""A user within this part of the fair share has it."""
+"""Largest relative difference from the fair share that counts as fair."""
 
 _ENDLESS_JOB_SECONDS: Final = 1e7
 _WIDTHS_NOTE: Final = (
-    "The talk says that each user is close to the fair share, in a plot. Widths are drawn as Gavel and Synergy have"
-    " them after the Philly trace; slices of a minute, as Gandiva suspends and resumes."
+    "The talk shows in a plot that each user is close to the fair share. GPUs per job are drawn as in Gavel and"
+    " Synergy, after the Philly trace. Slices of a minute, as Gandiva suspends and resumes."
 )
 _REQUEUES_NOTE: Final = (
     "The same jobs over a day in slices of 20 minutes, each of which ends with a requeue and costs 60 s."
@@ -108,7 +106,7 @@ _REQUEUES_NOTE: Final = (
 
 
 def run_gandiva_homogeneous(setup: ExperimentSetup) -> ExperimentResult:
-    """A row for each seed, and for the widths of the first."""
+    """Measures fairness and utilisation for each seed, and for the first seed also by GPUs per job."""
     rows = [
         row
         for seed in setup.track_progress(setup.seeds, "slicing")
@@ -141,11 +139,11 @@ def _homogeneous_rows(seed: int, *, with_details: bool) -> Iterator[FigureRow]:
     if not with_details:
         return
     for width in sorted(set(widths)):
-        own = [share for share, its in zip(ratios.values(), widths, strict=True) if its == width]
+        ratios_of_width = [ratio for ratio, other in zip(ratios.values(), widths, strict=True) if other == width]
         yield FigureRow(
             f"share of users with {pluralise(width, 'GPU')}",
             "x",
-            float(np.mean(own)),
+            float(np.mean(ratios_of_width)),
             1.0,
             None,
             FAIR_TOLERANCE,
@@ -160,7 +158,7 @@ def _homogeneous_rows(seed: int, *, with_details: bool) -> Iterator[FigureRow]:
 
 
 def _fair_share_ratios(widths: Sequence[int], slicing: TimeSlicing, until: float) -> tuple[Mapping[str, float], float]:
-    """What each user had of an even part, and what part of all GPU time was used."""
+    """Returns each user's GPU time over an equal share, and the used part of all GPU time."""
     jobs = tuple(
         TraceJob(str(number), 0.0, width, _ENDLESS_JOB_SECONDS, user=f"user{number:02}")
         for number, width in enumerate(widths, 1)
@@ -179,7 +177,7 @@ def _fair_share_ratios(widths: Sequence[int], slicing: TimeSlicing, until: float
 
 
 USER_MODELS: Final = ("vae", "superresolution", "resnext50", "dcgan")
-"""One for each user, by speed-up from K80 to V100: 1.25, 1.87, 6.33 and 6.42 (slide 11)."""
+"""The model of each user; speed-ups from K80 to V100 are 1.25, 1.87, 6.33 and 6.42 (slide 11)."""
 
 LOW_SPEEDUP_USERS: Final = ("user1", "user2")
 GANG_WIDTHS: Final[Mapping[int, float]] = {1: 0.5, 2: 0.3, 4: 0.2}
@@ -192,17 +190,17 @@ _GAIN_TOLERANCE: Final = 0.30
 _RATE_TOLERANCE: Final = 0.02
 _TRADING_JOB_SECONDS: Final = 1e8
 _SETUP_NOTE: Final = (
-    "The talk names neither the users' models nor how many jobs they had, and says 100 GPUs where it counts 164: both"
+    "The talk gives neither the users' models nor their numbers of jobs, and says 100 GPUs where it counts 164, so both"
     " are measured. A gain is the aggregate mini-batch rate with trading over that without."
 )
 _GAINS_NOTE: Final = (
-    "The talk has two users gain about 30 %. At the second price all that the one buyer has of the slow GPUs goes to"
-    " the sellers, and that bounds what they gain."
+    "In the talk two users gain about 30 %. At the second price all slow GPUs of the only buyer go to the sellers,"
+    " which bounds their gain."
 )
 
 
 def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
-    """The gain of every user, for either number of slow GPUs."""
+    """Measures every user's gain from trading, for both numbers of slow GPUs."""
     counts = SLOW_GPU_COUNTS[-1:] if setup.quick else SLOW_GPU_COUNTS
     return ExperimentResult(
         "gandiva-trading",
@@ -254,24 +252,24 @@ def _trading_rows(slow_gpus: int, seed: int, *, quick: bool) -> Iterator[FigureR
 
 
 def _user_rates(slow_gpus: int, seed: int, hours: float, *, trades: bool) -> Mapping[str, float]:
-    """Each user's aggregate rate, in K80s."""
+    """Returns each user's aggregate rate in units of one K80."""
     random, jobs = random_stream(seed, "widths"), list[TraceJob]()
     for number, model in enumerate(USER_MODELS, 1):
         widths = draw_weighted(GANG_WIDTHS, JOBS_PER_USER, random)
         jobs += (
-            TraceJob(f"{number}-{place}", 0.0, width, _TRADING_JOB_SECONDS, model=model, user=f"user{number}")
-            for place, width in enumerate(widths)
+            TraceJob(f"{number}-{index}", 0.0, width, _TRADING_JOB_SECONDS, model=model, user=f"user{number}")
+            for index, width in enumerate(widths)
         )
-    known = sample_speedups()
+    knowledge = sample_speedups()
     scenario = Scenario(
-        load_cluster(f"v100:3x4,p100:6x4,k80:{slow_gpus // 4}x4").nodes, Trace("four users", tuple(jobs)), known
+        load_cluster(f"v100:3x4,p100:6x4,k80:{slow_gpus // 4}x4").nodes, Trace("four users", tuple(jobs)), knowledge
     )
     useful = useful_gpu_seconds(
         run_sliced(scenario, SUSPEND_RESUME, hours * 3600, trading=trades), SUSPEND_RESUME.restart_cost
     )
     rates: dict[str, float] = {}
     for number, model in enumerate(USER_MODELS, 1):
-        scaling, user = known.models[model].scaling, f"user{number}"
+        scaling, user = knowledge.models[model].scaling, f"user{number}"
         slowest = scaling["k80"].rate_at(1)
         rates[user] = sum(gpus * scaling[kind].rate_at(1) / slowest for kind, gpus in useful[user].items()) / (
             hours * 3600

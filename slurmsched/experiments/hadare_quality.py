@@ -1,15 +1,9 @@
-"""A small network that is really trained: 16 numbers in, 64 rectified units, one number out; squared error.
+"""HadarE, table IV: the loss of a model trained by several copies, against one copy with as many steps in total.
 
-Data made up: a function drawn at random, seen through noise.
-
-A job trained in rounds by copies at several speeds, put together by what real forked jobs use (HadarE, section V-B).
-
-The copies take their turns in one process: how long they take is not measured here, only what they have learnt.
-
-HadarE, table IV: models trained by copies on several nodes against the same trained without, by as many steps.
-
-The paper's models and data are not to be had. Here a small network is trained for real, on data that it meets again and
-again and on data that it meets once.
+The paper's models and data are not available. Instead a small network (16 inputs, 64 rectified units, one output,
+squared error) is trained on samples of a random function with noise, either a fixed set or new ones in every batch.
+The copies have different speeds and are averaged after each round by the code of forked jobs (section V-B). They run in
+turn in one process, because only the loss is measured and not the time.
 """
 
 from __future__ import annotations
@@ -33,22 +27,19 @@ from slurmsched.jobside.tensors import read_arrays, write_arrays
 
 Array = NDArray[np.float64]
 TrainingState = dict[str, NDArray[Any]]
-"""Parameters, what an optimizer holds, and where a schedule stands, by name: all that a checkpoint has.
-
-One of them is a whole number, hence `Any`."""
+"""Parameters, optimizer state and the schedule's step count by name, as in a checkpoint. The count is an integer."""
 
 Optimizer = Callable[[TrainingState, Mapping[str, Array], float], None]
-"""One step along a gradient, at a learning rate, in place."""
+"""Makes one step along the gradients at a learning rate, in place."""
 
 INPUTS: Final = 16
 _HIDDEN_UNITS: Final = 64
 PARAMETER_SHAPES: Final[Mapping[str, tuple[int, ...]]] = {
     "inner": (INPUTS, _HIDDEN_UNITS), "inner.bias": (_HIDDEN_UNITS,), "outer": (_HIDDEN_UNITS, 1), "outer.bias": (1,),
 }  # fmt: skip
-"""Name to shape."""
 
 SCHEDULE_STEPS: Final = "schedule.steps"
-"""The steps that a schedule has counted: a whole number, of which there is no mean."""
+"""The schedule's step count, an integer, which is not averaged."""
 
 _FIRST_DECAY: Final = 0.9
 _SECOND_DECAY: Final = 0.999
@@ -57,23 +48,23 @@ _ADAM_STEPS: Final = "adam.steps"
 
 
 def initial_state(random: np.random.Generator) -> TrainingState:
-    """Parameters as torch's linear layers draw them, and nothing learnt."""
+    """Returns parameters drawn as in torch's linear layers, and empty optimizer state."""
     state: TrainingState = {}
     for name, shape in PARAMETER_SHAPES.items():
-        within = (INPUTS if name.startswith("inner") else _HIDDEN_UNITS) ** -0.5
-        state[name] = random.uniform(-within, within, shape)
+        limit = (INPUTS if name.startswith("inner") else _HIDDEN_UNITS) ** -0.5
+        state[name] = random.uniform(-limit, limit, shape)
         state[f"{name}.first"], state[f"{name}.second"] = np.zeros(shape), np.zeros(shape)
     return state | {_ADAM_STEPS: np.zeros(()), SCHEDULE_STEPS: np.zeros((), np.int64)}
 
 
 def loss(state: TrainingState, inputs: Array, targets: Array) -> float:
-    """The mean squared error."""
+    """Returns the mean squared error."""
     _, outputs = _forward(state, inputs)
     return float(np.mean((outputs - targets) ** 2))
 
 
 def gradient(state: TrainingState, inputs: Array, targets: Array) -> Mapping[str, Array]:
-    """Of the loss, for each parameter."""
+    """Returns the gradient of the loss by parameter."""
     hidden, outputs = _forward(state, inputs)
     error = 2 * (outputs - targets) / len(targets)
     below = (error @ state["outer"].T) * (hidden > 0)
@@ -88,20 +79,20 @@ def gradient(state: TrainingState, inputs: Array, targets: Array) -> Mapping[str
 def adam(state: TrainingState, gradients: Mapping[str, Array], learning_rate: float) -> None:
     """One step of Adam (D. Kingma and J. Ba, 2015), in place."""
     state[_ADAM_STEPS] = steps = state[_ADAM_STEPS] + 1.0
-    for name, own in gradients.items():
+    for name, values in gradients.items():
         first, second = state[f"{name}.first"], state[f"{name}.second"]
-        first += (1 - _FIRST_DECAY) * (own - first)
-        second += (1 - _SECOND_DECAY) * (own * own - second)
+        first += (1 - _FIRST_DECAY) * (values - first)
+        second += (1 - _SECOND_DECAY) * (values * values - second)
         root = np.sqrt(second / (1 - _SECOND_DECAY**steps))
         state[name] -= learning_rate * first / (1 - _FIRST_DECAY**steps) / (root + _EPSILON)
 
 
 def sgd(state: TrainingState, gradients: Mapping[str, Array], learning_rate: float) -> None:
     """One step of stochastic gradient descent with momentum, in place."""
-    for name, own in gradients.items():
+    for name, values in gradients.items():
         first = state[f"{name}.first"]
         first *= _FIRST_DECAY
-        first += own
+        first += values
         state[name] -= learning_rate * first
 
 
@@ -116,13 +107,13 @@ HELD_OUT_COUNT: Final = 4000
 
 _FUNCTION_UNITS: Final = 32
 _WEIGHT_SCALE: Final = 1.5
-"""How far from linear the function is: its weights are so much larger than a fresh network's."""
+"""Ratio of the function's weights to those of a fresh network. Larger weights make the function less linear."""
 
 
 class SyntheticSamples:
-    """`count` samples that are met again and again, or with None new ones in every batch.
+    """A fixed set of `count` samples, or with None new samples in every batch.
 
-    `inputs` and `wanted` are never trained on, and without noise.
+    `inputs` and `targets` are held out for the evaluation and have no noise.
     """
 
     def __init__(self, seed: int, count: int | None) -> None:
@@ -135,12 +126,12 @@ class SyntheticSamples:
         self._fixed = self._draw(count, random) if count is not None else None
 
     def batch(self, random: np.random.Generator) -> tuple[Array, Array]:
-        """One batch to train on."""
+        """Returns the inputs and targets of one training batch."""
         if self._fixed is None:
             return self._draw(BATCH_SIZE, random)
-        inputs, wanted = self._fixed
+        inputs, targets = self._fixed
         chosen = random.integers(len(inputs), size=BATCH_SIZE)
-        return inputs[chosen], wanted[chosen]
+        return inputs[chosen], targets[chosen]
 
     def _draw(self, count: int, random: np.random.Generator) -> tuple[Array, Array]:
         inputs = random.standard_normal((count, INPUTS))
@@ -148,20 +139,20 @@ class SyntheticSamples:
 
     def _function(self, inputs: Array) -> Array:
         hidden: Array = np.tanh(inputs @ self._inner + self._bias)
-        given: Array = hidden @ self._outer
-        return given
+        outputs: Array = hidden @ self._outer
+        return outputs
 
 
 SINGLE_COPY: Final = (1.0,)
-"""The speeds of one copy: a job that is not forked."""
+"""The speeds of a job that is not forked."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """What a script may do about being one of several copies.
+    """How a training script handles being one of several copies.
 
-    `job_schedule`: the learning rate goes by the job's steps, and not by the steps that the copy has counted.
-    `ahead`: rounds begin beyond the mean. `optimizer`: its state is averaged, and does not begin anew each round.
+    `schedule_by_job_steps`: the learning rate depends on the job's steps, not on the copy's. `look_ahead`: rounds begin
+    beyond the mean. `average_optimizer`: the optimizer's state is averaged instead of reset each round.
     """
 
     schedule_by_job_steps: bool = True
@@ -171,7 +162,7 @@ class CopyRules:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """`steps` in all, `a_round` in each round, at a learning rate that falls from `rate` to nothing by a cosine."""
+    """`steps` in total, `steps_per_round` in each round, at a learning rate that decays to 0 by a cosine."""
 
     steps: int
     steps_per_round: int
@@ -179,16 +170,16 @@ class TrainingPlan:
     learning_rate: float
 
     def learning_rate_at(self, step: float) -> float:
-        """The learning rate once so many steps are done."""
+        """Returns the learning rate after `step` steps."""
         return self.learning_rate * 0.5 * (1 + cos(pi * min(step / self.steps, 1.0)))
 
 
 def train_copies(
     samples: SyntheticSamples, seed: int, plan: TrainingPlan, speeds: Sequence[float], rules: CopyRules
 ) -> TrainingState:
-    """The network after all steps, each copy having met data of its own."""
+    """Returns the state after all steps. Each copy trains on different data."""
     state = initial_state(np.random.default_rng([seed, 0]))
-    drawing = [np.random.default_rng([seed, 1, copy]) for copy in range(len(speeds))]
+    randoms = [np.random.default_rng([seed, 1, copy]) for copy in range(len(speeds))]
     with TemporaryDirectory(prefix="synsched-copies-") as name:
         folder, done, earlier, round_number = Path(name), 0, None, 0
         while done < plan.steps:
@@ -204,7 +195,7 @@ def train_copies(
                     )
                     plan.optimizer(
                         copy_state,
-                        gradient(copy_state, *samples.batch(drawing[copy])),
+                        gradient(copy_state, *samples.batch(randoms[copy])),
                         plan.learning_rate_at(schedule_step),
                     )
                     copy_state[SCHEDULE_STEPS] = copy_state[SCHEDULE_STEPS] + 1
@@ -218,15 +209,16 @@ def train_copies(
 
 
 def _begin_round(state: TrainingState, rules: CopyRules) -> TrainingState:
-    """What a copy begins the round with."""
-    own = {name: array.copy() for name, array in state.items()}
+    """Returns the state with which a copy begins the round."""
+    copied = {name: array.copy() for name, array in state.items()}
     if rules.average_optimizer:
-        return own
-    return initial_state(np.random.default_rng(0)) | {name: own[name] for name in (*PARAMETER_SHAPES, SCHEDULE_STEPS)}
+        return copied
+    kept = {name: copied[name] for name in (*PARAMETER_SHAPES, SCHEDULE_STEPS)}
+    return initial_state(np.random.default_rng(0)) | kept
 
 
 def _look_ahead(mean: TrainingState, earlier: TrainingState | None, fork: ForkedRound) -> TrainingState:
-    """Only parameters go ahead of their mean."""
+    """Returns the mean with its parameters, but nothing else, moved on in the direction of the last round."""
     if earlier is None:
         return mean
     part = momentum(fork)
@@ -235,7 +227,7 @@ def _look_ahead(mean: TrainingState, earlier: TrainingState | None, fork: Forked
 
 COPY_SPEEDS: Final = (4.0, 2.0, 1.0)
 DRAWS_PER_SEED: Final = 5
-"""Networks and data, over which each figure is a mean."""
+"""Draws of networks and data over which each figure is averaged."""
 
 DATA_SETS: Final[Mapping[str, tuple[int | None, TrainingPlan]]] = {
     "repeated": (1000, TrainingPlan(3000, 100, adam, 0.01)),
@@ -244,7 +236,7 @@ DATA_SETS: Final[Mapping[str, tuple[int | None, TrainingPlan]]] = {
     "new, short": (None, TrainingPlan(3000, 100, adam, 0.01)),
     "new, SGD": (None, TrainingPlan(12_000, 100, sgd, 0.1)),
 }
-"""Samples, and the work. Learning rates are the best that we found for one copy on new data, in steps of three."""
+"""Number of samples and training plan. Learning rates are the best for one copy on new data, in factors of three."""
 
 _ONE_COPY: Final = "one copy"
 RULES_BY_METHOD: Final[Mapping[str, CopyRules]] = {
@@ -253,26 +245,26 @@ RULES_BY_METHOD: Final[Mapping[str, CopyRules]] = {
     "ahead": CopyRules(),
     "ahead, optimizer anew": CopyRules(average_optimizer=False),
 }
-"""Ways of three copies at speeds 4:2:1."""
+"""Rules of three copies at speeds 4:2:1."""
 
 METHODS: Final = (_ONE_COPY, *RULES_BY_METHOD)
 CHECKED: Final = frozenset({("repeated", "schedule"), ("new", "ahead"), ("new, long rounds", "ahead")})
-"""Not to be worse than one copy: what a script does that knows its data. Where it cannot be helped is only stated."""
+"""Data and rules that must not be worse than one copy; the others are only informative."""
 
 _NOTES: Final[Mapping[str, str]] = {
-    "repeated": "1000 noisy samples, 3000 steps, a round 100. The paper gains 3 to 11 % on data met again and again"
-    " (table IV, squared errors). Copies go less far in as many steps, and overfit less: that is most of the gain.",
-    "new": "Never the same sample twice, 12,000 steps, a round 100. Plain: a copy's schedule counts its own steps, and"
-    " ends with four sevenths of them. Schedule: it goes by the job's steps. Ahead: rounds also begin beyond the mean.",
+    "repeated": "1000 noisy samples, 3000 steps, 100 in a round. The paper gains 3 to 11 % on repeated data (table IV,"
+    " squared errors). Copies move less far in as many steps and overfit less, which is most of the gain.",
+    "new": "No sample is used twice, 12,000 steps, 100 in a round. Plain: a copy's schedule counts its own steps and"
+    " ends after four sevenths of them. Schedule: it counts the job's steps. Ahead: rounds also begin beyond the mean.",
     "new, long rounds": "The same with rounds of 500 steps, each a twenty-fourth of the training.",
-    "new, short": "3000 steps: one copy is not done learning by then, and every step less in a row shows.",
-    "new, SGD": "12,000 steps by gradient descent with momentum instead of Adam, a round 100.",
+    "new, short": "3000 steps: one copy has not converged by then, so that fewer consecutive steps cost accuracy.",
+    "new, SGD": "12,000 steps by gradient descent with momentum instead of Adam, 100 in a round.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _TrainingConfig:
-    """One training: which data, which way, which seed."""
+    """One training run."""
 
     data: str
     method: str
@@ -280,17 +272,17 @@ class _TrainingConfig:
 
 
 def run_hadare_quality(setup: ExperimentSetup) -> ExperimentResult:
-    """The loss of each way on each data. With `quick` of one seed, and nothing is held against anything."""
+    """Measures the loss of each method on each data set. With `quick` it uses one draw and checks nothing."""
     draws = 1 if setup.quick else DRAWS_PER_SEED
     seeds = [seed * DRAWS_PER_SEED + draw for seed in setup.seeds for draw in range(draws)]
-    configs = [_TrainingConfig(data, way, seed) for data in DATA_SETS for way in METHODS for seed in seeds]
+    configs = [_TrainingConfig(data, method, seed) for data in DATA_SETS for method in METHODS for seed in seeds]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         running = [(config, pool.submit(_final_loss, config)) for config in configs]
-        found = {cell: future.result() for cell, future in setup.track_progress(running, "training")}
+        loss_by_config = {config: future.result() for config, future in setup.track_progress(running, "training")}
     losses = {
-        (data, way): [found[_TrainingConfig(data, way, seed)] for seed in seeds]
+        (data, method): [loss_by_config[_TrainingConfig(data, method, seed)] for seed in seeds]
         for data in DATA_SETS
-        for way in METHODS
+        for method in METHODS
     }
     return ExperimentResult("hadare-quality", tuple(_loss_rows(losses, CHECKED if not setup.quick else ())))
 
@@ -309,9 +301,9 @@ def _final_loss(config: _TrainingConfig) -> float:
 def _loss_rows(
     losses: Mapping[tuple[str, str], Sequence[float]], checked: Collection[tuple[str, str]]
 ) -> Iterator[FigureRow]:
-    for (data, way), of_seeds in losses.items():
-        one_copy = fmean(losses[data, _ONE_COPY]) if way != _ONE_COPY else None
-        bound = Bound.AT_MOST if (data, way) in checked else Bound.INFORMATIVE
-        yield FigureRow(f"{data}: {way}", "mse", fmean(of_seeds), None, one_copy, 0.0, bound, _NOTES[data])
+    for (data, method), of_seeds in losses.items():
+        one_copy = fmean(losses[data, _ONE_COPY]) if method != _ONE_COPY else None
+        bound = Bound.AT_MOST if (data, method) in checked else Bound.INFORMATIVE
+        yield FigureRow(f"{data}: {method}", "mse", fmean(of_seeds), None, one_copy, 0.0, bound, _NOTES[data])
         if len(of_seeds) > 1:
-            yield FigureRow(f"{data}: {way}, std. deviation", "mse", stdev(of_seeds), bound=Bound.INFORMATIVE)
+            yield FigureRow(f"{data}: {method}, std. deviation", "mse", stdev(of_seeds), bound=Bound.INFORMATIVE)

@@ -1,4 +1,4 @@
-"""The experiments by name. A module is imported when its experiment is run."""
+"""The table of experiments. A module is imported only when its experiment is run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurmsched.experiments.experiment import Experiment, ExperimentError, Exper
 
 @dataclass(frozen=True, slots=True)
 class ExperimentEntry:
-    """An experiment: where its function is, the line that help shows for it, the options it knows."""
+    """An experiment: the module and function that run it, its line in the help, and the options it accepts."""
 
     module: str
     function: str
@@ -30,11 +30,11 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "synergy-replay": ExperimentEntry(
         "synergy.static",
         "run_synergy_replay",
-        "Any such trace, as the authors' simulator runs it.",
+        "Synergy: any trace in that format.",
         frozenset({"trace", "order", "round", "profiles"}),
     ),
     "synergy-load": ExperimentEntry(
-        "synergy.sweeps", "run_synergy_load", "Synergy, figure 1: mean JCT as the load grows, 128 GPUs."
+        "synergy.sweeps", "run_synergy_load", "Synergy, figure 1: mean JCT by load on 128 GPUs."
     ),
     "synergy-splits": ExperimentEntry(
         "synergy.sweeps", "run_synergy_splits", "Synergy: mixes of image, language and speech jobs."
@@ -45,17 +45,15 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "tesserae-900": ExperimentEntry(
         "tesserae.evaluation", "run_tesserae_900", "Tesserae, figures 11 to 17: 900 jobs on 80 GPUs."
     ),
-    "fgd-default": ExperimentEntry(
-        "fgd.figures", "run_fgd_default", "FGD, figures 7 and 9: openb's default trace, filled."
-    ),
+    "fgd-default": ExperimentEntry("fgd.figures", "run_fgd_default", "FGD, figures 7 and 9: openb's default trace."),
     "fgd-variant": ExperimentEntry(
-        "fgd.figures", "run_fgd_variant", "FGD on another list of pods of that form.", frozenset({"variant", "pods"})
+        "fgd.figures", "run_fgd_variant", "FGD on another list of pods.", frozenset({"variant", "pods"})
     ),
     "gavel-static": ExperimentEntry("mixed.gavel_static", "run_gavel_static", "Gavel's policies on its static trace."),
     "gavel-vectors": ExperimentEntry(
         "mixed.gavel_vectors",
         "run_gavel_vectors",
-        "Gavel's programs on small cases, by their optima.",
+        "Gavel's programs on small cases: their optima.",
         frozenset({"vectors"}),
     ),
     "hadar-example": ExperimentEntry(
@@ -68,24 +66,23 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
         "mixed.hadare_mixes", "run_hadare_mixes", "HadarE, figures 8 to 12: seven mixes on five nodes."
     ),
     "hadare-quality": ExperimentEntry(
-        "hadare_quality", "run_hadare_quality", "HadarE, table IV: a model trained by copies, and by one."
+        "hadare_quality", "run_hadare_quality", "HadarE, table IV: loss of a model trained by copies."
     ),
     "gandiva-homogeneous": ExperimentEntry(
-        "gandiva_fair", "run_gandiva_homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one kind."
+        "gandiva_fair", "run_gandiva_homogeneous", "Gandiva_fair, slide 14: 70 users on 48 GPUs of one type."
     ),
     "gandiva-trading": ExperimentEntry(
-        "gandiva_fair", "run_gandiva_trading", "Gandiva_fair, slide 15: trading on three types of GPU."
+        "gandiva_fair", "run_gandiva_trading", "Gandiva_fair, slide 15: trading between three GPU types."
     ),
 }
-"""Every experiment by name."""
 
 
 def run_experiment(name: str, setup: ExperimentSetup) -> ExperimentResult:
-    """Run the experiment. Raises ExperimentError for an unknown name or an option it does not know."""
+    """Runs the experiment. Raises ExperimentError for an unknown name or option."""
     entry = EXPERIMENTS.get(name)
     if entry is None:
-        raise ExperimentError(f"there is no experiment '{name}': known are {', '.join(EXPERIMENTS)}")
+        raise ExperimentError(f"there is no experiment '{name}'; experiments: {', '.join(EXPERIMENTS)}")
     if unknown := sorted(setup.options.keys() - entry.options):
-        known = ", ".join(f"--{option}" for option in sorted(entry.options)) or "none of its own"
-        raise ExperimentError(f"{name} does not know --{unknown[0]}: it takes {known}")
+        accepted = ", ".join(f"--{option}" for option in sorted(entry.options)) or "no options of its own"
+        raise ExperimentError(f"{name} does not accept --{unknown[0]}; it accepts {accepted}")
     return entry.load()(setup)

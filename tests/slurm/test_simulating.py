@@ -38,7 +38,7 @@ def test_what_is_lost_is_named_and_taken_up_again(site: Mini) -> None:
     again = ("compare", "--resume", "/home/alice/comparison", "--partition", "debug", "--json")
     said = site.run("env", "HOME=/home/alice", "synsched", *again, user="alice", timeout=300)
     assert said.code == 0, said.out + said.err
-    assert "1 simulations as job" in said.err
+    assert "1 simulation as job" in said.err
     assert len(json.loads(said.out)["cells"]) == 4
 
 

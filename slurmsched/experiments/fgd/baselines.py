@@ -1,4 +1,4 @@
-"""The heuristics that FGD is compared with (section 6.1), and placing that may move one running task."""
+"""The heuristics that FGD is compared with (Weng et al., ATC 2023, section 6.1), and one that migrates tasks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from slurmsched.policies.place.scores import NodeScoreTable, tightest_device
 
 MAX_NODE_MILLI_CPU = 128_000
 MAX_NODE_MILLI_GPU = 8_000
-"""A node's most: what CPUs (thousandths) and GPUs (milli) are measured against."""
+"""The largest node's milli-CPU and milli-GPU, to which scores are relative."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestFit:
-    """The weighted sum of idle CPUs and idle GPUs that would remain, both as parts of the largest node's. `rounded` as
-    the authors' scheduler has it: in whole hundredths."""
+    """Scores by the CPUs and GPUs that would stay free, relative to the largest node; the fewer the higher.
+
+    `rounded` truncates scores to whole hundredths, as the authors' scheduler does.
+    """
 
     rounded: bool = False
     name: str = "best_fit"
@@ -38,8 +40,10 @@ class BestFit:
 
 @dataclass(frozen=True, slots=True)
 class GpuClustering:
-    """75 where only tasks of as many GPUs run, 50 where such run among others, 25 where none runs, 0 elsewhere; and up
-    to 25 the fuller the node is. Tasks without GPUs have no preference."""
+    """Scores 75 if only tasks with as many GPUs run on the node, 50 if such run among others, 25 if none runs, else 0.
+
+    Up to 25 are added the fuller the node is. Tasks without GPUs have no preference.
+    """
 
     name: str = "clustering"
 
@@ -60,7 +64,10 @@ class GpuClustering:
 
 @dataclass(frozen=True, slots=True)
 class DotProduct:
-    """CPUs and GPUs as parts of the largest node's. `rounded` as the authors' scheduler has it: in whole hundredths."""
+    """Scores by the dot product of free and requested CPUs and GPUs, relative to the largest node; low ones first.
+
+    `rounded` truncates scores to whole hundredths, as the authors' scheduler does.
+    """
 
     rounded: bool = False
     name: str = "dot_product"
@@ -77,8 +84,8 @@ class DotProduct:
 
 @dataclass(frozen=True, slots=True)
 class GpuPacking:
-    """Of 100: above 50 on devices that are shared, the fuller the higher; 33 to 50 on idle devices of a node in use,
-    the fewer the higher; 33 or less on an untouched node, the smaller the higher. Tasks without GPUs do not care."""
+    """Scores up to 100: 50 or more on shared devices, the fuller the higher; 33 to 50 on idle devices of a used node,
+    the fewer the higher; at most 33 on an idle node, the smaller the higher. Tasks without GPUs have no preference."""
 
     name: str = "gpu_packing"
 
@@ -99,7 +106,7 @@ class GpuPacking:
 
 @dataclass(frozen=True, slots=True)
 class RandomFit:
-    """All nodes that fit are equal."""
+    """Scores all nodes that fit the same."""
 
     random: np.random.Generator
     name: str = "random_fit"
@@ -113,14 +120,14 @@ class RandomFit:
 
 @dataclass(slots=True)
 class RandomNodeScoreTable(NodeScoreTable):
-    """Draws among the best nodes, where others take the first of them."""
+    """Draws one of the nodes with the highest score, instead of the first."""
 
     random: np.random.Generator = field(kw_only=True)
 
     def best_node(self, task: TaskDemand, allowed: Mask | None = None) -> int | None:
         row = self.scores_of(task) if allowed is None else np.where(allowed, self.scores_of(task), -np.inf)
-        able = np.flatnonzero((row == row.max()) & (row > -np.inf))
-        return int(self.random.choice(able)) if len(able) else None
+        best = np.flatnonzero((row == row.max()) & (row > -np.inf))
+        return int(self.random.choice(best)) if len(best) else None
 
 
 @dataclass(slots=True)
@@ -132,7 +139,7 @@ class _RunningTask:
 
 @dataclass(slots=True)
 class _RunningTasks:
-    """Every running task's node and what it holds there, as rows."""
+    """The running tasks, and a row for each: node, milli-CPU, memory (MiB), and milli-GPU by device."""
 
     devices: int
     tasks: list[_RunningTask] = field(default_factory=list)
@@ -155,19 +162,22 @@ class _RunningTasks:
         row[[3 + device for device in running.devices]] = running.task.milli_per_gpu
 
     def blocking(self, free: FreeDevices, task: TaskDemand) -> Ints:
-        """The tenants whose place the task would fit, were any one of them gone."""
+        """Returns the indices of the running tasks whose removal alone would let `task` fit on their node."""
         rows = self._rows[: len(self.tasks)]
         node = rows[:, 0]
-        room = (free.milli_cpu[node] + rows[:, 1] >= task.milli_cpu) & (free.memory[node] + rows[:, 2] >= task.memory)
-        room &= free.accepts(task)[free.type_index[node]]
-        able = np.flatnonzero(room)
-        enough = (free.milli_gpus[node[able]] + rows[able, 3:] >= task.milli_per_gpu).sum(axis=1) >= task.gpus
-        return np.asarray(able[enough], dtype=np.int64)
+        fits = (free.milli_cpu[node] + rows[:, 1] >= task.milli_cpu) & (free.memory[node] + rows[:, 2] >= task.memory)
+        fits &= free.accepts(task)[free.type_index[node]]
+        candidates = np.flatnonzero(fits)
+        gpus = (free.milli_gpus[node[candidates]] + rows[candidates, 3:] >= task.milli_per_gpu).sum(axis=1)
+        return np.asarray(candidates[gpus >= task.gpus], dtype=np.int64)
 
 
 @dataclass(slots=True)
 class MigratingScoreTable(NodeScoreTable):
-    """At most `budget` moves in all; `moves` were made. Nothing moves for a task without GPUs."""
+    """Migrates one running task if a new one does not fit, at most `max_moves` times. `moves` counts the migrations.
+
+    No task is migrated for a task without GPUs.
+    """
 
     max_moves: int = 0
     moves: int = 0
@@ -177,13 +187,13 @@ class MigratingScoreTable(NodeScoreTable):
         self._table = _RunningTasks(self.free.milli_gpus.shape[1])
 
     def place(self, task: TaskDemand, allowed: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
-        """As without moves where it fits; else where one task can make room that fits elsewhere."""
-        found = NodeScoreTable.place(self, task, allowed)
-        if found is None and allowed is None and task.gpus and self.moves < self.max_moves:
-            found = self._place_by_moving(task)
-        if found is not None:
-            self._table.add(_RunningTask(task, *found))
-        return found
+        """Places the task without a migration if it fits, else on the node of a task that can migrate."""
+        placement = NodeScoreTable.place(self, task, allowed)
+        if placement is None and allowed is None and task.gpus and self.moves < self.max_moves:
+            placement = self._place_by_moving(task)
+        if placement is not None:
+            self._table.add(_RunningTask(task, *placement))
+        return placement
 
     def _place_by_moving(self, task: TaskDemand) -> tuple[int, tuple[int, ...]] | None:
         row = self._smallest_movable(self._table.blocking(self.free, task), task)
@@ -195,14 +205,14 @@ class MigratingScoreTable(NodeScoreTable):
         self.free.allocate(running.node, task, devices)
         elsewhere = NodeScoreTable.place(self, running.task)
         if elsewhere is None:
-            raise PolicyError(f"{running.task} has no other place, though there was one")
+            raise PolicyError(f"{running.task} fits on no other node, although another node had a score for it")
         self._table.set(row, _RunningTask(running.task, *elsewhere))
         self.moves += 1
         return running.node, devices
 
     def _smallest_movable(self, rows: Sequence[int] | Ints, task: TaskDemand) -> int | None:
-        """The tenant with the least GPU that fits on another node as well, and less than the task needs."""
-        smallest = sorted((self._table.tasks[int(place)].task.total_milli_gpu, int(place)) for place in rows)
+        """Returns the task with the least milli-GPU, less than `task` asks for, that also fits on another node."""
+        smallest = sorted((self._table.tasks[int(row)].task.total_milli_gpu, int(row)) for row in rows)
         for demand, index in smallest:
             running = self._table.tasks[index]
             if demand >= task.total_milli_gpu:

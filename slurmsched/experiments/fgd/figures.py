@@ -1,8 +1,7 @@
-"""What the authors published: allocation and fragments of ten seeds, 42 to 51 (`expected.json`).
+"""FGD's figures (Weng et al., ATC 2023): allocation and fragmentation as the cluster fills.
 
-Allocation and fragments as the cluster fills, on the default list of pods (figures 7 and 9).
-
-The same experiment on other lists of pods: more shared GPUs, more gangs, more types asked for (figures 11 to 14).
+Figures 7 and 9 use the default list of pods, figures 11 to 14 lists with more shared GPUs, more gangs or more requests
+for a GPU type. The published figures are those of ten seeds, 42 to 51 (`expected.json`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ROUNDING: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class SeedSpread:
-    """Ten seeds, in per cent of all GPUs."""
+    """The published figures of ten seeds, in per cent of all GPUs."""
 
     mean: float
     std: float
@@ -42,12 +41,12 @@ class SeedSpread:
 
     @property
     def max_deviation(self) -> float:
-        """How far from the mean a seed lies at most, of the mean; the figures have two digits."""
+        """Returns the largest deviation of a seed relative to the mean, with half a digit for rounding."""
         return (max(self.max - self.mean, self.mean - self.min) + _ROUNDING) / self.mean
 
     @property
     def two_sigma(self) -> float:
-        """Two standard deviations, of the mean."""
+        """Returns two standard deviations relative to the mean."""
         return 2 * self.std / self.mean
 
 
@@ -56,14 +55,14 @@ SpreadTable = Mapping[str, Mapping[str, Mapping[str, SeedSpread]]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedAllocations:
-    """By pod list, by the paper's name of the policy, by per cent of the GPUs asked for."""
+    """Allocation and fragmentation by list of pods, the paper's policy name and per cent of GPUs requested."""
 
     alloc_pct: SpreadTable
     frag_amount_pct: SpreadTable
 
 
 def read_published(path: Path) -> PublishedAllocations:
-    """Raises ExperimentError."""
+    """Reads `expected.json`. Raises ExperimentError."""
     try:
         return Converter().structure(json.loads(path.read_text(encoding="utf-8")), PublishedAllocations)
     except (OSError, ValueError, BaseValidationError) as error:
@@ -71,7 +70,7 @@ def read_published(path: Path) -> PublishedAllocations:
 
 
 def curve_digest(curve: NDArray[np.float64]) -> str:
-    """A curve's two-digit points as sixteen letters."""
+    """Returns sixteen hexadecimal digits of the SHA-256 of the curve's points, rounded to two digits."""
     return hashlib.sha256(",".join(f"{point:.2f}" for point in curve).encode()).hexdigest()[:16]
 
 
@@ -92,8 +91,8 @@ CURVE_DIGESTS: Final[Mapping[tuple[str, int], tuple[str, str]]] = {
     ("dot_product", 43): ("a9bfd18c1b5769f4", "4862da2e5ea60b2c"),
     ("dot_product", 44): ("036ad4a27c7f9ac0", "e83b80fd94b571e5"),
 }
-"""Digests of the authors' own curves on `default`, allocation and amount of fragments, 131 points each, by policy and
-seed: their tables are not ours to ship (kubernetes-scheduler-simulator, commit 8f3d641, analysis/expected_results)."""
+"""Digests of the authors' curves on `default` by policy and seed: allocation and fragmentation, 131 points each. Their
+tables may not be shipped (kubernetes-scheduler-simulator, commit 8f3d641, analysis/expected_results)."""
 
 
 EXACT_POLICIES: Final = ("fgd", "best_fit", "gpu_packing", "clustering", "dot_product")
@@ -104,24 +103,24 @@ REFERENCE_DECISION_MS: Final = 37.8
 _MAX_CPU_S: Final = 5.0
 _MAX_DECISION_MS: Final = 0.4
 _EXACT_NOTE: Final = (
-    "Published curves of this seed, 131 points of allocation and of fragment amount, that ours equal in every digit."
+    "Number of published curves of this seed (allocation and fragmentation, 131 points each) that ours equal exactly."
 )
-_SEED_RANGE_NOTE: Final = "Within the ten published seeds' lowest and highest."
+_SEED_RANGE_NOTE: Final = "Must lie between the lowest and highest of the ten published seeds."
 _OWN_ORDER_NOTE: Final = (
-    "Our own arrival and node orders: the mean of these seeds within two standard deviations of a seed."
+    "With our own arrival and node orders, the mean of these seeds must be within two standard deviations of a seed."
 )
 _ARGMIN_NOTE: Final = (
-    "The paper's algorithm to the letter. Its authors' scheduler rounds scores to whole numbers, so that changes about"
-    " 40 milli-GPU apart are equal and the first node wins: that packs, and allocates more."
+    "The paper's algorithm exactly. The authors' scheduler rounds scores to whole numbers, so that changes less than"
+    " about 40 milli-GPU apart are equal and the first node wins. That packs tasks, and allocates more."
 )
 _PRICED_NOTE: Final = (
-    "Held against the best of FGD's ten published seeds. Parts of GPUs first go where the worth of the device's rest"
-    " falls least."
+    "Compared with the best of FGD's ten published seeds. Shared tasks go to the device whose remaining part loses the"
+    " least value."
 )
 
 
 def run_fgd_default(setup: ExperimentSetup) -> ExperimentResult:
-    """Raises ExperimentError, TraceError."""
+    """Measures figures 7 and 9. Raises ExperimentError, TraceError."""
     pods, nodes = (
         setup.data_file("fgd", "openb_pod_list_default.csv"),
         setup.data_file("fgd", "openb_node_list_gpu_node.csv"),
@@ -162,8 +161,8 @@ def _config_rows(config: InflationConfig, run: InflationResult, published: Publi
     name = f"{config.policy} seed {config.seed}"
     if (config.policy, config.seed) in CURVE_DIGESTS:
         equal = sum(
-            own == theirs
-            for own, theirs in zip(
+            measured == published_digest
+            for measured, published_digest in zip(
                 (curve_digest(run.allocated), curve_digest(run.fragmentation)),
                 CURVE_DIGESTS[config.policy, config.seed],
                 strict=True,
@@ -217,17 +216,19 @@ def _default_spread(published: PublishedAllocations, policy: str) -> SeedSpread:
 
 REPORTED_PERCENTS: Final = (100, 130)
 _VARIANT_NOTE: Final = (
-    "Our own arrival and node orders: the mean of these seeds within two standard deviations of a seed. The"
-    " authors have ten, 42..51; the mean of fewer may lie further off."
+    "With our own arrival and node orders, the mean of these seeds must be within two standard deviations of a seed."
+    " The authors have ten, 42..51; the mean of fewer may differ more."
 )
 
 
 def run_fgd_variant(setup: ExperimentSetup) -> ExperimentResult:
-    """Options: `variant`, a published list's name, or `pods`, any file of that form. Raises ExperimentError,
-    TraceError."""
+    """Measures a list of pods: that of option `variant`, or the file of option `pods`.
+
+    Raises ExperimentError, TraceError.
+    """
     name, file = setup.options.get("variant", ""), setup.options.get("pods", "")
     if bool(name) == bool(file):
-        raise ExperimentError("name a list of pods: --variant gpushare100, multigpu20, gpuspec10, or --pods FILE")
+        raise ExperimentError("give one list of pods: --variant gpushare100, multigpu20 or gpuspec10, or --pods FILE")
     pods = Path(file) if file else setup.data_file("fgd", f"openb_pod_list_{name}.csv")
     nodes, published = (
         setup.data_file("fgd", "openb_node_list_gpu_node.csv"),

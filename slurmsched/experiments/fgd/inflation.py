@@ -1,6 +1,6 @@
-"""Monte-Carlo inflation: a cluster filled task by task under each heuristic, and the curves the paper draws of it.
+"""Monte-Carlo inflation (Weng et al., ATC 2023, section 6.1): fills a cluster task by task under each heuristic.
 
-No task leaves; one that does not fit is lost.
+No task ends, and a task that does not fit is dropped.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDe
 from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
 
 CURVE_POINTS = 131
-"""From 0 to 130 % of the GPUs asked for."""
+"""Points of a curve, from 0 to 130 % of GPUs requested."""
 
 ScoreTableFactory = Callable[[FreeDevices, FragmentationMeasure], NodeScoreTable]
-"""Makes what places tasks on a cluster, for a target workload."""
+"""Makes the score table that places tasks on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class InflationResult:
-    """`allocated` and `fragment` are by per cent of the GPUs that have been asked for, in per cent of all GPUs;
-    [POINTS]. `failed` tasks found no place. `moves` is how many running tasks were moved. `cpu_s` is what all decisions
-    took."""
+    """The curves and counts of one run.
+
+    `allocated` and `fragmentation` are in per cent of all GPUs by per cent of GPUs requested, of shape [CURVE_POINTS].
+    `unplaced` tasks did not fit, `moves` running tasks were migrated, `cpu_s` is the CPU time of all decisions.
+    """
 
     allocated: Floats
     fragmentation: Floats
@@ -52,7 +54,7 @@ class InflationResult:
 
 
 def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTableFactory) -> InflationResult:
-    """Raises PolicyError."""
+    """Places all arrivals and returns the curves. Raises PolicyError."""
     free_devices = FreeDevices(arrivals.nodes)
     measure = FragmentationMeasure(workload, free_devices)
     table = make_scores(free_devices, measure)
@@ -84,7 +86,7 @@ def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTabl
 
 
 def _curve_by_percent(requested: Floats, values: Floats) -> Floats:
-    """The mean of the samples that round to each per cent, of its neighbours where there is none, to two digits."""
+    """Returns the mean of the samples that round to each per cent, or of its neighbours if there are none."""
     percent = np.rint(requested)
     curve = np.zeros(CURVE_POINTS)
     for point in range(CURVE_POINTS):
@@ -96,7 +98,7 @@ def _curve_by_percent(requested: Floats, values: Floats) -> Floats:
 
 
 MAX_MOVES: Final = 100
-"""The most tasks that `fgd_moving` moves in a run of some 10,900 arrivals."""
+"""Most migrations of `fgd_moving` in a run of about 10,900 arrivals."""
 
 PUBLISHED_POLICIES: Final[Mapping[str, str]] = {
     "fgd": "FGD",
@@ -106,7 +108,7 @@ PUBLISHED_POLICIES: Final[Mapping[str, str]] = {
     "dot_product": "DotProd",
     "random_fit": "Random",
 }
-"""The paper's names of those that it has."""
+"""The paper's names of its policies."""
 
 _SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
     "fgd": lambda idle, measure: NodeScoreTable(idle, FragmentationScore(measure, rounded=True)),
@@ -123,7 +125,7 @@ _SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
 
 
 def score_table_factory(name: str, seed: int) -> ScoreTableFactory:
-    """As the authors run those of the paper: with whole scores. Raises KeyError for a name there is not."""
+    """Returns the factory of a policy's score table; the paper's policies round scores. Raises KeyError."""
     if name == "random_fit":
         random = np.random.default_rng([seed, 1])
         return lambda idle, _measure: RandomNodeScoreTable(idle, RandomFit(random), random=random)
@@ -132,7 +134,7 @@ def score_table_factory(name: str, seed: int) -> ScoreTableFactory:
 
 @dataclass(frozen=True, slots=True)
 class InflationConfig:
-    """One run. With `sequences`, a file, the arrivals are the authors' where it has the seed."""
+    """One run. With `sequences_file` the arrivals are the authors', if the file has the seed."""
 
     policy: str
     seed: int
@@ -144,10 +146,10 @@ class InflationConfig:
 def run_inflations(
     configs: Sequence[InflationConfig], setup: ExperimentSetup, label: str
 ) -> Mapping[InflationConfig, InflationResult]:
-    """Every cell, on all cores. Raises ExperimentError, TraceError."""
+    """Runs all configurations on all cores. Raises ExperimentError, TraceError."""
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         running = [(config, pool.submit(_run_config, config)) for config in configs]
-        return {cell: future.result() for cell, future in setup.track_progress(running, label)}
+        return {config: future.result() for config, future in setup.track_progress(running, label)}
 
 
 def _run_config(config: InflationConfig) -> InflationResult:

@@ -1,9 +1,6 @@
-"""The openb trace as the experiment takes it: tasks and servers, times left out.
+"""Reads the openb trace without its times, and draws orders of arrivals and nodes (Weng et al., ATC 2023, section 6.1).
 
-Who arrives in which order, and which node is the first of equals (section 6.1): the paper's construction.
-
-The trace is shuffled, and tuned until 130 % of the cluster's GPUs have been asked for: with tasks of it drawn again, or
-less some of them.
+The trace is shuffled, and tasks are drawn again or removed until 130 % of the cluster's GPUs are requested.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
 def read_tasks(path: Path) -> tuple[TaskDemand, ...]:
-    """A list of pods, those without GPUs included. Raises TraceError."""
+    """Reads a list of pods, including those without GPUs. Raises TraceError."""
     return tuple(_parse_task(line) for line in csv_rows(read_text(path), path.name, _TASK_COLUMNS))
 
 
@@ -44,7 +41,7 @@ def _parse_task(line: TableRow) -> TaskDemand:
 
 
 def read_nodes(path: Path) -> tuple[FreeNode, ...]:
-    """A list of nodes, all of them idle. Raises TraceError."""
+    """Reads a list of nodes, all of them idle. Raises TraceError."""
     return tuple(
         FreeNode(
             milli_cpu=line.integer("cpu_milli"),
@@ -57,12 +54,12 @@ def read_nodes(path: Path) -> tuple[FreeNode, ...]:
 
 
 REQUESTED_FRACTION: Final = 1.3
-"""What has been asked for in the end, of all GPUs."""
+"""GPUs requested by all arrivals, relative to the cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Tasks in order of arrival, servers in order of preference among equals."""
+    """Tasks in order of arrival, and nodes in order of preference among equal scores."""
 
     tasks: tuple[TaskDemand, ...]
     nodes: tuple[FreeNode, ...]
@@ -75,10 +72,7 @@ class _RecordedSequence:
 
 
 def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals | None:
-    """The very sequence of the authors' run with this seed; None for a seed the file does not have.
-
-    Raises ExperimentError.
-    """
+    """Returns the arrivals of the authors' run with this seed, or None if the file lacks it. Raises ExperimentError."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))["seeds"].get(str(seed))
         if data is None:
@@ -90,19 +84,19 @@ def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes:
 
 
 def draw_arrivals(seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals:
-    """One of our own."""
-    shuffling, tuning, ordering = (np.random.default_rng(own) for own in np.random.SeedSequence(seed).spawn(3))
-    arrivals = [tasks[place] for place in shuffling.permutation(len(tasks))]
+    """Draws our own orders of arrivals and nodes."""
+    shuffling, tuning, ordering = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3))
+    arrivals = [tasks[index] for index in shuffling.permutation(len(tasks))]
     requested, target = (
         sum(task.total_milli_gpu for task in arrivals),
         REQUESTED_FRACTION * MILLI_PER_GPU * sum(len(server.milli_gpus) for server in nodes),
     )
     while requested < target:
         extra = tasks[int(tuning.integers(len(tasks)))]
-        if requested + extra.milli_per_gpu > target:  # once, not for each of its GPUs, as the authors tune
+        if requested + extra.milli_per_gpu > target:  # counts one of its GPUs, as the authors do
             break
         requested += extra.total_milli_gpu
         arrivals.append(extra)
     while requested > target:
         requested -= arrivals.pop(int(tuning.integers(len(arrivals)))).total_milli_gpu
-    return Arrivals(tuple(arrivals), tuple(nodes[place] for place in ordering.permutation(len(nodes))))
+    return Arrivals(tuple(arrivals), tuple(nodes[index] for index in ordering.permutation(len(nodes))))

@@ -1,4 +1,4 @@
-"""Clusters of several GPU types, replayed round by round."""
+"""Replays of Gavel, Hadar and HadarE, round by round, on clusters of several GPU types."""
 
 from slurmsched.experiments.mixed.problem import (
     ActiveJob,

@@ -1,9 +1,7 @@
-"""Tiresias in the replay: least attained service in two queues (Gu et al., NSDI 2019, section 3.2), as Hadar compares
-with it: nobody is promoted, and GPU types are not told apart (section V of its paper).
+"""The baselines of Hadar's comparison (Sultana et al., section V): Tiresias, YARN's capacity scheduler, a lower bound.
 
-YARN's capacity scheduler in the replay, as Hadar compares with it (section V of its paper).
-
-The soonest that jobs could be through, whatever the schedule: what any figure of total time is held against.
+Tiresias is least attained service in two queues (Gu et al., NSDI 2019, section 3.2), without promotion and without
+regard to GPU types. The bound on the makespan holds for every schedule.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from slurmsched.policies.gavel.rounds import JobCombination, assign_workers
 
 @dataclass(frozen=True, slots=True)
 class Tiresias:
-    """Jobs go by queue, then by arrival; `queues` are the bounds between queues in GPU-seconds attained, of which
-    Hadar's text names the number and not the size.
+    """Orders jobs by queue, then by arrival.
 
-    A gang lies on one GPU type: on the one it had where there is room, else on that with the most GPUs left. Who is too
-    wide for what is left is passed over.
+    `queue_bounds` are the attained GPU-seconds that separate the queues; Hadar's text gives their number but not their
+    size. A gang gets GPUs of one type: its current type if that has enough, else the type with the most free GPUs. A
+    gang that does not fit is skipped.
     """
 
     queue_bounds: tuple[float, ...] = (3600.0,)
@@ -50,7 +48,7 @@ class Tiresias:
         assigned = (
             assign_workers(widths, workers.workers_by_type[kind], workers_before) for kind, widths in selected.items()
         )
-        return [Grant(entry, place) for of_type in assigned for entry, place in of_type.items()]
+        return [Grant(entry, granted) for of_type in assigned for entry, granted in of_type.items()]
 
 
 def _gpu_type_for(job: ActiveJob, round_input: RoundInput, free: dict[str, int]) -> str | None:
@@ -61,10 +59,10 @@ def _gpu_type_for(job: ActiveJob, round_input: RoundInput, free: dict[str, int])
 
 @dataclass(frozen=True, slots=True)
 class YarnCapacity:
-    """One queue, first in first out: who runs, runs to its end, and nobody passes the first that waits.
+    """Runs jobs first in, first out, to their end. No job passes the first waiting one.
 
-    Containers know no GPU types: a gang takes what is free, on several types too, the emptiest servers first.
-    Types on which the job cannot run at all are left out.
+    Containers do not distinguish GPU types: a gang takes free GPUs of any types that the job can run on, those of the
+    emptiest servers first.
     """
 
     name: str = "yarn-cs"
@@ -77,7 +75,8 @@ class YarnCapacity:
         for name, job in round_input.jobs.items():
             if name in running:
                 continue
-            usable = [at for at in free if job.spec.rates.get(round_input.workers.gpu_types[at], 0.0) > 0]
+            gpu_types = round_input.workers.gpu_types
+            usable = [worker for worker in free if job.spec.rates.get(gpu_types[worker], 0.0) > 0]
             if len(usable) < job.spec.gpus:
                 break
             workers = _emptiest_servers_first(usable, round_input.workers.server_indices)[: job.spec.gpus]
@@ -87,16 +86,15 @@ class YarnCapacity:
 
 
 def _emptiest_servers_first(free: Sequence[int], servers: Sequence[int]) -> list[int]:
-    """Those of the server with the most of them first."""
+    """Returns the free workers, those of the server with the most free workers first."""
     count = [servers[worker] for worker in free]
     return sorted(free, key=lambda worker: (-count.count(servers[worker]), worker))
 
 
 def makespan_lower_bound(jobs: Sequence[ReplayJob], gpus_by_type: Mapping[str, int]) -> float:
-    """Seconds that the jobs take at least if all are there at once, rounds and restarts cost nothing, and any number of
-    a job's copies run beside each other: a linear program over the GPU-seconds that each type gives each job.
+    """Returns a lower bound in seconds: all jobs are there at once, restarts are free, and a job has any copies.
 
-    Raises ReplayError where a job can run nowhere.
+    It is a linear program over the GPU-seconds of each type for each job. Raises ReplayError if a job can run nowhere.
     """
     gpu_types, job_count = tuple(gpus_by_type), len(jobs)
     variable = np.arange(job_count * len(gpu_types)).reshape(job_count, len(gpu_types))
@@ -120,5 +118,5 @@ def makespan_lower_bound(jobs: Sequence[ReplayJob], gpus_by_type: Mapping[str, i
     limits = np.concatenate([[-float(job.steps) for job in jobs], np.zeros(len(gpu_types))])
     answer = milp(cost, constraints=LinearConstraint(vstack([done, spent]), -np.inf, limits))
     if answer.fun is None:
-        raise ReplayError(f"these jobs can never all be done: {answer.message}")
+        raise ReplayError(f"these jobs can never all end: {answer.message}")
     return float(answer.fun)

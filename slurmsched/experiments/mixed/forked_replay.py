@@ -1,4 +1,4 @@
-"""HadarE in rounds: copies on nodes, a Job Tracker for each job, rates refined as they are measured (section V)."""
+"""Replays HadarE: copies on nodes, a Job Tracker for each job, and rates refined by measurements (section V)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from slurmsched.policies.hadare.job_tracker import ForkedJob, JobTracker, assign
 from slurmsched.policies.hadare.throughput import ThroughputEstimates, learned_scale
 
 CopyFailure = Callable[[int, int], float]
-"""When in a round, by its number, the copy on a node dies, in seconds from the round's start; infinite if it lives."""
+"""Returns when the copy on a node fails, in seconds from the start of the round; infinite if it does not."""
 
 _MAX_IDLE_ROUNDS: Final = 50
-"""Rounds in a row without a step, after which there will never be one."""
+"""Consecutive rounds without a step after which the replay fails."""
 
 _UNMEASURED_SCALE: Final = 1e-12
-"""Steps per second in a unit of the estimates while nothing was measured: so slow that no job ends in the round, and
-all nodes take part in the first."""
+"""Steps per second of one unit of the estimates before any measurement: so slow that no job ends in the first round and
+all nodes take part in it."""
 
 
 @dataclass(slots=True)
@@ -39,10 +39,10 @@ def replay_forked(
     exchange_seconds: float = 5.0,
     failure_time: CopyFailure = lambda _number, _node: float("inf"),
 ) -> ReplayResult:
-    """Run jobs of one GPU each, all there at the start, in copies on every node, to their end.
+    """Runs one-GPU jobs that are all there at the start, in copies on every node, to their end.
 
-    `estimated`: by model the throughput on each kind of node, in any unit. `exchange`: seconds at the start of each
-    round in which parameters are consolidated and handed out, and no step is done. Raises ReplayError.
+    `estimates` is the throughput by model and GPU type, in any unit. In the first `exchange_seconds` of each round
+    parameters are averaged and distributed, and no step is done. Raises ReplayError.
     """
     states = [
         _ForkedJobState(spec, JobTracker(spec.steps), ThroughputEstimates(estimates[spec.model])) for spec in jobs
@@ -73,7 +73,7 @@ def replay_forked(
 def _run_round(
     jobs: Sequence[_ForkedJobState], workers: GpuWorkers, slot: float, scale: float, alive_until: Sequence[float]
 ) -> tuple[dict[int, float], dict[str, float]]:
-    """Seconds that each node was busy, and when, from the first step on, each job was through."""
+    """Returns the busy seconds by node, and by job the seconds from the first step to its last one in the round."""
     forked_jobs = [
         ForkedJob(
             job.spec.id, job.tracker.remaining, tuple(job.throughput.rate_on(kind, scale) for kind in workers.gpu_types)

@@ -1,4 +1,4 @@
-"""Gavel in the replay: a policy's time fractions, kept by its rounds (Narayanan et al., OSDI 2020, sections 3 to 5)."""
+"""Gavel in the replay: time fractions and the its rounds (Narayanan et al., OSDI 2020, sections 3 to 5)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from slurmsched.policies.gavel.rounds import (
 
 
 def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: bool = False) -> GavelProblem:
-    """Jobs in order of arrival, GPU types as given. Those of one model and width are of one kind."""
+    """Returns the problem, with jobs in order of arrival. Jobs of one model and number of GPUs have one job type."""
     jobs = [job.spec for job in round_input.jobs.values()]
     by_type = {(job.model, job.gpus): job for job in reversed(jobs)}
-    type_index = {kind: place for place, kind in enumerate(by_type)}
+    type_index = {kind: index for index, kind in enumerate(by_type)}
     problem = GavelProblem(
         gpus=np.array([round_input.workers.gpus_by_type[kind] for kind in gpu_types], dtype=np.float64),
         rates=np.array([[job.rates.get(kind, 0.0) for kind in gpu_types] for job in jobs]),
@@ -48,9 +48,9 @@ def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: 
 
 
 def fractions_by_combination(fractions: TimeFractions, jobs: Sequence[str]) -> dict[JobCombination, Floats]:
-    """Shares by job and by pair of jobs."""
+    """Returns the time fractions by job and by pair of jobs."""
     by_combination: dict[JobCombination, Floats] = {
-        (job,): share for job, share in zip(jobs, fractions.single, strict=True)
+        (job,): row for job, row in zip(jobs, fractions.single, strict=True)
     }
     for first, second, row in zip(fractions.first, fractions.second, fractions.pair, strict=True):
         by_combination[jobs[first], jobs[second]] = row
@@ -58,7 +58,7 @@ def fractions_by_combination(fractions: TimeFractions, jobs: Sequence[str]) -> d
 
 
 def can_run(jobs: Mapping[str, ActiveJob], combination: JobCombination, gpu_type: str) -> bool:
-    """Whether the job, or both jobs of the pair beside each other, can run on this type."""
+    """Whether the job, or both jobs of the pair together, can run on this GPU type."""
     specs = [jobs[job].spec for job in combination]
     if len(specs) == 1:
         return specs[0].rates.get(gpu_type, 0.0) > 0
@@ -72,8 +72,10 @@ def _colocated_rate(job: ReplayJob, partner: ReplayJob, gpu_type: str) -> float:
 
 @dataclass(slots=True)
 class GavelReplayPolicy:
-    """One of Gavel's policies as `RoundPolicy`. GPU types are gone through as the cluster has them; by a blind policy
-    in another order each round, drawn from `random`."""
+    """One of Gavel's policies as a `RoundPolicy`.
+
+    It visits GPU types in the cluster's order; a blind policy draws another order from `random` each round.
+    """
 
     name: str
     policy: GavelPolicy
@@ -108,27 +110,27 @@ class GavelReplayPolicy:
         )
         selected = greedy_round(ledger, allowed, self._widths, list(workers.gpus_by_type.values()), visited)
         assigned_before, without_target = (
-            {one.grant.jobs: one.grant.workers for one in round_input.previous},
+            {outcome.grant.jobs: outcome.grant.workers for outcome in round_input.previous},
             set(ledger.without_target()),
         )
         grants: list[Grant] = []
         for type_index in visited:
-            # Who came after shares were computed took room, but gets no worker: so it is in Gavel.
+            # As in Gavel, a job that came after the targets were computed uses up GPUs but gets no worker.
             widths = {
                 entry: round_input.jobs[entry[0]].spec.gpus
                 for entry in selected[type_index]
                 if entry not in without_target
             }
             grants += [
-                Grant(entry, place)
-                for entry, place in assign_workers(
+                Grant(entry, granted)
+                for entry, granted in assign_workers(
                     widths, workers.workers_by_type[gpu_types[type_index]], assigned_before
                 ).items()
             ]
         return grants
 
     def _update_jobs(self, ledger: AllocationLedger, jobs: Mapping[str, ActiveJob]) -> None:
-        """Enter who came and strike out who left; both call for new shares."""
+        """Adds new jobs to the ledger and removes ended ones; both make the targets stale."""
         singles = tuple((job,) for job in jobs)
         if singles == ledger.combinations[: len(singles)] and not any(
             len(e) == 1 for e in ledger.combinations[len(singles) :]

@@ -1,4 +1,4 @@
-"""Gavel's policies on its static trace: 60 GPUs of three types, all jobs there at once, no cost of restarts."""
+"""Gavel's policies on its static trace: 60 GPUs of three types, all jobs there at the start, free restarts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.problem import ReplayJob
 from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
 from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, static_trace_jobs
+from slurmsched.model.reasons import pluralise
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 
 TOLERANCE: Final = 0.03
 HOUR: Final = 3600.0
 QUICK_JOB_COUNT: Final = 120
 ORDER_DRAWS: Final = 5
-"""Replays of a blind policy, each with its own draws of the order of GPU types; their mean is the figure."""
+"""Replays of a blind policy with different random orders of GPU types, over which the figure is averaged."""
 
 _FIXED_SUFFIX: Final = "_fixed"
-_DRAWN_NOTE: Final = "The mean of several orders of GPU types, which are drawn each round; theirs is one."
-_DROPPED_NOTE: Final = "Their simulator drops {} jobs whose last steps are fewer than their GPUs; ours end."
+_DRAWN_NOTE: Final = "Our mean over several replays with random orders of GPU types; Gavel's figure is one replay."
+_DROPPED_NOTE: Final = "Gavel's simulator drops {} because fewer steps than GPUs are left; ours end."
 
 
 @dataclass(frozen=True, slots=True)
 class _GavelResult:
-    """What Gavel's own simulator gave. Times in seconds."""
+    """A result of Gavel's simulator. Times are in seconds."""
 
     policy: str
     jobs: int
@@ -43,7 +44,7 @@ class _GavelResult:
 
     @property
     def policy_name(self) -> str:
-        """Gavel's own name of the policy."""
+        """Gavel's name of the policy."""
         return self.policy.removesuffix(_FIXED_SUFFIX)
 
 
@@ -53,19 +54,19 @@ class _BaselineFile:
 
 
 def run_gavel_static(setup: ExperimentSetup) -> ExperimentResult:
-    """Makespan and mean JCT under each policy, held against Gavel's own simulator; the small version has the small
-    queues only. FIFO with types at random and Gandiva's random pairs are left out: their one draw is no figure.
+    """Compares makespan and mean JCT under each policy with Gavel's simulator; with `quick` only for small queues.
 
-    Raises ExperimentError, TraceError, ProfileError.
+    FIFO with random types and Gandiva's random pairs are left out, because one random draw is no reference. Raises
+    ExperimentError, TraceError, ProfileError.
     """
     jobs = static_trace_jobs(setup)
     known_results = [
-        theirs
-        for theirs in _read_baselines(setup.data_file("gavel", "baselines.json"))
-        if theirs.policy_name in GAVEL_POLICIES
+        result
+        for result in _read_baselines(setup.data_file("gavel", "baselines.json"))
+        if result.policy_name in GAVEL_POLICIES
     ]
-    selected = [theirs for theirs in known_results if not setup.quick or theirs.jobs <= QUICK_JOB_COUNT]
-    rows = [row for theirs in setup.track_progress(selected, "replaying") for row in _policy_rows(theirs, jobs, setup)]
+    selected = [result for result in known_results if not setup.quick or result.jobs <= QUICK_JOB_COUNT]
+    rows = [row for result in setup.track_progress(selected, "replaying") for row in _policy_rows(result, jobs, setup)]
     return ExperimentResult("gavel-static", tuple(rows))
 
 
@@ -81,7 +82,12 @@ def _policy_rows(reference: _GavelResult, jobs: Sequence[ReplayJob], setup: Expe
         for seed in seeds
     ]
     dropped = reference.jobs - reference.completed
-    note = " ".join([*([_DRAWN_NOTE] if policy.blind else []), *([_DROPPED_NOTE.format(dropped)] if dropped else [])])
+    note = " ".join(
+        [
+            *([_DRAWN_NOTE] if policy.blind else []),
+            *([_DROPPED_NOTE.format(pluralise(dropped, "job"))] if dropped else []),
+        ]
+    )
     name = f"{reference.jobs} jobs, {reference.policy_name}"
     makespan, jct = fmean(run.makespan for run in runs), fmean(run.mean_jct for run in runs)
     yield FigureRow(f"{name}: makespan", "h", makespan / HOUR, None, reference.makespan_s / HOUR, TOLERANCE, note=note)

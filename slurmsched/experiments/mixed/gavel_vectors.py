@@ -1,6 +1,6 @@
-"""Gavel's programs on small cases of `data/gavel/policy_vectors.json`: our optima beside those of its own policies.
+"""Compares the optima of our programs with those of Gavel's policies on the cases of `gavel/policy_vectors.json`.
 
-The file is not trusted.
+The file is not trusted, so all its values are validated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ _PAIR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class GavelCaseInputs:
-    """`throughputs`: steps per second by job and GPU type. A key that names two jobs, as `(0, 1)`, is a pair of them,
-    with the rate of each beside the other. `cluster`: GPUs by type. `steps_remaining`, `seconds_since_start` and
-    `scale_factors` (GPUs) by job. `priority_weights` may be words instead, which say that all are 1."""
+    """The inputs of a case.
+
+    `throughputs` are steps per second by job and GPU type. A key with two jobs, such as `(0, 1)`, is a pair, with the
+    rate of each beside the other. `cluster` has GPUs by type; `steps_remaining`, `seconds_since_start` and
+    `scale_factors` (GPUs) are by job. `priority_weights` may be a text instead, if all weights are 1.
+    """
 
     throughputs: Mapping[str, Mapping[str, object]]
     scale_factors: Mapping[str, int]
@@ -43,19 +46,19 @@ class GavelCaseInputs:
 
     @property
     def pairs(self) -> dict[tuple[str, str], Mapping[str, object]]:
-        """By the two jobs, as the key names them."""
-        found = {key: tuple(_JOB_NAME.findall(key)) for key in self.throughputs}
-        return {(names[0], names[1]): self.throughputs[key] for key, names in found.items() if len(names) == _PAIR}
+        """Returns the rates of pairs by their two jobs, in the order of the key."""
+        jobs_by_key = {key: tuple(_JOB_NAME.findall(key)) for key in self.throughputs}
+        return {(jobs[0], jobs[1]): self.throughputs[key] for key, jobs in jobs_by_key.items() if len(jobs) == _PAIR}
 
     def weight(self, job: str) -> float:
-        """Its priority weight."""
+        """Returns the job's priority weight, by default 1."""
         return _non_negative(self.priority_weights.get(job, 1.0)) if isinstance(self.priority_weights, Mapping) else 1.0
 
     def rate(self, job: str, gpu_type: str) -> float:
         return _non_negative(self.throughputs[job].get(gpu_type, 0.0))
 
     def colocated_rates(self, pair: tuple[str, str], gpu_type: str) -> tuple[float, float]:
-        """Of the first and the second on this type, 0 for both where there are none."""
+        """Returns the rates of the first and the second job on this type, 0 if the pair has none."""
         both = self.pairs[pair].get(gpu_type, (0.0, 0.0))
         if not isinstance(both, list | tuple) or len(both) != _PAIR:
             raise ValueError(f"expected two rates for {pair}")
@@ -64,8 +67,11 @@ class GavelCaseInputs:
 
 @dataclass(frozen=True, slots=True)
 class GavelAnswer:
-    """What Gavel's policy gave: the objective's value, the least makespan in seconds where its search stops short of
-    it, or the shares themselves, by job and type, where nothing is optimised."""
+    """The result of Gavel's policy.
+
+    It is the objective's value; or the exact least makespan in seconds, if Gavel's search stops before it; or, for
+    policies without an objective, the time fractions by job and GPU type.
+    """
 
     objective: float | None = None
     exact_min_makespan_s: float | None = None
@@ -74,7 +80,7 @@ class GavelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GavelCase:
-    """One case, and Gavel's answers by policy."""
+    """One case, and Gavel's results by policy."""
 
     name: str
     inputs: GavelCaseInputs
@@ -87,7 +93,7 @@ class _CaseFile:
 
 
 def read_cases(path: Path) -> tuple[GavelCase, ...]:
-    """All cases of the file. Raises ExperimentError."""
+    """Reads the cases of the file. Raises ExperimentError."""
     try:
         cases = _converter().structure(json.loads(path.read_text(encoding="utf-8")), _CaseFile).cases
         for case in cases:
@@ -98,55 +104,55 @@ def read_cases(path: Path) -> tuple[GavelCase, ...]:
 
 
 def _converter() -> Converter:
-    """One that leaves values of any type as they are, to be looked at when they are used."""
+    """Returns a converter that leaves values of type `object` unchanged; they are validated when used."""
     converter = Converter()
     converter.register_structure_hook_func(lambda wanted: wanted is object, lambda value, _: value)
     return converter
 
 
 def _check_inputs(inputs: GavelCaseInputs) -> None:
-    """Raises ValueError for numbers that cannot be, KeyError for a job of which something is missing."""
+    """Raises ValueError for impossible numbers, and KeyError for a job with missing values."""
     jobs, gpu_types = inputs.jobs, tuple(inputs.cluster)
     if not jobs or min(inputs.cluster.values(), default=0) < 1:
         raise ValueError("there are no jobs, or no GPUs")
     for job in jobs:
         if inputs.scale_factors[job] < 1 or _non_negative(inputs.steps_remaining[job]) <= 0 or inputs.weight(job) <= 0:
-            raise ValueError(f"job {job} has no width, no steps or no weight")
+            raise ValueError(f"job {job} has no GPUs, no steps or no weight")
         if max(inputs.rate(job, kind) for kind in gpu_types) <= 0:
             raise ValueError(f"job {job} can run nowhere")
         _non_negative(inputs.seconds_since_start[job])
     for pair in inputs.pairs:
         if not {*pair} <= {*jobs}:
-            raise ValueError(f"a pair of other jobs: {pair}")
+            raise ValueError(f"the pair {pair} has an unknown job")
         for kind in gpu_types:
             inputs.colocated_rates(pair, kind)
 
 
 def _non_negative(value: object) -> float:
-    """Raises ValueError unless it is a finite number of 0 or more."""
+    """Returns the value as a float. Raises ValueError unless it is a finite number of at least 0."""
     if isinstance(value, int | float) and isfinite(value) and value >= 0:
         return float(value)
-    raise ValueError(f"expected a number of 0 or more, not {value!r}")
+    raise ValueError(f"expected a number of at least 0, not {value!r}")
 
 
 TOLERANCE: Final = 1e-4
-"""Relative. The file has five digits, and solvers stop at about as many."""
+"""Relative tolerance. The file has five digits, and solvers are about as exact."""
 
-_BISECTION_NOTE: Final = "Gavel bisects from 100 s up to within 5 %, so that its figure may be above the least."
+_BISECTION_NOTE: Final = "Gavel bisects from 100 s to within 5 %, so that its figure may be above the minimum."
 
 
 def run_gavel_vectors(setup: ExperimentSetup) -> ExperimentResult:
-    """A row for each case and policy of the file `vectors`, or of the data set. Raises ExperimentError."""
+    """Compares each case and policy of option `vectors`, a file, or of the data set. Raises ExperimentError."""
     file = setup.options.get("vectors")
     path = Path(file) if file else setup.data_file("gavel", "policy_vectors.json")
     rows = tuple(row for case in read_cases(path) for row in _case_rows(case))
     if not rows:
-        raise ExperimentError(f"{path}: there is no policy in it that we have: known are {', '.join(GAVEL_POLICIES)}")
+        raise ExperimentError(f"{path} has none of our policies: {', '.join(GAVEL_POLICIES)}")
     return ExperimentResult("gavel-vectors", rows)
 
 
 def case_problem(inputs: GavelCaseInputs) -> GavelProblem:
-    """The case as a problem; jobs in the order of `inputs.jobs`, types in that of the cluster."""
+    """Returns the case as a problem, with jobs in the order of `inputs.jobs` and types in that of `inputs.cluster`."""
     jobs, gpu_types = inputs.jobs, tuple(inputs.cluster)
     problem = replace(
         GavelProblem.of(
@@ -163,8 +169,8 @@ def case_problem(inputs: GavelCaseInputs) -> GavelProblem:
     colocated = np.zeros((len(jobs), len(jobs), len(gpu_types)))
     for first, second in inputs.pairs:
         a, b = jobs.index(first), jobs.index(second)
-        for at, kind in enumerate(gpu_types):
-            colocated[a, b, at], colocated[b, a, at] = inputs.colocated_rates((first, second), kind)
+        for index, kind in enumerate(gpu_types):
+            colocated[a, b, index], colocated[b, a, index] = inputs.colocated_rates((first, second), kind)
     return replace(problem, colocated_rates=colocated)
 
 
@@ -203,7 +209,7 @@ def _case_rows(case: GavelCase) -> Iterator[FigureRow]:
 
 
 def _allocation_row(metric: str, inputs: GavelCaseInputs, answer: GavelAnswer, fractions: TimeFractions) -> FigureRow:
-    """Of shares without an objective: GPUs in use, less those that are in use otherwise than in theirs."""
+    """Compares time fractions without an objective: GPUs in use, less the difference from Gavel's allocation."""
     allocation = answer.allocation_exact
     expected = np.array([[allocation.get(job, {}).get(kind, 0.0) for kind in inputs.cluster] for job in inputs.jobs])
     widths = np.array([[inputs.scale_factors[job]] for job in inputs.jobs])

@@ -1,4 +1,4 @@
-"""Hadar in the replay: gangs over several types, by prices (Sultana et al., sections III and IV)."""
+"""Hadar in the replay: gangs over several GPU types, allocated by prices (Sultana et al., sections III and IV)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPo
 
 @dataclass(slots=True)
 class HadarReplayPolicy:
-    """Decides anew when a job came or went; between that everybody keeps what he has."""
+    """Decides again when a job has arrived or ended; otherwise all jobs keep their allocations."""
 
     scheduler: HadarScheduler = field(default_factory=HadarScheduler)
     name: str = "hadar"
@@ -29,7 +29,7 @@ class HadarReplayPolicy:
             frozenset(round_input.jobs),
             {outcome.grant.jobs[0]: outcome.grant.workers for outcome in round_input.previous},
         )
-        self._allocations = {job: place for job, place in self._allocations.items() if job in jobs}
+        self._allocations = {job: tasks for job, tasks in self._allocations.items() if job in jobs}
         if jobs != self._jobs:
             queue = hadar_jobs(round_input, pools)
             self._allocations = self.scheduler.decide(queue, pools, self._allocations)
@@ -38,7 +38,7 @@ class HadarReplayPolicy:
 
 
 def server_pools(workers: GpuWorkers) -> ServerPools:
-    """A pool for the GPUs of each type on each server."""
+    """Returns a pool for the GPUs of each type on each server."""
     sizes: dict[tuple[int, str], int] = defaultdict(int)
     for server, kind in zip(workers.server_indices, workers.gpu_types, strict=True):
         sizes[server, kind] += 1
@@ -52,13 +52,13 @@ def server_pools(workers: GpuWorkers) -> ServerPools:
 
 
 def hadar_jobs(round_input: RoundInput, pools: ServerPools) -> list[HadarJob]:
-    """The active jobs as Hadar sees them; those that are alike share their speeds."""
+    """Returns the active jobs as Hadar's problem; equal jobs share one throughput object."""
     throughputs: dict[GangThroughput, GangThroughput] = {}
     return [_hadar_job(active, round_input.time, pools, throughputs) for active in round_input.jobs.values()]
 
 
 def gang_throughput(job: ReplayJob, pools: ServerPools) -> GangThroughput:
-    """Of the whole gang by type. The replay has no loss between servers."""
+    """Returns the whole gang's throughput by type. The replay has no loss between servers."""
     rates = tuple(job.rates.get(kind, 0.0) for kind in pools.types)
     return GangThroughput(job.gpus, rates, rates)
 
@@ -78,27 +78,27 @@ def _assign_workers(
     allocations: Mapping[str, TaskAllocation],
     workers_before: Mapping[str, tuple[int, ...]],
 ) -> list[Grant]:
-    """Workers for the places: a job that stays in its pools keeps the very same."""
+    """Returns workers for the allocations. A job that stays in its pools keeps its workers."""
     types, free = pools.types, defaultdict[tuple[int, str], list[int]](list)
     for worker, key in enumerate(zip(workers.server_indices, workers.gpu_types, strict=True)):
         free[key].append(worker)
     pool = [(int(s), types[t]) for s, t in zip(pools.server_of, pools.type_of, strict=True)]
     grants: dict[str, Grant] = {}
-    for job, place in allocations.items():
+    for job, tasks in allocations.items():
         kept = workers_before.get(job, ())
-        if kept and _count_by_pool(workers, kept) == {pool[at]: gpus for at, gpus in place}:
+        if kept and _count_by_pool(workers, kept) == {pool[index]: gpus for index, gpus in tasks}:
             grants[job] = Grant((job,), kept)
             for worker in kept:
                 free[workers.server_indices[worker], workers.gpu_types[worker]].remove(worker)
-    for job, place in allocations.items():
+    for job, tasks in allocations.items():
         if job not in grants:
-            taken = [free[pool[at]].pop(0) for at, gpus in place for _ in range(gpus)]
+            taken = [free[pool[index]].pop(0) for index, gpus in tasks for _ in range(gpus)]
             grants[job] = Grant((job,), tuple(sorted(taken)))
     return [*grants.values()]
 
 
 def _count_by_pool(workers: GpuWorkers, taken: Sequence[int]) -> dict[tuple[int, str], int]:
-    found: dict[tuple[int, str], int] = defaultdict(int)
+    counts: dict[tuple[int, str], int] = defaultdict(int)
     for worker in taken:
-        found[workers.server_indices[worker], workers.gpu_types[worker]] += 1
-    return dict(found)
+        counts[workers.server_indices[worker], workers.gpu_types[worker]] += 1
+    return dict(counts)

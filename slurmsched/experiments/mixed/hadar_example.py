@@ -1,4 +1,4 @@
-"""Hadar's example of three jobs on 2 V100, 3 P100 and 1 K80 (section II-A, figure 1)."""
+"""Hadar's example of three jobs on 2 V100, 3 P100 and 1 K80 (Sultana et al., section II-A, figure 1)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ JOB_EPOCHS: Final[Mapping[str, tuple[int, int, tuple[int, int, int]]]] = {
     "J2": (2, 30, (5, 15, 5)),
     "J3": (2, 50, (10, 2, 20)),
 }
-"""GPUs, epochs to do, and epochs in a round on each type."""
+"""By job: GPUs, total epochs, and epochs per round on each GPU type."""
 
 GAVEL_ALLOCATION: Final[Mapping[str, tuple[float, float, float]]] = {
     "J1": (0.6, 0.4, 0.0),
     "J2": (0.2, 0.6, 0.2),
     "J3": (0.2, 0.0, 0.8),
 }
-"""Gavel's allocation as the paper has it: parts of time on each type."""
+"""Gavel's allocation in the paper: time fractions on each GPU type."""
 
-_UTILISATION_NOTE: Final = "Epochs counted whole: GPUs granted over all GPUs of all rounds, as figure 1 counts."
+_UTILISATION_NOTE: Final = "Granted GPUs over all GPUs of all rounds, as figure 1 counts, with whole epochs."
 _GANGS_NOTE: Final = (
-    "Five rounds cannot be had under the paper's own constraints: gangs of 3, 2 and 2 keep at most 5 of 6 GPUs busy,"
-    " and while J3 runs in all five at 10 epochs, J1 needs four of them and J2 two. They can be had if the tasks of a"
-    " mixed gang add up, against equation 1b; 87 % busy cannot be had with gangs in any way."
+    "Five rounds are impossible under the paper's constraints: gangs of 3, 2 and 2 keep at most 5 of 6 GPUs busy, and"
+    " while J3 runs in all five at 10 epochs, J1 needs four of them and J2 two. They are possible if the tasks of a"
+    " mixed gang add up, against equation 1b; 87 % busy is impossible with gangs."
 )
 
 GangPace = Callable[[Sequence[int], tuple[int, int, int]], float]
-"""Epochs a gang does in a round, given its GPUs of each type and the epochs of a whole gang on each."""
+"""Returns a gang's epochs in a round, given its GPUs of each type and the epochs of a whole gang on each type."""
 
 
 @dataclass(slots=True)
 class _GavelByPriority:
-    """Gavel's rounds as the paper tells them: Y over the rounds received, whole gangs on one type."""
+    """Gavel's rounds as in Hadar's paper: priority is allocation over rounds received, gangs are on one GPU type."""
 
     name: str = "gavel"
     _rounds_received: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
@@ -69,7 +69,7 @@ class _GavelByPriority:
 
 
 def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
-    """Raises ReplayError."""
+    """Measures rounds and utilisation under Gavel and Hadar. Raises ReplayError."""
     gavel, ours = (
         _replay_example(_GavelByPriority()),
         _replay_example(HadarReplayPolicy(HadarScheduler(make_utility=slack_aware, restart_cost=0.0))),
@@ -91,7 +91,7 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
 
 
 def _replay_example(policy: RoundPolicy) -> ReplayResult:
-    """An epoch is a round's seconds of steps, so that every rate is a whole number."""
+    """Replays the example. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
     jobs = [
         ReplayJob(job, width, round(epochs * ROUND_SECONDS), dict(zip(GPUS_BY_TYPE, map(float, pace), strict=True)))
         for job, (width, epochs, pace) in JOB_EPOCHS.items()
@@ -105,17 +105,17 @@ def _granted_fraction(run: ReplayResult) -> float:
 
 
 def bottleneck_pace(gpus: Sequence[int], pace: tuple[int, int, int]) -> float:
-    """Equation 1b."""
-    return min(own for count, own in zip(gpus, pace, strict=True) if count)
+    """Returns the pace of the slowest type in the gang (equation 1b)."""
+    return min(type_pace for count, type_pace in zip(gpus, pace, strict=True) if count)
 
 
 def additive_pace(gpus: Sequence[int], pace: tuple[int, int, int]) -> float:
-    """As if no task waited for another."""
-    return sum(count * own for count, own in zip(gpus, pace, strict=True)) / sum(gpus)
+    """Returns the pace if no task waited for another."""
+    return sum(count * type_pace for count, type_pace in zip(gpus, pace, strict=True)) / sum(gpus)
 
 
 def fewest_rounds(pace: GangPace) -> int:
-    """Rounds that the best of all schedules needs, found by trying them all. Gangs may change place every round."""
+    """Returns the rounds of the best schedule, by exhaustive search. Gangs may move every round."""
     options, frontier, rounds = (
         tuple(_round_options(pace)),
         {tuple(float(epochs) for _, epochs, _ in JOB_EPOCHS.values())},
@@ -124,9 +124,9 @@ def fewest_rounds(pace: GangPace) -> int:
     while not any(max(left) <= 0 for left in frontier):
         rounds += 1
         reached = {
-            tuple(max(0.0, had - did) for had, did in zip(left, way, strict=True))
+            tuple(max(0.0, epochs - done) for epochs, done in zip(left, option, strict=True))
             for left in frontier
-            for way in options
+            for option in options
         }
         frontier = {left for left in reached if not any(_dominates(other, left) for other in reached)}
     return rounds
@@ -137,14 +137,14 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _round_options(pace: GangPace) -> Iterator[tuple[float, ...]]:
-    """What each job does in a round, for all ways of sharing out the GPUs."""
+    """Yields the epochs of each job in a round, for every allocation of the GPUs."""
     type_counts = tuple(GPUS_BY_TYPE.values())
     gang_options = [
-        [None, *(gpus for gpus in product(*(range(room + 1) for room in type_counts)) if sum(gpus) == width)]
+        [None, *(gpus for gpus in product(*(range(count + 1) for count in type_counts)) if sum(gpus) == width)]
         for width, _, _ in JOB_EPOCHS.values()
     ]
     for chosen in product(*gang_options):
         taken = [sum(gpus[kind] for gpus in chosen if gpus) for kind in range(len(type_counts))]
-        if all(used <= room for used, room in zip(taken, type_counts, strict=True)):
-            paces = (own for _, _, own in JOB_EPOCHS.values())
-            yield tuple(pace(gpus, own) if gpus else 0.0 for gpus, own in zip(chosen, paces, strict=True))
+        if all(used <= count for used, count in zip(taken, type_counts, strict=True)):
+            paces = (job_pace for _, _, job_pace in JOB_EPOCHS.values())
+            yield tuple(pace(gpus, job_pace) if gpus else 0.0 for gpus, job_pace in zip(chosen, paces, strict=True))

@@ -1,4 +1,4 @@
-"""Hadar's trace-driven comparison (section IV, figures 3 and 4): 480 jobs of four sizes on 60 GPUs."""
+"""Hadar's trace-driven comparison (Sultana et al., section IV, figures 3 and 4): 480 jobs on 60 GPUs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """A scheduler; `total` and `median` are how much longer it takes than Hadar as published. `bound`: how the total is
-    held against that."""
+    """A baseline scheduler, and its published total time and median completion relative to Hadar.
+
+    `bound` says how the measured total time is compared with `total`.
+    """
 
     make: Callable[[], RoundPolicy]
     total: float
@@ -53,21 +55,22 @@ _BASELINES: Final[Mapping[str, _Baseline]] = {
 }
 
 _INPUTS_NOTE: Final = (
-    "Jobs are drawn: the trace's own 480 are not public. Sizes in K80 hours, widths of the Philly trace, Gavel's rates."
+    "Jobs are generated, because the trace's 480 are not public: sizes in K80 hours, GPUs per job as in the Philly"
+    " trace, Gavel's rates."
 )
 _LOWER_BOUND_NOTE: Final = (
-    "Gavel keeps the GPUs busy, on types that fit: so little is left to gain on it, as the fastest possible shows; told"
-    " to make the total time short it gains that itself. Tiresias and YARN leave jobs on the slow GPUs that they began"
-    " on. " + _INPUTS_NOTE
+    "Gavel keeps the GPUs busy with jobs that suit their types, so that little can be gained on it, as the fastest"
+    " possible shows; with makespan as its objective it gains that itself. Tiresias and YARN leave jobs on the slow"
+    " GPUs on which they began. " + _INPUTS_NOTE
 )
 _GANGS_NOTE: Final = (
-    "Of gangs of 8 a type of 20 GPUs has two, and leaves four GPUs over under Gavel: so the published gain asks for"
-    " gangs far wider than the trace's, 70 % of which are one GPU. Gangs of 4 leave nothing over. " + _INPUTS_NOTE
+    "A type with 20 GPUs holds two gangs of 8 and leaves four GPUs idle under Gavel. So the published gain needs far"
+    " wider gangs than the trace's, 70 % of which have one GPU. Gangs of 4 leave no GPU idle. " + _INPUTS_NOTE
 )
 
 
 def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
-    """Total time, median completion and utilisation by scheduler; the small version has no gangs of other widths.
+    """Measures total time, median completion and utilisation by scheduler; with `quick` without other gang widths.
 
     Raises ExperimentError, ProfileError, ReplayError.
     """
@@ -89,7 +92,7 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
 
 
 def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterator[FigureRow]:
-    """Hadar and Gavel alone."""
+    """Compares Hadar with Gavel and with the lower bound."""
     makers = {"hadar": _WITHOUT_PUBLISHED["hadar"], "gavel": _BASELINES["gavel"].make}
     runs = {
         name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)

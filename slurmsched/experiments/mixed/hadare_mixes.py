@@ -1,11 +1,8 @@
-"""What Hadar's authors publish of HadarE, by cluster (section VI-C, figures 8 to 12), and why ours differ.
+"""HadarE against Hadar and Gavel on seven mixes and two clusters (section VI-C, figures 8 to 12), all simulated.
 
-"Speedup of 1.79x (or 2.12x) against Hadar (or Gavel)" can be read as AWS (or lab) or as it stands. Divided by Hadar's
-own 1.17x (or 1.16x) over Gavel, 1.79 on AWS and 2.12 in the lab are the 50 % and 80 % that abstract and introduction
-have over Hadar, as their 30 % and 34 % of utilisation and 90 % and 124 % of JCT are the same quotients: so both are
-over Gavel here, AWS first.
-
-HadarE against Hadar and Gavel on seven mixes and two clusters (section VI-C, figures 8 to 12). All simulated.
+The paper's "speedup of 1.79x (or 2.12x) against Hadar (or Gavel)" is ambiguous. Here both are over Gavel, on AWS and in
+the lab: divided by Hadar's 1.17x and 1.16x over Gavel they give the 50 % and 80 % over Hadar of the abstract and
+introduction, and likewise its 30 % and 34 % for utilisation and 90 % and 124 % for JCT.
 """
 
 from __future__ import annotations
@@ -37,13 +34,13 @@ from slurmsched.policies.hadar.problem import slack_aware
 
 RESTART_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 5.0
-"""Seconds of a round in which parameters are consolidated and handed out."""
+"""Seconds of a round in which parameters are averaged and distributed."""
 SLOW_EXCHANGE_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedGains:
-    """How much better than Gavel: HadarE and Hadar, means of seven mixes, by figure; and Hadar at M-5."""
+    """Published gains over Gavel by metric: means over seven mixes of HadarE and of Hadar, and Hadar's on mix M-5."""
 
     hadare: Mapping[str, float]
     hadar: Mapping[str, float]
@@ -68,49 +65,47 @@ PUBLISHED_GAINS: Final[Mapping[str, PublishedGains]] = {
 }
 
 _INPUTS_NOTE: Final = (
-    f"Rates are equation 10's with errors of 20 %, jobs' lengths ours: the paper has neither. Restarts cost"
-    f" {RESTART_SECONDS:g}"
-    f" s, an exchange of parameters {EXCHANGE_SECONDS:g} s a round."
+    f"Rates are those of equation 10 with errors of 20 %, and job lengths are ours, because the paper gives neither."
+    f" Restarts cost {RESTART_SECONDS:g} s, an exchange of parameters {EXCHANGE_SECONDS:g} s per round."
 )
 NOTES: Final[Mapping[str, str]] = {
-    "utilisation": "M-1 and M-3, of one job and three, make the mean: Gavel leaves nodes idle there, and from M-8 on"
-    " hardly any. " + _INPUTS_NOTE,
-    "total time": "From M-5 on a Gavel that visits the fastest type first has work for every node almost to the end: no"
+    "utilisation": "The mean is dominated by M-1 and M-3, with one and three jobs: Gavel leaves nodes idle there, and"
+    " from M-8 on hardly any. " + _INPUTS_NOTE,
+    "total time": "From M-5 on a Gavel that visits the fastest type first keeps every node busy almost to the end: no"
     " schedule is 1.4 times as fast, and the mean comes from the small mixes. " + _INPUTS_NOTE,
-    "mean JCT": "One job gains most, for it has all nodes; of many the shortest go first. With four and five jobs,"
-    " which Gavel has side by side on a node each, least is gained. " + _INPUTS_NOTE,
-    "over Hadar": "HadarE sends all nodes to the shortest job, whatever each is best at. Hadar looks at that, and its"
-    " total time is as short where there is a job for each node. " + _INPUTS_NOTE,
-    "hadar": "Both have one node a job: Hadar gains where it moves a job to a faster node that fell free, which Gavel,"
+    "mean JCT": "A single job gains most, because it has all nodes; of many jobs the shortest run first. The gain is"
+    " least with four and five jobs, each of which has a node under Gavel. " + _INPUTS_NOTE,
+    "over Hadar": "HadarE gives all nodes to the shortest job, whatever jobs suit them. Hadar considers that, and its"
+    " total time is as short if there is a job for each node. " + _INPUTS_NOTE,
+    "hadar": "Both give a job one node. Hadar gains by moving a job to a faster node that has become free, which Gavel,"
     " fastest type first, does as well. " + _INPUTS_NOTE,
-    "listed": "Here Gavel visits types as the paper lists them, the T4 after the K80 and the RTX 3090 after the T400:"
-    " few jobs lie on slow nodes then while fast ones idle. The paper does not say in which order it did. "
+    "listed": "Here Gavel visits types in the paper's order, the T4 after the K80 and the RTX 3090 after the T400: then"
+    " few jobs run on slow nodes while fast ones are idle. The paper does not say which order it used. " + _INPUTS_NOTE,
+    "fastest": "No schedule is faster than one in which every node always runs the job that suits it best. "
     + _INPUTS_NOTE,
-    "fastest": "No schedule is faster than that by which all nodes work all the time at what they are best at. "
-    + _INPUTS_NOTE,
-    "slot": f"How long an exchange takes the paper does not say; the longer it is, the longer is the best slot, as the"
+    "slot": f"The paper does not say how long an exchange takes; the longer it is, the longer the best slot, as the"
     f" rows of {SLOW_EXCHANGE_SECONDS:g} s show. " + _INPUTS_NOTE,
 }
-"""Of each kind of figure, why ours is another."""
+"""By kind of figure: why ours differs from the published one."""
 
 
 def published_best_slot(cluster: str, mix: str) -> float:
-    """Seconds: where the paper's utilisation peaks."""
+    """Returns the slot in seconds with the highest published utilisation."""
     return 90.0 if mix in PUBLISHED_GAINS[cluster].short_slot_mixes else 360.0
 
 
 SLOT_SECONDS: Final = (90.0, 180.0, 270.0, 360.0)
 DRAWS_PER_SEED: Final = 10
-"""Clusters with other errors of the estimates, over which all figures are means."""
+"""Draws of the estimates' errors over which all figures are averaged."""
 
 _MEAN_OVER_GAVEL: Final = "over Gavel, mean of seven mixes"
 _METRICS: Final = ("total time", "mean JCT", "utilisation")
 _MixMetrics = Mapping[str, Mapping[str, float]]
-"""Of one mix on one draw: by scheduler the figures by name."""
+"""The figures of one mix and draw by scheduler and metric."""
 
 
 def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
-    """Raises ReplayError."""
+    """Measures the gains on both clusters and the best slots. Raises ReplayError."""
     draws = 1 if setup.quick else DRAWS_PER_SEED
     seeds = tuple(seed * DRAWS_PER_SEED + draw for seed in setup.seeds for draw in range(draws))
     rows, series = list[FigureRow](), dict[str, Sequence[tuple[float, float]]]()
@@ -141,13 +136,13 @@ def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
 
 
 def slot_utilisation(run: ReplayResult, slot: float) -> float:
-    """The paper's CRU: busy time of all nodes over all of their slots, the last one whole."""
+    """Returns the paper's CRU: busy time of all nodes over all slots, the last slot in full."""
     busy = sum(sum(record.busy_gpu_seconds.values()) for record in run.rounds)
     return busy / (sum(run.gpus_by_type.values()) * slot * len(run.rounds))
 
 
 def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
-    """Seconds in total and to a mean completion, and utilisation; of the fastest possible the total alone."""
+    """Returns total time and mean JCT in seconds and utilisation by scheduler, and the lower bound on total time."""
     nodes, slot = CLUSTER_NODES[name], SLOT_SECONDS[-1]
     jobs = mix_jobs(mix_, nodes, seed)
     runs = {
@@ -164,15 +159,15 @@ def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
         ),
         "hadare": _replay_hadare(name, mix_, seed, slot, EXCHANGE_SECONDS),
     }
-    found = {
+    metrics = {
         policy: dict(zip(_METRICS, (run.makespan, run.mean_jct, slot_utilisation(run, slot)), strict=True))
         for policy, run in runs.items()
     }
-    return found | {"fastest": {"total time": makespan_lower_bound(jobs, one_gpu_nodes(nodes).gpus_by_type)}}
+    return metrics | {"fastest": {"total time": makespan_lower_bound(jobs, one_gpu_nodes(nodes).gpus_by_type)}}
 
 
 def _gavel_policy() -> GavelReplayPolicy:
-    """Its policy draws nothing."""
+    """Returns Gavel with max-min fairness, which draws no random numbers."""
     return GavelReplayPolicy("gavel", GAVEL_POLICIES["max_min_fairness_perf"], np.random.default_rng(0))
 
 
@@ -186,7 +181,6 @@ def _replay_hadare(name: str, mix_: str, seed: int, slot: float, exchange_second
 def _utilisation_by_slot(
     name: str, mix_: str, seeds: Sequence[int], exchange_seconds: float
 ) -> Sequence[tuple[float, float]]:
-    """Utilisation by slot."""
     return [
         (
             slot,
@@ -202,7 +196,7 @@ def _best_slot_row(metric: str, curve: Sequence[tuple[float, float]], published:
 
 
 def _gain(runs: Sequence[_MixMetrics], policy: str, figure: str, baseline: str = "gavel") -> float:
-    """How many times better it is: less time, more utilisation."""
+    """Returns the mean ratio by which `policy` is better than `baseline`: less time, or more utilisation."""
     better, worse = (policy, baseline) if figure == "utilisation" else (baseline, policy)
     return fmean(run[better][figure] / run[worse][figure] for run in runs)
 

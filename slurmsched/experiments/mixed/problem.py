@@ -1,4 +1,4 @@
-"""A round of the replay: workers, jobs, what a policy is given and what it grants."""
+"""A round of the replay: workers, jobs, the input of a policy and its grants."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GpuWorkers:
-    """GPU type and server of each worker, whose number is its place. Workers of one server lie side by side."""
+    """GPU type and server by worker index. Workers of one server are adjacent."""
 
     gpu_types: tuple[str, ...]
     server_indices: tuple[int, ...]
 
     @classmethod
     def from_gpu_counts(cls, counts: Mapping[str, int], per_server: int = 4) -> GpuWorkers:
-        """So many GPUs of each type, on servers of one type each; a type's last server may have fewer."""
+        """Returns workers on servers of one type each, with `per_server` GPUs; a type's last server may have fewer."""
         server_sizes = [
             min(per_server, count - first) for count in counts.values() for first in range(0, count, per_server)
         ]
@@ -29,26 +29,28 @@ class GpuWorkers:
 
     @cached_property
     def gpus_by_type(self) -> dict[str, int]:
-        """How many of each type, in the cluster's own order of types."""
+        """Returns the number of GPUs by type, in the cluster's order of types."""
         return {kind: len(workers) for kind, workers in self.workers_by_type.items()}
 
     @cached_property
     def workers_by_type(self) -> dict[str, tuple[int, ...]]:
-        """Each type's workers, server after server."""
+        """Returns the workers by type, ordered by server."""
         distinct = dict.fromkeys(self.gpu_types)
-        return {kind: tuple(at for at, other in enumerate(self.gpu_types) if other == kind) for kind in distinct}
+        return {
+            kind: tuple(worker for worker, other in enumerate(self.gpu_types) if other == kind) for kind in distinct
+        }
 
     def types_of(self, workers: Iterable[int]) -> frozenset[str]:
-        """The types among these."""
+        """Returns the GPU types of the given workers."""
         return frozenset(self.gpu_types[worker] for worker in workers)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayJob:
-    """A job. `rates`: steps per second of the whole job on `width` GPUs of each type, 0 where it cannot run.
+    """A job. `rates` are steps per second of the whole job on `gpus` GPUs by type, 0 if it cannot run there.
 
-    `beside`: by GPU type, what part of its rate it keeps while a job of another model shares its GPUs; a model that is
-    not named cannot share them. `arrival` in seconds from the start. `weight`: its priority weight.
+    `colocated_fractions` are, by GPU type and model of a partner, the part of its rate that the job keeps while they
+    share GPUs; other models cannot share them. `arrival` is in seconds from the start, `weight` the priority weight.
     """
 
     id: str
@@ -63,9 +65,9 @@ class ReplayJob:
 
 @dataclass(frozen=True, slots=True)
 class ActiveJob:
-    """A job that has arrived and not ended. `seconds`: how long it has run; `attained`: GPU-seconds it has held.
+    """A job that has arrived and not ended. `attained_service` is in GPU-seconds.
 
-    `workers`: those it had in the last round, in all its copies; empty where it had none.
+    `workers` are those of all its copies in the last round; empty if it did not run.
     """
 
     spec: ReplayJob
@@ -80,7 +82,7 @@ class ActiveJob:
 
 
 def gang_rate(job: ReplayJob, gpu_types: Collection[str], partner: ReplayJob | None = None) -> float:
-    """Steps per second on GPUs of these types: the slowest holds the others back, and the partner all of them."""
+    """Returns steps per second on GPUs of these types, limited by the slowest type and reduced by the partner."""
     alone = min((job.rates.get(kind, 0.0) for kind in gpu_types), default=0.0)
     if partner is None:
         return alone
@@ -91,9 +93,9 @@ def gang_rate(job: ReplayJob, gpu_types: Collection[str], partner: ReplayJob | N
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """These workers, ascending, for one round, to one job or to two that share them.
+    """Gives workers, ascending, for one round to one job or to two jobs that share them.
 
-    A job in several grants runs as so many copies, whose steps add up.
+    A job in several grants runs as several copies, whose steps add up.
     """
 
     jobs: tuple[str, ...]
@@ -102,7 +104,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantOutcome:
-    """What became of a grant: seconds it kept its workers busy, of a pair the longer, and which jobs ended."""
+    """The outcome of a grant: busy seconds of its workers, of a pair the longer, and the jobs that ended."""
 
     grant: Grant
     busy_seconds: float
@@ -111,10 +113,10 @@ class GrantOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RoundInput:
-    """One round's question. `jobs` by id, in order of arrival; `last`: what became of the last round's grants.
+    """The input of one round. `jobs` are by id, in order of arrival; `previous` are the outcomes of the last round.
 
-    `time` in seconds from the start; the round lasts `period` seconds at most. A start on other workers than in the
-    last round costs `overhead` seconds of it.
+    `time` is in seconds from the start; the round lasts at most `period` seconds. A grant that was not in the last
+    round loses `overhead` seconds.
     """
 
     round_number: int
@@ -127,10 +129,10 @@ class RoundInput:
 
 
 class RoundPolicy(Protocol):
-    """Who runs on which workers in the coming round. It may remember: one object serves one replay."""
+    """Decides which jobs run on which workers in the coming round. It may keep state: one object serves one replay."""
 
     @property
     def name(self) -> str: ...
 
     def decide(self, round_input: RoundInput) -> Sequence[Grant]:
-        """The coming round's grants. No worker is in two of them."""
+        """Returns the grants of the coming round. No worker is in two of them."""

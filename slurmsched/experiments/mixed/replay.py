@@ -1,12 +1,7 @@
-"""What a replay left behind, and its figures.
+"""Replays jobs on several GPU types, round by round, as the simulators of Gavel and Hadar do.
 
-What becomes of a round's grants: steps done, seconds busy, jobs that end.
-
-A lean replay of jobs on mixed GPU types, round by round, as the simulators of Gavel and Hadar have it.
-
-A round ends when its slowest job has done its steps of it. A job that ends sooner ends when it ends, but its GPUs are
-free at the round's end only. Arrivals are seen at the next round. All of it is simulated; the same inputs give the same
-bytes.
+A round ends when its slowest job has done its steps. A job that ends earlier gets its own end time, but its GPUs are
+free only at the end of the round. Arrivals are seen in the next round. Equal inputs give equal results.
 """
 
 from __future__ import annotations
@@ -29,14 +24,15 @@ from slurmsched.experiments.mixed.problem import (
     gang_rate,
 )
 from slurmsched.model import SynschedError
+from slurmsched.model.reasons import pluralise
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round: when it began, how long it lasted, and by GPU type the GPU-seconds that jobs kept busy.
+    """One round: its start and length in seconds, and its busy GPU-seconds by GPU type.
 
-    `granted` counts GPUs by type, `running` and `waiting` jobs. `extended` are grants that went on with the workers
-    and jobs they had, `could` those of the round before whose jobs had not all ended.
+    `granted_gpus` counts GPUs by type, `running` and `waiting` count jobs. `kept_grants` have the same workers and jobs
+    as in the round before; `keepable_grants` are those of the round before whose jobs had not all ended.
     """
 
     time: float
@@ -51,7 +47,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A replay to its end. `ends`: when each job ended, in seconds from the start; `gpus`: the cluster's, by type."""
+    """The result of a replay. `end_times` are in seconds from the start, by job."""
 
     policy: str
     jobs: tuple[ReplayJob, ...]
@@ -59,16 +55,16 @@ class ReplayResult:
     gpus_by_type: Mapping[str, int]
     rounds: tuple[RoundRecord, ...]
     decision_seconds: tuple[float, ...]
-    """Seconds each decision took."""
+    """Seconds of each decision."""
 
     @property
     def makespan(self) -> float:
-        """Seconds from the start to the last end."""
+        """Returns the seconds from the start to the end of the last job."""
         return max(self.end_times.values(), default=0.0)
 
     @property
     def jct(self) -> tuple[float, ...]:
-        """Seconds from arrival to end of each job."""
+        """Returns the seconds from arrival to end of each job."""
         return tuple(self.end_times[work.id] - work.arrival for work in self.jobs)
 
     @property
@@ -81,20 +77,20 @@ class ReplayResult:
 
     @property
     def utilisation(self) -> float:
-        """Part of all GPU-seconds from the start to the last end that jobs kept busy."""
+        """Returns the busy part of all GPU-seconds from the start to the end of the last job."""
         busy = sum(sum(record.busy_gpu_seconds.values()) for record in self.rounds)
         total = sum(self.gpus_by_type.values()) * self.makespan
         return busy / total if total else 0.0
 
     @property
     def utilisation_curve(self) -> tuple[tuple[float, float], ...]:
-        """A curve: when each round began, and the part of all GPUs that was busy in it; it ends with the last job."""
+        """Returns the start and the busy part of all GPUs of each round, and 0 at the end of the last job."""
         gpus = sum(self.gpus_by_type.values())
         curve = tuple((r.time, sum(r.busy_gpu_seconds.values()) / (gpus * r.seconds)) for r in self.rounds if r.seconds)
         return (*curve, (self.makespan, 0.0))
 
     def utilisation_curve_of(self, gpu_type: str) -> tuple[tuple[float, float], ...]:
-        """The same of this type's GPUs."""
+        """Returns `utilisation_curve` for the GPUs of one type."""
         gpus = self.gpus_by_type[gpu_type]
         curve = tuple(
             (r.time, r.busy_gpu_seconds.get(gpu_type, 0.0) / (gpus * r.seconds)) for r in self.rounds if r.seconds
@@ -104,7 +100,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class RoundProgress:
-    """Steps a job did in a round, in all its copies, and when, in seconds from the round's start, it was through."""
+    """Steps of all a job's copies in a round, and when the last ended, in seconds from the start of the round."""
 
     steps: int
     finished_after: float
@@ -112,7 +108,7 @@ class RoundProgress:
 
 @dataclass(frozen=True, slots=True)
 class _JobCopy:
-    """One job of one grant: it starts after `delay` seconds and does at most `most` steps this round."""
+    """One job of one grant. It starts after `delay` seconds and does at most `max_steps` steps this round."""
 
     grant_index: int
     rate: float
@@ -127,7 +123,7 @@ class _JobCopy:
 def serve_grants(
     round_input: RoundInput, grants: Sequence[Grant]
 ) -> tuple[tuple[GrantOutcome, ...], dict[str, RoundProgress]]:
-    """What became of each grant, and how far each job came that ran. Steps are whole."""
+    """Returns the outcome of each grant, and the progress of each job that ran. Steps are integers."""
     copies = defaultdict[str, list[_JobCopy]](list)
     for copy, job in _job_copies(round_input, grants):
         copies[job].append(copy)
@@ -143,13 +139,13 @@ def serve_grants(
             busy[copy.grant_index] = max(busy[copy.grant_index], min(copy.seconds, finished_after))
             if ends:
                 ended_jobs[copy.grant_index].append(job)
-    return tuple(GrantOutcome(grant, busy[at], tuple(ended_jobs[at])) for at, grant in enumerate(grants)), progress
+    return tuple(GrantOutcome(grant, busy[i], tuple(ended_jobs[i])) for i, grant in enumerate(grants)), progress
 
 
 def unfinished_jobs(
     jobs: Mapping[str, ActiveJob], outcomes: Sequence[GrantOutcome], progress: Mapping[str, RoundProgress]
 ) -> dict[str, ActiveJob]:
-    """The jobs that have not ended, as the next round finds them."""
+    """Returns the jobs that have not ended, with their state at the start of the next round."""
     workers, attained_service = defaultdict[str, list[int]](list), defaultdict[str, float](float)
     for outcome in outcomes:
         for job in outcome.grant.jobs:
@@ -191,7 +187,7 @@ def _partner(grant: Grant, job: str, jobs: Mapping[str, ActiveJob]) -> ReplayJob
 
 
 def _finish_time(copies: Sequence[_JobCopy], steps: int) -> float:
-    """When all copies together have done the steps: the soonest that the first n to start would have, over all n."""
+    """Returns when all copies together have done the steps: the minimum over n for the first n copies to start."""
     speed = head = 0.0
     soonest = float("inf")
     for copy in sorted(copies, key=lambda copy: copy.delay):
@@ -203,17 +199,17 @@ def _finish_time(copies: Sequence[_JobCopy], steps: int) -> float:
 
 
 _MAX_IDLE_ROUNDS: Final = 200
-"""Rounds in a row in which nothing is done, though jobs wait and none will arrive: then nothing ever will be."""
+"""Consecutive rounds without progress, while jobs wait and none will arrive, after which the replay fails."""
 
 
 class ReplayError(SynschedError):
-    """A replay that cannot go on: a policy granted what there is not, or nothing for ever."""
+    """The replay cannot continue, because a policy made an invalid grant or never runs some jobs."""
 
 
 def replay_rounds(
     jobs: Iterable[ReplayJob], workers: GpuWorkers, policy: RoundPolicy, *, period: float = 360.0, overhead: float = 0.0
 ) -> ReplayResult:
-    """Run all jobs to their end. `period` and `overhead` in seconds; see `Question`. Raises ReplayError."""
+    """Runs all jobs to their end. `period` and `overhead` are in seconds; see `RoundInput`. Raises ReplayError."""
     by_arrival = tuple(sorted(jobs, key=lambda job: job.arrival))
     arrivals = list(reversed(by_arrival))
     active, end_times = dict[str, ActiveJob](), dict[str, float]()
@@ -233,13 +229,14 @@ def replay_rounds(
         decision_seconds.append(perf_counter() - began)
         _check_grants(round_input, grants, policy.name)
         previous, progress = serve_grants(round_input, grants)
-        idle_rounds = 0 if arrivals or any(own.steps for own in progress.values()) else idle_rounds + 1
+        idle_rounds = 0 if arrivals or any(job.steps for job in progress.values()) else idle_rounds + 1
         if idle_rounds > _MAX_IDLE_ROUNDS:
-            raise ReplayError(f"{policy.name} never runs {next(iter(active))} and {len(active) - 1} other jobs")
+            others = pluralise(len(active) - 1, "other job")
+            raise ReplayError(f"{policy.name} never runs {next(iter(active))} and {others}")
         seconds = max((outcome.busy_seconds for outcome in previous), default=period)
         records.append(_round_record(round_input, previous, seconds))
         remaining = unfinished_jobs(active, previous, progress)
-        end_times |= {job: now + own.finished_after for job, own in progress.items() if job not in remaining}
+        end_times |= {job: now + done.finished_after for job, done in progress.items() if job not in remaining}
         active, now = remaining, now + seconds
     return ReplayResult(
         policy.name, by_arrival, end_times, workers.gpus_by_type, tuple(records), tuple(decision_seconds)
@@ -252,8 +249,8 @@ def _round_record(round_input: RoundInput, outcomes: Sequence[GrantOutcome], sec
         for worker in outcome.grant.workers:
             busy[types[worker]] += outcome.busy_seconds
             granted[types[worker]] += 1
-    running = {job for one in outcomes for job in one.grant.jobs}
-    previous_grants = {one.grant for one in round_input.previous}
+    running = {job for outcome in outcomes for job in outcome.grant.jobs}
+    previous_grants = {outcome.grant for outcome in round_input.previous}
     return RoundRecord(
         round_input.time,
         seconds,
@@ -261,13 +258,13 @@ def _round_record(round_input: RoundInput, outcomes: Sequence[GrantOutcome], sec
         dict(granted),
         len(running),
         len(round_input.jobs) - len(running),
-        sum(one.grant in previous_grants for one in outcomes),
-        sum(any(job in round_input.jobs for job in one.grant.jobs) for one in round_input.previous),
+        sum(outcome.grant in previous_grants for outcome in outcomes),
+        sum(any(job in round_input.jobs for job in outcome.grant.jobs) for outcome in round_input.previous),
     )
 
 
 def _check_grants(round_input: RoundInput, grants: Iterable[Grant], policy: str) -> None:
-    """Raises ReplayError for what cannot be granted."""
+    """Raises ReplayError for an invalid grant."""
     taken = set[int]()
     for grant in grants:
         for wrong in _violations(grant, round_input, taken):

@@ -1,11 +1,8 @@
-"""Jobs of a replay from a trace of Gavel's generator and its authors' rates.
+"""Workloads of the replays: Gavel's static trace, Hadar's 480 jobs, and HadarE's mixes and clusters.
 
-The 480 jobs of Hadar's comparison (section IV-A, table II): four sizes in GPU-hours, at Gavel's rates.
-
-HadarE's clusters and workload mixes (section VI-A and VI-B, table III). All of it is simulated.
-
-The estimates are those of equation 10. How fast a model really is on a node differs from that, by a factor drawn once
-for each pair, which Gavel and Hadar know from profiling and HadarE learns as it runs.
+Hadar's jobs have four sizes in GPU-hours and Gavel's rates (section IV-A, table II). HadarE's mixes (sections VI-A and
+VI-B, table III) use the estimates of equation 10; the real rate of a model on a node differs from its estimate by a
+random factor, which Gavel and Hadar know from profiling and HadarE learns as it runs.
 """
 
 from __future__ import annotations
@@ -26,20 +23,20 @@ from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext
 
 GPU_TYPES: Final = ("v100", "p100", "k80")
-"""As Gavel's rounds go through them."""
+"""GPU types in the order in which Gavel's rounds visit them."""
 
 CLUSTER_OF_60: Final = GpuWorkers.from_gpu_counts(dict.fromkeys(GPU_TYPES, 20), per_server=4)
 """The cluster of Hadar's simulations: 15 servers, 20 GPUs of each type."""
 
 
 def replay_job(job: TraceJob, rates: Knowledge) -> ReplayJob:
-    """The job with the rates of its model and width. Raises ProfileError for a model that has none.
+    """Returns the job with the rates of its model and number of GPUs. Raises ProfileError for an unknown model.
 
-    Only jobs of one GPU share: nothing was measured of wider ones.
+    Only one-GPU jobs can share GPUs, because no wider pairs were measured.
     """
     profile, width = rates.models.get(job.model), job.gpus
     if profile is None or job.iterations is None:
-        raise ProfileError(f"job {job.id}: there are no rates, or no steps, of '{job.model}'")
+        raise ProfileError(f"job {job.id}: model '{job.model}' has no rates, or the job has no steps")
     scaling = profile.scaling
     return ReplayJob(
         id=job.id,
@@ -53,7 +50,7 @@ def replay_job(job: TraceJob, rates: Knowledge) -> ReplayJob:
 
 
 def static_trace_jobs(setup: ExperimentSetup) -> tuple[ReplayJob, ...]:
-    """The 480 jobs of `static_480.csv`, all there at once. Raises ExperimentError, TraceError, ProfileError."""
+    """Returns the jobs of `static_480.csv`, which arrive at once. Raises ExperimentError, TraceError, ProfileError."""
     rates = load_gavel_rates(setup.data_file("gavel", "throughputs.json"))
     path = setup.data_file("gavel", "static_480.csv")
     jobs = read_gavel(read_text(path), path.name, ImportContext()).trace.jobs
@@ -61,8 +58,8 @@ def static_trace_jobs(setup: ExperimentSetup) -> tuple[ReplayJob, ...]:
 
 
 SIZE_GPU_TYPE: Final = "k80"
-"""The GPU whose hours the sizes count. The paper does not say. By K80 hours the work fits its 40 to 68 hours; by V100
-hours it would take 340, with the same ratios."""
+"""The GPU type in whose hours sizes are measured. The paper does not say which. In K80 hours the work takes the paper's
+40 to 68 hours; in V100 hours it would take 340, with the same ratios."""
 
 _MEASURED_MODELS: Final[Mapping[str, str]] = {
     "resnet-18": "resnet-18-batch-size-128",
@@ -71,7 +68,7 @@ _MEASURED_MODELS: Final[Mapping[str, str]] = {
     "transformer": "transformer-batch-size-128",
     "resnet-50": "resnet-50-batch-size-64",
 }
-"""Table II's models as Gavel's authors measured them, in batches that run on all types at any width."""
+"""Table II's models by name in Gavel's table, with batch sizes that run on all types with any number of GPUs."""
 
 _WIDTH_BY_MODEL: Final[Mapping[str, int]] = {"resnet-18": 1, "cyclegan": 2, "lstm": 4, "transformer": 4, "resnet-50": 8}
 WIDTH_VARIANTS: Final[Mapping[str, Callable[[TraceJob], int]]] = {
@@ -79,19 +76,21 @@ WIDTH_VARIANTS: Final[Mapping[str, Callable[[TraceJob], int]]] = {
     "gangs of 1, 2, 4 and 8 by size": lambda job: _WIDTH_BY_MODEL[job.model],
     "gangs of 8": lambda _job: 8,
 }
-"""Other widths for the same GPU-hours, of which the paper says nothing: how many a type of 20 GPUs leaves over."""
+"""Other numbers of GPUs per job for the same GPU-hours. They change how many of a type's 20 GPUs stay idle."""
 
 
 def drawn_width(job: TraceJob) -> int:
-    """The GPUs it has."""
+    """Returns the job's own number of GPUs."""
     return job.gpus
 
 
 def sized_jobs(
     count: int, seed: int, rates: Knowledge, width: Callable[[TraceJob], int] = drawn_width
 ) -> tuple[ReplayJob, ...]:
-    """The jobs of `traces.generating.hadar` with Gavel's rates; with another width for the same GPU-hours where that is
-    given. Raises ExperimentError."""
+    """Returns the jobs of `hadar_workload` with Gavel's rates, and with `width` GPUs for the same GPU-hours.
+
+    Raises ExperimentError.
+    """
     drawn = ((job, width(job)) for job in hadar_workload(count, seed).jobs)
     return tuple(
         _sized_job(job.id, _MEASURED_MODELS[job.model], gpus, job.duration * job.gpus / gpus, rates)
@@ -102,13 +101,13 @@ def sized_jobs(
 def _sized_job(job: str, model: str, width: int, seconds: float, rates: Knowledge) -> ReplayJob:
     profile = rates.models.get(model)
     if profile is None or SIZE_GPU_TYPE not in profile.scaling:
-        raise ExperimentError(f"throughputs.json has no rates of {model} on {SIZE_GPU_TYPE}: use the data set's own")
+        raise ExperimentError(f"throughputs.json lacks rates of {model} on {SIZE_GPU_TYPE}: use the data set's file")
     rates_by_type = {kind: profile.scaling[kind].rate_at(width) for kind in GPU_TYPES if kind in profile.scaling}
     return ReplayJob(job, width, max(width, round(seconds * rates_by_type[SIZE_GPU_TYPE])), rates_by_type, model=model)
 
 
 _PCIE3_SCALING: Final = 0.5
-"""PCIe 3.0, of which a lane carries half of what one of PCIe 4.0 does."""
+"""PCIe 3.0 relative to PCIe 4.0: half the bandwidth per lane."""
 
 NODE_GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
     "v100": GpuSpec(15.7, 16),
@@ -120,20 +119,20 @@ NODE_GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
     "rtx-3090": GpuSpec(35.6, 24),
     "rtx-a2000": GpuSpec(8.0, 6, _PCIE3_SCALING),
 }
-"""Single-precision teraflops and GB, as the makers state them; of a K80 one of its two GPUs."""
+"""Single-precision teraflops and memory in GB by the makers' data sheets; of a K80 one of its two GPUs."""
 
 CLUSTER_NODES: Final[Mapping[str, tuple[str, ...]]] = {
     "aws": ("v100", "t4", "t4", "k80", "k80"),
     "lab": ("rtx-3090", "titan-rtx", "rtx-a2000", "t4-old", "t400"),
 }
-"""Five nodes of one GPU, the fastest first: so Gavel's own code visits V100, P100 and K80. Three of the lab's have PCIe
-3.0; the paper does not say which."""
+"""Five nodes with one GPU each, the fastest first, as Gavel's code visits V100, P100 and K80. Three of the lab's nodes
+have PCIe 3.0; the paper does not say which."""
 
 NODES_AS_LISTED: Final[Mapping[str, tuple[str, ...]]] = {
     "aws": ("v100", "k80", "k80", "t4", "t4"),
     "lab": ("titan-rtx", "t4-old", "t400", "rtx-3090", "rtx-a2000"),
 }
-"""The same nodes as the paper lists them."""
+"""The same nodes in the paper's order."""
 
 _MIX_MODELS: Final[Mapping[str, tuple[ModelSpec, int]]] = {
     "IC": (ModelSpec(1, 1, 128), 20_000),
@@ -142,8 +141,8 @@ _MIX_MODELS: Final[Mapping[str, tuple[ModelSpec, int]]] = {
     "RS": (ModelSpec(2, 4, 128), 9_000),
     "MM": (ModelSpec(3, 2, 128), 9_000),
 }
-"""Table III's models: weight and data set on scales of 1 to 4, and steps. The paper has no more of them than S to XL;
-the steps are ours, so that Gavel takes about as long for M-5 on the AWS cluster as it says (4,200 s)."""
+"""Table III's models: weight and data set on scales of 1 to 4, and steps. The paper gives only S to XL; the steps are
+ours, so that M-5 takes about as long under Gavel on the AWS cluster as in the paper (4,200 s)."""
 
 MIX_MODELS_BY_NAME: Final[Mapping[str, tuple[str, ...]]] = {
     "M-1": ("MM",),
@@ -159,16 +158,16 @@ _STEPS_PER_UNIT: Final = 0.075
 """Steps per second of one unit of equation 10."""
 
 _ESTIMATE_ERROR: Final = 0.2
-"""Standard deviation of the logarithm of how wrong an estimate is."""
+"""Standard deviation of the logarithm of an estimate's error factor."""
 
 
 def one_gpu_nodes(nodes: tuple[str, ...]) -> GpuWorkers:
-    """A GPU on each of these nodes."""
+    """Returns one worker on each of these nodes."""
     return GpuWorkers(nodes, tuple(range(len(nodes))))
 
 
 def mix_jobs(name: str, nodes: tuple[str, ...], seed: int) -> tuple[ReplayJob, ...]:
-    """The jobs of a mix on a cluster of these nodes, all there at the start."""
+    """Returns the jobs of a mix with their rates on these nodes. All arrive at the start."""
     error_factors = np.random.default_rng(seed).lognormal(0.0, _ESTIMATE_ERROR, (len(_MIX_MODELS), len(NODE_GPU_SPECS)))
     jobs: list[ReplayJob] = []
     for position, model in enumerate(MIX_MODELS_BY_NAME[name], start=1):
@@ -181,5 +180,5 @@ def mix_jobs(name: str, nodes: tuple[str, ...], seed: int) -> tuple[ReplayJob, .
 
 
 def estimated_throughputs(model: str, nodes: tuple[str, ...]) -> dict[str, float]:
-    """By kind of node, in equation 10's own unit."""
+    """Returns the estimates by GPU type, in the unit of equation 10."""
     return {node: estimate_throughput(_MIX_MODELS[model][0], NODE_GPU_SPECS[node]) for node in dict.fromkeys(nodes)}

@@ -1,4 +1,4 @@
-"""The jobs of a replay, made of the authors' measured models, and what each of them demands."""
+"""Jobs of a replay, built from the authors' measured models, and their demands."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 
 @dataclass(frozen=True, slots=True)
 class MeasuredModel:
-    """One model on one GPU, as measured for servers of one CPU to GPU ratio. CPUs and memory (GB) are per GPU.
+    """A model on one GPU, as measured for servers of one CPU to GPU ratio. CPUs and memory (GB) are per GPU.
 
-    `cpus`, `memory`: the best-case demand. `speedup`: how much faster the model runs with it than with the
-    GPU-proportional share, where an iteration takes `seconds`.
+    `best_cpus` and `best_memory` are the best-case demand. `speedup` is the speed with it over that with the
+    GPU-proportional share, with which an iteration takes `iteration_seconds`.
     """
 
     name: str
@@ -36,7 +36,7 @@ _REQUIRED_KEYS: Final = ("model", "cpus", "mem", "speedup", "iter_time", "tput",
 
 
 def load_models(path: Path, cpus_per_gpu: int = 3) -> Mapping[str, MeasuredModel]:
-    """The models by the authors' names and by ours, measured on one GPU for this ratio. Raises ProfileError."""
+    """Returns the models measured for this CPU to GPU ratio, by the authors' names and by ours. Raises ProfileError."""
     converter = Converter()
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def _parse_model(
 
 @dataclass(frozen=True, slots=True)
 class IterationJob:
-    """A job: `iterations` of `model` on so many GPUs, from `arrival` (seconds) on."""
+    """A job of `iterations` iterations of `model`. `arrival` is in seconds."""
 
     id: int
     arrival: float
@@ -106,7 +106,7 @@ class IterationJob:
 
 @dataclass(frozen=True, slots=True)
 class ReplayScenario:
-    """Jobs in order of arrival, and equal servers: GPUs, CPUs and memory (GB) of each."""
+    """Jobs in order of arrival, and equal servers. Memory is in GB."""
 
     jobs: Sequence[IterationJob]
     server_count: int = 4
@@ -116,13 +116,15 @@ class ReplayScenario:
 
     @property
     def fair_share(self) -> tuple[float, float]:
-        """CPUs and memory beside each GPU in the GPU-proportional share."""
+        """Returns the GPU-proportional share: CPUs and memory (GB) per GPU."""
         return self.cpus_per_server / self.gpus_per_server, self.memory_per_server / self.gpus_per_server
 
 
 def to_synergy_job(index: int, job: IterationJob, scenario: ReplayScenario) -> SynergyJob:
-    """The best-case demand, as far as one server holds it. A job wider than a server gets the proportional share of
-    what it would want more of."""
+    """Returns the job with its best-case demand, capped to one server.
+
+    A job wider than a server gets the proportional share of resources of which its demand exceeds a server.
+    """
     fair, (wider_than_server, gpus) = scenario.fair_share, (job.gpus > scenario.gpus_per_server, job.gpus)
 
     def cap(wanted: float, whole: float, share: float) -> float:
@@ -145,7 +147,7 @@ def to_synergy_job(index: int, job: IterationJob, scenario: ReplayScenario) -> S
 
 
 def capped_speedup(job: IterationJob, synergy_job: SynergyJob, scenario: ReplayScenario) -> float:
-    """The one figure of a model. Where the demand was cut, so is the gain: in proportion to the CPUs above the
+    """Returns the model's speed-up. If the demand was capped, the gain shrinks in proportion to the CPUs above the
     proportional share. A job wider than a server gains nothing."""
     if job.gpus > scenario.gpus_per_server:
         return 1.0

@@ -1,4 +1,4 @@
-"""One round of a replay by each of Synergy's mechanisms: who runs, and how fast (section 4)."""
+"""One round of a replay under each of Synergy's mechanisms: which jobs run, and how fast (section 4)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class ReplayMechanism(Protocol):
     """A mechanism over the jobs of one replay."""
 
     def round_speeds(self, selected: Sequence[int]) -> Mapping[int, RoundSpeed]:
-        """How fast each of these jobs runs this round, for those that do. `chosen` are places in the replay's jobs."""
+        """Returns the speeds of the jobs that run this round. `selected` are indices of the replay's jobs."""
 
     def expected_speedup(self, index: int) -> float:
-        """The speed-up by which the order reckons what is left of a job that does not run."""
+        """Returns the speed-up with which the order estimates the remaining time of a job that does not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSpeed:
-    """`rate` is the speed this round, relative to the proportional share; `hoped` the one by which the order reckons
-    what is left (the authors' SRTF and FTF)."""
+    """Speeds relative to the proportional share: `rate` in this round, and `expected`, with which the order estimates
+    the remaining time (the authors' SRTF and FTF)."""
 
     rate: float
     expected: float
@@ -48,10 +48,10 @@ class PlacedMechanism:
     def __init__(self, mechanism: Mechanism, scenario: ReplayScenario, variant: SynergyVariant) -> None:
         self._mechanism, self._scenario, self._variant = mechanism, scenario, variant
         self._jobs = [to_synergy_job(index, job, scenario) for index, job in enumerate(scenario.jobs)]
-        self._speedups = [capped_speedup(job, self._jobs[place], scenario) for place, job in enumerate(scenario.jobs)]
+        self._speedups = [capped_speedup(job, self._jobs[index], scenario) for index, job in enumerate(scenario.jobs)]
 
     def grants(self, selected: Sequence[int]) -> list[SynergyGrant]:
-        """Who runs where with what."""
+        """Returns the grants of the selected jobs on empty servers."""
         scenario = self._scenario
         servers = FreeServers.uniform(
             scenario.server_count, scenario.gpus_per_server, scenario.cpus_per_server, scenario.memory_per_server
@@ -76,8 +76,7 @@ class PlacedMechanism:
 
 
 class OptBound:
-    """Opt: the pooled integer program. Its answer is not placed on servers: it is the bound that the others are held
-    against (section 4.1.3)."""
+    """Opt: the pooled integer program. Its solution is not placed on servers; it is an upper bound (section 4.1.3)."""
 
     def __init__(self, scenario: ReplayScenario, variant: SynergyVariant) -> None:
         self._scenario, self._variant = scenario, variant
@@ -94,15 +93,15 @@ class OptBound:
         for index in selected:
             job = self._scenario.jobs[index]
             by_class[job.model.name, job.gpus].append(index)
-        job_classes = [self._job_class(self._scenario.jobs[places[0]], len(places)) for places in by_class.values()]
+        job_classes = [self._job_class(self._scenario.jobs[indices[0]], len(indices)) for indices in by_class.values()]
         speed_by_job: dict[int, RoundSpeed] = {}
-        for places, kind, counts in zip(
+        for indices, kind, counts in zip(
             by_class.values(), job_classes, self._pooled_opt.maximise_throughput(job_classes), strict=True
         ):
-            # The first in the policy's order get the fastest points.
+            # The first jobs in the policy's order get the fastest points.
             fastest = sorted(range(len(counts)), key=lambda point: -kind.speed[point])
             speeds = [kind.speed[point] for point in fastest for _ in range(counts[point])]
-            for index, speed in zip(places, speeds, strict=True):
+            for index, speed in zip(indices, speeds, strict=True):
                 speed_by_job[index] = RoundSpeed(speed / kind.fair, self.expected_speedup(index))
         return speed_by_job
 
@@ -126,9 +125,9 @@ class OptBound:
 
 
 MECHANISMS: Final[Mapping[str, Callable[[ReplayScenario, SynergyVariant], ReplayMechanism]]] = {
-    "proportional": lambda replay, reading: PlacedMechanism(place_proportional, replay, reading),
-    "greedy": lambda replay, reading: PlacedMechanism(place_greedy, replay, reading),
-    "tune": lambda replay, reading: PlacedMechanism(place_tune, replay, reading),
+    "proportional": lambda scenario, variant: PlacedMechanism(place_proportional, scenario, variant),
+    "greedy": lambda scenario, variant: PlacedMechanism(place_greedy, scenario, variant),
+    "tune": lambda scenario, variant: PlacedMechanism(place_tune, scenario, variant),
     "opt": OptBound,
 }
 """Synergy's mechanisms and the baseline, by name."""

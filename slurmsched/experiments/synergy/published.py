@@ -1,5 +1,5 @@
-"""Figures of Synergy: those that the paper prints, and those that its authors' simulator gives when it is run again
-(commit 1bb2bed, deterministic, on a machine with two busy cores).
+"""Figures of Synergy: the paper's, and those of its authors' simulator (commit 1bb2bed, deterministic), run by us on a
+machine with two busy cores.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ AUTHORS_MAKESPAN: Final[Mapping[tuple[str, int], float]] = {
     ("tune", 1200): 11.334,
     ("opt", 1200): 11.0003,
 }
-"""Hours, the same trace, by mechanism and seconds of a round. Opt with HiGHS in the place of GLPK."""
+"""Hours on the same trace, by mechanism and round length in seconds. Opt with HiGHS instead of GLPK."""
 
 AUTHORS_CPU_SECONDS: Final[Mapping[str, float]] = {"proportional": 0.92, "tune": 1.13, "greedy": 0.81, "opt": 35.6}
-"""CPU seconds of one replay of it at 300 s, imports aside: the least disturbed run."""
+"""CPU seconds of one replay of it with rounds of 300 s, without imports: the fastest of several runs."""
 
 PUBLISHED_LOAD_JCT: Final[Mapping[str, float]] = {"proportional": 81.0, "tune": 22.0, "opt": 20.0}
 """Hours of mean JCT at 9 jobs an hour on 128 GPUs, one GPU each, FIFO (figure 1, section 5.3.2)."""

@@ -1,9 +1,7 @@
-"""Who comes first in a replay (section 2.2).
+"""Replays a list of jobs in rounds. Every round places all jobs anew; there are no leases and restarts are free.
 
-Rounds over a list of jobs, placed anew each time: no lease is kept and no restart costs anything.
-
-Exact and fast: a round that has the same jobs to place in the same order as the one before has the same outcome, so it
-is not computed again; in arrival order a whole stretch of such rounds is taken at once.
+A round with the same jobs in the same order (section 2.2) as the one before has the same result and is not computed
+again. In arrival order all such rounds are skipped at once.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from slurmsched.simulation import JobResult, SimulationResult
 
 @dataclass(slots=True)
 class JobProgress:
-    """How far a job is: iterations, seconds of service on all its GPUs, the speed-up that it hopes for, when it ran
-    last. `aged`: it once waited so long that it goes before all others."""
+    """A job's progress. `service` is its run time in seconds, `expected_speedup` that of `RoundSpeed`, `last_run` the
+    end of its last round. A `starved` job once waited so long that it goes before all others."""
 
     job: IterationJob
     iterations_done: float = 0.0
@@ -35,7 +33,7 @@ class JobProgress:
 
     @property
     def remaining_seconds(self) -> float:
-        """Seconds it still needs."""
+        """Returns the expected remaining run time in seconds."""
         return self.job.model.iteration_seconds * (self.job.iterations - self.iterations_done) / self.expected_speedup
 
 
@@ -52,7 +50,7 @@ def _las(progress: JobProgress, _now: float) -> tuple[float, ...]:
 
 
 def _ftf(progress: JobProgress, now: float) -> tuple[float, ...]:
-    """By time in the cluster over time alone, the lowest first, as in the authors' simulator."""
+    """Sorts by time in the cluster over time alone, the lowest first, as in the authors' simulator."""
     job = progress.job
     rho = (now - job.arrival + progress.remaining_seconds) / (job.model.iteration_seconds * job.iterations)
     return (-progress.starved, rho, job.arrival)
@@ -64,14 +62,14 @@ ORDERS: Final[Mapping[str, Callable[[JobProgress, float], tuple[float, ...]]]] =
     "las": _las,
     "ftf": _ftf,
 }
-"""The key that jobs are sorted by, ascending, given the time in seconds."""
+"""Sort keys of the orders, ascending, given the time in seconds."""
 
 
 _STARVATION_AFTER: Final = 1000 * 3600.0
 """Seconds without running after which a job goes before all others (the authors' guard against starvation)."""
 
 _STATIC_ARRIVALS_WITHIN: Final = 1.0
-"""Jobs that all arrive within the first second are there from the start: rounds begin at this second."""
+"""If all jobs arrive within this many seconds, the first round is at this time."""
 
 _ROUNDING: Final = 1e-9
 
@@ -85,17 +83,17 @@ def replay_trace(
     period: float = 300.0,
     window: tuple[int, int] | None = None,
 ) -> SimulationResult:
-    """Run until every job, or every one in the `window` of places, has ended. Rounds are `period` seconds apart.
+    """Runs until every job, or every job with an index in `window`, has ended. Rounds are `period` seconds apart.
 
-    Raises ExperimentError for an unknown mechanism or order, and for a job that no server can ever hold.
+    Raises ExperimentError for an unknown mechanism or order, and for a job with more GPUs than the cluster.
     """
     for kind, name, known in (("mechanism", mechanism, MECHANISMS), ("order", order, ORDERS)):
         if name not in known:
-            raise ExperimentError(f"there is no {kind} '{name}': known are {', '.join(known)}")
+            raise ExperimentError(f"there is no {kind} '{name}'; {kind}s: {', '.join(known)}")
     too_wide = next((job for job in scenario.jobs if job.gpus > scenario.server_count * scenario.gpus_per_server), None)
     if too_wide is not None:
         raise ExperimentError(
-            f"job {too_wide.id} asks for {too_wide.gpus} GPUs, and there are"
+            f"job {too_wide.id} asks for {too_wide.gpus} GPUs, but the cluster has"
             f" {scenario.server_count * scenario.gpus_per_server}"
         )
     began, cpu = time.perf_counter(), time.process_time()
@@ -131,7 +129,7 @@ def replay_trace(
 
 
 class _ReplayState:
-    """The state between two rounds. Jobs go by their place in the replay."""
+    """The state between two rounds. Jobs are given by their index in the scenario."""
 
     def __init__(
         self, scenario: ReplayScenario, mechanism: str, order: str, variant: SynergyVariant, period: float
@@ -153,7 +151,7 @@ class _ReplayState:
         self.decisions: list[float] = []
 
     def run(self, first: int, end: int) -> None:
-        """Until the jobs from `first` up to `beyond` have ended."""
+        """Runs until the jobs from `first` to before `end` have ended."""
         decided_for: list[int] = []
         now = self._first_round_time()
         while any(end is None for end in self.end_times[first:end]):
@@ -161,7 +159,7 @@ class _ReplayState:
             if not self.runnable:
                 now = self._next_round_after(self.scenario.jobs[self.next_arrival].arrival, now)
                 continue
-            self.runnable.sort(key=lambda place: self.sort_key(self.progress[place], now))
+            self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], now))
             selected = self._select_jobs()
             if selected != decided_for:
                 self._decide(selected)
@@ -183,7 +181,7 @@ class _ReplayState:
         )
 
     def _next_round_after(self, arrival: float, now: float) -> float:
-        """The first round that sees an arrival, when nobody is there before."""
+        """Returns the time of the first round after an arrival on an empty cluster."""
         return now + self.period * max(1, ceil((arrival - now) / self.period))
 
     def _admit_arrivals(self, now: float) -> None:
@@ -193,8 +191,8 @@ class _ReplayState:
             self.next_arrival += 1
 
     def _select_jobs(self) -> list[int]:
-        """Who is to be placed: everybody in order whose GPUs can be had (section 4.2), CPUs and memory aside. Greedy
-        goes through all, since it passes over jobs for other reasons than GPUs."""
+        """Returns the jobs to place: in order, those for which GPUs are left, regardless of CPUs and memory (section
+        4.2). Greedy gets all jobs, since it may skip jobs for lack of CPUs or memory."""
         if self.offers_all_jobs:
             return list(self.runnable)
         free, selected = self.scenario.server_count * self.scenario.gpus_per_server, list[int]()
@@ -206,7 +204,7 @@ class _ReplayState:
                 if not free:
                     break
         if self.widest_first:
-            selected.sort(key=lambda place: -self.scenario.jobs[place].gpus)
+            selected.sort(key=lambda index: -self.scenario.jobs[index].gpus)
         return selected
 
     def _decide(self, selected: Sequence[int]) -> None:
@@ -227,13 +225,13 @@ class _ReplayState:
             progress.starved = progress.starved or now - since > _STARVATION_AFTER
 
     def _iterations_per_round(self, index: int) -> float:
-        """Iterations a running job does in a round."""
+        """Returns the iterations that a running job does in a round."""
         seconds = self.scenario.jobs[index].model.iteration_seconds / self.speeds[index].rate
         return floor(self.period / seconds) if self.variant.whole_iterations else self.period / seconds
 
     def _identical_rounds(self, now: float) -> int:
-        """Rounds, this one included, that are the same as this one: in arrival order all until somebody ends or
-        comes."""
+        """Returns the number of rounds from this one on with the same result: in arrival order all until a job ends or
+        arrives."""
         if not self.is_fifo:
             return 1
         steps = [(self.progress[index], self._iterations_per_round(index)) for index in self.speeds]
@@ -242,7 +240,7 @@ class _ReplayState:
             rounds.append(ceil((self.scenario.jobs[self.next_arrival].arrival - now) / self.period))
         if not rounds:
             stuck = self.scenario.jobs[next(iter(self.speeds))]
-            raise ExperimentError(f"job {stuck.id} never ends: one of its iterations is longer than a round")
+            raise ExperimentError(f"job {stuck.id} never ends: one of its iterations takes longer than a round")
         return max(1, min(rounds))
 
     def _advance(self, now: float, count: int) -> None:

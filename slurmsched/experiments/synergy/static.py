@@ -1,4 +1,4 @@
-"""Table 5's static trace (100 one-GPU jobs that all arrive at once, on four servers), and any trace of that form."""
+"""Table 5's static trace (100 one-GPU jobs that arrive at once, on four servers), and any trace in that format."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from slurmsched.traces.trace import ImportContext
 ROUND_SECONDS: Final = 300
 HOUR: Final = 3600.0
 ONE_TENTH: Final = -0.9
-"""A tolerance below which at most a tenth of the reference is as asked."""
+"""The tolerance with which at most a tenth of the reference passes."""
 
 _TWENTY_MINUTES: Final = 1200
-_CPU_NOTE: Final = "Seconds of CPU depend on the machine: theirs is the least disturbed of three runs."
+_CPU_NOTE: Final = "CPU seconds depend on the machine; the reference is the fastest of three runs."
 _RESTART_SECONDS: Final = 60.0
 _LIVE_NOTE: Final = (
-    "The daemon's own rounds on the virtual cluster: jobs keep what they have from round to round, and one that is"
-    " restarted on more loses 60 s."
+    "The daemon's rounds on the virtual cluster: jobs keep their allocations from round to round, and a restart costs a"
+    " job 60 s."
 )
 _PAPER_NOTE: Final = (
-    "The text's own reading: best fit on the fewest servers, packing by demand, only the excess reverted, speeds from"
-    " the matrix, jobs that end when they end. Table 5's runs used none of these; its round of 20 minutes is a guess."
+    "As in the paper's text: best fit on the fewest servers, packing by demand, only the excess reverted, speeds from"
+    " the matrix, jobs that end within rounds. Table 5's runs used none of these; its round of 20 minutes is a guess."
 )
 
 
 def recorded_scenario(trace: Path, profiles: Path) -> ReplayScenario:
-    """A trace of that form on 4 x (8 GPU, 24 CPU, 500 GB). Raises TraceError, ProfileError."""
+    """Returns a trace in that format on 4 servers with 8 GPUs, 24 CPUs and 500 GB. Raises TraceError, ProfileError."""
     models, text = load_models(profiles), read_text(trace)
     jobs: list[IterationJob] = []
     for row in synergy_rows(text, trace.name):
@@ -57,7 +57,7 @@ def recorded_scenario(trace: Path, profiles: Path) -> ReplayScenario:
 
 
 def makespan(run: SimulationResult) -> float:
-    """Seconds from the clock's start to the last end."""
+    """Returns the seconds from time 0 to the end of the last job."""
     return max(job.end or 0.0 for job in run.jobs)
 
 
@@ -66,8 +66,10 @@ def hours(seconds: float) -> float:
 
 
 def run_synergy_static(setup: ExperimentSetup) -> ExperimentResult:
-    """FIFO makespans and the CPU seconds of each replay, as the authors' simulator has them and as the paper's text
-    has them. Raises ExperimentError, TraceError, ProfileError."""
+    """Measures FIFO makespans and CPU seconds, as in the authors' simulator and as in the paper's text.
+
+    Raises ExperimentError, TraceError, ProfileError.
+    """
     scenario = recorded_scenario(
         setup.data_file("synergy", "static_100.csv"), setup.data_file("synergy", "profiles.json")
     )
@@ -101,7 +103,7 @@ def _static_rows(scenario: ReplayScenario, setup: ExperimentSetup) -> Iterator[F
 
 
 def _live_rows(setup: ExperimentSetup) -> Iterator[FigureRow]:
-    """The systems that run on real clusters, with leases that last and restarts that cost."""
+    """Measures the policies for real clusters, which keep leases and pay for restarts."""
     profiles = setup.data_file("synergy", "profiles.json")
     sources = ImportContext(iteration_seconds(profiles))
     trace = read_trace(setup.data_file("synergy", "static_100.csv"), context=sources).trace
@@ -120,16 +122,16 @@ def _live_rows(setup: ExperimentSetup) -> Iterator[FigureRow]:
 
 
 def run_synergy_replay(setup: ExperimentSetup) -> ExperimentResult:
-    """`trace` in `order` by every mechanism, on 4 x (8 GPU, 24 CPU, 500 GB). The plain rows are what the authors'
-    simulator gives, job for job; those with `paper:` the text's own reading.
+    """Replays option `trace` in option `order` under every mechanism, on the servers of `recorded_scenario`.
 
-    Raises ExperimentError, TraceError, ProfileError.
+    Plain rows equal the authors' simulator, job for job; rows with `paper:` follow the paper's text. Raises
+    ExperimentError, TraceError, ProfileError.
     """
     trace, order = setup.options.get("trace"), setup.options.get("order", "fifo")
     if trace is None:
         raise ExperimentError("synergy-replay needs --trace FILE with job_id,model,arrival_s,iterations,num_gpus")
     if order not in ORDERS:
-        raise ExperimentError(f"there is no order '{order}': known are {', '.join(ORDERS)}")
+        raise ExperimentError(f"there is no order '{order}'; orders: {', '.join(ORDERS)}")
     profiles = setup.options.get("profiles")
     scenario = recorded_scenario(
         Path(trace), Path(profiles) if profiles else setup.data_file("synergy", "profiles.json")
@@ -149,7 +151,7 @@ def _parse_period(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= 1e6:  # noqa: PLR2004  # a second to eleven days
-        raise ExperimentError(f"--round {text}: write the seconds of a round, as in 300")
+        raise ExperimentError(f"--round {text}: write the length of a round in seconds, as in 300")
     return seconds
 
 

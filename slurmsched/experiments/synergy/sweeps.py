@@ -1,11 +1,8 @@
-"""Load sweeps on 128 GPUs (section 5.3): a queue of made-up jobs, of which a steady-state window is measured while
-later ones keep the load up.
+"""Synergy's load sweeps on 128 GPUs with FIFO (section 5.3): mean JCT of a steady-state window of generated jobs.
 
-Mean JCT as the load grows (figures 1 and 9, section 5.3.2): 128 GPUs, one-GPU jobs, FIFO.
-
-Mixes of image, language and speech jobs (figure 11, section 5.4): FIFO, jobs of up to 8 GPUs.
-
-What is gained where servers have more CPUs per GPU (figure 12, section 5.5): FIFO, one-GPU jobs, 9 jobs an hour.
+- By load, one-GPU jobs (figures 1 and 9, section 5.3.2).
+- By mix of image, language and speech jobs, up to 8 GPUs per job (figure 11, section 5.4).
+- By CPUs per GPU, one-GPU jobs, 9 jobs per hour (figure 12, section 5.5).
 """
 
 from __future__ import annotations
@@ -28,9 +25,9 @@ from slurmsched.experiments.synergy_allocation import AUTHORS, OURS, PAPER, Syne
 from slurmsched.traces.generators import TaskSplit, synergy_workload
 
 INPUTS_NOTE: Final = (
-    "Inputs differ: the paper samples widths and models from the Philly trace, which is not at hand; ours are drawn"
-    " from the distributions its text gives (durations 10^x minutes, Poisson arrivals, the split). An overloaded queue"
-    " grows as long as it is fed, so means beyond the capacity depend on the window."
+    "Inputs differ: the paper samples GPUs per job and models from the Philly trace, which is not available; ours are"
+    " drawn from the distributions in its text (durations 10^x minutes, Poisson arrivals, the split). An overloaded"
+    " queue grows as long as jobs arrive, so means beyond the capacity depend on the window."
 )
 
 SERVER_COUNT: Final = 16
@@ -43,7 +40,7 @@ JobWindow = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SynergySweepConfig:
-    """One run: `rate` in jobs per hour, `ratio` in CPUs per GPU."""
+    """One run."""
 
     mechanism: str
     jobs_per_hour: float
@@ -66,19 +63,19 @@ class SweepMeasurement:
 
 
 def measured_window(setup: ExperimentSetup) -> JobWindow:
-    """The paper's own thousand jobs; with `quick` an earlier, smaller one."""
+    """Returns the paper's window of a thousand jobs; with `quick` an earlier, smaller one."""
     return (500, 1000) if setup.quick else (4000, 5000)
 
 
 def run_sweep(
     configs: Sequence[SynergySweepConfig], setup: ExperimentSetup, label: str
 ) -> Mapping[SynergySweepConfig, SweepMeasurement]:
-    """Every cell, on all cores."""
+    """Runs all configurations on all cores."""
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        # The slowest first, so that no core is left with them at the end.
-        ordered = sorted(configs, key=lambda cell: (cell.mechanism != "opt", -cell.jobs_per_hour))
+        # The slowest run first, so that the cores finish at about the same time.
+        ordered = sorted(configs, key=lambda config: (config.mechanism != "opt", -config.jobs_per_hour))
         running = [(config, pool.submit(_run_config, config)) for config in ordered]
-        return {cell: future.result() for cell, future in setup.track_progress(running, label)}
+        return {config: future.result() for config, future in setup.track_progress(running, label)}
 
 
 def _run_config(config: SynergySweepConfig) -> SweepMeasurement:
@@ -94,7 +91,7 @@ def _run_config(config: SynergySweepConfig) -> SweepMeasurement:
 
 
 def _generated_scenario(config: SynergySweepConfig) -> ReplayScenario:
-    """Half as many jobs again as are measured: those behind the window keep its last jobs company."""
+    """Generates the window's jobs and later ones, which keep the load up until the window has ended."""
     models = load_models(config.profiles, config.cpus_per_gpu)
     first, end = config.window
     trace = synergy_workload(
@@ -115,25 +112,28 @@ def _generated_scenario(config: SynergySweepConfig) -> ReplayScenario:
 
 LOAD_MECHANISMS: Final = ("proportional", "greedy", "tune", "opt")
 TUNE_OURS: Final = "ours: tune"
-"""With the reading that measured best: cuts that spare, and spare CPUs handed out again."""
+"""Tune in our variant, which measured best: minimal cuts, and spare CPUs and memory are distributed."""
 
 TUNE_PAPER: Final = "paper: tune"
-"""Tune as the text has it. Packing by demand onto the fewest servers costs it some of its gain: the hungriest come
-together, and then cut each other."""
+"""Tune as in the text. Packing by demand onto the fewest servers reduces its gain: the jobs with the largest demands
+share servers and then have to be cut."""
 
 LOADS: Final = (1.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0)
 QUICK_LOADS: Final = (5.0, 9.0)
 _NEAR_OPT: Final = 0.10
-"""Tune is within so much of Opt in all cases (section 5.3.2)."""
+"""Largest relative difference of Tune from Opt (section 5.3.2)."""
 
 _LOAD_TOLERANCE: Final = 0.5
-"""Means at a load beyond the capacity are held to the published ones within half of them: shape, not digits."""
+"""Tolerance of means at a load beyond the capacity: only the shape of the curve is checked."""
 
 _MAX_CPU_SECONDS: Final = 20.0
 
 
 def run_synergy_load(setup: ExperimentSetup) -> ExperimentResult:
-    """By the authors' reading, which the published curves come from. Raises ExperimentError, ProfileError."""
+    """Measures mean JCT by load in the authors' variant, that of the published curves.
+
+    Raises ExperimentError, ProfileError.
+    """
     loads, profiles = QUICK_LOADS if setup.quick else LOADS, setup.data_file("synergy", "profiles.json")
     configs = {
         (rate, mechanism): SynergySweepConfig(mechanism, rate, setup.seeds[0], measured_window(setup), profiles)
@@ -190,13 +190,13 @@ QUICK_SPLIT_LOADS: Final = (3.0,)
 _PROPORTIONAL_TOLERANCE: Final = 0.05
 _SPLITS_NOTE: Final = (
     "The published figure is a plot: at the split without language jobs Greedy is far worse than the proportional share"
-    " and Tune as good as it. Loads are ours: widths of up to 8 GPUs fill 128 GPUs at about 3 jobs an hour. "
+    " and Tune as good as it. Loads are ours: jobs of up to 8 GPUs fill 128 GPUs at about 3 jobs per hour. "
     + INPUTS_NOTE
 )
 
 
 def run_synergy_splits(setup: ExperimentSetup) -> ExperimentResult:
-    """Raises ExperimentError, ProfileError."""
+    """Measures mean JCT by mix of job kinds. Raises ExperimentError, ProfileError."""
     loads, profiles = QUICK_SPLIT_LOADS if setup.quick else SPLIT_LOADS, setup.data_file("synergy", "profiles.json")
     configs = [
         SynergySweepConfig(mechanism, rate, setup.seeds[0], measured_window(setup), profiles, split, multi_gpu=True)
@@ -263,14 +263,14 @@ RATIO_LOAD: Final = 9.0
 RATIO_MECHANISMS: Final = ("proportional", "tune", "opt")
 
 _RATIO_SIX_NOTE: Final = (
-    "At ratio 6 two of the authors' profiles want 24 CPUs per GPU, half a server, for speed-ups that their matrix does"
-    " not hold; all or nothing is then often nothing."
+    "At ratio 6 two of the authors' profiles demand 24 CPUs per GPU, half a server, for speed-ups that their matrix"
+    " does not show; they get either that or no gain, and often no gain."
 )
 _RATIO_TOLERANCE: Final = 0.5
 
 
 def run_synergy_ratios(setup: ExperimentSetup) -> ExperimentResult:
-    """Raises ExperimentError, ProfileError."""
+    """Measures Tune's gain by CPUs per GPU. Raises ExperimentError, ProfileError."""
     profiles = setup.data_file("synergy", "profiles.json")
     configs = {
         (ratio, mechanism): SynergySweepConfig(

@@ -1,7 +1,7 @@
-"""Synergy's mechanisms as the paper has them: every round places all of its jobs anew, on empty servers.
+"""Synergy's mechanisms as published (Mohan et al., OSDI 2022, section 4): every round places all jobs on empty servers.
 
-(Mohan et al., OSDI 2022, section 4.) The live systems of `policies.systems` keep leases and pay for restarts; these do
-neither. They are what the paper measured, and the yardstick for ours.
+They are what the paper measured, and the baseline for the policies in `slurmsched.policies`, which keep leases and pay
+for restarts.
 """
 
 from slurmsched.experiments.synergy_allocation.mechanisms import place_greedy, place_proportional, place_tune

@@ -16,12 +16,12 @@ from slurmsched.experiments.synergy_allocation.problem import (
 
 
 def find_gpus(gpus: int, each: PerGpu, servers: FreeServers, variant: SynergyVariant) -> tuple[ServerGpus, ...] | None:
-    """Seats with so much beside each GPU; None where there are none."""
+    """Returns GPUs with `each` CPUs and memory per GPU, or None if the job does not fit."""
     return _fewest_servers(gpus, each, servers) if variant.consolidates else _first_gpus(gpus, each, servers)
 
 
 def _first_gpus(gpus: int, each: PerGpu, servers: FreeServers) -> tuple[ServerGpus, ...] | None:
-    """The first that fit, in the servers' order."""
+    """Returns the first GPUs that fit, in the servers' order."""
     cpus, memory = each
     if gpus == 1:
         for server, free in enumerate(servers.gpus):
@@ -40,7 +40,7 @@ def _first_gpus(gpus: int, each: PerGpu, servers: FreeServers) -> tuple[ServerGp
 
 
 def _fewest_servers(gpus: int, each: PerGpu, servers: FreeServers) -> tuple[ServerGpus, ...] | None:
-    """The server with the least free that is just enough; where no single one is, as few as can be."""
+    """Returns GPUs on the fullest server that fits, or else on as few servers as possible."""
     cpus, memory = each[0] * gpus, each[1] * gpus
     best, least = -1, (0, 0.0, 0.0)
     for server, free in enumerate(servers.gpus):
@@ -54,24 +54,24 @@ def _fewest_servers(gpus: int, each: PerGpu, servers: FreeServers) -> tuple[Serv
 
 
 def _split(gpus: int, each: PerGpu, servers: FreeServers) -> tuple[ServerGpus, ...] | None:
-    """Over the roomiest servers, as many as it takes; the last of them is the tightest that holds the rest."""
-    rooms = sorted(
+    """Returns GPUs on the emptiest servers, and the rest on the fullest server that fits it."""
+    available = sorted(
         ((servers.gpus_available(server, each, gpus), -server) for server in range(len(servers.gpus))), reverse=True
     )
     gpus_by_server: list[ServerGpus] = []
-    for index, (room, server) in enumerate(rooms):
-        if room == 0:
+    for index, (count, server) in enumerate(available):
+        if count == 0:
             return None
-        if room >= gpus:
-            _, tightest = min((room, -server) for room, server in rooms[index:] if room >= gpus)
-            return (*gpus_by_server, (tightest, gpus))
-        gpus_by_server.append((-server, room))
-        gpus -= room
+        if count >= gpus:
+            _, fullest = min((count, -server) for count, server in available[index:] if count >= gpus)
+            return (*gpus_by_server, (fullest, gpus))
+        gpus_by_server.append((-server, count))
+        gpus -= count
     return None
 
 
 def place_greedy(jobs: Sequence[SynergyJob], servers: FreeServers, variant: SynergyVariant) -> list[SynergyGrant]:
-    """A job whose demand does not fit is passed over, and GPUs may stay idle. `servers` is used up."""
+    """Skips jobs whose best-case demand does not fit, so that GPUs may stay idle. Changes `servers`."""
     grants: list[SynergyGrant] = []
     left = sum(servers.gpus)
     for job in jobs:
@@ -86,7 +86,7 @@ def place_greedy(jobs: Sequence[SynergyJob], servers: FreeServers, variant: Syne
 
 
 def place_proportional(jobs: Sequence[SynergyJob], servers: FreeServers, variant: SynergyVariant) -> list[SynergyGrant]:
-    """Everybody gets the proportional share. `servers` is used up; jobs that find no GPUs are left out."""
+    """Gives every job the proportional share; leaves out jobs that do not fit. Changes `servers`."""
     grants: list[SynergyGrant] = []
     for job in jobs:
         gpus_by_server = find_gpus(job.gpus, job.fair, servers, variant)
@@ -103,9 +103,9 @@ _Excess = tuple[float, float]
 def select_victims(
     server: int, missing: PerGpu, residents: list[SynergyGrant], variant: SynergyVariant
 ) -> list[SynergyGrant]:
-    """The jobs on the server to cut; none where nothing is missing. Not enough, where there is not enough.
+    """Returns the jobs on the server to cut so that `missing` becomes free, or all that help if that is not enough.
 
-    `residents` is sorted: jobs on fewer servers first, then those with most CPUs, then most memory per GPU.
+    Sorts `residents`: jobs on fewer servers first, then those with most CPUs, then most memory per GPU.
     """
     if missing == (0.0, 0.0):
         return []
@@ -123,8 +123,8 @@ def select_victims(
 
 
 def _minimal_victims(server: int, missing: PerGpu, residents: Sequence[SynergyGrant]) -> list[SynergyGrant]:
-    """The one job whose excess covers it with the least to spare; else the hungriest until it is covered, less those
-    that turn out not to be needed."""
+    """Returns the job with the least excess that covers `missing` alone; else the first jobs that cover it together,
+    without those that are not needed."""
     excess = [(_excess(server, grant), grant) for grant in residents]
     alone = [(spare[0], spare[1], index) for index, (spare, _) in enumerate(excess) if _covers(spare, missing)]
     if alone:
@@ -157,14 +157,14 @@ def _sum(chosen: Sequence[tuple[_Excess, SynergyGrant]]) -> _Excess:
 
 
 _Step = tuple[float, int, PerGpu]
-"""Gain (negative, so that the largest comes first), place among the jobs of the server, what each GPU would have."""
+"""Negative gain, so that the largest comes first; index among the server's jobs; CPUs and memory per GPU."""
 
 
 def distribute_spare(server: int, residents: Iterable[SynergyGrant], servers: FreeServers) -> None:
-    """Give the jobs that lie on this server alone what is free on it, as far as it makes them faster."""
+    """Gives the server's free CPUs and memory to jobs on this server only, as far as they get faster."""
     alone = [grant for grant in residents if len(grant.gpus_by_server) == 1]
     steps = [
-        step for place, grant in enumerate(alone) if (step := _best_step(place, grant, server, servers)) is not None
+        step for index, grant in enumerate(alone) if (step := _best_step(index, grant, server, servers)) is not None
     ]
     heapify(steps)
     while steps:
@@ -179,14 +179,14 @@ def distribute_spare(server: int, residents: Iterable[SynergyGrant], servers: Fr
 
 
 def _best_step(index: int, grant: SynergyGrant, server: int, servers: FreeServers) -> _Step | None:
-    """The step that brings this job most of those there is room for."""
+    """Returns the step that fits and gains the job the most speed per resource, or None."""
     gpus, (cpus, memory) = grant.job.gpus, grant.per_gpu
-    room = cpus + servers.cpus[server] / gpus, memory + servers.memory[server] / gpus
+    limit = cpus + servers.cpus[server] / gpus, memory + servers.memory[server] / gpus
     now = grant.job.speed_at(grant.per_gpu)
     best: _Step | None = None
     for more_cpus, more_memory, speed in grant.job.speed_points:
         wanted = max(cpus, more_cpus), max(memory, more_memory)
-        if speed <= now or wanted[0] > room[0] or wanted[1] > room[1]:
+        if speed <= now or wanted[0] > limit[0] or wanted[1] > limit[1]:
             continue
         part = (wanted[0] - cpus) / max(grant.job.fair[0], 1e-9) + (wanted[1] - memory) / max(grant.job.fair[1], 1e-9)
         step = (-(speed - now) / max(part, 1e-9), index, wanted)
@@ -195,14 +195,14 @@ def _best_step(index: int, grant: SynergyGrant, server: int, servers: FreeServer
 
 
 def place_tune(jobs: Sequence[SynergyJob], servers: FreeServers, variant: SynergyVariant) -> list[SynergyGrant]:
-    """Every job that finds GPUs gets a place, and nobody less than is as good as the proportional share.
+    """Places every job for which there are GPUs, with at least as much as the proportional share is worth to it.
 
-    1. With its best-case demand. 2. With that cut to the proportional share. 3. Likewise, once jobs on the server have
-    been cut that have more than their share. `servers` is used up; jobs that find no GPUs are left out.
+    Tries the best-case demand, then that cut to the proportional share, then the same after cutting jobs on the server
+    that exceed their share. Leaves out jobs without GPUs. Changes `servers`.
     """
     if variant.sorts_by_demand:
         jobs = sorted(
-            jobs, key=lambda ask: (-ask.gpus, -ask.gpus * ask.best_case[0], -ask.gpus * ask.best_case[1], ask.job_id)
+            jobs, key=lambda job: (-job.gpus, -job.gpus * job.best_case[0], -job.gpus * job.best_case[1], job.job_id)
         )
     round_ = _TuneRound(servers, variant)
     for job in jobs:
@@ -213,7 +213,7 @@ def place_tune(jobs: Sequence[SynergyJob], servers: FreeServers, variant: Synerg
 
 
 class _TuneRound:
-    """The jobs placed so far, and who is on each server."""
+    """The jobs placed so far, in total and by server."""
 
     def __init__(self, servers: FreeServers, variant: SynergyVariant) -> None:
         self.grants: dict[int, SynergyGrant] = {}
@@ -256,7 +256,7 @@ class _TuneRound:
         return True
 
     def _short_of_cpus_or_memory(self, gpus: int) -> Iterator[ServerGpus]:
-        """Where the GPUs are, CPUs and memory aside."""
+        """Yields servers with enough free GPUs for the job, regardless of CPUs and memory."""
         if not self._reading.consolidates and gpus > 1:
             whole = next((server for server, free in enumerate(self._servers.gpus) if free >= gpus), None)
             if whole is not None:
@@ -278,7 +278,7 @@ class _TuneRound:
         )
 
     def _replace(self, victim: SynergyGrant) -> None:
-        """The same GPUs with no more than the proportional share beside them."""
+        """Cuts a grant to at most the proportional share on the same GPUs."""
         self._servers.release(victim.gpus_by_server, victim.per_gpu)
         victim.per_gpu = self._cut(victim.job)
         victim.reverted = victim.reverted or victim.job.exceeds_fair_share

@@ -1,14 +1,11 @@
-"""Synergy-Opt's ideal allocation (section 4.1.1, equations 1 to 5; appendix A.1.2): an integer program over the
-sensitivity matrices, with the CPUs and memory of all servers in one pool.
+"""Synergy-Opt (Mohan et al., OSDI 2022, section 4.1 and appendix A).
 
-Jobs of one kind are alike, so the program counts how many of a kind get each point of its matrix instead of choosing
-for each job: its size does not grow with the cluster. The objective is the same.
-
-Synergy-Opt's placement on real servers (section 4.1.2; appendix A.1.3, equations 15 to 19): a linear program whose
-vertices split at most three jobs for each server (theorem A.2).
-
-Synergy-Opt where GPU types differ (appendix A.2, equations 22 to 26): a job gets a type, and a point of its matrix
-there. In one round it is not split over types.
+- The ideal allocation (section 4.1.1, equations 1 to 5; appendix A.1.2) is an integer program over the sensitivity
+  matrices, with the CPUs and memory of all servers in one pool. It counts the jobs of a class at each point of the
+  matrix instead of choosing for each job, so that its size does not grow with the cluster.
+- The placement on servers (section 4.1.2; appendix A.1.3, equations 15 to 19) is a linear program whose vertices split
+  at most three jobs for each server (theorem A.2).
+- With several GPU types (appendix A.2, equations 22 to 26) a job gets one type, and a point of its matrix there.
 """
 
 from __future__ import annotations
@@ -26,15 +23,15 @@ from slurmsched.arrays import Floats
 from slurmsched.policies.errors import PolicyError
 
 _MAX_ANSWERS: Final = 4096
-"""Questions whose answers are kept: from round to round the kinds that run are mostly the same."""
+"""Solutions to cache, since the classes that run change little from round to round."""
 
 _GAP: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """`count` jobs of one model and width. `cpus`, `memory` and `speed` are parallel: what a whole job has at each
-    point of the matrix, and how fast it is there; `fair` is the speed that it must at least have (equation 5)."""
+    """`count` jobs of one model and number of GPUs. `cpus`, `memory` and `speed` are those of a whole job at each point
+    of the matrix; `fair` is its least speed (equation 5)."""
 
     count: int
     cpus: tuple[float, ...]
@@ -44,10 +41,9 @@ class JobClass:
 
 
 def maximise_throughput(kinds: Sequence[JobClass], cpus: float, memory: float) -> tuple[tuple[int, ...], ...]:
-    """How many jobs of each kind get each of its points, so that all jobs together are fastest; each row sums to the
-    kind's count. `cpus` and `memory` are what the servers have in all.
+    """Returns by class how many jobs get each point, so that the sum of speeds is largest; rows sum to `count`.
 
-    Raises PolicyError where not even the fair speeds can be had.
+    `cpus` and `memory` are the totals of all servers. Raises PolicyError if the fair speeds are infeasible.
     """
     useful = [_undominated_points(kind) for kind in kinds]
     columns = [(row, point) for row, points in enumerate(useful) for point in points]
@@ -71,16 +67,16 @@ def maximise_throughput(kinds: Sequence[JobClass], cpus: float, memory: float) -
     )
     if answer.x is None:
         raise PolicyError(f"no allocation gives every job its fair speed: {answer.message}")
-    found = [[0] * len(kind.speed) for kind in kinds]
+    point_counts = [[0] * len(kind.speed) for kind in kinds]
     for (row, point), number in zip(columns, answer.x, strict=True):
-        found[row][point] = round(number)
-    return tuple(tuple(row) for row in found)
+        point_counts[row][point] = round(number)
+    return tuple(tuple(row) for row in point_counts)
 
 
 def _undominated_points(kind: JobClass) -> list[int]:
-    """Points that are fast enough and that no other point beats with as little of both."""
+    """Returns the points with at least the fair speed that no other point dominates."""
     fast = [point for point, speed in enumerate(kind.speed) if speed >= kind.fair]
-    # As much speed as can be first; among equals the frugal first, so that only what comes before can dominate.
+    # In descending order of speed, then ascending of resources, so that only an earlier point can dominate.
     fast.sort(key=lambda point: (-kind.speed[point], kind.cpus[point], kind.memory[point]))
     kept: list[int] = []
     for point in fast:
@@ -91,14 +87,14 @@ def _undominated_points(kind: JobClass) -> list[int]:
 
 @dataclass(slots=True)
 class PooledOpt:
-    """`most_throughput` for servers that have so much in all, which remembers its latest answers."""
+    """`maximise_throughput` for fixed totals of CPUs and memory, with a cache of the latest solutions."""
 
     cpus: float
     memory: float
     _answers: OrderedDict[tuple[JobClass, ...], tuple[tuple[int, ...], ...]] = field(default_factory=OrderedDict)
 
     def maximise_throughput(self, kinds: Sequence[JobClass]) -> tuple[tuple[int, ...], ...]:
-        """As the function. Raises PolicyError."""
+        """Returns the counts of `maximise_throughput`. Raises PolicyError."""
         question = tuple(kinds)
         answer = self._answers.get(question)
         if answer is None:
@@ -115,7 +111,7 @@ _WHOLE = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class ResourceAmount:
-    """GPUs, CPUs and memory, of a job's demand or of a server."""
+    """GPUs, CPUs and memory of a job's demand or of a server."""
 
     gpus: float
     cpus: float
@@ -123,10 +119,10 @@ class ResourceAmount:
 
 
 def spread_jobs(demands: Sequence[ResourceAmount], servers: Sequence[ResourceAmount]) -> Floats:
-    """The part of each job (columns) that each server (rows) holds; columns sum to 1.
+    """Returns the part of each job (columns) on each server (rows); columns sum to 1.
 
-    The simplex method ends in a vertex, which is what bounds the split jobs. Parts of a GPU may come out: this is the
-    bound's placement, not one for a real cluster (section 4.1.3). Raises PolicyError where the demands do not fit.
+    The simplex method ends in a vertex, which bounds the number of split jobs. A job may get parts of a GPU, so the
+    result is no placement for a real cluster (section 4.1.3). Raises PolicyError if the demands do not fit.
     """
     jobs, count = len(demands), len(servers)
     if not jobs:
@@ -151,13 +147,13 @@ def spread_jobs(demands: Sequence[ResourceAmount], servers: Sequence[ResourceAmo
 
 
 def count_split_jobs(parts: Floats) -> int:
-    """How many jobs lie on more than one server."""
+    """Returns the number of jobs on more than one server."""
     return int(((parts > _WHOLE).sum(axis=0) > 1).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class TypeChoice:
-    """A point of a job's matrix on one GPU type (its place among the pools): whole-job CPUs and memory, speed."""
+    """A point of a job's matrix on the GPU type with index `pool`: CPUs and memory of the whole job, and its speed."""
 
     pool: int
     cpus: float
@@ -167,7 +163,7 @@ class TypeChoice:
 
 @dataclass(frozen=True, slots=True)
 class MixedJobClass:
-    """`count` jobs alike: their GPUs, what they may be given, and the speed that a fair allocation would give them."""
+    """`count` equal jobs with their GPUs, possible choices, and speed under a fair allocation."""
 
     count: int
     gpus: int
@@ -178,10 +174,9 @@ class MixedJobClass:
 def maximise_mixed_throughput(
     kinds: Sequence[MixedJobClass], pools: Sequence[ResourceAmount]
 ) -> tuple[tuple[int, ...], ...]:
-    """How many jobs of each kind get each of its choices, so that all together are fastest. `pools` are what all
-    servers of each GPU type have together.
+    """Returns by class how many jobs get each choice, so that the sum of speeds is largest.
 
-    Raises PolicyError where not every job can have its fair speed on one type.
+    `pools` are the totals of the servers of each GPU type. Raises PolicyError if the fair speeds are infeasible.
     """
     columns = [
         (row, index)
@@ -189,20 +184,22 @@ def maximise_mixed_throughput(
         for index, choice in enumerate(kind.choices)
         if choice.speed >= kind.fair
     ]
-    found = [[0] * len(kind.choices) for kind in kinds]
+    choice_counts = [[0] * len(kind.choices) for kind in kinds]
     if any(not any(row == other for other, _ in columns) for row in range(len(kinds))):
         raise PolicyError("no allocation gives every job its fair speed: a job has no choice that is fast enough")
     if columns:
-        for (row, place), number in zip(columns, _solve(kinds, pools, columns), strict=True):
-            found[row][place] = number
-    return tuple(tuple(row) for row in found)
+        for (row, index), number in zip(columns, _solve(kinds, pools, columns), strict=True):
+            choice_counts[row][index] = number
+    return tuple(tuple(row) for row in choice_counts)
 
 
 def maximise_mixed_in_turn(
     queue: Sequence[MixedJobClass], pools: Sequence[ResourceAmount]
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Each kind of the queue in turn with what those before it have left ("improving utilization"): an answer for each,
-    all zeros where it does not fit any more."""
+    """Solves for each class of the queue in turn with what earlier ones have left ("improving utilization").
+
+    Returns a solution for each class, all zeros if it no longer fits.
+    """
     left, answers = list(pools), []
     for kind in queue:
         answer: tuple[tuple[int, ...], ...] = (tuple(0 for _ in kind.choices),)

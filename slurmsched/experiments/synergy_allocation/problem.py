@@ -1,4 +1,4 @@
-"""Jobs, servers and grants of a round, and which variant of the paper is meant (Synergy, sections 3.2, 4.2)."""
+"""Jobs, servers and grants of a round, and the variants of the paper (Synergy, sections 3.2 and 4.2)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Final
 
 PerGpu = tuple[float, float]
-"""CPUs and memory (GB, as the paper counts) for each GPU."""
+"""CPUs and memory (GB, as in the paper) per GPU."""
 
 ServerGpus = tuple[int, int]
-"""A server and how many of its GPUs."""
+"""A server's index and a number of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynergyJob:
-    """One runnable job. `fair` is the GPU-proportional share, `best` its best-case demand (section 3.2).
+    """One runnable job. `fair` is the GPU-proportional share, `best_case` its best-case demand (section 3.2).
 
-    `ladder` are points of its matrix up to that demand: CPUs and memory per GPU, and the speed there.
+    `speed_points` are the points of its matrix up to that demand: CPUs and memory per GPU, and the speed with them.
     """
 
     job_id: int
@@ -27,22 +27,22 @@ class SynergyJob:
     speed_points: tuple[tuple[float, float, float], ...] = ()
 
     def speed_at(self, each: PerGpu) -> float:
-        """The fastest point of the ladder that so much reaches; 0 below all of them."""
+        """Returns the speed of the fastest point that needs at most `each`; 0 if there is none."""
         reached = (speed for cpus, memory, speed in self.speed_points if cpus <= each[0] and memory <= each[1])
         return max(reached, default=0.0)
 
     @property
     def exceeds_fair_share(self) -> bool:
-        """Whether it wants more of anything than its proportional share."""
+        """Whether its demand exceeds its proportional share in CPUs or memory."""
         return self.best_case[0] > self.fair[0] or self.best_case[1] > self.fair[1]
 
 
 @dataclass(slots=True)
 class SynergyGrant:
-    """A job's place for one round. All its GPUs get the same, so that none of its workers waits for another
-    (section 4.2): a job on several servers has CPUs and memory in proportion to the GPUs on each.
+    """A job's allocation for one round, with the same CPUs and memory for each GPU, so that no worker waits for another
+    (section 4.2).
 
-    `reverted`: its demand was cut to the proportional share. `replaced`: it was placed anew to make room.
+    `reverted`: its demand was cut to the proportional share. `replaced`: it was cut for another job.
     """
 
     job: SynergyJob
@@ -54,28 +54,27 @@ class SynergyGrant:
 
 @dataclass(frozen=True, slots=True)
 class SynergyVariant:
-    """One way to read Synergy. Each field says what is done when it is true."""
+    """An interpretation of Synergy. Each field says what is done if it is true."""
 
     consolidates: bool
-    """A job goes where the least is free that is just enough, and onto as few servers as can be (section 4.2). Else it
-    takes the first GPUs, server by server, beside which its share of CPUs and memory is free."""
+    """A job gets as few servers as possible, and of these the fullest that fit (section 4.2). Else it gets the first
+    GPUs, server by server, for which its CPUs and memory are free."""
     sorts_by_demand: bool
-    """The runnable jobs are packed by GPUs, CPUs and memory, the largest first (section 4.2). Else in the policy's
-    order."""
+    """Jobs are placed in descending order of GPUs, CPUs and memory (section 4.2). Else in the policy's order."""
     cuts_only_excess: bool
-    """A demand is cut to the proportional share only where it is above it. Else CPUs and memory both become the
-    proportional share, be it more."""
+    """A cut reduces only the resource that exceeds the proportional share. Else CPUs and memory both become the
+    proportional share, even if that is more."""
     cuts_only_needed: bool
-    """Jobs are reverted only as far as that frees what is needed. Else all jobs of a server are placed anew, the
-    hungriest first, until it is."""
+    """Only as many jobs are cut as needed. Else jobs on the server are cut in order, those with the most CPUs first,
+    until enough is free."""
     uses_matrix_speed: bool
-    """Speed is what the sensitivity matrix says of what a job has. Else one figure: the speed-up with the whole
-    best-case demand, which anything less forfeits."""
+    """Speed is taken from the sensitivity matrix. Else it is the speed-up with the whole best-case demand, and that of
+    the proportional share with less."""
     distributes_spare: bool
-    """What is spare on a server in the end goes to jobs that run faster with it."""
+    """Spare CPUs and memory of a server finally go to jobs that run faster with them."""
     whole_iterations: bool
-    """A round books whole iterations when it begins, and a job ends at a round's end. Else work is done as time
-    passes, and a job ends when it is done."""
+    """A round counts whole iterations at its start, and a job ends at the end of a round. Else work is continuous, and
+    a job may end within a round."""
 
 
 PAPER: Final = SynergyVariant(
@@ -87,7 +86,7 @@ PAPER: Final = SynergyVariant(
     distributes_spare=False,
     whole_iterations=False,
 )
-"""As the text has it."""
+"""As in the paper's text."""
 
 AUTHORS: Final = SynergyVariant(
     consolidates=False,
@@ -98,7 +97,7 @@ AUTHORS: Final = SynergyVariant(
     distributes_spare=False,
     whole_iterations=True,
 )
-"""As the authors' simulator does it (msr-fiddle/synergy, commit 1bb2bed, the schedulers without `+place`)."""
+"""As in the authors' simulator (msr-fiddle/synergy, commit 1bb2bed, the schedulers without `+place`)."""
 
 OURS: Final = SynergyVariant(
     consolidates=False,
@@ -109,13 +108,13 @@ OURS: Final = SynergyVariant(
     distributes_spare=True,
     whole_iterations=False,
 )
-"""What measured best of both: the authors' packing in the policy's order, which mixes hungry and frugal jobs on a
-server; the paper's sparing cuts; and nothing left idle that makes somebody faster."""
+"""The combination that measured best: the authors' packing in the policy's order, which mixes large and small demands
+on a server; the paper's minimal cuts; and distribution of spare resources."""
 
 
 @dataclass(slots=True)
 class FreeServers:
-    """Free GPUs, CPUs and memory (GB), server by server. Lists of Python numbers: at these sizes they beat arrays."""
+    """Free GPUs, CPUs and memory (GB) by server. At these sizes lists are faster than arrays."""
 
     gpus: list[int]
     cpus: list[float]
@@ -123,11 +122,11 @@ class FreeServers:
 
     @classmethod
     def uniform(cls, count: int, gpus: int, cpus: float, memory: float) -> FreeServers:
-        """So many empty servers of one kind."""
+        """Returns `count` equal, empty servers."""
         return cls([gpus] * count, [cpus] * count, [memory] * count)
 
     def gpus_available(self, server: int, each: PerGpu, most: int) -> int:
-        """GPUs a server can give, up to `most`, with so much beside each."""
+        """Returns the GPUs, at most `most`, that a server can give with `each` CPUs and memory per GPU."""
         cpus, memory = each
         count = min(most, self.gpus[server])
         while count and (cpus * count > self.cpus[server] or memory * count > self.memory[server]):

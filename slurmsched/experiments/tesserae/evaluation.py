@@ -1,8 +1,6 @@
-"""How far estimates of rates are off, by the way they are made (section 4.3, figure 18).
+"""Tesserae's figures 11, 12, 13, 16, 17 and 18: 900 jobs at 80 per hour on 80 GPUs (section 6.3).
 
-What is told of the replays: figure by figure, beside the paper's.
-
-Figures 11, 12, 13, 16, 17 and 18: 900 jobs at 80 an hour on 80 GPUs, six-minute rounds (section 6.3).
+Figure 18 compares the errors of estimated rates by method of estimation (section 4.3).
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ _LINEAR_NOTE: Final = (
 )
 _COMPLETION_NOTE: Final = "Mean over Gavel's V100 pairs that were left out, and over {tries} choices of them."
 _SEARCH_NOTE: Final = (
-    "A simulated model of 24 layers on 8 GPUs, since nobody published rates of strategies: {budget} of its {all}"
+    "A simulated model of 24 layers on 8 GPUs, since no rates of strategies are published: {budget} of its {all}"
     " strategies are measured; mean over {tries} searches."
 )
 
 
 def estimation_rows(rates: Path, measured_fractions: tuple[float, ...]) -> Iterator[FigureRow]:
-    """Of widths, of pairs where those parts of them are `known`, and of strategies."""
+    """Measures errors of estimates by number of GPUs, of pairs by measured part, and of parallel strategies."""
     knowledge = load_gavel_rates(rates)
     yield from _width_rows(knowledge)
     for part in measured_fractions:
@@ -64,7 +62,7 @@ def _width_rows(knowledge: Knowledge) -> Iterator[FigureRow]:
     scalings = [known.scaling[GAVEL_REFERENCE_TYPE] for known in knowledge.models.values()]
     for gpus in (2, 4, 8):
         real = [(scaling.rate_at(1) * gpus, scaling.rate_at(gpus)) for scaling in scalings if gpus in scaling.gpus]
-        error = median(abs(said - rate) / rate for said, rate in real if rate)
+        error = median(abs(estimate - rate) / rate for estimate, rate in real if rate)
         yield FigureRow(
             f"linear model, {gpus} GPUs: median error", "x", error, bound=Bound.INFORMATIVE, note=_LINEAR_NOTE
         )
@@ -90,22 +88,23 @@ def _pair_rows(knowledge: Knowledge, measured_fraction: float) -> Iterator[Figur
 
 def _strategy_rows() -> Iterator[FigureRow]:
     candidates = parallel_strategies(8, 24)
-    features, rates = [one.features for one in candidates], [simulated_rate(one) for one in candidates]
+    features = [strategy.features for strategy in candidates]
+    rates = [simulated_rate(strategy) for strategy in candidates]
     note = _SEARCH_NOTE.format(budget=_MEASURED_STRATEGIES, all=len(candidates), tries=_REPEATS)
     for name, search_method in (("Bayesian optimisation", bayesian_search), ("random strategies", random_search)):
         searches = [
             search_method(features, rates.__getitem__, _MEASURED_STRATEGIES, np.random.default_rng(seed))
             for seed in range(_REPEATS)
         ]
-        best = fmean(rates[one.best] for one in searches) / max(rates)
-        error = fmean(float(abs(one.rates - rates).mean()) for one in searches) / fmean(rates)
+        best = fmean(rates[search.best] for search in searches) / max(rates)
+        error = fmean(float(abs(search.rates - rates).mean()) for search in searches) / fmean(rates)
         yield FigureRow(f"{name}: rate of the best found", "x", best, bound=Bound.INFORMATIVE, note=note)
         yield FigureRow(f"{name}: mean error of all", "x", error, bound=Bound.INFORMATIVE, note=note)
 
 
 def simulated_rate(strategy: ParallelStrategy) -> float:
-    """A made-up model: tensor parallelism talks, pipelines have bubbles and wait for their longest stage, the last one
-    has more to do than its layers, and the whole model fits on no single GPU."""
+    """Returns a simulated model's rate: tensor parallelism costs communication, pipelines have bubbles and wait for the
+    longest stage, the last stage has extra work, and one GPU cannot hold the model."""
     stages = len(strategy.layers)
     if strategy.tensor * stages == 1:
         return 0.0
@@ -118,8 +117,8 @@ _HOUR: Final = 3600.0
 _TOLERANCE: Final = 0.1
 _INPUTS_NOTE: Final = (
     "Pairs of one-GPU jobs as Gavel's V100 table has them. Wider pairs are assumed to keep the same parts of their"
-    " rates (the linear model of section 4.3), since nobody published theirs, and no rate depends on placement. 20"
-    " nodes of 4 GPUs; a start or a move costs 60 s, which the text leaves open."
+    " rates (the linear model of section 4.3), since none are published for them, and no rate depends on placement. 20"
+    " nodes of 4 GPUs; a start or a move costs 60 s, which the text does not state."
 )
 _UP_TO_NOTE: Final = "The paper's figure is its best against any of them. " + _INPUTS_NOTE
 _BASIC_NOTE: Final = (
@@ -128,38 +127,38 @@ _BASIC_NOTE: Final = (
 _GAVEL_RULE_NOTE: Final = (
     "Against the released rule: workers are kept where they are free, a pair only as the same pair. " + _INPUTS_NOTE
 )
-_UNSTATED_GAIN_NOTE: Final = "How much better the paper does not say in its text; asked is that it is. " + _INPUTS_NOTE
-_OURS_NOTE: Final = "Ours also seats who runs at home first and lets pairs last. " + _INPUTS_NOTE
+_UNSTATED_GAIN_NOTE: Final = "The paper's text does not state the gain; checked is that there is one. " + _INPUTS_NOTE
+_OURS_NOTE: Final = "Ours also keeps running jobs on their nodes and keeps pairs together. " + _INPUTS_NOTE
 _GAVEL_ORDER_NOTE: Final = (
-    "Ours in the order of Gavel's priorities, which know nothing of pairs; beside it Gavel as it is, with its own rule"
-    " of keeping workers. Its program of fairness with pairs has a variable for any two jobs: of it, only 300 jobs."
-    " " + _INPUTS_NOTE
+    "Ours in the order of Gavel's priorities, which ignore pairs, against Gavel with its own rule of keeping workers."
+    " Gavel's fairness program with pairs has a variable for any two jobs, so that it is run with only 300 jobs. "
+    + _INPUTS_NOTE
 )
-_WIDE_PAIRS_NOTE: Final = "Wider pairs keep this part of what is assumed, which packing still goes by. " + _INPUTS_NOTE
+_WIDE_PAIRS_NOTE: Final = "Wider pairs keep this part of the assumed rates, which packing still uses. " + _INPUTS_NOTE
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResults:
-    """The figures of every replay, by seed; of each the mean. Hours, and numbers of moves."""
+    """The metrics of every replay by seed. Methods return means over seeds, times in hours."""
 
     runs: Mapping[EvaluationConfig, Sequence[RunMetrics]]
 
     def jct(self, config: EvaluationConfig) -> float:
-        return fmean(one.avg_jct_s for one in self.runs[config]) / _HOUR
+        return fmean(run.avg_jct_s for run in self.runs[config]) / _HOUR
 
     def makespan(self, config: EvaluationConfig) -> float:
-        return fmean(one.makespan_s for one in self.runs[config]) / _HOUR
+        return fmean(run.makespan_s for run in self.runs[config]) / _HOUR
 
     def migrations(self, config: EvaluationConfig) -> float:
-        return fmean(one.migrations for one in self.runs[config])
+        return fmean(run.migrations for run in self.runs[config])
 
     def max_rho(self, config: EvaluationConfig) -> float:
-        """The largest rho of any job."""
-        return fmean(one.ftf_max for one in self.runs[config])
+        """Returns the largest finish-time fairness ratio (rho) of any job."""
+        return fmean(run.ftf_max for run in self.runs[config])
 
 
 def published_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
-    """What the text gives figures for."""
+    """Compares with the figures in the paper's text."""
     ours = replace(base, variant="tesserae-t")
     theirs = [replace(base, variant=name) for name in BASELINE_VARIANTS]
     best = max(results.jct(other) for other in theirs) / results.jct(ours)
@@ -185,7 +184,7 @@ def published_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterat
 def _migration_rows(
     results: EvaluationResults, base: EvaluationConfig, order: str, ours: str, bound: Bound
 ) -> Iterator[FigureRow]:
-    """Moves against either rule, over one order; `bound` is how the text's against the basic rule are held."""
+    """Compares migrations with both rules, under one order. `bound` is that of the text against the basic rule."""
     text, unnamed, kept, own = (
         results.migrations(replace(base, variant=f"{order}{name}"))
         for name in ("text", "text, no names", "text, gavel rule", ours)
@@ -203,7 +202,7 @@ def _migration_rows(
 
 
 def _gavel_order_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
-    """Tesserae on Gavel's order against Gavel as it is."""
+    """Compares Tesserae in Gavel's order with Gavel itself."""
     for config_base, gavel_variant, gavel_order in (
         (base, "gavel packed", "gavel"),
         (base, "gavel-ftf", "gavel-ftf"),
@@ -226,7 +225,7 @@ def _gavel_order_rows(results: EvaluationResults, base: EvaluationConfig) -> Ite
 
 
 def ablation_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
-    """Every policy by itself, and what moves cost."""
+    """Measures every variant, and the cost of migrations."""
     for variant in FULL_SIZE_VARIANTS:
         yield from _metric_rows(results, replace(base, variant=variant), variant)
         moves = results.migrations(replace(base, variant=variant))
@@ -249,7 +248,7 @@ def _removal_rows(
 
 
 def sensitivity_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
-    """Wrong and missing rates, another trace and other GPUs."""
+    """Measures the effect of noisy and missing rates, another trace and another GPU type."""
     ours = replace(base, variant="tesserae-t")
     for noise in NOISE_LEVELS:
         config = replace(ours, noise=noise)
@@ -296,7 +295,7 @@ QUICK_JOB_COUNT: Final = 200
 
 
 def run_tesserae_900(setup: ExperimentSetup) -> ExperimentResult:
-    """With `quick` 200 jobs, of which nothing is asked. Raises ExperimentError, ProfileError."""
+    """Runs all replays; with `quick` of 200 jobs, without checks. Raises ExperimentError, ProfileError."""
     base = EvaluationConfig("", setup.data_file("gavel", "throughputs.json"), QUICK_JOB_COUNT if setup.quick else 900)
     results = _run_evaluation(base, setup)
     rows = (
@@ -320,8 +319,8 @@ def run_tesserae_900(setup: ExperimentSetup) -> ExperimentResult:
 def _run_evaluation(base: EvaluationConfig, setup: ExperimentSetup) -> EvaluationResults:
     runs: dict[EvaluationConfig, list[RunMetrics]] = {config: [] for config in evaluation_configs(base)}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        seeded = [(cell, replace(cell, seed=seed)) for cell in runs for seed in setup.seeds]
-        running = [(cell, pool.submit(run_config, one)) for cell, one in seeded]
-        for cell, future in setup.track_progress(running, "replaying"):
-            runs[cell].append(future.result())
+        seeded = [(config, replace(config, seed=seed)) for config in runs for seed in setup.seeds]
+        running = [(config, pool.submit(run_config, with_seed)) for config, with_seed in seeded]
+        for config, future in setup.track_progress(running, "replaying"):
+            runs[config].append(future.result())
     return EvaluationResults(runs)

@@ -1,14 +1,8 @@
-"""Gavel's shares of time on one GPU type and what jobs have had of them (Narayanan et al., OSDI 2020, section 5): an
-order for others, and its own rounds.
+"""Gavel with packing on GPUs of one type, as Tesserae's evaluation compares with it (Narayanan et al., OSDI 2020).
 
-What part of the time each job and each pair runs: Gavel's least-attained-service program with packing, on GPUs of
-one type (Narayanan et al., OSDI 2020, sections 3.1 and 4.1).
-
-Jobs of one model and width are alike, so the program is over these classes. Of all shares that give the least job the
-most, those with the most throughput are taken, since Gavel's rounds use up what is left anyway.
-
-Gavel's rounds with packing, as Tesserae compares itself with them (Narayanan et al., OSDI 2020, section 5): by share
-over time had, the highest first.
+The time fractions are those of the least-attained-service program with packing (sections 3.1 and 4.1), over classes of
+equal jobs. Of all solutions with the best worst-off job, that with the highest throughput is taken. The rounds run jobs
+and pairs by time fraction over time received, the highest first (section 5).
 """
 
 from __future__ import annotations
@@ -42,8 +36,10 @@ _ONLY_TYPE: Final = "any"
 
 @dataclass(slots=True)
 class TimeFractionLedger:
-    """The books of one replay. With `packed` there is also an entry for any two jobs of one width that do more together
-    than one of them does alone."""
+    """Tracks time fractions and received time in one replay.
+
+    With `packed` there is also an entry for any two jobs with as many GPUs whose combined rate exceeds one job's.
+    """
 
     objective: Objective
     packed: bool = False
@@ -53,8 +49,7 @@ class TimeFractionLedger:
     _isolated_time: IsolatedTime = field(default_factory=IsolatedTime)
 
     def update(self, state: ReplayState) -> AllocationLedger:
-        """The books as the coming round finds them: what the last one gave is entered, and new shares where they are
-        due."""
+        """Adds the last round, computes targets if they are due, and returns the ledger for the coming round."""
         ledger = self._ledger = self._ledger or AllocationLedger(
             (_ONLY_TYPE,), state.period / 2, reset_time=-RESET_INTERVAL
         )
@@ -116,7 +111,7 @@ class TimeFractionLedger:
 
 
 def _useful_pairs(relative_rates: Floats) -> Mask:
-    """Which kinds do more together than alone."""
+    """Returns which pairs of job types have a combined rate above that of one job."""
     return np.asarray(
         (relative_rates > 0) & (relative_rates.T > 0) & (relative_rates + relative_rates.T > 1), dtype=np.bool_
     )
@@ -124,7 +119,7 @@ def _useful_pairs(relative_rates: Floats) -> Mask:
 
 @dataclass(slots=True)
 class GavelPriorityOrder:
-    """The active jobs by Gavel's priorities, which know nothing of packing: an `Order`."""
+    """A `JobOrder` by Gavel's priorities, which ignore packing."""
 
     ledger: TimeFractionLedger
 
@@ -136,7 +131,7 @@ class GavelPriorityOrder:
 
 @dataclass(slots=True)
 class SingleTypeGavelPolicy:
-    """Its own greedy pass over jobs and pairs, and its own rule of keeping workers."""
+    """Gavel's greedy rounds over jobs and pairs, with its rule of keeping workers."""
 
     name: str
     ledger: TimeFractionLedger
@@ -158,8 +153,11 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PackingClasses:
-    """Jobs of one kind and width: of class c there are `count[c]`. An entry is a class, or two that share GPUs: those
-    at `first` and `second`, which is the first again for one alone; `kept` is what part of its rate each then keeps."""
+    """Classes of `count[c]` jobs of one type and width. An entry is a class, or two classes that share GPUs.
+
+    `first` and `second` are an entry's classes, the same if it is one class alone; `relative_rates` are the parts of
+    their rates that they keep.
+    """
 
     width: Ints
     count: Ints
@@ -170,7 +168,7 @@ class PackingClasses:
 
     @classmethod
     def build(cls, job_type: Ints, width: Ints, count: Ints, relative_rates: Floats) -> PackingClasses:
-        """All classes alone, and all pairs of equal width that do more together than one alone does."""
+        """Returns all classes alone, and all pairs of equal width with a combined rate above that of one job."""
         alone = np.arange(len(job_type))
         a, b = np.triu_indices(len(job_type))
         first_rate, second_rate = relative_rates[job_type[a], job_type[b]], relative_rates[job_type[b], job_type[a]]
@@ -187,7 +185,7 @@ class PackingClasses:
         return cls(width, count, np.concatenate((alone, a)), np.concatenate((alone, b)), parts, packed)
 
     def incidence(self, first: Floats, second: Floats) -> csr_matrix:
-        """By class and entry, what a unit of the entry is to its first and to its second class."""
+        """Returns a matrix by class and entry, with the values of an entry's first and second class."""
         entries = np.arange(len(self.first))
         rows = np.concatenate((self.first, self.second))
         columns = np.concatenate((entries, entries))
@@ -195,9 +193,9 @@ class PackingClasses:
 
 
 def class_time_fractions(classes: PackingClasses, gpus: int) -> Floats:
-    """Of each entry, how many of its jobs or pairs run at a time. Raises PolicyError.
+    """Returns how many jobs or pairs of each entry run at a time. Raises PolicyError.
 
-    The least of all jobs, by its width times its speed, gets the most there is; then all together the most.
+    Maximises the least width times speed of any job first, then the sum over all jobs.
     """
     speed = classes.incidence(*classes.relative_rates)
     busy = classes.incidence(np.ones(len(classes.first)), classes.packed.astype(np.float64))
@@ -219,18 +217,18 @@ def class_time_fractions(classes: PackingClasses, gpus: int) -> Floats:
 def _solve(cost: Floats, limits: list[LinearConstraint]) -> Floats:
     answer = milp(cost, constraints=limits)
     if answer.x is None:
-        raise PolicyError(f"no shares of time were found: {answer.message}")
+        raise PolicyError(f"the program for time fractions has no solution: {answer.message}")
     return np.asarray(answer.x, dtype=np.float64)
 
 
 MIN_RECOMPUTE_INTERVAL: Final = 1920.0
-"""Seconds that shares hold at least, though jobs come and end."""
+"""Least seconds between two computations of the time fractions, even if jobs arrive and end."""
 
 
 @dataclass(slots=True)
 class GavelPacked:
-    """One object serves one replay. It remembers the shares, the classes they are of, when and for which jobs they were
-    computed, and the seconds that each entry has had since."""
+    """Gavel's policy with packing. It keeps the time fractions by class and the received seconds of each entry since
+    their computation, so one object serves one replay."""
 
     name: str
     leases: WorkerLeases
@@ -264,8 +262,8 @@ class GavelPacked:
         self._received = np.full(len(self._fractions), state.period / 2)
 
     def _select_combinations(self, state: ReplayState) -> list[tuple[int, ...]]:
-        """Entry by entry with the highest share over time had; in a class who has had least comes first. What has no
-        share comes last but is not left out."""
+        """Returns the jobs and pairs to run: entries by time fraction over time received, the highest first, and in a
+        class the job with the least service first. Entries without a time fraction come last."""
         if self._job_classes is None:
             return []
         classes, free_gpus = self._job_classes, int(state.node_gpus.sum())
@@ -287,7 +285,8 @@ class GavelPacked:
         return combinations
 
     def _waiting_by_class(self, state: ReplayState) -> list[list[int]]:
-        """The jobs of each class, who has had least last. A job whose class came later waits for new shares."""
+        """Returns the jobs of each class, that with the least service last. Jobs of a new class wait for the next
+        computation."""
         workload = state.workload
         waiting: list[list[int]] = [[] for _ in self._job_classes.width] if self._job_classes else []
         received = state.attained_service[state.active] / workload.gpus[state.active]

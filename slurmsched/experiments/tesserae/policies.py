@@ -1,4 +1,4 @@
-"""What is compared: Tesserae over an order of jobs, with any of its parts, and with Gavel's rule of keeping workers."""
+"""The compared policies: Tesserae with some job order and any of its parts, or with Gavel's rule of keeping workers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from slurmsched.policies.gavel.rounds import assign_workers
 from slurmsched.policies.tesserae.migration import PlacementPlan
 
 JobOrder = Callable[[ReplayState], Ints]
-"""The active jobs, who comes first first."""
+"""Returns the active jobs in order."""
 
 QUEUE_BOUNDS: Final = (3600.0, 14400.0, 86400.0)
-"""GPU-seconds, the default bounds of `las`."""
+"""Bounds of the queues in GPU-seconds, the defaults of `las`."""
 
 
 def tiresias_order(state: ReplayState) -> Ints:
-    """Tiresias' queues: by attained service in steps, in each by arrival."""
+    """Orders by Tiresias' queue of attained service, then by arrival."""
     queue = np.searchsorted(QUEUE_BOUNDS, state.attained_service[state.active], "right")
     return np.asarray(state.active[np.lexsort((state.active, queue))])
 
 
 def las_order(state: ReplayState) -> Ints:
-    """Without queues: the service itself."""
+    """Orders by attained service, without queues."""
     return np.asarray(state.active[np.lexsort((state.active, state.attained_service[state.active]))])
 
 
 def ftf_order(state: ReplayState) -> Ints:
-    """By rho, the highest first: from arrival to end if the job ran alone from now on, over its time on an even part of
-    the GPUs."""
+    """Orders by rho, the highest first: the time from arrival to end if the job ran alone from now on, over its time
+    with an equal share of the GPUs."""
     active, workload = state.active, state.workload
     part = state.node_gpus.sum() / len(active)
     shared = state.time - workload.arrival[active] + state.remaining[active]
@@ -44,7 +44,7 @@ def ftf_order(state: ReplayState) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class TesseraeReplayPolicy:
-    """Tesserae with some or all of its parts. `weights` are by kind, as packing is told them."""
+    """Tesserae with some or all of its parts. `edge_weights` are the weights of pairs by job type."""
 
     name: str
     edge_weights: Floats
@@ -57,13 +57,13 @@ class TesseraeReplayPolicy:
 
 @dataclass(slots=True)
 class WorkerLeases:
-    """Gavel's rule of keeping workers, over the rounds of one replay; a pair keeps them only where it is the same."""
+    """Gavel's rule of keeping workers over the rounds of one replay. A pair keeps them only as the same pair."""
 
     node_gpus: Ints
     _previous: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
 
     def assign(self, combinations: Sequence[tuple[int, ...]], gpus: Ints) -> tuple[PlacementPlan, frozenset[int]]:
-        """The layout, and the jobs that ran on other GPUs in the round before."""
+        """Returns the placement, and the jobs that ran on other GPUs in the round before."""
         node_of = np.repeat(np.arange(len(self.node_gpus)), self.node_gpus).tolist()
         assigned = assign_workers(
             {entry: int(gpus[entry[0]]) for entry in combinations}, range(len(node_of)), self._previous
@@ -79,7 +79,7 @@ class WorkerLeases:
 
 @dataclass(slots=True)
 class WithGavelLeases:
-    """The same jobs and the same pairs as another policy, on the workers that Gavel's rule gives them."""
+    """Runs the jobs and pairs of another policy on the workers of Gavel's rule."""
 
     name: str
     inner: TesseraeReplayPolicy

@@ -1,10 +1,8 @@
-"""What becomes of a round's layout: who shares with whom, work done, jobs that end.
+"""Replays jobs on equal nodes of one GPU type, round by round (Tesserae, section 5).
 
-Jobs on equal nodes of one GPU type, round by round (Tesserae, section 5).
-
-Who arrives or ends within a round is seen at its end, but a job ends when it ends, and its partner has the GPUs to
-itself from then on. A job that starts, or moves, loses `overhead` seconds of its round; one that goes on loses nothing,
-also beside another partner. All of it is simulated; the same inputs give the same figures.
+Policies see arrivals and ends at the end of a round, but a job may end within a round, and its partner then has the
+GPUs to itself. A job that starts or moves loses `overhead` seconds; a job that continues loses nothing, even with
+another partner. Equal inputs give equal results.
 """
 
 from __future__ import annotations
@@ -19,15 +17,16 @@ from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
+from slurmsched.model.reasons import pluralise
 from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan
 from slurmsched.simulation import JobResult, SimulationResult
 
 WORK_EPSILON: Final = 1e-6
-"""Seconds of work that count as none."""
+"""Seconds of work that count as 0."""
 
 
 def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
-    """Every running job and the place of its partner among them, or nobody."""
+    """Returns the running jobs, and the index of each one's partner among them or NO_JOB."""
     pairs = np.unique(placement.jobs, axis=0).reshape(-1, 2)
     job = np.unique(pairs[pairs != NO_JOB])
     partner: Ints = np.full(len(job), NO_JOB)
@@ -38,8 +37,10 @@ def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
 
 
 def work_done(speed: Floats, partner: Ints, remaining: Floats, delay: Floats, period: float) -> tuple[Floats, Floats]:
-    """Seconds of work each job does, and when in the round it ends; never for one that does not. `speed` is that beside
-    the partner."""
+    """Returns the seconds of work of each job, and when in the round it ends, infinite if it does not.
+
+    `speed` is the relative speed beside the partner.
+    """
     has_partner = partner != NO_JOB
     with np.errstate(divide="ignore"):
         end = delay + np.where(speed > 0, remaining / speed, np.inf)
@@ -52,13 +53,15 @@ def work_done(speed: Floats, partner: Ints, remaining: Floats, delay: Floats, pe
 
 
 _MAX_IDLE_ROUNDS: Final = 100
-"""Rounds in a row without any work done, though nobody will arrive any more."""
+"""Consecutive rounds without progress after which the replay fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayState:
-    """What a policy sees. By job: seconds of work left, GPU-seconds held. `active`: who is there, in order of arrival;
-    `before`: the last round's layout."""
+    """The input of a policy. `remaining` is in seconds of work and `attained_service` in GPU-seconds, by job.
+
+    `active` are the jobs in the cluster in order of arrival, `previous` is the last round's placement.
+    """
 
     time: float
     period: float
@@ -71,7 +74,7 @@ class ReplayState:
 
 
 class ReplayPolicy(Protocol):
-    """A policy of a replay. It may remember: one object serves one replay."""
+    """A policy of a replay. It may keep state: one object serves one replay."""
 
     @property
     def name(self) -> str: ...
@@ -81,7 +84,7 @@ class ReplayPolicy(Protocol):
 
 @dataclass(slots=True)
 class _JobStates:
-    """Where every job is."""
+    """The state of every job."""
 
     remaining: Floats
     attained_service: Floats
@@ -98,8 +101,10 @@ class _JobStates:
 def replay_workload(
     workload: Workload, node_gpus: Ints, policy: ReplayPolicy, *, period: float = 360.0, overhead: float = 60.0
 ) -> SimulationResult:
-    """Run all jobs to their end. `sizes` are the GPUs of each node; times in seconds. Raises ExperimentError for a
-    policy that lets jobs wait for ever."""
+    """Runs all jobs to their end. `node_gpus` are the GPUs of each node; times are in seconds.
+
+    Raises ExperimentError for a policy that never runs some jobs.
+    """
     jobs, began = len(workload), perf_counter()
     never = np.full(jobs, np.nan)
     count = np.zeros(jobs, dtype=np.int64)
@@ -121,7 +126,8 @@ def replay_workload(
         work_seconds = _run_round(job_states, state, plan, overhead)
         idle_rounds = 0 if work_seconds > 0 else idle_rounds + 1
         if idle_rounds > _MAX_IDLE_ROUNDS:
-            raise ExperimentError(f"{policy.name} never runs job {active[0]} and {len(active) - 1} others")
+            others = pluralise(len(active) - 1, "other job")
+            raise ExperimentError(f"{policy.name} never runs job {active[0]} and {others}")
         previous, now, rounds = plan.placement, now + period, rounds + 1
     total, wall = float(node_gpus.sum()), perf_counter() - began
     return SimulationResult(
@@ -142,7 +148,7 @@ def replay_workload(
 
 
 def _run_round(job_states: _JobStates, state: ReplayState, plan: TesseraePlan, overhead: float) -> float:
-    """One round. The seconds of work done in it."""
+    """Runs one round and returns the seconds of work done."""
     workload, now, period = state.workload, state.time, state.period
     job, partner = running_partners(plan.placement)
     migrated = np.zeros(len(workload), dtype=np.bool_)

@@ -1,8 +1,6 @@
-"""Which jobs get GPUs to themselves, and on which nodes (Tesserae, section 3.2, algorithm 1).
+"""One round of Tesserae on nodes of one GPU type: order, place, pack, rename (section 3.2, algorithm 1).
 
-Both ways keep a gang consolidated: on one node where it fits into one, else on whole nodes and one rest.
-
-One round of Tesserae: order, place, pack, rename (section 3.2, algorithm 1), on nodes of one GPU type.
+Both allocators keep a gang consolidated: on one node if it fits, else on whole nodes and one part of a node.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan, find_r
 from slurmsched.policies.tesserae.packing import EdgeWeights, PackingJob, pack
 
 NodeGpus = tuple[int, int]
-"""A node and how many of its GPUs."""
+"""A node's index and a number of its GPUs."""
 
 
 class Allocator(Protocol):
-    """Seats of the jobs that get GPUs, by job. `order` has the jobs, the first come first; `gpus` is by job, `sizes` by
-    node; `homes` are the seats of the jobs that run."""
+    """Returns the allocations by job. `order` are the jobs in order, `gpus` is by job and `node_gpus` by node;
+    `previous` are the allocations of running jobs."""
 
     def __call__(
         self, order: Sequence[int], gpus: Ints, node_gpus: Ints, previous: Mapping[int, Sequence[NodeGpus]], /
@@ -32,54 +30,60 @@ class Allocator(Protocol):
 
 
 def allocate_in_order(
-    order: Sequence[int], gpus: Ints, node_gpus: Ints, _homes: Mapping[int, Sequence[NodeGpus]]
+    order: Sequence[int], gpus: Ints, node_gpus: Ints, _previous: Mapping[int, Sequence[NodeGpus]]
 ) -> dict[int, list[NodeGpus]]:
-    """As the paper has it: from nothing, each job in its turn on the fullest node that holds it; one that finds no
-    consolidated place is pending, and those behind it are still tried."""
+    """The paper's allocator: places each job in order on the fullest nodes that fit, starting from an empty cluster.
+
+    A job that does not fit consolidated stays pending, and later jobs are still tried.
+    """
     return _allocate_free(_FreeGpus(node_gpus), order, gpus)
 
 
 def allocate_keeping_nodes(
     order: Sequence[int], gpus: Ints, node_gpus: Ints, previous: Mapping[int, Sequence[NodeGpus]]
 ) -> dict[int, list[NodeGpus]]:
-    """Ours: first who, then where. As many of the first jobs as there are GPUs for are chosen, and seated the widest
-    first, so that narrow ones do not break up nodes. A job that runs keeps its nodes where they are free; another goes
-    where the fewest of those still to be seated are at home. What is left is offered in order."""
+    """Our allocator: selects the first jobs for which there are GPUs, then places them, the widest first, so that
+    narrow jobs do not fragment nodes.
+
+    A running job keeps its nodes if they are free; any other job goes where it displaces the fewest GPUs of running
+    jobs that are not yet placed. The remaining GPUs are offered to all jobs in order.
+    """
     chosen = _first_fitting(order, gpus, int(node_gpus.sum()))
-    free, found = _FreeGpus(node_gpus), dict[int, list[NodeGpus]]()
+    free, allocated = _FreeGpus(node_gpus), dict[int, list[NodeGpus]]()
     for job in chosen:
         free.expect(previous.get(job, ()), 1)
     by_width = sorted(chosen, key=lambda job: (-int(gpus[job]), job not in previous))
     for job in by_width:
-        width, home = int(gpus[job]), previous.get(job, ())
-        free.expect(home, -1)
-        allocations = list(home) if home and free.fits(home) else free.on_least_expected(width)
+        width, current = int(gpus[job]), previous.get(job, ())
+        free.expect(current, -1)
+        allocations = list(current) if current and free.fits(current) else free.on_least_expected(width)
         if allocations:
             free.allocate(allocations)
-            found[job] = allocations
-    return found | _allocate_free(free, [job for job in order if job not in found] if free.total_free else (), gpus)
+            allocated[job] = allocations
+    rest = [job for job in order if job not in allocated] if free.total_free else ()
+    return allocated | _allocate_free(free, rest, gpus)
 
 
 def _allocate_free(free: _FreeGpus, order: Sequence[int], gpus: Ints) -> dict[int, list[NodeGpus]]:
-    """Seats of what is free, for who comes first."""
-    found, too_wide = dict[int, list[NodeGpus]](), int(free.node_gpus.sum()) + 1
+    """Allocates the free GPUs to the jobs in order."""
+    allocated, too_wide = dict[int, list[NodeGpus]](), int(free.node_gpus.sum()) + 1
     for job in order:
         if not free.total_free:
             break
         width = int(gpus[job])
-        if width >= too_wide:  # nothing is given back, so who is as wide as one that failed fails too
+        if width >= too_wide:  # GPUs are never released here, so a job as wide as one that failed fails too
             continue
         allocations = free.on_fullest(width)
         if allocations:
             free.allocate(allocations)
-            found[job] = allocations
+            allocated[job] = allocations
         else:
             too_wide = width
-    return found
+    return allocated
 
 
 def _first_fitting(order: Sequence[int], gpus: Ints, left: int) -> list[int]:
-    """Those of the order that the GPUs suffice for, by number alone."""
+    """Returns the first jobs whose GPUs fit into `left` GPUs, regardless of nodes."""
     chosen = list[int]()
     for job in order:
         if not left:
@@ -92,7 +96,7 @@ def _first_fitting(order: Sequence[int], gpus: Ints, left: int) -> list[int]:
 
 @dataclass(slots=True)
 class _FreeGpus:
-    """What is free on each node, and how many of its GPUs jobs that are still to be seated had before."""
+    """Free GPUs by node, and the GPUs that running jobs which are not yet placed have there."""
 
     node_gpus: Ints
     free: Ints = field(init=False)
@@ -117,11 +121,11 @@ class _FreeGpus:
             self.total_free -= gpus
 
     def on_fullest(self, width: int) -> list[NodeGpus]:
-        """Seats on the fullest nodes; none where it does not fit consolidated."""
+        """Returns GPUs on the fullest nodes; none if the job does not fit consolidated."""
         return self._consolidated(width, self.free)
 
     def on_least_expected(self, width: int) -> list[NodeGpus]:
-        """Seats that displace the fewest; of those the fullest nodes."""
+        """Returns GPUs that displace the fewest expected GPUs, among these on the fullest nodes."""
         displaced = np.maximum(self.expected - self.free + min(width, int(self.node_gpus.max())), 0)
         return self._consolidated(width, displaced * (int(self.node_gpus.max()) + 1) + self.free)
 
@@ -146,8 +150,8 @@ class _FreeGpus:
 
 @dataclass(frozen=True, slots=True)
 class TesseraeProblem:
-    """Jobs by number: GPUs, kind and whether each may share them. `order` has the active ones, who comes first first.
-    `sizes` are the GPUs of each node, `before` is the last round."""
+    """GPUs, job type and permission to share by job. `order` are the active jobs in order, `node_gpus` the GPUs of each
+    node, `previous` the last round's placement."""
 
     order: Sequence[int]
     gpus: Ints
@@ -159,8 +163,8 @@ class TesseraeProblem:
 
 @dataclass(frozen=True, slots=True)
 class TesseraeVariant:
-    """What parts of it are used. `widest` is the width up to which jobs are packed, 0 for none. Pairs that last keep
-    each other where neither gets GPUs to itself; without that every round is packed anew."""
+    """The parts of Tesserae that are used. Jobs of at most `max_packed_width` GPUs are packed, none if it is 0. With
+    `keep_pairs` a pair stays together while one of its jobs is placed and the other pending."""
 
     allocator: Allocator = allocate_keeping_nodes
     max_packed_width: float = inf
@@ -170,7 +174,7 @@ class TesseraeVariant:
 
 @dataclass(frozen=True, slots=True)
 class TesseraePlan:
-    """`pairs` are the job that was placed and the one that shares its GPUs; `moved` run on other GPUs than before."""
+    """`pairs` are a placed job and the job that shares its GPUs; `migrated` jobs run on other GPUs than before."""
 
     placement: PlacementPlan
     pairs: tuple[tuple[int, int], ...]
@@ -183,7 +187,7 @@ def plan_round(
     variant: TesseraeVariant,
     on_stage: Callable[[str], None] = lambda _stage: None,
 ) -> TesseraePlan:
-    """Who runs in the coming round, where and beside whom. `done` is told the name of each stage behind it."""
+    """Plans the coming round. Calls `on_stage` with the name of each completed stage."""
     allocations = variant.allocator(problem.order, problem.gpus, problem.node_gpus, _previous_nodes(problem.previous))
     on_stage("place")
     pairs = _pack_pairs(problem, allocations, weights, variant)
@@ -204,7 +208,7 @@ def _previous_nodes(previous: PlacementPlan) -> Mapping[int, list[NodeGpus]]:
     for job, count, node in zip(jobs.tolist(), gpus.tolist(), previous.node[row].tolist(), strict=True):
         nodes = nodes_by_job.setdefault(job, {})
         nodes[node] = nodes.get(node, 0) + count
-    return {job: list(seats.items()) for job, seats in nodes_by_job.items()}
+    return {job: list(nodes.items()) for job, nodes in nodes_by_job.items()}
 
 
 def _pack_pairs(
@@ -221,8 +225,8 @@ def _pack_pairs(
     kept = _surviving_pairs(problem, set(placed), set(pending), weights) if variant.keep_pairs else {}
     guests = set(kept.values())
     placed, pending = [job for job in placed if job not in kept], [job for job in pending if job not in guests]
-    found = pack(_packing_jobs(problem, placed), _packing_jobs(problem, pending), weights)
-    return (*kept.items(), *((placed[host], pending[guest]) for host, guest in found))
+    pairs = pack(_packing_jobs(problem, placed), _packing_jobs(problem, pending), weights)
+    return (*kept.items(), *((placed[host], pending[guest]) for host, guest in pairs))
 
 
 def _packing_jobs(problem: TesseraeProblem, jobs: Sequence[int]) -> list[PackingJob]:
@@ -232,7 +236,7 @@ def _packing_jobs(problem: TesseraeProblem, jobs: Sequence[int]) -> list[Packing
 def _surviving_pairs(
     problem: TesseraeProblem, placed: set[int], pending: set[int], weights: EdgeWeights
 ) -> dict[int, int]:
-    """Pairs of the last round of which one is placed and the other pending now."""
+    """Returns the pairs of the last round of which one job is placed and the other pending now."""
     last = problem.previous.jobs[problem.previous.jobs[:, 1] != NO_JOB].tolist()
     both = [(a, b) if a in placed else (b, a) for a, b in last]
     return {
@@ -243,9 +247,7 @@ def _surviving_pairs(
 
 
 def _placement_plan(allocations: Mapping[int, Sequence[NodeGpus]], guest_of: Mapping[int, int]) -> PlacementPlan:
-    rows = [
-        (node, gpus, job, guest_of.get(job, NO_JOB)) for job, places in allocations.items() for node, gpus in places
-    ]
+    rows = [(node, gpus, job, guest_of.get(job, NO_JOB)) for job, nodes in allocations.items() for node, gpus in nodes]
     table = np.array(rows, dtype=np.int64).reshape(-1, 4)
     jobs = table[:, 2:]
     ascending = np.where((jobs[:, 1:] != NO_JOB) & (jobs[:, :1] > jobs[:, 1:]), jobs[:, ::-1], jobs)

@@ -1,4 +1,4 @@
-"""Every policy of the evaluation by name, one replay of one of them, and which replays are made."""
+"""The variants of the evaluation by name, and the configurations to replay."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from slurmsched.simulation.metrics import RunMetrics, run_metrics
 from slurmsched.traces.generators import generate
 
 NODE_COUNT, GPUS_PER_NODE = 20, 4
-"""The paper's servers have four GPUs each (section 6.1); 80 GPUs are twenty of them."""
+"""The paper's 80 GPUs on servers of four (section 6.1)."""
 
 _MIN_PAIR_RATE: Final = 1.0
-"""Pairs have an edge only where together they do more than one of them alone."""
+"""Pairs have an edge only if their combined rate is above this, relative to one job alone."""
 
 _OURS = TesseraeVariant()
 _UNPACKED = replace(_OURS, allocator=allocate_in_order, max_packed_width=0)
@@ -60,7 +60,7 @@ def _with_leases(name: str, order: JobOrder) -> PolicyFactory:
 
 
 def _on_gavel_order(name: str, objective: Objective, variant: TesseraeVariant) -> PolicyFactory:
-    """Over the priorities of Gavel's program, whose books are of one replay."""
+    """Makes Tesserae in the order of Gavel's priorities, with a ledger for each replay."""
 
     def make(weights: Floats, _sizes: Ints) -> TesseraeReplayPolicy:
         return TesseraeReplayPolicy(name, weights, GavelPriorityOrder(TimeFractionLedger(objective)), variant)
@@ -113,16 +113,20 @@ VARIANTS: Final[Mapping[str, PolicyFactory]] = {
     "gavel-ftf packed":  _gavel("gavel-ftf packed", finish_time_fairness, packed=True),
     "gavel-ftf: tesserae": _on_gavel_order("gavel-ftf: tesserae", finish_time_fairness, _OURS),
 }
-"""By name, given the weights of pairs and the GPUs of each node. `text` is the paper's reading, `tesserae-t` ours."""
+"""Factories by name, given the weights of pairs and the GPUs of each node. `text` is as in the paper's text,
+`tesserae-t` is ours."""
 # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """One replay. `noise` and `known` spoil what packing is told of pairs, not what they do: how far each figure is
-    off, and what part of them was measured. The others are completed from these or, with `guessed`, are any of these.
-    `least` is what a pair must do together. `wide` is what it is not told: pairs on more than one GPU keep so many
-    times as much as those on one."""
+    """One replay.
+
+    `noise` is the error of the rates of pairs that packing uses, and `measured_fraction` the part of them that was
+    measured; the others are completed from these or, with `guess_missing`, drawn from these. Real rates do not change.
+    `min_pair_rate` is the least combined rate of a pair. Real rates of pairs on several GPUs are multiplied by
+    `wide_pair_factor`, which packing does not know.
+    """
 
     variant: str
     rates_file: Path
@@ -139,9 +143,9 @@ class EvaluationConfig:
 
 
 def run_config(config: EvaluationConfig) -> RunMetrics:
-    """Raises ExperimentError, ProfileError."""
+    """Replays one configuration. Raises ExperimentError, ProfileError."""
     if config.variant not in VARIANTS:
-        raise ExperimentError(f"there is no policy {config.variant!r}: known are {', '.join(VARIANTS)}")
+        raise ExperimentError(f"there is no variant {config.variant!r}; variants: {', '.join(VARIANTS)}")
     generated = _generated_workload(config)
     node_gpus: Ints = np.full(NODE_COUNT, GPUS_PER_NODE)
     policy = VARIANTS[config.variant](
@@ -162,7 +166,7 @@ def _generated_workload(config: EvaluationConfig) -> Workload:
 
 
 def _reported_rates(config: EvaluationConfig, relative_rates: Floats) -> Floats:
-    """What packing is told. Which pairs fit into memory together is known of all."""
+    """Returns the rates of pairs that packing uses. It knows of all pairs whether they fit into memory together."""
     random = np.random.default_rng((config.seed, 1))
     fits, reported = relative_rates > 0, relative_rates
     if config.measured_fraction < 1:
@@ -178,20 +182,20 @@ def _reported_rates(config: EvaluationConfig, relative_rates: Floats) -> Floats:
 
 
 COSTLY_VARIANT: Final = "gavel-ftf packed"
-"""Its program has a variable for any two jobs, so it is replayed with fewer of them."""
+"""The variant replayed with fewer jobs, because its program has a variable for any two jobs."""
 FULL_SIZE_VARIANTS: Final = tuple(filter(COSTLY_VARIANT.__ne__, VARIANTS))
 REDUCED_JOB_COUNT: Final = 300
 BASELINE_VARIANTS: Final = ("tiresias", "tiresias single", "gavel packed")
 NOISE_LEVELS: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MEASURED_FRACTIONS: Final = (0.1, 0.3, 0.5)
 SAMPLE_FRACTION: Final = 0.3
-"""What part of the pairs was measured where the others are completed and both are wrong."""
+"""Measured part of the pairs in replays with both noise and completion."""
 WIDE_PAIR_FACTORS: Final = (0.9, 0.8, 0.7)
-"""What pairs of wide jobs keep of what is assumed."""
+"""Values of `EvaluationConfig.wide_pair_factor`."""
 
 
 def evaluation_configs(base: EvaluationConfig) -> Iterator[EvaluationConfig]:
-    """Every replay, as `base` but for what is varied; some come more than once."""
+    """Yields all configurations, as variations of `base`; some are repeated."""
     for variant in (COSTLY_VARIANT, "gavel-ftf: tesserae"):
         yield replace(with_fewer_jobs(base), variant=variant)
     for variant in FULL_SIZE_VARIANTS:
@@ -214,5 +218,5 @@ def evaluation_configs(base: EvaluationConfig) -> Iterator[EvaluationConfig]:
 
 
 def with_fewer_jobs(base: EvaluationConfig) -> EvaluationConfig:
-    """The same with as many jobs as are not too many for any policy."""
+    """Returns the configuration with at most REDUCED_JOB_COUNT jobs."""
     return replace(base, jobs=min(base.jobs, REDUCED_JOB_COUNT))

@@ -1,4 +1,4 @@
-"""The jobs of a replay, and what two of them make of the same GPUs."""
+"""The jobs of a replay, and their rates when two of them share GPUs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from slurmsched.traces.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs by number, in order of arrival. `work`: seconds alone; `kind`: the place of its model in `models`.
+    """Jobs in order of arrival. `seconds` is the run time alone, `job_type` the index of the model in `models`.
 
-    `kept[k, l]`: what part of its rate alone a job of kind k keeps beside one of kind l, 0 where they do
-    not fit together or were not measured. Pairs on more than one GPU keep `wide` times as much.
+    `relative_rates[k, l]` is the part of its rate that a job of type k keeps beside one of type l, 0 if they do not fit
+    together or were not measured. It is multiplied by `wide_pair_factor` for jobs on several GPUs.
     """
 
     arrival: Floats
@@ -34,8 +34,7 @@ class Workload:
         return len(self.arrival)
 
     def speeds(self, job: Ints, partner: Ints) -> Floats:
-        """What part of its rate alone each of these jobs has; `partner` is the place of its partner among them, or
-        nobody."""
+        """Returns each job's rate relative to running alone. `partner` is its partner's index in `job`, or NO_JOB."""
         job_type = self.job_type[job]
         colocated = self.relative_rates[job_type, job_type[partner]] * np.where(
             self.gpus[job] > 1, self.wide_pair_factor, 1.0
@@ -44,30 +43,30 @@ class Workload:
 
 
 def workload_from_trace(trace: Trace, knowledge: Knowledge, gpu_type: str) -> Workload:
-    """The trace's jobs on GPUs of one type, all of them of known models."""
+    """Returns the trace's jobs, whose models must be known, on GPUs of one type."""
     models = tuple(sorted({job.model for job in trace.jobs}))
-    number = {model: place for place, model in enumerate(models)}
+    type_index = {model: index for index, model in enumerate(models)}
     return Workload(
         arrival=np.array([job.arrival for job in trace.jobs]),
         seconds=np.array([job.duration for job in trace.jobs]),
         gpus=np.array([job.gpus for job in trace.jobs], dtype=np.int64),
-        job_type=np.array([number[job.model] for job in trace.jobs], dtype=np.int64),
+        job_type=np.array([type_index[job.model] for job in trace.jobs], dtype=np.int64),
         models=models,
         relative_rates=colocated_fractions(knowledge, models, gpu_type),
     )
 
 
 def colocated_fractions(knowledge: Knowledge, models: Sequence[str], gpu_type: str) -> Floats:
-    """By model and partner. Both keep nothing where one would: then they do not run together."""
+    """Returns the part of its rate that a model keeps beside a partner; 0 for both if it is 0 for either."""
     by_model = [knowledge.models[model].scaling[gpu_type].beside for model in models]
-    fractions = np.array([[known.get(other, 0.0) for other in models] for known in by_model], dtype=np.float64)
+    fractions = np.array([[beside.get(other, 0.0) for other in models] for beside in by_model], dtype=np.float64)
     return np.where((fractions > 0) & (fractions.T > 0), fractions, 0.0)
 
 
 def pair_weights(relative_rates: Floats, min_rate: float) -> Floats:
-    """Weights for packing. Pairs that together do no more than `least` of one job alone have no edge."""
+    """Returns the edge weights for packing. Pairs with a combined rate of at most `min_rate` have no edge."""
     rates: list[list[PairRates]] = [
-        [{("", ""): (float(own), float(other))} for own, other in zip(row, column, strict=True)]
+        [{("", ""): (float(rate), float(other))} for rate, other in zip(row, column, strict=True)]
         for row, column in zip(relative_rates, relative_rates.T, strict=True)
     ]
     return best_edges(rates, min_rate)[1]

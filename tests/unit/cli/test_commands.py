@@ -67,7 +67,10 @@ def test_the_reference_page_is_current() -> None:
     ("arguments", "code", "line"),
     [
         pytest.param(
-            ["stauts"], 2, "synsched: no command 'stauts': did you mean 'status'?; see 'synsched --help'", id="mistyped"
+            ["stauts"],
+            2,
+            "synsched: there is no command 'stauts': did you mean 'status'?; see 'synsched --help'",
+            id="mistyped",
         ),
         pytest.param(
             ["status", "--jsn"], 2, "synsched status: no such option '--jsn'", id="an option that does not exist"
@@ -76,7 +79,7 @@ def test_the_reference_page_is_current() -> None:
         pytest.param(
             ["explain", "twelve"],
             2,
-            "synsched explain: invalid value for 'JOBID[,JOBID...]': 'twelve' is no job id: write 12, 12_3, 1,2 or"
+            "synsched explain: invalid value for 'JOBID[,JOBID...]': 'twelve' is not a job id: write 12, 12_3, 1,2 or"
             " 12_[0-3]",
             id="what is no job id",
         ),

@@ -112,7 +112,9 @@ def test_values_are_given_to_a_template(site: Site) -> None:
     ("arguments", "code", "said"),
     [
         pytest.param(["nonsense"], 1, "there is no template 'nonsense': known are ", id="no such template"),
-        pytest.param(["sbatch.sh", "--set", "model"], 2, "'model' is no value: write NAME=VALUE", id="no value"),
+        pytest.param(
+            ["sbatch.sh", "--set", "model"], 2, "'model' is not an assignment: write NAME=VALUE", id="no value"
+        ),
     ],
 )
 def test_what_cannot_be_rendered_says_what_can(site: Site, arguments: list[str], code: int, said: str) -> None:

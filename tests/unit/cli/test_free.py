@@ -46,7 +46,7 @@ def test_a_type_that_is_not_there_is_wrong_usage(site: Site) -> None:
     site.round(HALF)
     result = site.run("free", "--gpu", "h100")
     assert result.exit_code == 2
-    assert "no GPU of type 'h100' here: there are k80, v100" in result.stderr
+    assert "no GPU of type 'h100' here; types: k80, v100" in result.stderr
 
 
 def test_what_each_gpu_needs_narrows_it_down(site: Site) -> None:

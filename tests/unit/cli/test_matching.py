@@ -19,4 +19,4 @@ def test_bench_tesserae_says_each_stage_and_how_it_grows(site: Site) -> None:
 def test_bench_tesserae_refuses_gpus_that_make_no_nodes(site: Site) -> None:
     result = site.run("bench", "tesserae", "--gpus", "10", "--jobs", "20")
     assert result.exit_code == 2
-    assert "nodes of 8" in result.stderr
+    assert "no multiple of 8" in result.stderr

@@ -39,7 +39,7 @@ def test_job_ids(text: str, jobs: list[str]) -> None:
     "text", ["", "x", "12_", "12_[3-1]", "12_[0-99999999]", "1;2", "12_[]", "-1", "1,,2", "12_[0-]"]
 )
 def test_what_is_no_job_id_is_refused_with_the_forms_there_are(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no job id: write 12, 12_3, 1,2 or"):
+    with pytest.raises(click.BadParameter, match="is not a job id: write 12, 12_3, 1,2 or"):
         parse_job_ids(text)
 
 
@@ -58,7 +58,7 @@ def test_sizes(text: str, mebibytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "G", "4 G", "-4G", "4GiB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is no size"):
+    with pytest.raises(click.BadParameter, match="is not a size"):
         parse_mebibytes(text)
 
 

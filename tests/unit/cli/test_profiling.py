@@ -47,7 +47,7 @@ def test_a_model_is_profiled_and_shown(site: Site, slurm: list[tuple[str, ...]])
     assert result.exit_code == 0, result.output
     assert slurm[0][-4:] == ("-p", "gpu", "job.sh", "--fast")
     assert "12 CPUs: 40 steps/s" in result.stderr
-    assert f"{len(slurm)} runs of 12 combinations; written to profiles.json" in result.stdout
+    assert f"{len(slurm)} runs for 12 combinations; written to profiles.json" in result.stdout
     profile = site.json("profile", "show", "mine", "--profiles", str(site.folder / "profiles.json"))
     assert profile["scaling"]["v100"]["rate"] == [40.0]  # type: ignore[index]  # JSON
     assert profile["measured"] == NOON
@@ -81,7 +81,7 @@ def test_a_program_gets_the_matrix_and_the_file(site: Site, slurm: list[tuple[st
 def test_gpus_that_no_node_has_are_refused(site: Site, slurm: list[tuple[str, ...]]) -> None:
     result = site.run("profile", "run", "--model", "mine", "--gpu", "a100:4", "job.sh")
     assert result.exit_code == 2
-    assert "no node has 4 GPUs a100" in result.stderr
+    assert "no node has 4 a100 GPUs" in result.stderr
     assert not slurm
 
 

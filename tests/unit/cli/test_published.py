@@ -78,7 +78,7 @@ def test_with_private_jobs_the_rest_is_shown_and_one_line_says_why(
     hidden = ordinary.run("explain", "11")
     assert hidden.exit_code == 1
     assert hidden.stderr.splitlines()[-1].endswith(
-        "if it ended over 1 d ago, or is another user's, an administrator sees it"
+        "ask an administrator if it ended more than 1 d ago or belongs to another user"
     )
 
 

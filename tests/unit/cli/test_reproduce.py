@@ -60,11 +60,11 @@ def test_seeds_and_options_reach_the_experiment(site: Site, asked: list[Experime
 def test_seeds_that_are_none_are_refused(site: Site, asked: list[ExperimentSetup], seeds: str) -> None:
     result = site.run("reproduce", "synergy-load", "--data", str(site.folder), "--seeds", seeds)
     assert result.exit_code == 2
-    assert "is no seed: write 42 or 42..44" in result.stderr
+    assert "is not a seed: write 42 or 42..44" in result.stderr
 
 
 def test_without_data_the_option_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURMSCHED_DATA", raising=False)
     result = site.run("reproduce", "synergy-static")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "say where the data sets are: --data DIR" in result.stderr
+    assert "the data sets are needed: give --data DIR" in result.stderr

@@ -46,7 +46,7 @@ def test_a_plan_that_makes_room_is_decided_by_the_system_that_can(site: Site, sl
     assert site.lines("plan", "--defrag", "--system", "fgd")[0].startswith("fgd, ")
     result = site.run("plan", "--defrag", "--system", "tesserae")
     assert (result.exit_code, slurm.calls.writes) == (2, 0)
-    assert "--defrag is a round of system fgd: leave out --system tesserae" in result.output
+    assert "only policy fgd can defragment: leave out --system tesserae" in result.output
 
 
 def test_plan_shows_what_a_round_would_do_and_changes_nothing(site: Site, slurm: SimulatedBackend) -> None:
@@ -141,7 +141,7 @@ def test_release_gives_everything_back(site: Site, slurm: SimulatedBackend) -> N
     site.run("run", "--once")
     result = site.run("release")
     assert (result.exit_code, result.stdout) == (0, "1 job given back to Slurm\n")
-    assert result.stderr == "synsched: rounds go on and will take these jobs over again: 'synsched pause' first\n"
+    assert result.stderr == "synsched: rounds still run and will manage these jobs again: run 'synsched pause' first\n"
     assert states(slurm)["3"] == (JobState.PENDING, Hold.NONE)
 
 
@@ -190,7 +190,7 @@ def test_a_round_of_the_past_is_dumped_from_the_database(site: Site, slurm: Simu
     assert site.run("dump", "--round", "1", str(file)).exit_code == 0
     assert site.lines("plan", "--from", str(file))[0].endswith("0 stay, 2 start, 1 wait")
     gone = site.run("dump", "--round", "77", str(file))
-    assert gone.stderr == "synsched: round 77 is not kept: storage.keep_snapshots says how many are\n"
+    assert gone.stderr == "synsched: round 77 is not kept: storage.keep_snapshots sets how many rounds are\n"
 
 
 @pytest.mark.parametrize("system", ["nonsense"])
@@ -231,7 +231,7 @@ def test_bench_decide_keeps_its_contract(site: Site) -> None:
 def test_bench_decide_refuses_gpus_that_do_not_divide(site: Site) -> None:
     result = site.run("bench", "decide", "--gpus", "10", "--nodes", "3", "--jobs", "1")
     assert result.exit_code == 2
-    assert "10 GPUs do not divide over 3 nodes: choose a multiple" in result.stderr
+    assert "10 GPUs cannot be divided among 3 nodes: choose a multiple" in result.stderr
 
 
 def test_the_demo_ends_with_a_comparison(site: Site) -> None:

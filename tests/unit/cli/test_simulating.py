@@ -63,8 +63,8 @@ def test_the_same_seed_prints_the_same_figures(site: Site) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        pytest.param(("--window", "5:2"), "'5:2' is no window: write FIRST:BEYOND", id="a window backwards"),
-        pytest.param(("--round", "0"), "--round is a second or more", id="no time between rounds"),
+        pytest.param(("--window", "5:2"), "'5:2' is not a window: write FIRST:END", id="a window backwards"),
+        pytest.param(("--round", "0"), "--round must be at least 1 second", id="no time between rounds"),
         pytest.param(("--policy", "sinergy"), "sinergy", id="a policy that is none"),
         pytest.param(("--cluster", "v100:two"), "v100:two", id="a cluster that is none"),
         pytest.param(("--trace", "nowhere.csv"), "nowhere.csv", id="a trace that is not there"),
@@ -120,11 +120,11 @@ def test_a_month_of_sacct_is_compared(site: Site) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        pytest.param((), "name the work with --trace", id="nothing"),
+        pytest.param((), "give the workload with --trace", id="nothing"),
         pytest.param(("--trace", "synergy:9@9", "--policies", ","), "at least one policy", id="no policy"),
         pytest.param(("--loads", "3,many"), "write jobs per hour", id="a load that is none"),
-        pytest.param(("--loads", "0"), "a load is above 0", id="a load of nothing"),
-        pytest.param(("--seeds", "9..1"), "is no seed", id="seeds backwards"),
+        pytest.param(("--loads", "0"), "a load must be above 0", id="a load of nothing"),
+        pytest.param(("--seeds", "9..1"), "is not a seed", id="seeds backwards"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(site: Site, given: tuple[str, ...], words: str) -> None:
@@ -143,13 +143,13 @@ def test_profiles_are_listed_and_shown(site: Site) -> None:
 def test_a_model_nobody_knows(site: Site) -> None:
     result = site.run("profile", "show", "resnet5000")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "nothing is known of resnet5000: 'synsched profile show' lists what is" in result.stderr
+    assert "there is no profile of resnet5000: 'synsched profile show' lists all models" in result.stderr
 
 
 def test_profiles_without_a_matrix_over_memory_cannot_be_checked(site: Site) -> None:
     result = site.run("profile", "check", "--profiles", _only_cpus(site))
     assert result.exit_code == 2
-    assert "no model here has a matrix over memory" in result.stderr
+    assert "no profile here has a matrix over memory" in result.stderr
 
 
 def _only_cpus(site: Site) -> str:

@@ -67,9 +67,11 @@ def test_what_is_submitted_is_what_a_round_reads(site: Site) -> None:
     [
         pytest.param(["--ckpt", "kill", "x.sh"], "hint ckpt='kill': expected usr1", id="a signal that is none"),
         pytest.param(["--duration", "soon", "x.sh"], "expected a time such as 90m or 2h", id="a time that is none"),
-        pytest.param(["--model", "a b", "x.sh"], "a hint holds no blanks", id="blanks in a hint"),
-        pytest.param(["--model", "a,held=hook", "x.sh"], "a hint holds no commas", id="another hint smuggled in"),
-        pytest.param(["--comment", "synsched:model=x", "x.sh"], "not into --comment", id="hints in the comment"),
+        pytest.param(["--model", "a b", "x.sh"], "a hint must not contain blanks", id="blanks in a hint"),
+        pytest.param(
+            ["--model", "a,held=hook", "x.sh"], "a hint must not contain commas", id="another hint smuggled in"
+        ),
+        pytest.param(["--comment", "synsched:model=x", "x.sh"], "not in --comment", id="hints in the comment"),
         pytest.param(["--model", "x" * 300, "x.sh"], "hint longer than 256 characters", id="too long"),
         pytest.param(["--model", "x"], "missing argument", id="no script"),
     ],

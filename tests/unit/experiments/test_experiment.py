@@ -36,17 +36,21 @@ def test_what_is_no_number_never_holds(bound: Bound) -> None:
 
 
 def test_a_missing_data_file_is_named_with_the_option_that_mends_it(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match=r"synergy/x\.csv is missing: point --data, or SLURMSCHED_DATA"):
+    with pytest.raises(ExperimentError, match=r"synergy/x\.csv is missing: set --data or SLURMSCHED_DATA"):
         ExperimentSetup(tmp_path).data_file("synergy", "x.csv")
 
 
 def test_an_unknown_experiment_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="there is no experiment 'x': known are synergy-static, synergy-replay"):
+    with pytest.raises(
+        ExperimentError, match="there is no experiment 'x'; experiments: synergy-static, synergy-replay"
+    ):
         run_experiment("x", ExperimentSetup(tmp_path))
 
 
 def test_an_option_of_another_experiment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="synergy-static does not know --order: it takes none of its own"):
+    with pytest.raises(
+        ExperimentError, match="synergy-static does not accept --order; it accepts no options of its own"
+    ):
         run_experiment("synergy-static", ExperimentSetup(tmp_path, options={"order": "fifo"}))
 
 

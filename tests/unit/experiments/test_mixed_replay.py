@@ -102,7 +102,7 @@ def test_an_empty_cluster_waits_for_the_next_arrival() -> None:
         pytest.param([Grant(("a",), (7,))], "there are no such workers", id="a worker that is not there"),
         pytest.param([Grant(("x",), (0,))], "x is not there", id="a job that is not there"),
         pytest.param([Grant(("a", "a"), (0,))], "expected one job or two", id="a job beside itself"),
-        pytest.param([], "never runs a and 1 other jobs", id="nothing for ever"),
+        pytest.param([], "never runs a and 1 other job", id="nothing for ever"),
     ],
 )
 def test_what_cannot_be_granted_is_named(grants: list[Grant], said: str) -> None:

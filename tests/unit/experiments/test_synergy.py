@@ -112,12 +112,12 @@ def test_only_the_window_has_to_end() -> None:
 
 
 def test_what_cannot_be_run_is_said() -> None:
-    with pytest.raises(ExperimentError, match="job 0 asks for 9 GPUs, and there are 8"):
+    with pytest.raises(ExperimentError, match="job 0 asks for 9 GPUs, but the cluster has 8"):
         ends(work(0, 1, gpus=9))
-    with pytest.raises(ExperimentError, match="there is no order 'x': known are fifo, srtf, las, ftf"):
+    with pytest.raises(ExperimentError, match="there is no order 'x'; orders: fifo, srtf, las, ftf"):
         ends(work(0, 1), order="x")
     eternal = MeasuredModel("eternal", "", 1, 20, 1.0, 301.0, FLAT)
-    with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations is longer than a round"):
+    with pytest.raises(ExperimentError, match="job 0 never ends: one of its iterations takes longer than a round"):
         ends(work(0, 1, eternal))
 
 
