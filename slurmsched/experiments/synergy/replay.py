@@ -15,7 +15,7 @@ from typing import Final
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
-from slurmsched.experiments.synergy_allocation import SynergyVariant
+from slurmsched.experiments.synergy_allocation.problem import SynergyVariant
 from slurmsched.simulation import JobResult, SimulationResult
 
 

@@ -13,7 +13,7 @@ from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, lo
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS
 from slurmsched.experiments.synergy.published import AUTHORS_CPU_SECONDS, AUTHORS_MAKESPAN, PUBLISHED_MAKESPAN
 from slurmsched.experiments.synergy.replay import ORDERS, replay_trace
-from slurmsched.experiments.synergy_allocation import AUTHORS, PAPER, SynergyVariant
+from slurmsched.experiments.synergy_allocation.problem import AUTHORS, PAPER, SynergyVariant
 from slurmsched.knowledge import load_synergy_profiles
 from slurmsched.knowledge.published import iteration_seconds
 from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions, SimulationResult

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments import ExperimentError, ExperimentSetup
-from slurmsched.experiments.mixed import GpuWorkers, ReplayJob, RoundPolicy, replay_rounds
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
+from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob, RoundPolicy
+from slurmsched.experiments.mixed.replay import replay_rounds
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 

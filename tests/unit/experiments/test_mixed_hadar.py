@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from slurmsched.experiments.experiment import ExperimentSetup
-from slurmsched.experiments.mixed import GpuWorkers, ReplayJob, RoundPolicy, replay_rounds
 from slurmsched.experiments.mixed.baselines import makespan_lower_bound
 from slurmsched.experiments.mixed.forked_replay import replay_forked
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
 from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck_pace, fewest_rounds, run_hadar_example
 from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
-from slurmsched.experiments.mixed.replay import ReplayError
+from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob, RoundPolicy
+from slurmsched.experiments.mixed.replay import ReplayError, replay_rounds
 from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from slurmsched.experiments.mixed import GpuWorkers, Grant, ReplayError, ReplayJob, RoundInput, replay_rounds
+from slurmsched.experiments.mixed.problem import GpuWorkers, Grant, ReplayJob, RoundInput
+from slurmsched.experiments.mixed.replay import ReplayError, replay_rounds
 
 
 @dataclass

@@ -19,7 +19,7 @@ from slurmsched.experiments.synergy.jobs import (
     to_synergy_job,
 )
 from slurmsched.experiments.synergy.replay import replay_trace
-from slurmsched.experiments.synergy_allocation import AUTHORS, PAPER
+from slurmsched.experiments.synergy_allocation.problem import AUTHORS, PAPER
 from slurmsched.knowledge import ProfileError, SensitivityMatrix
 from slurmsched.traces import TraceError
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.experiments.synergy_allocation import (
+from slurmsched.experiments.synergy_allocation.mechanisms import place_greedy, place_proportional, place_tune
+from slurmsched.experiments.synergy_allocation.problem import (
     AUTHORS,
     OURS,
     PAPER,
@@ -17,9 +18,6 @@ from slurmsched.experiments.synergy_allocation import (
     SynergyGrant,
     SynergyJob,
     SynergyVariant,
-    place_greedy,
-    place_proportional,
-    place_tune,
 )
 
 FAIR = (3.0, 62.5)
