@@ -15,8 +15,7 @@ from slurmsched.cli.cluster import configured_knowledge
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import policy_options, with_policy
-from slurmsched.demo.race import RaceFrame, run_race
-from slurmsched.demo.workload import cluster_nodes, generate_arrivals
+from slurmsched.demo.race import RaceFrame, cluster_nodes, generate_arrivals, run_race
 from slurmsched.model import Outcome, Result
 from slurmsched.report.demo import frame_line, frame_view, race_result_view
 

@@ -21,8 +21,7 @@ from slurmsched.knowledge.optimistic_profiling import profiling_accuracy
 from slurmsched.knowledge.published import load_knowledge
 from slurmsched.model import Gpu, Node, SynschedError, to_plain
 from slurmsched.model.reasons import pluralise
-from slurmsched.profiling.profile_file import MeasuredProfile, save_profile
-from slurmsched.profiling.trial import Trial, TrialQueue, TrialRequest, measure_matrix
+from slurmsched.profiling.trial import MeasuredProfile, Trial, TrialQueue, TrialRequest, measure_matrix, save_profile
 from slurmsched.report.profiles import drift_view, profile_drifts, profile_view, profiles_view, profiling_errors_view
 from slurmsched.report.quantities import memory as mebibytes
 from slurmsched.settings.definition import ClusterSettings

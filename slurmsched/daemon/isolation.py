@@ -1,13 +1,17 @@
-"""Isolates failures to single jobs: a job that cannot be read, stored or decided is set aside, the round goes on."""
+"""Isolates failures to single jobs: one that cannot be read, stored or decided is set aside, and the round goes on.
+
+An unexpected error is described by its type and its place in the code, not by its message, which may hold users' text.
+"""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
 from slurmsched.model import ClusterOverview, JobId, Request, Snapshot, SynschedError, cluster_overview
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
@@ -21,6 +25,42 @@ from slurmsched.store.errors import StoreError
 from slurmsched.store.jobs import unstorable_jobs
 from slurmsched.store.set_aside import JobFingerprint
 from slurmsched.store.store import Store
+
+_PACKAGE: Final = "slurmsched"
+_FRAMES: Final = 8
+"""Most innermost calls in a trace: a recursion has thousands."""
+
+
+class RoundFailedError(SynschedError):
+    """An unexpected error: a round could not be decided or applied."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Its type and the innermost line of this package, e.g. `MemoryError in policies/fgd/policy.py:43`."""
+    ours = [frame for frame in _frames(error) if _PACKAGE in Path(frame.filename).parts]
+    where = f" in {_location(ours[-1])}" if ours else ""
+    return f"{type(error).__name__}{where}"
+
+
+def format_trace(error: BaseException) -> str:
+    """Its type and the innermost calls, in one line, for the log."""
+    calls = (f"{_location(frame)} {frame.name}" for frame in _frames(error)[-_FRAMES:])
+    return f"{type(error).__name__}: {' > '.join(calls)}"
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
+
+
+def _location(frame: traceback.FrameSummary) -> str:
+    parts = Path(frame.filename).parts
+    if _PACKAGE in parts:
+        last = len(parts) - 1 - parts[::-1].index(_PACKAGE)
+        parts = parts[last + 1 :]
+    else:
+        parts = parts[-2:]
+    return f"{'/'.join(parts)}:{frame.lineno}"
+
 
 _RETRY_AFTER: Final = 3600.0
 """Seconds after which a job that made deciding fail is tried again although it has not changed."""

@@ -11,8 +11,8 @@ from typing import Final
 from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.exporter import Exporter
-from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.heartbeat import HeartbeatFile
+from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
 from slurmsched.daemon.process import SignalRequests, handle_signals

@@ -15,11 +15,13 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.config_fragments import render_fragments
 from slurmsched.daemon.dispatch_files import make_dispatches, write_dispatches
 from slurmsched.daemon.execution import Applier, ApplyResult
-from slurmsched.daemon.failures import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.isolation import (
     IsolatedDecision,
+    RoundFailedError,
     decide_isolated,
+    describe_error,
+    format_trace,
     managed_jobs,
     overview_or_survey,
     record_poll_isolated,

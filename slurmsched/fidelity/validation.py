@@ -1,22 +1,224 @@
-"""Compares a live run on Slurm with the simulation of the same jobs."""
+"""The simulator held against a real Slurm: short jobs scheduled by real rounds, and the same jobs simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event, Thread
+from typing import Final
 
 import numpy as np
 
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.fidelity.live_run import CHECKPOINT_LEAD, LiveJobResult, SleeperJobs, Submit, run_live
-from slurmsched.model import Node, Resources, SynschedError
+from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier
+from slurmsched.daemon.lock import exclusive_lock
+from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import (
+    Hints,
+    Job,
+    JobId,
+    JobState,
+    Node,
+    NodeAllocation,
+    Request,
+    Resources,
+    Snapshot,
+    SynschedError,
+)
 from slurmsched.settings.definition import GuardSettings, Settings
 from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions
 from slurmsched.simulation.engine import simulate
-from slurmsched.traces import Trace
+from slurmsched.store.store import Store
+from slurmsched.template_files import render
+from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
+
+CHECKPOINT_LEAD: Final = 2
+"""Seconds between the signal and the eviction of a job, for its checkpoint."""
+
+Submit = Callable[[Sequence[str], str], JobId]
+"""Runs sbatch with options and a script; returns the job id."""
+
+
+def hint_comment(job: TraceJob) -> str:
+    """The comment with the job's hints: its model, and its checkpoint signal with the lead."""
+    return f"synsched:model={job.model},ckpt=usr1@{CHECKPOINT_LEAD}"
+
+
+@dataclass(frozen=True, slots=True)
+class SleeperJobs:
+    """Submits the jobs of a trace as sleeping batch scripts. `folder` is shared by all nodes and holds checkpoints."""
+
+    knowledge: Knowledge
+    nodes: Mapping[str, Node]
+    folder: Path
+    submit: Submit
+
+    def submit_job(self, job: TraceJob) -> JobId:
+        """Submit the job; returns its id. Raises BackendError."""
+        node = next(node for node in self.nodes.values() if job.gpu_type in node.gpu_types)
+        options = (
+            f"--job-name=fidelity-{job.id}",
+            f"--comment={hint_comment(job)}",
+            f"--gres=gpu:{job.gpu_type}:{job.gpus}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={job.cpus}",
+            f"--mem={job.memory}M",
+            "--requeue",
+            f"--chdir={self.folder}",
+            "--output=/dev/null",
+        )
+        script = render("sleeper.sh", seconds=job.duration, folder=self.folder, speeds=self._speeds(job, node))
+        return self.submit(options, script)
+
+    def _speeds(self, job: TraceJob, node: Node) -> list[int]:
+        """The speed with 0, 1, 2, ... CPUs, in thousandths of that at the GPU-proportional share."""
+        request = Request(gpus=job.gpus, gpu_type=job.gpu_type, cpus=job.cpus or 1, memory=job.memory or 0)
+        hinted_job = Job(job.id, job.user, request, request, hints=Hints(given=True, model=job.model))
+        allocations = (
+            NodeAllocation(node.name, Resources(job.gpus, cpus, request.memory), job.gpu_type)
+            for cpus in range(1, node.total.cpus + 1)
+        )
+        speeds = (self.knowledge.relative_speed(hinted_job, (allocation,), self.nodes) for allocation in allocations)
+        return [1000, *(max(1, round(1000 * speed)) for speed in speeds)]
+
+
+_BEAT_INTERVAL: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJobResult:
+    """The result of one job; `submitted` and `ended` are in seconds after the start of the first round."""
+
+    submitted: float
+    ended: float
+    restarts: int
+
+
+@dataclass(slots=True)
+class _Submitter:
+    """Submits each job at its arrival time, in a thread beside the rounds."""
+
+    trace: Trace
+    sleeper: SleeperJobs
+    clock: Clock
+    queued: dict[JobId, tuple[str, float]] = field(default_factory=dict)
+    """By job id: the id in the trace, and the submit time (unix seconds), which Slurm renews at a requeue."""
+    error: SynschedError | None = None
+    stopped: Event = field(default_factory=Event)
+
+    def run(self) -> None:
+        start = self.clock.monotonic()
+        for job in self.trace.jobs:
+            if self.stopped.wait(max(0.0, start + job.arrival - self.clock.monotonic())):
+                return
+            try:
+                at = self.clock.now()
+                self.queued[self.sleeper.submit_job(job)] = job.id, at
+            except SynschedError as error:  # raised again by `run_live`
+                self.error = error
+                return
+
+
+def run_live(
+    trace: Trace,
+    site: SchedulerContext,
+    sleeper: SleeperJobs,
+    clock: Clock,
+    say: Callable[[str], None],
+    *,
+    time_limit: float = 3600.0,
+) -> Mapping[str, LiveJobResult]:
+    """Run the trace; returns the results by the jobs' ids in the trace, without jobs that have not ended after
+    `time_limit` seconds.
+
+    Raises BackendError, StoreError, and AlreadyRunningError if a daemon is running, whose rounds would interfere.
+    """
+    path = Path(site.settings.storage.path)
+    submitter = _Submitter(trace, sleeper, clock)
+    ended: dict[JobId, Job] = {}
+    deadline = clock.monotonic() + time_limit
+    with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
+        keepalive = Keepalive(site.settings, store.switches, clock, SystemdNotifier({}), say)
+        keepalive.renew()  # without a heartbeat the hook lets Slurm start the jobs
+        began = clock.now()
+        submitting = Thread(target=submitter.run, name="submissions")
+        submitting.start()
+        try:
+            while len(ended) < len(trace.jobs) and clock.monotonic() < deadline and submitter.error is None:
+                due = clock.monotonic() + site.settings.rounds.period
+                _collect_ended(
+                    schedule_round(site, store, clock, tick=keepalive.tick).snapshot, submitter.queued, ended
+                )
+                while (left := due - clock.monotonic()) > 0:
+                    clock.sleep(min(left, _BEAT_INTERVAL))
+                    keepalive.tick()
+                _collect_ended(site.backend.observe(), submitter.queued, ended)
+        finally:
+            submitter.stopped.set()
+            submitting.join()
+            keepalive.stop()
+    if submitter.error is not None:
+        raise submitter.error
+    return {
+        submitter.queued[job.id][0]: LiveJobResult(
+            submitter.queued[job.id][1] - began, job.end_time - began, job.restarts
+        )
+        for job in ended.values()
+        if job.end_time is not None
+    }
+
+
+def _collect_ended(snapshot: Snapshot, submitted: Mapping[JobId, object], ended: dict[JobId, Job]) -> None:
+    ended.update({job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED) if job.id in submitted})
+
+
+MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
+SHORTEST: Final = 20.0
+LONGEST: Final = 160.0
+"""Bounds of the jobs' durations in seconds, which are log-uniform."""
+
+_GPU_COUNTS: Final = (1, 1, 1, 2, 2, 4, 8)
+
+
+def generate_workload(nodes: Sequence[Node], jobs: int, random: np.random.Generator, load: float = 1.3) -> Trace:
+    """Generate `jobs` jobs for the GPU types of the nodes, each fitting on one node. `load` is the arriving work as a
+    multiple of what all GPUs do at the GPU-proportional share."""
+    gpu_nodes = [node for node in nodes if node.gpus]
+    job_nodes = [gpu_nodes[int(index)] for index in random.integers(len(gpu_nodes), size=jobs)]
+    gpu_counts = [
+        min(int(count), len(node.gpus)) for count, node in zip(random.choice(_GPU_COUNTS, jobs), job_nodes, strict=True)
+    ]
+    seconds = np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST), jobs)).round(1)
+    models = random.choice(MODELS, jobs)
+    rate = load * sum(len(node.gpus) for node in gpu_nodes) / float(np.mean(np.multiply(gpu_counts, seconds)))
+    arrivals = np.cumsum(random.exponential(1 / rate, jobs)).round(1)
+    return Trace(
+        name="fidelity",
+        source="generated: short jobs",
+        jobs=tuple(
+            TraceJob(
+                id=str(number),
+                arrival=float(arrival),
+                gpus=gpus,
+                duration=float(work),
+                model=str(model),
+                user="fidelity",
+                gpu_type=node.gpus[0].type,
+                gpus_per_node=gpus,
+                cpus=(share := node.proportional_share(gpus)).cpus,
+                memory=share.memory,
+            )
+            for number, (arrival, gpus, work, model, node) in enumerate(
+                zip(arrivals, gpu_counts, seconds, models, job_nodes, strict=True), start=1
+            )
+        ),
+    )
+
 
 TOLERANCE = 0.05
 """Maximum relative deviation of the simulated from the live metrics."""

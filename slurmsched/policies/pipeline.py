@@ -18,9 +18,9 @@ from slurmsched.policies.finish.resize import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
-from slurmsched.policies.session import Session
+from slurmsched.policies.session import FinishStep, Session
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import AdmissionStep, FinishStep, Order, Situation
+from slurmsched.policies.stages import AdmissionStep, Order, Situation
 
 ADMISSION_STEPS: Final[tuple[Callable[[Session], AdmissionStep], ...]] = (
     AllocateFree,

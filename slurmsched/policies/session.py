@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
@@ -201,3 +202,9 @@ class Session:
             jobs.pop(victim, None)
         self.victims[victim] = newcomer.id
         self.eviction_epoch += 1
+
+
+class FinishStep(Protocol):
+    """A step that runs once every job had its turn: distributes spare resources, restarts jobs, renames nodes."""
+
+    def __call__(self, session: Session, /) -> None: ...

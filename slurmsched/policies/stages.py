@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, Request, Snapshot
 from slurmsched.settings.definition import TicketSettings
-
-if TYPE_CHECKING:
-    from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +77,3 @@ class AdmissionStep(Protocol):
     def try_admit(self, job: Job) -> bool:
         """Allocate or reserve resources for the newcomer and return True; otherwise return False and leave the session
         unchanged, except for the reason why the job waits."""
-
-
-class FinishStep(Protocol):
-    """A step that runs once every job had its turn: distributes spare resources, restarts jobs, renames nodes."""
-
-    def __call__(self, session: Session, /) -> None: ...

@@ -20,7 +20,7 @@ from slurmsched.report.quantities import percent
 from slurmsched.report.simulation import duration_or_dash
 from slurmsched.report.tables import Column, Listing
 from slurmsched.simulation import RunMetrics, run_metrics
-from slurmsched.simulation.metrics import finish_time_fairness, jct_cdf
+from slurmsched.simulation.results import finish_time_fairness, jct_cdf
 from slurmsched.template_files import render
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """Simulation: runs traces through policies on a virtual cluster, under a virtual clock."""
 
 from slurmsched.simulation.inputs import PolicyChoice, Scenario, SimulationError, SimulationOptions, parse_policy
-from slurmsched.simulation.metrics import RunMetrics, run_metrics
-from slurmsched.simulation.results import ClusterSample, JobResult, SimulationResult
+from slurmsched.simulation.results import ClusterSample, JobResult, RunMetrics, SimulationResult, run_metrics
 
 __all__ = [
     "ClusterSample",

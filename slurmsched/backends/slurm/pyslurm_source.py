@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from slurmsched.backends.slurm import pyslurm_cluster, pyslurm_jobs
+from slurmsched.backends.slurm import pyslurm_model
 from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_node
 from slurmsched.backends.slurm.command_source import (
     ClusterView,
@@ -102,15 +102,13 @@ class PyslurmSource:
     ) -> ClusterView:
         exempt = configuration.preempt_exempt_time
         partitions, odd_partitions = parse_each(
-            "partition", polled.partitions, lambda values: pyslurm_cluster.build_partition(values, exempt)
+            "partition", polled.partitions, lambda values: pyslurm_model.build_partition(values, exempt)
         )
-        reservations, odd_reservations = parse_each(
-            "reservation", polled.reservations, pyslurm_cluster.build_reservation
-        )
+        reservations, odd_reservations = parse_each("reservation", polled.reservations, pyslurm_model.build_reservation)
         partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd_partitions, *odd_reservations))
         reasons = {_job_number(job): _incomplete_reason(job) for job in polled.jobs}
         records = self._build_records(commands, polled, reasons)
-        limits = limits_from_totals(pyslurm_cluster.node_totals(polled.nodes))
+        limits = limits_from_totals(pyslurm_model.node_totals(polled.nodes))
         jobs = {record.number: parse_jobs([record], limits) for record in records}
         reasons |= {number: _INVALID_VALUES for number, (_, unclear, _) in jobs.items() if unclear}
         read, unread = self._read_by_commands(commands, [job for job in polled.jobs if reasons[_job_number(job)]])
@@ -136,7 +134,7 @@ class PyslurmSource:
         requests = self._read_requests(commands, [job for job in polled.jobs if not reasons[_job_number(job)]], reasons)
         known = (node for node in polled.nodes if "threads_per_core" not in node["unread"])
         threads = {node["name"]: node["threads_per_core"] or 1 for node in known}
-        separate_tasks = pyslurm_jobs.tasks_with_records(polled.jobs)
+        separate_tasks = pyslurm_model.tasks_with_records(polled.jobs)
         records: list[JobRecord] = []
         for job in polled.jobs:
             number = _job_number(job)
@@ -144,7 +142,7 @@ class PyslurmSource:
                 continue
             try:
                 tasks = separate_tasks.get(job["array_id"], ())
-                records.append(pyslurm_jobs.build_record(job, requests[number], polled.users, threads, tasks))
+                records.append(pyslurm_model.build_record(job, requests[number], polled.users, threads, tasks))
             except Exception:  # whatever is wrong with one job's values, only that job is read by commands
                 reasons[number] = _INVALID_VALUES
         return records
@@ -158,7 +156,7 @@ class PyslurmSource:
         every poll for a pending job whose GPU type may change unseen.
         """
         by_number = {_job_number(job): job for job in jobs}
-        keys = {number: pyslurm_jobs.request_key(job) for number, job in by_number.items()}
+        keys = {number: pyslurm_model.request_key(job) for number, job in by_number.items()}
         self._requests_cache = {
             number: known for number, known in self._requests_cache.items() if keys.get(number) == known[0]
         }
@@ -166,7 +164,7 @@ class PyslurmSource:
             number
             for number, job in by_number.items()
             if number not in self._requests_cache
-            or pyslurm_jobs.may_change_gpu_type_unseen(job, self._requests_cache[number][1])
+            or pyslurm_model.may_change_gpu_type_unseen(job, self._requests_cache[number][1])
         }
         names = {number: _query_id(by_number[number]) for number in fresh}
         table = read_squeue(commands, names.values(), hidden_tasks=False)
@@ -176,7 +174,7 @@ class PyslurmSource:
             if number not in table:
                 continue
             try:
-                reasons[number] = pyslurm_jobs.row_mismatch(by_number[number], table[number])
+                reasons[number] = pyslurm_model.row_mismatch(by_number[number], table[number])
                 fields = row_fields(table[number])
             except Exception:  # as above; the job is set aside if commands cannot read it either
                 reasons[number] = "squeue's values cannot be parsed"
@@ -215,14 +213,14 @@ def _possible_ids(job: PyslurmValues) -> tuple[str, ...]:
 
 def _incomplete_reason(job: PyslurmValues) -> str:
     try:
-        return pyslurm_jobs.incomplete_reason(job)
+        return pyslurm_model.incomplete_reason(job)
     except Exception:  # as above
         return _INVALID_VALUES
 
 
 def _build_node(values: PyslurmValues, allocated: Iterable[int], tracked: Collection[str]) -> Node | None:
     try:
-        return pyslurm_cluster.build_node(values, allocated, tracked)
+        return pyslurm_model.build_node(values, allocated, tracked)
     except (SlurmParseError, TypeError, ValueError, LookupError):
         return None  # read by scontrol instead, which reports the node by name if that fails too
 
@@ -231,7 +229,7 @@ def _build_nodes(
     commands: Commands, polled: PyslurmRecords, records: Iterable[JobRecord], tracked: Collection[str]
 ) -> tuple[list[Node], list[str], list[str]]:
     """The nodes in Slurm's order, a warning for each unreadable one, and remarks on those read by commands."""
-    devices = pyslurm_cluster.allocated_devices(records)
+    devices = pyslurm_model.allocated_devices(records)
     by_name = {values["name"]: _build_node(values, devices.get(values["name"], ()), tracked) for values in polled.nodes}
     missing = [name for name, node in by_name.items() if node is None]
     odd: list[str] = []

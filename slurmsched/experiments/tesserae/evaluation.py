@@ -34,7 +34,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.bayesian_search import bayesian_search, random_search
 from slurmsched.knowledge.estimation import ParallelStrategy, complete_matrix, parallel_strategies
 from slurmsched.knowledge.published import GAVEL_REFERENCE_TYPE, load_gavel_rates
-from slurmsched.simulation.metrics import RunMetrics
+from slurmsched.simulation.results import RunMetrics
 
 _REPEATS: Final = 20
 _MEASURED_STRATEGIES: Final = 8

@@ -32,7 +32,7 @@ from slurmsched.experiments.tesserae.workload import Workload, colocated_fractio
 from slurmsched.knowledge.estimation import add_noise, complete_matrix
 from slurmsched.knowledge.published import load_gavel_rates
 from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
-from slurmsched.simulation.metrics import RunMetrics, run_metrics
+from slurmsched.simulation.results import RunMetrics, run_metrics
 from slurmsched.traces.generators import generate
 
 NODE_COUNT, GPUS_PER_NODE = 20, 4

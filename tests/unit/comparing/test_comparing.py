@@ -13,8 +13,14 @@ from rich.console import Console
 from slurmsched.backends.slurm import submission
 from slurmsched.backends.slurm.commands import CommandResult, Commands
 from slurmsched.comparison import CellResult, FailedCell, Sweep, SweepCell, build_sweep, run_cell, run_locally
-from slurmsched.comparison.array import ArrayOptions, SweepFolder, SweepFolderError, submit_array, wait_for_array
-from slurmsched.comparison.sweep import scale_load
+from slurmsched.comparison.sweep import (
+    ArrayOptions,
+    SweepFolder,
+    SweepFolderError,
+    scale_load,
+    submit_array,
+    wait_for_array,
+)
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import decode, encode
 from slurmsched.report.comparison import compare_results, comparison_page, comparison_view

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from slurmsched.daemon.failures import RoundFailedError
+from slurmsched.daemon.isolation import RoundFailedError
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.loop import DaemonLoop
 from slurmsched.daemon.process import SignalRequests

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from slurmsched.backends.simulated import Submission
-from slurmsched.demo.race import RaceError, RaceFrame, run_race
-from slurmsched.demo.workload import Arrival, WorkloadParameters, cluster_nodes, generate_arrivals
+from slurmsched.demo.race import (
+    Arrival,
+    RaceError,
+    RaceFrame,
+    WorkloadParameters,
+    cluster_nodes,
+    generate_arrivals,
+    run_race,
+)
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import JobState, Request, Result
 from slurmsched.settings.definition import PolicySettings, Settings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.backends.simulated import VirtualCluster
-from slurmsched.demo.workload import WorkloadError, WorkloadParameters, cluster_nodes, generate_arrivals
+from slurmsched.demo.race import WorkloadError, WorkloadParameters, cluster_nodes, generate_arrivals
 from slurmsched.knowledge import shipped_profiles
 from slurmsched.model import JobState, parse_hints
 

@@ -32,7 +32,7 @@ from slurmsched.experiments.tesserae.variants import VARIANTS, EvaluationConfig,
 from slurmsched.experiments.tesserae.workload import Workload, pair_weights
 from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
 from slurmsched.policies.tesserae.migration import PlacementPlan
-from slurmsched.simulation.metrics import run_metrics
+from slurmsched.simulation.results import run_metrics
 
 HALVES = np.array([[0.8]])
 TEXT = TesseraeVariant(allocate_in_order, keep_pairs=False)

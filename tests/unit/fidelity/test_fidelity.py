@@ -15,8 +15,14 @@ import pytest
 from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
 from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.fidelity import Fidelity, generate_workload, shorten_period
-from slurmsched.fidelity.live_run import LONGEST, SHORTEST, LiveJobResult, SleeperJobs, hint_comment
-from slurmsched.fidelity.validation import compare_with_simulation
+from slurmsched.fidelity.validation import (
+    LONGEST,
+    SHORTEST,
+    LiveJobResult,
+    SleeperJobs,
+    compare_with_simulation,
+    hint_comment,
+)
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.profiles import shipped_profiles
 from slurmsched.settings import Settings

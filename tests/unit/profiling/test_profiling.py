@@ -15,8 +15,15 @@ from slurmsched.jobside.spool import Spool
 from slurmsched.knowledge import ProfileError, SensitivityMatrix, load_profiles
 from slurmsched.knowledge.refinement import expected_rate
 from slurmsched.model import MeasuredRate
-from slurmsched.profiling.profile_file import MeasuredProfile, save_profile
-from slurmsched.profiling.trial import ProfilingError, Trial, TrialQueue, TrialRequest, measure_matrix
+from slurmsched.profiling.trial import (
+    MeasuredProfile,
+    ProfilingError,
+    Trial,
+    TrialQueue,
+    TrialRequest,
+    measure_matrix,
+    save_profile,
+)
 
 SECONDS = 60.0
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slurmsched.simulation import JobResult, SimulationResult, run_metrics
-from slurmsched.simulation.metrics import finish_time_fairness, jct_cdf
+from slurmsched.simulation.results import finish_time_fairness, jct_cdf
 
 
 def run(*jobs: JobResult, gpus: float = 8.0, window: tuple[int, int] | None = None) -> SimulationResult:
