@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.fgd.trace import draw_arrivals, read_nodes, read_tasks
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
 from slurmsched.knowledge import Knowledge
-from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.gavel.problem import GavelProblem
@@ -31,7 +31,7 @@ from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TaskDemand, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
-from slurmsched.policies.tesserae.migration import Floats, PlacementPlan
+from slurmsched.policies.tesserae.migration import PlacementPlan
 
 _ARRIVAL_SEED = 42
 

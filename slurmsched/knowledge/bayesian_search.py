@@ -1,68 +1,34 @@
 """Bayesian optimisation over parallelism strategies within a budget of profiling runs (Tesserae, section 4.3).
 
 A few random candidates are measured first, then always the one with the greatest expected improvement (Snoek,
-Larochelle and Adams, NIPS 2012, section 2.2). The rates of the others are estimated by a Gaussian process with exact
-inference (Rasmussen and Williams, 2006, algorithm 2.1) and a squared-exponential kernel over standardised features,
-whose length scale is the most likely one of a few.
+Larochelle and Adams, NIPS 2012, section 2.2). The rates of the others are estimated by scikit-learn's Gaussian process
+with a squared-exponential kernel over standardised features, whose length scale is the most likely one.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.stats import norm
 
-Floats = NDArray[np.float64]
+from slurmsched.arrays import Floats
+from slurmsched.model import SynschedError
 
-_LENGTH_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
+if TYPE_CHECKING:
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+_LENGTH_SCALES: Final = (0.5, 4.0)
+"""The least and the greatest length scale of the kernel, in standard deviations of the features."""
 _NOISE_VARIANCE: Final = 1e-3
 """Variance of the measurement noise, relative to that of the values."""
 
 
-@dataclass(frozen=True, slots=True)
-class GaussianProcess:
-    """A Gaussian process fitted to measured `points`, one row each.
-
-    `mean` and `scale` are the mean and standard deviation of the measured values. `cholesky_factor` is the lower factor
-    of the kernel matrix with noise; `weights` are the standardised values solved by it.
-    """
-
-    points: Floats
-    length_scale: float
-    cholesky_factor: Floats
-    weights: Floats
-    mean: float
-    scale: float
-
-    @classmethod
-    def fit(cls, points: Floats, values: Floats) -> GaussianProcess:
-        """Returns the process fitted to at least one point, with the most likely length scale."""
-        mean, scale = float(values.mean()), float(values.std()) or 1.0
-        unit = (values - mean) / scale
-        fits = []
-        for length in _LENGTH_SCALES:
-            factor = cho_factor(_kernel(points, points, length) + _NOISE_VARIANCE * np.eye(len(points)), lower=True)[0]
-            weights = cho_solve((factor, True), unit)
-            log_likelihood = -0.5 * float(unit @ weights) - float(np.log(np.diag(factor)).sum())
-            fits.append((log_likelihood, length, factor, weights))
-        _, length, factor, weights = max(fits, key=lambda fit: fit[0])
-        return cls(points, length, factor, weights, mean, scale)
-
-    def predict(self, points: Floats) -> tuple[Floats, Floats]:
-        """Returns the mean and the standard deviation at each point."""
-        across = _kernel(self.points, points, self.length_scale)
-        spread = 1.0 - (solve_triangular(self.cholesky_factor, across, lower=True) ** 2).sum(axis=0)
-        return across.T @ self.weights * self.scale + self.mean, np.sqrt(np.maximum(spread, 0.0)) * self.scale
-
-
-def _kernel(left: Floats, right: Floats, length: float) -> Floats:
-    squared_distance = ((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1)
-    return np.asarray(np.exp(-squared_distance / (2 * length**2)), dtype=np.float64)
+class NoScikitLearnError(SynschedError):
+    """scikit-learn is not installed; the message says how."""
 
 
 MeasureRate = Callable[[int], float]
@@ -94,7 +60,7 @@ def bayesian_search(
     first = random.permutation(len(points))[: max(1, min(_RANDOM_RUNS, budget))]
     measured = {int(index): measure(int(index)) for index in first}
     while len(measured) < min(budget, len(points)):
-        mean, spread = _fit_process(points, measured).predict(points)
+        mean, spread = _predict(points, measured)
         gain = _expected_improvement(mean, spread, max(measured.values()))
         gain[list(measured)] = -1.0
         candidate = int(np.argmax(gain))
@@ -117,12 +83,30 @@ def _standardised(points: Floats) -> Floats:
     return np.asarray((points - points.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0), dtype=np.float64)
 
 
-def _fit_process(points: Floats, measured: dict[int, float]) -> GaussianProcess:
-    return GaussianProcess.fit(points[list(measured)], np.array(list(measured.values())))
+def _predict(points: Floats, measured: dict[int, float]) -> tuple[Floats, Floats]:
+    """Returns the mean and the standard deviation of the rate at each point, fitted to the measured ones."""
+    process = _new_process()
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # it warns of a length scale at its bounds, which is what they are for
+        process.fit(points[list(measured)], np.array(list(measured.values())))
+    mean, deviation = process.predict(points, return_std=True)
+    return np.asarray(mean, dtype=np.float64), np.asarray(deviation, dtype=np.float64)
+
+
+def _new_process() -> GaussianProcessRegressor:
+    try:
+        from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: PLC0415 an optional package
+        from sklearn.gaussian_process.kernels import RBF  # noqa: PLC0415
+    except ImportError:
+        raise NoScikitLearnError(
+            "searching parallelism strategies needs scikit-learn: pip install 'slurmsched[strategies]'"
+        ) from None
+    return GaussianProcessRegressor(RBF(1.0, _LENGTH_SCALES), alpha=_NOISE_VARIANCE, normalize_y=True)
 
 
 def _estimated_rates(points: Floats, measured: dict[int, float]) -> Floats:
-    rates = np.maximum(_fit_process(points, measured).predict(points)[0], 0.0)
+    rates = np.maximum(_predict(points, measured)[0], 0.0)
     rates[list(measured)] = list(measured.values())
     return rates
 

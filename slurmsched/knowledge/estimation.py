@@ -12,11 +12,9 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats
 from slurmsched.knowledge.speed import Scaling
-
-Floats = NDArray[np.float64]
 
 _MAX_ITERATIONS: Final = 500
 _TOLERANCE: Final = 1e-5

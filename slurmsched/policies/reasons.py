@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode, Reservation, Resources, Snapshot, Target
 from slurmsched.model.reasons import pluralise
@@ -14,7 +15,7 @@ from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, Resourc
 from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.pools import Ints, Pools
+from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats
 from slurmsched.simulation.results import SimulationResult
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,12 @@ from typing import Final, TypeVar
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats
 from slurmsched.model.reasons import pluralise
 from slurmsched.traces.trace import Trace, TraceError, TraceJob
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 
 PHILLY_WIDTHS: Final[Mapping[int, float]] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 """Probabilities of GPUs per job, from the Philly trace by way of Gavel (section 7.1) and Synergy's simulator."""

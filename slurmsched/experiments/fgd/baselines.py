@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import GPU_COUNT_TAGS, FreeDevices, TaskDemand
 from slurmsched.policies.place.scores import NodeScoreTable, tightest_device
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_NODE_MILLI_CPU = 128_000
 MAX_NODE_MILLI_GPU = 8_000
@@ -105,9 +102,6 @@ class GpuPacking:
 
     def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
         return tightest_device(free, task, node)
-
-
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats
 from slurmsched.experiments.experiment import ExperimentSetup
 from slurmsched.experiments.fgd.baselines import (
     BestFit,
@@ -29,8 +29,6 @@ from slurmsched.experiments.fgd.baselines import (
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TargetWorkload, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
-
-Floats = NDArray[np.float64]
 
 CURVE_POINTS = 131
 """Points of a curve, from 0 to 130 % of GPUs requested."""

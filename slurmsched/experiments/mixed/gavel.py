@@ -8,9 +8,10 @@ from itertools import combinations
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Mask
 from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput, gang_rate
 from slurmsched.policies.gavel.objectives import GavelPolicy
-from slurmsched.policies.gavel.problem import Floats, GavelProblem, IsolatedTime, Mask, TimeFractions
+from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, TimeFractions
 from slurmsched.policies.gavel.rounds import (
     RESET_INTERVAL,
     AllocationLedger,

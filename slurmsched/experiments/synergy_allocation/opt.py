@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import coo_matrix, csr_matrix
 
+from slurmsched.arrays import Floats
 from slurmsched.policies.errors import PolicyError
 
 _MAX_ANSWERS: Final = 4096
@@ -105,8 +105,6 @@ class PooledOpt:
             self._answers.move_to_end(question)
         return answer
 
-
-Floats = NDArray[np.float64]
 
 _WHOLE = 1e-7
 

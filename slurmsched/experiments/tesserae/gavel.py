@@ -15,10 +15,10 @@ import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_matrix, hstack
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.experiments.tesserae.policies import WorkerLeases
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan
-from slurmsched.policies.cluster.pools import Ints, Mask
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import Objective
 from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime
@@ -29,7 +29,7 @@ from slurmsched.policies.gavel.rounds import (
     greedy_round,
     rows_by_priority,
 )
-from slurmsched.policies.tesserae.migration import NO_JOB, Floats
+from slurmsched.policies.tesserae.migration import NO_JOB
 
 _ONLY_TYPE: Final = "any"
 

@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeProblem, TesseraeVariant, plan_round
-from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.gavel.rounds import assign_workers
-from slurmsched.policies.tesserae.migration import Floats, PlacementPlan
+from slurmsched.policies.tesserae.migration import PlacementPlan
 
 JobOrder = Callable[[ReplayState], Ints]
 """Returns the active jobs in order."""

@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.cluster.pools import Ints, Mask
-from slurmsched.policies.tesserae.migration import NO_JOB, Floats, PlacementPlan
+from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan
 from slurmsched.simulation import JobResult, SimulationResult
 
 WORK_EPSILON: Final = 1e-6

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slurmsched.policies.cluster.pools import Ints, Mask
+from slurmsched.arrays import Ints, Mask
 from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan, find_renaming, merge_rows, migrated_jobs
 from slurmsched.policies.tesserae.packing import EdgeWeights, PackingJob, pack
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
-from slurmsched.policies.cluster.pools import Ints
-from slurmsched.policies.tesserae.migration import NO_JOB, Floats
+from slurmsched.policies.tesserae.migration import NO_JOB
 from slurmsched.policies.tesserae.packing import PairRates, best_edges
 from slurmsched.traces.trace import Trace
 

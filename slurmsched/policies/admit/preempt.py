@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import FailedRequestCache, Session
 

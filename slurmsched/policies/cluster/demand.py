@@ -8,11 +8,12 @@ from enum import StrEnum
 
 import numpy as np
 
+from slurmsched.arrays import Ints, Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
-from slurmsched.policies.cluster.pools import Ints, Mask, Pools
+from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing
 
 

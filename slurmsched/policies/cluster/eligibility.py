@@ -8,8 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Mask
 from slurmsched.model import Job, NodeState, Request, Reservation, Snapshot
-from slurmsched.policies.cluster.pools import Mask, Pools
+from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.errors import PolicyError
 
 FeatureConstraint = Callable[[frozenset[str]], bool]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.model import Snapshot
-from slurmsched.policies.cluster.pools import Allocation, Ints, Pools
+from slurmsched.policies.cluster.pools import Allocation, Pools
 
 
 @dataclass(slots=True)

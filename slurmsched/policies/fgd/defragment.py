@@ -8,15 +8,12 @@ from itertools import combinations, islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurmsched.model import Job, JobState, NodeAllocation
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd.placer import FgdPlacer, NodeDemands, node_demands
 from slurmsched.policies.place.fragmentation import TaskDemand
 from slurmsched.policies.stages import Situation
-
-Mask = NDArray[np.bool_]
 
 _MAX_SETS: Final = 20_000
 """Most sets of jobs of one size considered on a node."""

@@ -10,6 +10,7 @@ from typing import Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from slurmsched.arrays import Mask
 from slurmsched.model import (
     MILLI_PER_GPU,
     Job,
@@ -34,8 +35,6 @@ from slurmsched.policies.place.fragmentation import (
 )
 from slurmsched.policies.place.scores import NodeScoreTable, PricedFragmentationScore, SlurmDevice
 from slurmsched.policies.stages import Situation
-
-Mask = NDArray[np.bool_]
 
 _MILLI_CPUS: Final = 1000
 """Milli-CPUs of a CPU."""

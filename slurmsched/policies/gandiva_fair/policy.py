@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.model import (
     Decision,
     Job,
@@ -31,7 +32,6 @@ from slurmsched.model import (
 )
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.demand import ResourceDemand
-from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
     PassRecord,
@@ -42,7 +42,6 @@ from slurmsched.policies.gandiva_fair.accounts import (
 )
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.stride import StrideSchedule, backfill, split_stride
-from slurmsched.policies.gandiva_fair.tickets import Floats
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.sizes import Proportional, Sizing

@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobState
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation, Ints
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Sizing

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.model import JobId
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation, Ints, Pools
+from slurmsched.policies.cluster.pools import Allocation, Pools
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.place.placement import CONSOLIDATED, Placement, find_placement
 

@@ -11,13 +11,11 @@ from itertools import chain, combinations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats
 from slurmsched.model import Association, Job
 from slurmsched.settings.definition import TicketSettings
 from slurmsched.settings.schema import parse_tickets
-
-Floats = NDArray[np.float64]
 
 
 def water_filling(amount: float, weights: Floats, caps: Floats) -> Floats:

@@ -20,11 +20,11 @@ from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Floats
 from slurmsched.knowledge import Knowledge, Scaling
 from slurmsched.model import Job
 from slurmsched.policies.gandiva_fair.problem import StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import (
-    Floats,
     build_ticket_registry,
     build_ticket_tree,
     compose_types,

@@ -14,13 +14,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import brentq
 
-from slurmsched.policies.gavel.problem import (
-    Floats,
-    GavelProblem,
-    TimeFractions,
-    equal_time_fractions,
-    proportional_rates,
-)
+from slurmsched.arrays import Floats
+from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions, equal_time_fractions, proportional_rates
 from slurmsched.policies.gavel.program import max_min, max_sum, require_runnable
 
 Objective = Callable[[GavelProblem], TimeFractions]

@@ -13,6 +13,7 @@ from math import isinf
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
@@ -20,7 +21,7 @@ from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.finish.resize import MIN_BENEFIT
 from slurmsched.policies.gavel.objectives import least_attained_service
-from slurmsched.policies.gavel.problem import Floats, GavelProblem, Mask
+from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.gavel.rounds import RESET_INTERVAL, AllocationLedger, GavelState, greedy_round
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from slurmsched.arrays import Floats, Ints
 
 
 def _no_colocation() -> Floats:

@@ -23,8 +23,9 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, diags, hstack, vstack
 from scipy.sparse.linalg import splu
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel.problem import Floats, GavelProblem, Ints, Mask, TimeFractions, equal_time_fractions
+from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions, equal_time_fractions
 
 _MAX_STEPS: Final = 200
 _CENTRE_TOLERANCE: Final = 1e-4

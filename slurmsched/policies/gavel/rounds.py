@@ -12,8 +12,8 @@ import numpy as np
 from cattrs import BaseValidationError, Converter
 from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import JobId
-from slurmsched.policies.gavel.problem import Floats, Ints, Mask
 
 JobCombination = tuple[str, ...]
 """The id of a job, or the ids of two jobs that share GPUs."""

@@ -18,12 +18,10 @@ from math import ceil, log
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.policies.hadar.problem import (
-    Floats,
     GangThroughput,
     HadarJob,
-    Ints,
-    Mask,
     ServerPools,
     TaskAllocation,
     Utility,

@@ -13,7 +13,8 @@ from math import inf
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from slurmsched.arrays import Ints
 
 TaskAllocation = tuple[tuple[int, int], ...]
 """Pool and number of GPUs in it, for each pool of a gang, pools ascending."""
@@ -64,11 +65,6 @@ class HadarJob:
     def completion_time(self, rate: float, delay: float = 0.0) -> float:
         """Returns the seconds from arrival to end, f_j - a_j, at this rate after a delay; infinite at rate 0."""
         return self.age + delay + self.remaining / rate if rate > 0 else inf
-
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,14 +27,10 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 COVERAGE: Final = 0.95
 """The fraction of all tasks that the typical tasks cover."""

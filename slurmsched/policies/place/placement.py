@@ -11,11 +11,12 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from slurmsched.arrays import Ints
 from slurmsched.model import NodeAllocation, Resources
 from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.pools import Allocation, Ints, Pools
+from slurmsched.policies.cluster.pools import Allocation, Pools
 from slurmsched.policies.sizes import PerTaskResources, memory_on_node
 
 

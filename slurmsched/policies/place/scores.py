@@ -23,15 +23,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TargetWorkload, TaskDemand
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 class PlacementHeuristic(Protocol):

@@ -21,16 +21,13 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import Job, JobId, Node, Resources
-from slurmsched.policies.cluster.pools import Ints, Mask
 from slurmsched.policies.session import Session
-
-Floats = NDArray[np.float64]
 
 NO_JOB = -1
 """Stands for the missing second job on GPUs that only one job uses."""

@@ -20,11 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId
-from slurmsched.policies.cluster.pools import Ints
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.tesserae.migration import Floats
 
 
 @dataclass(frozen=True, slots=True)

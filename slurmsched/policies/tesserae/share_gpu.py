@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from slurmsched.arrays import Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     MILLI_PER_GPU,
@@ -115,8 +115,6 @@ def _format_jobs(jobs: Sequence[Job]) -> str:
 def _devices_of(job: Job) -> list[tuple[str, int]]:
     return [(share.node, index) for share in job.allocations for index in share.indices]
 
-
-Mask = NDArray[np.bool_]
 
 HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2
 

@@ -194,7 +194,7 @@ def test_a_round_of_the_past_is_dumped_from_the_database(site: Site, slurm: Simu
 
 
 @pytest.mark.parametrize("system", ["nonsense"])
-def test_an_unknown_system_names_those_there_are(site: Site, slurm: SimulatedBackend, system: str) -> None:
+def test_an_unknown_policy_names_those_there_are(site: Site, slurm: SimulatedBackend, system: str) -> None:
     result = site.run("plan", "--system", system)
     assert result.exit_code != 0
     assert result.stderr.startswith("synsched: there is no policy 'nonsense': known are ")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 from slurmsched.experiments.tesserae.evaluation import simulated_rate
-from slurmsched.knowledge.bayesian_search import GaussianProcess, bayesian_search, random_search
+from slurmsched.knowledge.bayesian_search import NoScikitLearnError, bayesian_search, random_search
 from slurmsched.knowledge.estimation import (
     ParallelStrategy,
     add_noise,
@@ -52,13 +54,25 @@ def test_divisions_of_a_model_over_its_gpus() -> None:
     assert len(set(found)) == len(found)
 
 
-def test_a_process_knows_what_it_was_shown_and_doubts_what_is_far() -> None:
-    points = np.array([[0.0], [1.0], [2.0]])
-    process = GaussianProcess.fit(points, np.array([1.0, 3.0, 2.0]))
-    mean, spread = process.predict(np.array([[1.0], [50.0]]))
-    assert mean[0] == pytest.approx(3.0, abs=0.05)
-    assert mean[1] == pytest.approx(2.0)
-    assert spread[0] < 0.1 < spread[1]
+def test_an_estimate_is_near_a_measured_neighbour_and_the_mean_where_none_is_near() -> None:
+    rates = [3.0, 3.0, 1.0, 2.0]
+    found = random_search([(0.0,), (0.1,), (20.0,), (99.0,)], rates.__getitem__, 2, _measures_first_and_third())
+    assert list(found.measured) == [0, 2]
+    assert found.rates[1] == pytest.approx(3.0, abs=0.1)
+    assert found.rates[3] == pytest.approx(2.0, abs=0.5)
+
+
+def _measures_first_and_third() -> np.random.Generator:
+    """A generator whose first permutation of four begins with 0 and 2."""
+    seeds = range(1000)
+    seed = next(seed for seed in seeds if list(np.random.default_rng(seed).permutation(4)[:2]) == [0, 2])
+    return np.random.default_rng(seed)
+
+
+def test_without_scikit_learn_the_search_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.gaussian_process", None)
+    with pytest.raises(NoScikitLearnError, match=r"pip install 'slurmsched\[strategies\]'"):
+        random_search([(0.0,), (1.0,)], float, 1, np.random.default_rng(0))
 
 
 def test_a_search_finds_a_fast_strategy_sooner_than_chance() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy.optimize import linprog
 
+from slurmsched.arrays import Floats
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import (
     GAVEL_POLICIES,
@@ -19,7 +20,7 @@ from slurmsched.policies.gavel.objectives import (
     makespan,
     throughput,
 )
-from slurmsched.policies.gavel.problem import Floats, GavelProblem, TimeFractions, equal_time_fractions
+from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions, equal_time_fractions
 
 
 def problem(gpus: list[int], rates: list[list[float]], widths: list[int] | None = None) -> GavelProblem:

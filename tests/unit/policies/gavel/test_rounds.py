@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.policies.gavel.problem import Floats
+from slurmsched.arrays import Floats
 from slurmsched.policies.gavel.rounds import AllocationLedger, JobCombination, assign_workers, greedy_round
 
 
