@@ -12,7 +12,7 @@ from pathlib import Path
 from .cluster import Cluster, ClusterOptions, cluster_names
 from .commands import ClusterError, Commands
 from .engine import ensure_docker
-from .images import DEBIAN, RELEASES, ensure_image
+from .images import DEBIAN, RELEASES, compile_checkout, ensure_image
 from .nodes import DEFAULT_SPEC, parse_nodes
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -101,6 +101,11 @@ def _images(commands: Commands, args: argparse.Namespace) -> None:
         _print(ensure_image(commands, release, args.source_tarball, yielding=args.yielding))
 
 
+def _compile(commands: Commands, args: argparse.Namespace) -> None:
+    ensure_docker(commands)
+    compile_checkout(commands, ensure_image(commands, args.release, args.source_tarball), Path(args.source).resolve())
+
+
 def _stop(commands: Commands, args: argparse.Namespace) -> None:
     Cluster(commands, args.name).stop(args.container, kill=args.kill)
 
@@ -165,6 +170,12 @@ def _parser() -> argparse.ArgumentParser:
     images.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
     images.add_argument("--yielding", action="store_true", help="what else runs on this machine goes first")
     images.set_defaults(verb=_images)
+
+    compiling = verbs.add_parser("compile", parents=[general], help="a checkout's bytecode for the Python of a release")
+    compiling.add_argument("--release", choices=RELEASES, default="trixie", help="which (default: %(default)s)")
+    compiling.add_argument("--source", default=str(CHECKOUT), metavar="DIR", help=source_help)
+    compiling.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
+    compiling.set_defaults(verb=_compile)
 
     stop = verbs.add_parser("stop", parents=[named], help="stop one container: a crashed daemon or node")
     stop.add_argument("container", help="login, ctl, dbd, db or a node")
