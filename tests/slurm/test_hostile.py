@@ -172,10 +172,10 @@ def test_nobody_starts_his_job_past_those_who_wait(mini: Mini) -> None:
         go --comment="$(printf '%0990d' 1)"; go --comment="$(printf '%01000d' 1) synsched:"
         go --begin=now; go -w v100-1; go --comment=synsched:held=hook; go --job-name="$(printf 'x\\nJobId=1 ')"
     """, first, past_the_hook=False)  # fmt: skip
-    # slurmctld looks at who may start every few seconds: a job that nobody holds shows that it has.
+    # slurmctld looks at who may start every second: a job that nobody holds shows that it has.
     free = mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", "--wrap", "sleep 1", user="alice").strip()
     mini.until("slurmctld has scheduled", lambda: facts(mini).get(free, {}).get("state") != "PD")
-    mini.run("sleep", "4")
+    mini.run("sleep", "2")
     ahead = [job for job, seen in facts(mini).items() if seen["user"] == "mallory" and seen["state"] in ("R", "CG")]
     assert not ahead, f"these run before job {first[0]}, which waits longer"
     bounded_round(mini)
