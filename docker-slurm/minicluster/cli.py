@@ -47,7 +47,10 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     if len(options.gpus_by_node) > MAX_CONTAINERS:
         raise ClusterError(f"at most {MAX_CONTAINERS} nodes with a container each: use --virtual for more")
     ensure_docker(commands)
-    Cluster(commands, args.name).up(options)
+    cluster = Cluster(commands, args.name)
+    if args.anew:
+        cluster.down()
+    cluster.up(options)
     nodes = ",".join(group.hostlist for group in options.groups)
     _print(f"{args.name}: Slurm {RELEASES[args.release]} ({args.release}) is up: {nodes}")
 
@@ -145,6 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     tarball_help = "Slurm's source for --release source (default: $SLURMSCHED_SLURM_SOURCE)"
     option("--source-tarball", default="", metavar="FILE", help=tarball_help)
     option("--kill-wait", type=int, default=30, metavar="SECONDS", help="KillWait (default: %(default)s)")
+    option("--anew", action="store_true", help="remove a cluster of this name first")
     set_help = "another line for slurm.conf; may be repeated"
     option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
     up.set_defaults(verb=_up)
