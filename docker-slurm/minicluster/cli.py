@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .cluster import Cluster, ClusterOptions, cluster_names
 from .commands import ClusterError, Commands
-from .engine import ensure_docker
+from .engine import ensure_docker, exclusive_lock
 from .images import DEBIAN, RELEASES, compile_checkout, ensure_image
 from .nodes import DEFAULT_SPEC, parse_nodes
 
@@ -106,7 +106,9 @@ def _images(commands: Commands, args: argparse.Namespace) -> None:
 
 def _compile(commands: Commands, args: argparse.Namespace) -> None:
     ensure_docker(commands)
-    compile_checkout(commands, ensure_image(commands, args.release, args.source_tarball), Path(args.source).resolve())
+    image = ensure_image(commands, args.release, args.source_tarball)
+    with exclusive_lock(f"compile-{args.release}"):  # who comes second finds it done
+        compile_checkout(commands, image, Path(args.source).resolve())
 
 
 def _stop(commands: Commands, args: argparse.Namespace) -> None:

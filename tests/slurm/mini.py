@@ -132,7 +132,7 @@ class Mini:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sure('squeue')}"
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     @staticmethod
     def _run(command: Sequence[str], timeout: float) -> Said:
