@@ -42,15 +42,12 @@ unit: $(READY) ## tests that need no Slurm, and how much of the package they run
 	@$(BIN)/python release/coverage_summary.py
 	@$(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
-# The image from source takes minutes: it is built beside the stories of other releases, which mostly wait.
+# Four workers for two cores: most of the time a story waits. The image from source takes minutes: it is built beside the
+# stories of other releases, and those that need it come last.
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
-	@$(BIN)/pytest tests/slurm/test_scale.py -s -m "not source"
 	@if [ -n "$$SLURMSCHED_SLURM_SOURCE" ]; then \
 	docker-slurm/cluster images --release source --yielding >$(RUNS).source 2>&1 & fi; \
-	$(BIN)/pytest tests/slurm --ignore=tests/slurm/test_scale.py -n 2 --dist loadfile -m "not source"; \
-	passed=$$?; wait; exit $$passed
-	@$(BIN)/pytest tests/slurm/test_scale.py -s -m source
-	@$(BIN)/pytest tests/slurm --ignore=tests/slurm/test_scale.py -n 2 --dist loadfile -m source
+	$(BIN)/pytest tests/slurm -n 4 -rP; passed=$$?; wait; exit $$passed
 
 docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md

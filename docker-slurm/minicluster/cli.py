@@ -11,8 +11,8 @@ from pathlib import Path
 
 from .cluster import Cluster, ClusterOptions, cluster_names
 from .commands import ClusterError, Commands
-from .engine import ensure_docker
-from .images import DEBIAN, RELEASES, ensure_image
+from .engine import ensure_docker, exclusive_lock
+from .images import DEBIAN, RELEASES, compile_checkout, ensure_image
 from .nodes import DEFAULT_SPEC, parse_nodes
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
@@ -47,7 +47,10 @@ def _up(commands: Commands, args: argparse.Namespace) -> None:
     if len(options.gpus_by_node) > MAX_CONTAINERS:
         raise ClusterError(f"at most {MAX_CONTAINERS} nodes with a container each: use --virtual for more")
     ensure_docker(commands)
-    Cluster(commands, args.name).up(options)
+    cluster = Cluster(commands, args.name)
+    if args.anew:
+        cluster.down()
+    cluster.up(options)
     nodes = ",".join(group.hostlist for group in options.groups)
     _print(f"{args.name}: Slurm {RELEASES[args.release]} ({args.release}) is up: {nodes}")
 
@@ -101,6 +104,13 @@ def _images(commands: Commands, args: argparse.Namespace) -> None:
         _print(ensure_image(commands, release, args.source_tarball, yielding=args.yielding))
 
 
+def _compile(commands: Commands, args: argparse.Namespace) -> None:
+    ensure_docker(commands)
+    image = ensure_image(commands, args.release, args.source_tarball)
+    with exclusive_lock(f"compile-{args.release}"):  # who comes second finds it done
+        compile_checkout(commands, image, Path(args.source).resolve())
+
+
 def _stop(commands: Commands, args: argparse.Namespace) -> None:
     Cluster(commands, args.name).stop(args.container, kill=args.kill)
 
@@ -140,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     tarball_help = "Slurm's source for --release source (default: $SLURMSCHED_SLURM_SOURCE)"
     option("--source-tarball", default="", metavar="FILE", help=tarball_help)
     option("--kill-wait", type=int, default=30, metavar="SECONDS", help="KillWait (default: %(default)s)")
+    option("--anew", action="store_true", help="remove a cluster of this name first")
     set_help = "another line for slurm.conf; may be repeated"
     option("--set", type=_setting, action="append", default=[], metavar="KEY=VALUE", help=set_help)
     up.set_defaults(verb=_up)
@@ -165,6 +176,12 @@ def _parser() -> argparse.ArgumentParser:
     images.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
     images.add_argument("--yielding", action="store_true", help="build with low CPU priority")
     images.set_defaults(verb=_images)
+
+    compiling = verbs.add_parser("compile", parents=[general], help="a checkout's bytecode for the Python of a release")
+    compiling.add_argument("--release", choices=RELEASES, default="trixie", help="which (default: %(default)s)")
+    compiling.add_argument("--source", default=str(CHECKOUT), metavar="DIR", help=source_help)
+    compiling.add_argument("--source-tarball", default="", metavar="FILE", help=tarball_help)
+    compiling.set_defaults(verb=_compile)
 
     stop = verbs.add_parser("stop", parents=[named], help="stop one container: a crashed daemon or node")
     stop.add_argument("container", help="login, ctl, dbd, db or a node")

@@ -49,6 +49,16 @@ def ensure_image(commands: Commands, release: str, tarball: str = "", *, yieldin
     return name
 
 
+def compile_checkout(commands: Commands, image: str, source: Path) -> None:
+    """Leave bytecode for the image's Python in the checkout, which clusters can only read: `synsched` starts sooner."""
+    owner = source.stat()
+    commands.run(
+        "docker", "run", "--rm", "--network=none", "--user", f"{owner.st_uid}:{owner.st_gid}",
+        "--volume", f"{source}:/opt/slurmsched", "--entrypoint", "python3", image,
+        "-m", "compileall", "-q", *(f"/opt/slurmsched/{folder}" for folder in ("slurmsched", "hooks", "tests/slurm")),
+    )  # fmt: skip
+
+
 def _context_hash(source: Path | None = None) -> str:
     digest = hashlib.sha256(b"" if source is None else source_digest(source))
     for path in sorted(CONTEXT.iterdir()):

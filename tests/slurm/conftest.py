@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.slurm.mini import CHECKOUT, Mini
 
@@ -16,12 +22,23 @@ SOURCE = "source"
 TARBALL = "SLURMSCHED_SLURM_SOURCE"
 SETTINGS: dict[str, dict[str, object]] = {
     "manage": {"partitions": ["gpu"]},
-    "rounds": {"mode": "enforce", "period": 300, "settle_interval": 1, "settle_timeout": 60},
+    "rounds": {"mode": "enforce", "period": 300, "settle_interval": 0.2, "settle_timeout": 60},
     "policy": {"system": "synergy", "order": "las", "las_queues": [40, 4000]},
     "guards": {"min_run_time": 5, "restart_cost": 1, "moves_per_round": 8},
     "checkpoint": {"lead": 3},
 }
 """A round as on a site, only faster: seconds where a site has minutes."""
+TIMERS: Final = (
+    "--set", "SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=1,default_queue_depth=1000",
+)  # fmt: skip
+"""What Slurm looks at every so often it looks at every second: not on thousands of nodes, where a look takes longer."""
+EXPECTED: Final[Mapping[str, int]] = {
+    "hostile-trixie": 300, "kill-trixie": 300, "jobside-bookworm": 290, "simulating-trixie": 250,
+    "forked-trixie": 200, "tickets-trixie": 190, "beside-trixie": 130, "scale-trixie": 120,
+    "scale-source": 120, "hostile-bookworm": 120, "hostile-sid": 120, "hostile-source": 90, "line-trixie": 90,
+    "line-bookworm": 90, "line-sid": 90,
+}  # fmt: skip
+"""Seconds of the clusters that take longest."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +48,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             given = getattr(item, "callspec", None)
             if given is not None and given.params.get("mini") == SOURCE:
                 item.add_marker(pytest.mark.source)
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> tuple[bool, int]:
+    """The longest first, so that no worker ends alone; last of all what needs the image that takes minutes to build."""
+    cluster = cluster_of(item.nodeid)
+    return cluster.endswith(SOURCE), -EXPECTED.get(cluster, 0)
+
+
+def cluster_of(nodeid: str) -> str:
+    """The name of the cluster that a story runs on, as its identifier tells it."""
+    module = Path(nodeid.partition("::")[0]).stem.removeprefix("test_").replace("_", "-")
+    release = re.search(rf"[\[-]({'|'.join((*RELEASES, SOURCE))})[]-]", nodeid)
+    return f"{module}-{release[1] if release else RELEASES[0]}"
+
+
+class ByCluster(LoadScopeScheduling):
+    """Stories of one cluster go to one worker, in order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return cluster_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByCluster:
+    config.option.loadscopereorder = False
+    return ByCluster(config, log)
+
+
+@cache
+def compiled(release: str) -> None:
+    """The image of this release is there, and the checkout's bytecode for its Python."""
+    Mini.compiled(release)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +90,12 @@ def mini(request: pytest.FixtureRequest) -> Iterator[Mini]:
     release = getattr(request, "param", "trixie")
     if release == SOURCE and not os.environ.get(TARBALL):
         pytest.skip(f"NOT TESTED with pyslurm: {TARBALL} names no tarball of Slurm's source (docker-slurm/README.md)")
-    module = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
-    cluster = Mini(f"{module}-{release}")
-    cluster.images(release)
-    cluster.cluster("down")
+    cluster = Mini(cluster_of(f"{request.node.nodeid}::[{release}]"))
+    own = getattr(request.module, "CLUSTER", ())
+    timers = () if "--virtual" in own else TIMERS
+    compiled(release)
     try:
-        cluster.cluster("up", "--release", release, "--kill-wait", "5", *getattr(request.module, "CLUSTER", ()))
+        cluster.cluster("up", "--anew", "--release", release, "--kill-wait", "5", *timers, *own)
         cluster.configure(**SETTINGS)
         yield cluster
     finally:

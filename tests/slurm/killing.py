@@ -45,8 +45,11 @@ class Steps:
 
 def run(fatal: int, words: list[str]) -> int:
     steps = Steps(fatal)
-    for name in ("begin_round", "intend", "record", "forgo", "mark_undone", "finish_round"):
-        setattr(Journal, name, steps.around(getattr(Journal, name)))
+    for writing in (
+        Journal.begin_round, Journal.record_intents, Journal.record_outcomes, Journal.record_skipped,
+        Journal.mark_undone, Journal.finish_round,
+    ):  # fmt: skip
+        setattr(Journal, writing.__name__, steps.around(writing))
     SlurmBackend.execute = steps.around(SlurmBackend.execute)  # type: ignore[method-assign] # that is the point
     try:
         main(words, standalone_mode=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.slurm.inside import Inside
+
 __all__ = ["CHECKOUT", "HOOK", "Mini", "Said"]
 
 CHECKOUT = Path(__file__).parents[2]
@@ -42,26 +44,30 @@ class Said:
 
 
 class Mini:
-    """One cluster by name. Everything goes through `docker-slurm/cluster`, as a person would do it."""
+    """One cluster by name. It comes, goes and breaks through `docker-slurm/cluster`, as a person would do it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._inside: dict[str, Inside] = {}
 
     def cluster(self, *words: str, timeout: float = 900) -> Said:
         """A `docker-slurm/cluster` command; raises with its words where it fails."""
+        while self._inside:  # containers may be others afterwards
+            self._inside.popitem()[1].close()
         said = self._run([str(CHECKOUT / "docker-slurm/cluster"), *words, "--name", self.name], timeout=timeout)
         assert said.code == 0, f"cluster {' '.join(words)}: {said.err}"
         return said
 
-    def images(self, release: str) -> None:
-        """What `up` needs, made where it is missing: docker itself, and the image of the release."""
-        said = self._run([str(CHECKOUT / "docker-slurm/cluster"), "images", "--release", release], timeout=1800)
+    @classmethod
+    def compiled(cls, release: str) -> None:
+        """What `up` needs, made where it is missing: docker, the image of the release, bytecode for its Python."""
+        said = cls._run([str(CHECKOUT / "docker-slurm/cluster"), "compile", "--release", release], timeout=1800)
         assert said.code == 0, said.err
 
     def run(self, *command: str, user: str = "root", on: str = "login", stdin: str = "", timeout: float = 120) -> Said:
         """A command in a container, whatever it answers."""
-        docker = ["docker", "exec", "-i", "--user", user, "--workdir", "/", f"slurmsched-{self.name}-{on}"]
-        return self._run([*docker, *command], stdin, timeout)
+        inside = self._inside.setdefault(on, Inside(f"slurmsched-{self.name}-{on}"))
+        return Said(*inside.run(command, user, stdin, timeout))
 
     def sure(self, *command: str, user: str = "root", on: str = "login", stdin: str = "", timeout: float = 120) -> str:
         """A command that has to succeed; its output."""
@@ -126,13 +132,14 @@ class Mini:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}\n{self.sure('squeue')}"
-            time.sleep(0.5)
+            time.sleep(0.2)
 
     @staticmethod
-    def _run(command: Sequence[str], stdin: str = "", timeout: float = 120) -> Said:
+    def _run(command: Sequence[str], timeout: float) -> Said:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
-        )
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
+            check=False,
+        )  # fmt: skip
         return Said(done.returncode, done.stdout, done.stderr)
 
 

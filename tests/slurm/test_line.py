@@ -12,6 +12,8 @@ from tests.slurm.mini import CHECKOUT, Mini, Said
 CLUSTER = ("--nodes", "v100:2x8")
 pytestmark = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
 
+LOOKS = 2.5
+"""Seconds after which Slurm has started what it may start: it looks every second here."""
 HEARTBEAT, DATABASE = "/var/lib/synsched/heartbeat", "/var/lib/synsched/synsched.db"
 BROKEN = """
 import sys
@@ -93,7 +95,7 @@ def test_no_other_way_gets_a_job_in_front(mini: Mini) -> None:
     mini.run("scontrol", "update", f"JobId={elsewhere}", "StartTime=now", user="mallory")
     without_shards = submitted(mini, "--gres=gpu:1,shard:0")
     pinned = submitted(mini, "--gpus=1", "-w", "v100-2", "--priority=99999")
-    time.sleep(6)  # what Slurm may start it starts within 5 s here
+    time.sleep(LOOKS)
     for job in (held, again, unmarked, elsewhere, without_shards, pinned):
         assert waits_for_a_round(mini, job), mini.jobs()[job]
     assert mini.synsched("run", "--once").code == 0
@@ -129,7 +131,7 @@ def test_a_job_that_has_run_waits_for_a_round_as_well(mini: Mini) -> None:
     mini.until("it waits again", lambda: mini.state(job) == "PENDING")
     mini.run("scontrol", "release", job, user="mallory")
     mini.run("scontrol", "update", f"JobId={job}", "StartTime=now", user="mallory")
-    time.sleep(6)
+    time.sleep(LOOKS)
     assert mini.state(job) == "PENDING"
 
 

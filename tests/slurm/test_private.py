@@ -26,9 +26,9 @@ import time; time.sleep(15)
 
 @pytest.fixture(scope="module")
 def jobs(mini: Mini) -> Iterator[tuple[str, str]]:
-    """A daemon with rounds every ten seconds, and a job of alice's and one of bob's in the queue."""
+    """A daemon with rounds every four seconds, and a job of alice's and one of bob's in the queue."""
     mini.sure("install", "-d", "-m", "1777", SCRATCH)
-    mini.configure(**{**SETTINGS, "rounds": {**SETTINGS["rounds"], "mode": "observe", "period": 10}})
+    mini.configure(**{**SETTINGS, "rounds": {**SETTINGS["rounds"], "mode": "observe", "period": 4}})
     own = mini.train("alice", "--gres=gpu:4", "-c", "4", "--job-name=alices-paper")
     other = mini.train("bob", "--gres=gpu:8", "-c", "4", "--job-name=bobs-paper")
     mini.sure("sh", "-c", f"umask 077; synsched run > {SCRATCH}/log 2>&1 & echo $! > {SCRATCH}/pid", user="synsched")
