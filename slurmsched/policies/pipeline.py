@@ -6,21 +6,22 @@ Source: Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import Decision, JobId
+from slurmsched.model import Decision
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.admit.shrink import ShrinkRunning
+from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.resize import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import FinishStep, Session
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import AdmissionStep, Order, Situation
+from slurmsched.policies.stages import NO_ENTITLEMENT, AdmissionStep, Entitle, Order, Situation
 
 ADMISSION_STEPS: Final[tuple[Callable[[Session], AdmissionStep], ...]] = (
     AllocateFree,
@@ -38,32 +39,46 @@ FINISH_STEPS: Final[tuple[FinishStep, ...]] = (distribute_spare, resize_running)
 class Pipeline:
     """A policy made of stages: one round as in Synergy (sections 3.2 and 4.2), except that allocations last.
 
-    Jobs are considered in order. A running job keeps what it has. For a newcomer the `ADMISSION_STEPS` are tried until
+    Jobs are considered in order. A running job keeps what it has. For a newcomer the `admission_steps` are tried until
     one admits it; if none does, it waits and the jobs behind it are still tried. A job that was evicted is a newcomer
-    when its turn comes, so that the next round does not undo this one. In the end the `finish_steps` run.
+    when its turn comes, so that the next round does not undo this one. In the end the `finish_steps` run. If the
+    entitlement tells what a round's allocations are worth, evictions that do not add to it are taken back.
     """
 
     name: str
-    order: Order
+    order: Order | None
+    """None for a policy whose order follows from what jobs are due."""
     sizing: Sizing
     node_score: NodeScore
     finish_steps: tuple[FinishStep, ...] = FINISH_STEPS
     """Run once every job had its turn."""
-    mixed_types: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
-    """Jobs that may use several GPU types at once, and which types."""
-    anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
-    """Copies, each with the forked job it is a copy of: no two copies of one job share a node."""
+    admission_steps: tuple[Callable[[Session], AdmissionStep], ...] = ADMISSION_STEPS
+    """Tried for each newcomer, least disruptive first."""
+    entitle: Entitle | None = None
+    """Decides what jobs are due; None lets every job use what it asked for."""
 
     def decide(self, situation: Situation) -> Decision:
-        session = Session(
-            situation,
-            self.order,
-            self.sizing,
-            self.node_score,
-            mixed_types=self.mixed_types,
-            anti_affinity=self.anti_affinity,
-        )
-        admission = [step(session) for step in ADMISSION_STEPS]
+        """Raises PolicyError if neither the row nor its entitlement has an order."""
+        entitlement = self.entitle(situation) if self.entitle else NO_ENTITLEMENT
+        order = entitlement.order or self.order
+        if order is None:
+            raise PolicyError(f"policy {self.name} has no order")
+        session = Session(situation, order, self.sizing, self.node_score, entitlement)
+        start = session.checkpoint() if entitlement.utility else None
+        self._run(session)
+        if entitlement.utility and start and session.victims:
+            with_evictions, worth = session.checkpoint(), entitlement.utility(session.allocations())
+            session.rollback(start)
+            session.moves_left, session.may_evict = 0, False
+            self._run(session)
+            if worth > entitlement.utility(session.allocations()):
+                session.rollback(with_evictions)
+        targets, waiting = explain(session, order.name)
+        state = entitlement.next_state(session.victims) if entitlement.next_state else dict(situation.state)
+        return Decision(self.name, session.ranking, targets, waiting, session.victims, state)
+
+    def _run(self, session: Session) -> None:
+        admission = [step(session) for step in self.admission_steps]
         for ranked in session.ranking:
             job = session.jobs[ranked.job]
             if session.needs_placement(job):
@@ -71,5 +86,3 @@ class Pipeline:
         for finish in self.finish_steps:
             finish(session)
         session.cancel_noop_evictions()
-        targets, waiting = explain(session, self.order.name)
-        return Decision(self.name, session.ranking, targets, waiting, session.victims, dict(situation.state))

@@ -9,13 +9,16 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
+from slurmsched.policies.admit.backfill import EasyBackfill
 from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.finish.migrate import migrate_to_due_type
 from slurmsched.policies.orders import (
     DominantResourceFairness,
     FinishTimeFairness,
     FirstInFirstOut,
     LeastAttainedService,
     ShortestRemainingTime,
+    SlurmPriority,
     TetrisAlignment,
 )
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
@@ -99,33 +102,30 @@ def _fgd(chosen: Choices) -> Policy:
 
 
 def _gavel(_: Choices) -> Policy:
-    from slurmsched.policies.gavel.policy import Gavel  # noqa: PLC0415
+    from slurmsched.policies.gavel.policy import gavel_entitlement  # noqa: PLC0415
 
-    return Gavel()
+    steps = (migrate_to_due_type, *FINISH_STEPS)
+    return Pipeline("gavel", None, Proportional(), CONSOLIDATED, steps, entitle=gavel_entitlement)
 
 
 def _hadar(_: Choices) -> Policy:
-    from slurmsched.policies.hadar.policy import HadarPolicy  # noqa: PLC0415
+    from slurmsched.policies.hadar.policy import HadarPrices  # noqa: PLC0415
 
-    return HadarPolicy()
+    steps = (migrate_to_due_type, *FINISH_STEPS)
+    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=HadarPrices())
 
 
 def _hadare(_: Choices) -> Policy:
-    from slurmsched.policies.hadare.policy import HadarE  # noqa: PLC0415
+    from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
-    return HadarE()
+    steps = (migrate_to_due_type, spread_copies, *FINISH_STEPS, dispatch_steps)
+    return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices())
 
 
 def _gandiva_fair(_: Choices) -> Policy:
     from slurmsched.policies.gandiva_fair.policy import GandivaFair  # noqa: PLC0415
 
     return GandivaFair()
-
-
-def _slurm(_: Choices) -> Policy:
-    from slurmsched.policies.backfill import EasyBackfill  # noqa: PLC0415
-
-    return EasyBackfill()
 
 
 POLICIES: Final[Mapping[str, PolicyRow]] = {
@@ -178,7 +178,11 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)", _gandiva_fair, settings=(TICKETS,)
     ),
-    "slurm": PolicyRow("Slurm's priority, as requested, EASY backfill; to compare with", _slurm, settings=()),
+    "slurm": PolicyRow(
+        "Slurm's priority, as requested, EASY backfill; to compare with",
+        lambda _: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (EasyBackfill,)),
+        settings=(),
+    ),
 }
 """Every policy by name."""
 

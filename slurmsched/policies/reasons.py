@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +14,8 @@ from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode, Res
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.gang import Gang
+from slurmsched.policies.cluster.free import FreeResources, managed_gpus
+from slurmsched.policies.cluster.gang import Gang, why_single_type
 from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
@@ -31,14 +32,12 @@ class EmptyCluster:
         snapshot: Snapshot,
         knowledge: Knowledge,
         sizing: Sizing,
-        mixed_types: Mapping[JobId, frozenset[str]] | None = None,
+        gpu_types: Mapping[JobId, frozenset[str]] | None = None,
     ) -> None:
         self._free = FreeResources.of_empty_cluster(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._demands = DemandCache(
-            pools, Eligibility(pools, snapshot, nodes), knowledge, sizing, mixed_types=mixed_types
-        )
+        self._demands = DemandCache(pools, Eligibility(pools, snapshot, nodes), knowledge, sizing, gpu_types=gpu_types)
         self._answers: dict[ResourceDemand, str] = {}
 
     def unmet_demand(self, job: Job) -> str:
@@ -110,23 +109,64 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
             first = (
                 Reason(ReasonCode.FILLS_IN) if passed_over else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
             )
-            reasons = (session.reasons.get(job.id, first), _size_reason(session, job, allocations))
+            leading = _with_mix(session.reasons.get(job.id, first), allocations)
+            reasons = (*leading, _size_reason(session, job, allocations))
             targets[job.id] = _target(session, job, allocations, reasons)
         else:
             waits.append(job)
             passed_over = True
     last = next((ranked.job for ranked in reversed(session.ranking) if ranked.job in targets), None)
     situation = session.situation
-    empty = EmptyCluster(session.pools, situation.snapshot, situation.knowledge, session.sizing, session.mixed_types)
-    return targets, {
-        job.id: session.reasons.get(job.id) or _waiting_reason(session, job, order_name, last, empty) for job in waits
-    }
+    empty = EmptyCluster(
+        session.pools, situation.snapshot, situation.knowledge, session.sizing, session.entitlement.gpu_types
+    )
+    idle = _idle_managed_gpus(session) if session.entitlement.mixes_types else 0
+    waiting = {}
+    for job in waits:
+        why = session.reasons.get(job.id) or _waiting_reason(session, job, order_name, last, empty)
+        waiting[job.id] = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
+    return targets, waiting
 
 
 def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
     situation = session.situation
     speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
-    return Target(job.id, allocations, reasons, speed)
+    if job.id in session.remarks:
+        reasons = (*reasons, session.remarks[job.id])
+    return Target(job.id, allocations, reasons, speed, steps=session.steps.get(job.id))
+
+
+def _with_mix(why: Reason, allocations: Iterable[NodeAllocation]) -> tuple[Reason, ...]:
+    """Add a reason for the GPU types if there are several. People see the first reason."""
+    gpus = Counter[str]()
+    for on_node in allocations:
+        gpus[on_node.gpu_type] += on_node.resources.gpus
+    if len(gpus) <= 1:
+        return (why,)
+    mixed = Reason(ReasonCode.MIXED, {"mix": format_type_mix(gpus)})
+    uninformative = why.code in (ReasonCode.FIRST_IN_ORDER, ReasonCode.FILLS_IN)
+    return (mixed, why) if uninformative else (why, mixed)
+
+
+def format_type_mix(types: Mapping[str, int]) -> str:
+    """Return the GPUs of each type as text: `2 p100 + 2 v100`."""
+    return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(types.items()))
+
+
+def _single_type_reason(why: Reason, job: Job, idle: int) -> Reason:
+    """Replace the reason of a job that could run on the idle GPUs if it could use several types."""
+    request, obstacle = job.original_request, why_single_type(job.original_request)
+    waits_for_gpus = why.code in (ReasonCode.NO_ROOM, ReasonCode.BEHIND) and 1 < request.gpus <= idle
+    return Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": obstacle}) if waits_for_gpus and obstacle else why
+
+
+def _idle_managed_gpus(session: Session) -> int:
+    """Return the GPUs on open nodes that the round gives to no job."""
+    given = sum(sum(allocation.gpus) for allocation in session.allocations().values())
+    return (
+        sum(managed_gpus(session.situation.snapshot, session.situation.jobs, session.situation.open_nodes).values())
+        - given
+    )
 
 
 def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> Reason:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
@@ -13,7 +13,7 @@ from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.place.placement import NodeScore, Placement, find_placement
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import Order, Situation
+from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, Situation
 
 
 class FailedRequestCache:
@@ -37,13 +37,26 @@ class FailedRequestCache:
         self._requests.add(request)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionCheckpoint:
+    """A session's decisions at one moment."""
+
+    free_at_minimum: FreeResources
+    free_as_planned: FreeResources
+    books: tuple[dict[JobId, Any], ...]
+    nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]]
+    moves_left: int
+    may_evict: bool
+    eviction_epoch: int
+
+
 class Session:
     """The state of one round: allocations, evictions and reasons so far.
 
     Free resources are counted twice. In `free_as_planned` every job placed this round has the resources it was placed
     with, in `free_at_minimum` the least it accepts. Later jobs may take the difference, since these jobs have not
     started; what is left of it in the end `distribute_spare` hands out. No two jobs with the same value in
-    `anti_affinity` are placed on one node.
+    the entitlement's `anti_affinity` are placed on one node.
     """
 
     def __init__(
@@ -52,11 +65,10 @@ class Session:
         order: Order,
         sizing: Sizing,
         node_score: NodeScore,
-        *,
-        mixed_types: Mapping[JobId, frozenset[str]] | None = None,
-        anti_affinity: Mapping[JobId, JobId] | None = None,
+        entitlement: Entitlement = NO_ENTITLEMENT,
     ) -> None:
         self.situation = situation
+        self.entitlement = entitlement
         self.ranking = ranking = order.rank(situation)
         self.may_preempt = order.preemption_rule(situation)
         self.rank_of = {ranked.job: rank for rank, ranked in enumerate(ranking)}
@@ -67,10 +79,8 @@ class Session:
         self.free_as_planned = self.free_at_minimum.copy()
         self.pools = self.free_at_minimum.pools
         eligibility = Eligibility(self.pools, situation.snapshot, situation.open_nodes)
-        self.mixed_types = mixed_types or {}
-        self._anti_affinity = anti_affinity or {}
         self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
-            group: {} for group in self._anti_affinity.values()
+            group: {} for group in entitlement.anti_affinity.values()
         }
         """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
         self.demands = DemandCache(
@@ -78,7 +88,7 @@ class Session:
             eligibility,
             situation.knowledge,
             sizing,
-            mixed_types=self.mixed_types,
+            gpu_types=entitlement.gpu_types,
             excluded_nodes=self._nodes_of_peers,
         )
         self.running: dict[JobId, Allocation] = {
@@ -95,6 +105,12 @@ class Session:
         self.reasons: dict[JobId, Reason] = {}
         """Why a job waits or is restarted, where more is known than its rank."""
         self.moves_left = situation.max_moves
+        self.may_evict = True
+        """Whether running jobs may be evicted or restarted at all; if not, that is no reason for a job to wait."""
+        self.steps: dict[JobId, int] = {}
+        """Steps that a copy of a forked job does until the next round."""
+        self.remarks: dict[JobId, Reason] = {}
+        """What more there is to say of a target."""
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self._node_score = node_score
@@ -109,6 +125,9 @@ class Session:
             detail = {"jobs": "its previous run", "nodes": ", ".join(job.nodes)}
             self.reasons[job.id] = Reason(ReasonCode.FREED_SOON, detail)
             return False
+        if job.id in self.entitlement.postponed:
+            self.reasons[job.id] = self.entitlement.postponed[job.id]
+            return False
         return job.id not in self.running and job.id not in self.placements
 
     def allocation_of(self, job: JobId) -> Allocation:
@@ -122,7 +141,8 @@ class Session:
 
     def is_preemptible(self, job: JobId) -> bool:
         """Whether a job with an allocation may be evicted or restarted."""
-        return job not in self.situation.non_preemptible and self.jobs[job].state is JobState.RUNNING
+        protected = job in self.situation.non_preemptible or job in self.entitlement.protected
+        return not protected and self.jobs[job].state is JobState.RUNNING
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""
@@ -169,6 +189,36 @@ class Session:
             free.allocate(placement.allocation(self.pools))
         self.reasons[job.id] = why
 
+    def allocations(self) -> dict[JobId, Allocation]:
+        """Return what every job has or was given so far."""
+        placed = {job: placement.allocation(self.pools) for job, placement in self.placements.items()}
+        return {**self.running, **placed}
+
+    def checkpoint(self) -> SessionCheckpoint:
+        """Return all that has been decided so far, for `rollback`."""
+        return SessionCheckpoint(
+            self.free_at_minimum.copy(),
+            self.free_as_planned.copy(),
+            tuple(dict(book) for book in self._books()),
+            {group: dict(nodes) for group, nodes in self._nodes_of_group.items()},
+            self.moves_left,
+            self.may_evict,
+            self.eviction_epoch,
+        )
+
+    def rollback(self, to: SessionCheckpoint) -> None:
+        """Take back all that was decided since the checkpoint, which can be used again."""
+        self.free_at_minimum, self.free_as_planned = to.free_at_minimum.copy(), to.free_as_planned.copy()
+        for book, before in zip(self._books(), to.books, strict=True):
+            book.clear()
+            book.update(before)
+        self._nodes_of_group = {group: dict(nodes) for group, nodes in to.nodes_of_group.items()}
+        self.moves_left, self.may_evict, self.eviction_epoch = to.moves_left, to.may_evict, to.eviction_epoch
+        self.demands.restrict_all()
+
+    def _books(self) -> tuple[dict[JobId, Any], ...]:
+        return self.running, self.shrunk, self.placements, self.victims, self.reasons, self.steps, self.remarks
+
     def cancel_noop_evictions(self) -> None:
         """Cancel evictions of jobs that were placed again with exactly what they had: they keep running."""
         for victim in [job for job in self.victims if job in self.placements]:
@@ -181,14 +231,14 @@ class Session:
 
     def _record_group_nodes(self, job: JobId, allocation: Allocation) -> None:
         """Record the nodes of a job with anti-affinity. They stay when it is evicted: that may be cancelled."""
-        if job in self._anti_affinity:
+        if group := self.entitlement.anti_affinity.get(job):
             nodes = tuple(int(self.pools.node_of[pool]) for pool in allocation.pools)
-            nodes_of = self._nodes_of_group[self._anti_affinity[job]]
+            nodes_of = self._nodes_of_group[group]
             nodes_of[job] = (*nodes_of.get(job, ()), *nodes)
 
     def _nodes_of_peers(self, job: Job) -> frozenset[str]:
         """Return the names of the nodes that the job's anti-affinity excludes."""
-        nodes_of = self._nodes_of_group.get(self._anti_affinity.get(job.id, ""), {})
+        nodes_of = self._nodes_of_group.get(self.entitlement.anti_affinity.get(job.id, ""), {})
         return frozenset(
             self.pools.nodes[node].name for other, nodes in nodes_of.items() if other != job.id for node in nodes
         )

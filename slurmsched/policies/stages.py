@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, Request, Snapshot
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.settings.definition import TicketSettings
 
 
@@ -59,6 +60,43 @@ class Order(Protocol):
         The newcomer must lead by enough that the two do not swap back in the next round. The rule is never true of a
         running job that ranks before the newcomer; where it is true of one, it is true of all that rank behind it.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """What each job is due in this round, decided before any job is placed. No job's request is changed for it.
+
+    `gpu_types`: the GPU types that a job is due where it did not ask for one: a single type, or several that it may be
+    placed on at once. A job that is missing may use every type. `anti_affinity`: no two jobs with the same value are
+    placed on one node. `protected`: running jobs that are not preempted in this round, beside those of the situation.
+    `postponed`: waiting jobs that are not placed in this round.
+    """
+
+    order: Order | None = None
+    """The order that follows from what jobs are due; None leaves the policy's own."""
+    gpu_types: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
+    rates: Mapping[tuple[JobId, str], float] = field(default_factory=dict)
+    """The rate of a job on a GPU type, in any unit that the types of one job share."""
+    anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
+    protected: Mapping[JobId, Reason] = field(default_factory=dict)
+    postponed: Mapping[JobId, Reason] = field(default_factory=dict)
+    mixes_types: bool = False
+    """Whether gangs may be placed on several GPU types: a job that cannot is told so if it waits for that."""
+    utility: Callable[[Mapping[JobId, Allocation]], float] | None = None
+    """The worth of a round's allocations: without it evictions are always worth their restarts, with it only if the
+    round is worth more with them than without."""
+    next_state: Callable[[Mapping[JobId, JobId]], Mapping[str, object]] | None = None
+    """The policy's state after the round, given the victims and for which newcomers; None leaves it as it was."""
+
+
+NO_ENTITLEMENT: Final = Entitlement()
+"""Every job may use whatever it asked for."""
+
+
+class Entitle(Protocol):
+    """The stage that decides what each job is due."""
+
+    def __call__(self, situation: Situation, /) -> Entitlement: ...
 
 
 class Policy(Protocol):

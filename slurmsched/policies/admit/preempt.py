@@ -82,6 +82,8 @@ class Preempt:
 
     def try_admit(self, job: Job) -> bool:
         session, demand = self.session, self.session.demands.of(job)
+        if not session.may_evict:
+            return False
         queue = self._current_queue()
         preemptible = self._count_preemptible(job, queue)
         if not preemptible or self._failed.contains((demand, preemptible), session.eviction_epoch):

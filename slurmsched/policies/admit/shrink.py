@@ -42,7 +42,7 @@ class ShrinkRunning:
 
     def try_admit(self, job: Job) -> bool:
         session, demand = self.session, self.session.demands.of(job)
-        if self._failed.contains(demand, session.eviction_epoch):
+        if not session.may_evict or self._failed.contains(demand, session.eviction_epoch):
             return False
         if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # no restart frees a GPU
             self._failed.add(demand)

@@ -65,6 +65,7 @@ class ResourceDemand:
 class DemandCache:
     """The resource demand of each job, computed once for all jobs with the same request.
 
+    `gpu_types` are the types that a job is due where it asked for none: one, or several to be placed on at once.
     `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes.
     """
 
@@ -75,10 +76,11 @@ class DemandCache:
         knowledge: Knowledge,
         sizing: Sizing,
         *,
-        mixed_types: Mapping[JobId, frozenset[str]] | None = None,
+        gpu_types: Mapping[JobId, frozenset[str]] | None = None,
         excluded_nodes: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
     ) -> None:
-        self._pools, self._eligibility, self._mixed_types = pools, eligibility, mixed_types or {}
+        self._pools, self._eligibility, self._gpu_types = pools, eligibility, gpu_types or {}
+        self._unrestricted: set[JobId] = set()
         self._excluded_nodes = excluded_nodes
         self._knowledge, self._sizing = knowledge, sizing
         self._position = {node.name: index for index, node in enumerate(pools.nodes)}
@@ -96,13 +98,24 @@ class DemandCache:
             demand = self._by_job[job.id] = self._cached(job)
         return demand
 
-    def forget(self, job: Job) -> None:
-        """Recompute the job's demand at its next use: its request has changed."""
+    def lift_restriction(self, job: Job) -> None:
+        """Let the job use any GPU type that it asked for, not only the one that it is due."""
+        self._unrestricted.add(job.id)
         self._by_job.pop(job.id, None)
+
+    def restrict_all(self) -> None:
+        """Restrict every job again to what it is due."""
+        for job in self._unrestricted:
+            self._by_job.pop(job, None)
+        self._unrestricted.clear()
 
     def _cached(self, job: Job) -> ResourceDemand:
         profile = self._knowledge.profile(job)
-        mixed_types = self._mixed_types.get(job.id, frozenset())
+        due = frozenset[str]() if job.id in self._unrestricted else self._gpu_types.get(job.id, frozenset())
+        mixed_types = due if len(due) > 1 else frozenset()
+        if len(due) == 1 and job.original_request.gpu_type is None:
+            (gpu_type,) = due
+            job = replace(job, original_request=replace(job.original_request, gpu_type=gpu_type))
         key = (
             job.original_request,
             job.partitions,

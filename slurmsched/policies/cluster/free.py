@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.model import Snapshot
+from slurmsched.model import Job, Snapshot
 from slurmsched.policies.cluster.pools import Allocation, Pools
 
 
@@ -110,3 +111,17 @@ class FreeResources:
             self.cpus[node] += sign * cpus
             self.memory[node] += sign * memory
             self.exclusive_jobs[node] -= sign * allocation.exclusive
+
+
+def managed_gpus(snapshot: Snapshot, jobs: Iterable[Job], open_nodes: Mapping[str, frozenset[str]]) -> dict[str, int]:
+    """Return by type, in alphabetical order, the GPUs that are idle on open nodes or allocated to these jobs."""
+    names = frozenset[str]().union(*open_nodes.values())
+    counts = dict.fromkeys(sorted({gpu.type for node in snapshot.nodes for gpu in node.gpus}), 0)
+    for node in snapshot.nodes:
+        for gpu in node.gpus if node.name in names else ():
+            counts[gpu.type] += gpu.idle
+    for job in jobs:
+        for on_node in job.allocations:
+            if on_node.gpu_type in counts:
+                counts[on_node.gpu_type] += on_node.resources.gpus
+    return counts

@@ -62,3 +62,11 @@ def gang_of(request: Request, profile: Profile | None, memory_tunable: bool) -> 
         parts_per_node=parts_per_node,
         memory_per_node=0 if memory_tunable else request.memory,
     )
+
+
+def why_single_type(request: Request) -> str:
+    """Returns why the job cannot run on several GPU types on Slurm; empty if it can."""
+    gang = gang_of(request, None, memory_tunable=False)
+    if request.gpu_type is not None:
+        return f"it asks for {request.gpu_type}"
+    return "it asks for one node, and a node has one GPU type" if gang.max_nodes == 1 else ""

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isinf
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Mask
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, ReasonCode
-from slurmsched.model.reasons import format_duration
-from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.model import Job, JobId, JobState, RankedJob
+from slurmsched.policies.cluster.free import managed_gpus
 from slurmsched.policies.cluster.pools import Pools
-from slurmsched.policies.finish.resize import MIN_BENEFIT
 from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.gavel.rounds import RESET_INTERVAL, AllocationLedger, GavelState, greedy_round
-from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
-from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.reasons import EmptyCluster
-from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import Proportional
-from slurmsched.policies.stages import PreemptionRule, Situation
+from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 
 
 def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
@@ -64,20 +58,6 @@ def with_gpu_type(job: Job, gpu_type: str) -> Job:
     )
 
 
-def managed_gpus(situation: Situation, types: Sequence[str]) -> dict[str, int]:
-    """Returns the GPUs of each type that are idle on open nodes or allocated to managed jobs."""
-    open_nodes = frozenset[str]().union(*situation.open_nodes.values())
-    counts = dict.fromkeys(types, 0)
-    for node in situation.snapshot.nodes:
-        for gpu in node.gpus if node.name in open_nodes else ():
-            counts[gpu.type] += gpu.idle
-    for job in situation.jobs:
-        for share in job.allocations:
-            if share.gpu_type in counts:
-                counts[share.gpu_type] += share.resources.gpus
-    return counts
-
-
 def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
     if job.original_request.gpu_type not in (None, gpu_type):
         return 0.0
@@ -88,76 +68,36 @@ def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
     return scaling[gpu_type].rate_at(max(job.original_request.gpus, 1)) if gpu_type in scaling else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class MigrateToFasterType:
-    """Finish step: moves running jobs to the faster type they were chosen for, where it is free and repays a restart.
-
-    `rates` are by job and type; only rates of the same job are compared.
-    """
-
-    target_types: Mapping[JobId, str]
-    rates: Mapping[tuple[JobId, str], float]
-
-    def __call__(self, session: Session) -> None:
-        """Moves jobs in order, as many as may still move this round."""
-        for ranked in session.ranking:
-            job = session.jobs[ranked.job]
-            if session.moves_left <= 0:
-                return
-            saving = (
-                self._saved_seconds(session, job)
-                if job.id in session.running and session.is_preemptible(job.id)
-                else 0.0
-            )
-            if saving <= MIN_BENEFIT * session.situation.restart_cost:
-                continue
-            allocation = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
-            if allocation is not None:
-                details = {"saving": format_duration(saving), "cost": format_duration(session.situation.restart_cost)}
-                session.restart_with(job, allocation, Reason(ReasonCode.PAYS_FOR_RESTART, details))
-
-    def _saved_seconds(self, session: Session, job: Job) -> float:
-        """Returns by how many seconds it would end sooner; a job without a duration estimate counts as half done."""
-        knowledge, kind = session.situation.knowledge, self.target_types.get(job.id)
-        now = min((self.rates.get((job.id, share.gpu_type), 0.0) for share in job.allocations), default=0.0)
-        then = self.rates[job.id, kind] if kind else 0.0
-        remaining = knowledge.remaining_seconds(job)
-        if isinf(remaining):
-            remaining = knowledge.executed_seconds(job)
-        return remaining * (1 - now / then) if then > now else 0.0
-
-
 _MIN_RATE = 1e-12
 """Keeps a division by a rate of 0 finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gavel:
-    """Max-min fairness that distinguishes GPU types (`max_min_fairness_perf`). The decision's state is the ledger."""
+def gavel_entitlement(situation: Situation) -> Entitlement:
+    """Returns what max-min fairness that distinguishes GPU types gives jobs (`max_min_fairness_perf`).
 
-    name: str = "gavel"
-
-    def decide(self, situation: Situation) -> Decision:
-        situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: job.queue_key)))
-        types = tuple(sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}))
-        gpus, rates = managed_gpus(situation, types), rate_matrix(situation, types)
-        ledger = _updated_ledger(situation, types)
-        widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
-        _update_targets(ledger, situation, GavelProblem.of(np.array([*gpus.values()], dtype=np.float64), rates, widths))
-        part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _MIN_RATE)
-        fastest_first = [int(kind) for kind in np.argsort(-part_of_best.sum(axis=0), kind="stable")]
-        chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first)
-        types_of_jobs = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
-        jobs = tuple(
-            with_gpu_type(job, types_of_jobs[job.id]) if job.id in types_of_jobs else job for job in situation.jobs
-        )
-        order = _GavelOrder(ledger, rates > 0, types_of_jobs)
-        rate_of = {(job.id, kind): rates[row, col] for row, job in enumerate(jobs) for col, kind in enumerate(types)}
-        pipeline = Pipeline(
-            self.name, order, Proportional(), CONSOLIDATED, (MigrateToFasterType(types_of_jobs, rate_of), *FINISH_STEPS)
-        )
-        decision = pipeline.decide(replace(situation, jobs=jobs))
-        return replace(decision, state=GavelState.from_ledger(ledger, situation.snapshot.time).encode())
+    The policy's state is its ledger.
+    """
+    situation = replace(situation, jobs=tuple(sorted(situation.jobs, key=lambda job: job.queue_key)))
+    gpus = managed_gpus(situation.snapshot, situation.jobs, situation.open_nodes)
+    types = tuple(gpus)
+    rates, ledger = rate_matrix(situation, types), _updated_ledger(situation, types)
+    widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
+    _update_targets(ledger, situation, GavelProblem.of(np.array([*gpus.values()], dtype=np.float64), rates, widths))
+    part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _MIN_RATE)
+    fastest_first = [int(kind) for kind in np.argsort(-part_of_best.sum(axis=0), kind="stable")]
+    chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first)
+    type_of = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
+    state = GavelState.from_ledger(ledger, situation.snapshot.time).encode()
+    return Entitlement(
+        order=_GavelOrder(ledger, rates > 0, type_of),
+        gpu_types={job: frozenset({gpu_type}) for job, gpu_type in type_of.items()},
+        rates={
+            (job.id, kind): float(rates[row, column])
+            for row, job in enumerate(situation.jobs)
+            for column, kind in enumerate(types)
+        },
+        next_state=lambda _: state,
+    )
 
 
 @dataclass(frozen=True, slots=True)

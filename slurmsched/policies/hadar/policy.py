@@ -19,16 +19,12 @@ from typing import Final
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, ReasonCode, Request, Target
+from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.gang import gang_of
-from slurmsched.policies.cluster.pools import Pools
-from slurmsched.policies.finish.resize import resize_running
-from slurmsched.policies.finish.spare import distribute_spare
-from slurmsched.policies.gavel.policy import MigrateToFasterType, managed_gpus
+from slurmsched.policies.cluster.gang import gang_of, why_single_type
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
@@ -39,12 +35,9 @@ from slurmsched.policies.hadar.problem import (
     slack_aware,
 )
 from slurmsched.policies.orders import rank_by
-from slurmsched.policies.pipeline import Pipeline
-from slurmsched.policies.place.placement import CONSOLIDATED
-from slurmsched.policies.reasons import EmptyCluster
-from slurmsched.policies.session import Session
+from slurmsched.policies.reasons import EmptyCluster, format_type_mix
 from slurmsched.policies.sizes import Proportional
-from slurmsched.policies.stages import PreemptionRule, Situation
+from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 
 DEFAULT_REMAINING: Final = 24 * 3600.0
 """Remaining seconds of a job without a duration estimate."""
@@ -104,14 +97,6 @@ def build_problem(situation: Situation) -> HadarProblem:
     return HadarProblem(queue, servers, running)
 
 
-def why_single_type(request: Request) -> str:
-    """Returns why the job cannot run on several GPU types on Slurm; empty if it can."""
-    gang = gang_of(request, None, memory_tunable=False)
-    if request.gpu_type is not None:
-        return f"it asks for {request.gpu_type}"
-    return "it asks for one node, and a node has one GPU type" if gang.max_nodes == 1 else ""
-
-
 def _mixable_types(jobs: Iterable[Job], types: tuple[str, ...]) -> dict[JobId, frozenset[str]]:
     return {job.id: frozenset(types) for job in jobs if not why_single_type(job.original_request)}
 
@@ -148,48 +133,17 @@ def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge, nodes: int) -> 
     return knowledge.type_speed(job, {gpu_type: job.original_request.gpus}, nodes)
 
 
-def format_type_mix(types: Mapping[str, int]) -> str:
-    """Returns the GPUs of each type as text: `2 p100 + 2 v100`."""
-    return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(types.items()))
-
-
-def explain_mix(target: Target) -> Target:
-    """Adds a reason for the GPU types of a target that has several; people see the first reason."""
-    kinds = Counter[str]()
-    for share in target.allocations:
-        kinds[share.gpu_type] += share.resources.gpus
-    if len(kinds) == 1 or target.reasons[0].code is ReasonCode.KEEPS_LEASE:
-        return target
-    mixed, first = Reason(ReasonCode.MIXED, {"mix": format_type_mix(kinds)}), target.reasons[0]
-    uninformative = first.code in (ReasonCode.FIRST_IN_ORDER, ReasonCode.FILLS_IN)
-    leading = (mixed, first) if uninformative else (first, mixed)
-    return replace(target, reasons=(*leading, *target.reasons[1:]))
-
-
-def explain_wait(why: Reason, request: Request, idle: int) -> Reason:
-    """Replaces the reason of a job that could run on the idle GPUs if it were allowed several types."""
-    why_single = why_single_type(request)
-    if (
-        why.code not in (ReasonCode.NO_ROOM, ReasonCode.BEHIND)
-        or idle < request.gpus
-        or not why_single
-        or request.gpus == 1
-    ):
-        return why
-    return Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": why_single})
-
-
 _STATE_KEY: Final = "came"
 
 
-def protect_preemptors(situation: Situation) -> Situation:
-    """Returns the situation with the running jobs that preempted others in the last round as non-preemptible.
+def protected_preemptors(situation: Situation) -> dict[JobId, Reason]:
+    """Returns the running jobs that preempted others in the last round.
 
     State of another policy, or invalid state, is ignored.
     """
     raw = situation.state.get(_STATE_KEY)
     preemptors = {job for job in raw if isinstance(job, str)} if isinstance(raw, list | tuple) else set[str]()
-    fixed = {
+    return {
         job.id: Reason(
             ReasonCode.MIN_RUN_TIME,
             {"run": format_duration(job.run_time), "minimum": format_duration(situation.period)},
@@ -197,81 +151,47 @@ def protect_preemptors(situation: Situation) -> Situation:
         for job in situation.jobs
         if job.id in preemptors and job.allocations and job.state is JobState.RUNNING
     }
-    return replace(situation, non_preemptible={**fixed, **situation.non_preemptible})
-
-
-def remember_preemptors(decision: Decision) -> Decision:
-    """Returns the decision with the jobs that preempt others as its state."""
-    return replace(decision, state={_STATE_KEY: sorted(set(decision.victims.values()))})
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadCopies:
-    """Finish step: places copies of a forked job that are still waiting on any idle GPU (HadarE, theorem 3).
-
-    Prices ignore that two copies of a job may not share a node, so the type a copy was given may be free only on nodes
-    with other copies. `copies` are the jobs as submitted.
-    """
-
-    copies: Mapping[JobId, Job]
-
-    def __call__(self, session: Session) -> None:
-        step = AllocateFree(session)
-        for entry in session.ranking:
-            job = self.copies.get(entry.job)
-            if job is not None and session.needs_placement(job):
-                session.jobs[job.id] = job
-                session.demands.forget(job)
-                step.try_admit(job)
-
-
-@dataclass(frozen=True, slots=True)
-class HadarPolicy:
-    """A round by payoff. With `forks` the copies of a forked job run on different nodes, and on every idle node."""
+class HadarPrices:
+    """Entitlement by prices: each job gets the GPU types that pay it most."""
 
     make_utility: UtilityFactory = slack_aware
     name: str = "hadar"
-    forks: bool = False
 
-    def decide(self, situation: Situation) -> Decision:
+    def __call__(self, situation: Situation, postponed: Mapping[JobId, Reason] | None = None) -> Entitlement:
+        """The jobs in `postponed` are not in the situation; they rank last."""
         problem = build_problem(situation)
         scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
-        situation = protect_preemptors(situation)
         types = _types_by_job(problem, scheduler.decide(problem.queue, problem.servers, problem.running))
-        jobs = tuple(_with_given_type(job, types.get(job.id)) for job in situation.jobs)
-        mixed = {job: frozenset(kinds) for job, kinds in types.items() if len(kinds) > 1}
-        copies = {job.id: job for job in situation.jobs if self.forks and job.copy_of}
-        parents = {job.id: job.copy_of for job in copies.values()}
-        steps = (_migration(problem, types), SpreadCopies(copies), distribute_spare, resize_running)
-        pipeline = Pipeline(self.name, _PayoffOrder(types), Proportional(), CONSOLIDATED, steps, mixed, parents)
-        decision = pipeline.decide(replace(situation, jobs=jobs))
-        if decision.victims:
-            without_moves = pipeline.decide(replace(situation, jobs=jobs, max_moves=0))
-            if self._total_utility(scheduler, problem, situation, decision) <= self._total_utility(
-                scheduler, problem, situation, without_moves
-            ):
-                decision = without_moves
-        requests = {job.id: job.original_request for job in situation.jobs}
-        idle = _idle_gpus(situation, decision)
-        waiting = {job: explain_wait(why, requests[job], idle) for job, why in decision.waiting.items()}
-        targets = {job: explain_mix(target) for job, target in decision.targets.items()}
-        return remember_preemptors(replace(decision, targets=targets, waiting=waiting))
+        protected = protected_preemptors(situation)
+        schedulable = {job.job for job in problem.queue}
 
-    @staticmethod
-    def _total_utility(
-        scheduler: HadarScheduler, problem: HadarProblem, situation: Situation, decision: Decision
-    ) -> float:
-        """Returns the total utility of the decision's nodes, which CPUs or memory may make others than the prices
-        chose; no job is preempted for a lower one."""
-        pools, schedulable = Pools(situation.snapshot.nodes), {job.job for job in problem.queue}
-        held = {
-            job: pools.allocation(target.allocations) for job, target in decision.targets.items() if job in schedulable
-        }
-        allocations = {
-            job: tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True))) for job, allocation in held.items()
-        }
-        return scheduler.total_utility(problem.queue, problem.servers, allocations, problem.running)
+        def total_utility(allocations: Mapping[JobId, Allocation]) -> float:
+            """CPUs or memory may lead to other nodes than the prices chose; no job is preempted for a lower utility."""
+            tasks = {
+                job: tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
+                for job, allocation in allocations.items()
+                if job in schedulable
+            }
+            return scheduler.total_utility(problem.queue, problem.servers, tasks, problem.running)
+
+        return Entitlement(
+            order=_PayoffOrder(types, frozenset(protected), frozenset(postponed or {}), self.name),
+            gpu_types={job: frozenset(kinds) for job, kinds in types.items()},
+            rates={
+                (job.job, kind): rate
+                for job in problem.queue
+                for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
+            },
+            protected=protected,
+            postponed=postponed or {},
+            mixes_types=True,
+            utility=total_utility,
+            next_state=lambda victims: {_STATE_KEY: sorted(set(victims.values()))},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,13 +200,19 @@ class _PayoffOrder:
     the others; each group in submission order."""
 
     types: Mapping[JobId, Mapping[str, int]]
-    name: str = "hadar"
+    protected: frozenset[JobId]
+    postponed: frozenset[JobId]
+    name: str
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        return rank_by(situation, lambda job: (not self._keeps_types(job), job.id not in self.types), self._explain)
+        return rank_by(
+            situation,
+            lambda job: (job.id in self.postponed, not self._keeps_types(job), job.id not in self.types),
+            self._explain,
+        )
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        fixed = situation.non_preemptible
+        fixed = situation.non_preemptible.keys() | self.protected
         return lambda newcomer, running: (
             self._keeps_types(newcomer) and not self._keeps_types(running) and running.id not in fixed
         )
@@ -297,6 +223,8 @@ class _PayoffOrder:
         return kinds is not None and (not job.allocations or _held_by_type(job) == Counter(kinds))
 
     def _explain(self, job: Job) -> str:
+        if job.id in self.postponed:
+            return "no steps left for it"
         kinds = self.types.get(job.id)
         return f"pays for {format_type_mix(kinds)}" if kinds else "no GPUs at these prices"
 
@@ -312,33 +240,8 @@ def _types_by_job(
     }
 
 
-def _migration(problem: HadarProblem, types: Mapping[JobId, Mapping[str, int]]) -> MigrateToFasterType:
-    """Returns the step that moves running jobs to another type; no job is moved onto several types."""
-    target_types = {job: next(iter(given)) for job, given in types.items() if len(given) == 1}
-    rates = {
-        (job.job, kind): rate
-        for job in problem.queue
-        for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
-    }
-    return MigrateToFasterType(target_types, rates)
-
-
-def _with_given_type(job: Job, types: Mapping[str, int] | None) -> Job:
-    """Returns the job as if it asked for the type it was given; unchanged if it was given several or none."""
-    if types is None or len(types) > 1 or job.original_request.gpu_type:
-        return job
-    return replace(job, original_request=replace(job.original_request, gpu_type=next(iter(types))))
-
-
 def _held_by_type(job: Job) -> Counter[str]:
     held = Counter[str]()
     for share in job.allocations:
         held[share.gpu_type] += share.resources.gpus
     return held
-
-
-def _idle_gpus(situation: Situation, decision: Decision) -> int:
-    """Returns the GPUs on open nodes that the decision gives to no job."""
-    types = {gpu.type for node in situation.snapshot.nodes for gpu in node.gpus}
-    managed = sum(managed_gpus(situation, sorted(types)).values())
-    return managed - sum(target.resources.gpus for target in decision.targets.values())

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, NodeAllocation, RankedJob, Reason, ReasonCode, Target
-from slurmsched.policies.hadar.policy import HadarPolicy
+from slurmsched.model import Job, JobId, JobState, NodeAllocation, Reason, ReasonCode
+from slurmsched.policies.admit.allocate import AllocateFree
+from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadare.job_tracker import divide_steps
 from slurmsched.policies.hadare.throughput import ThroughputEstimates, estimates_by_type
-from slurmsched.policies.stages import Situation
+from slurmsched.policies.session import Session
+from slurmsched.policies.stages import Entitlement, Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +91,74 @@ def _estimated_rates(copy: Job, knowledge: Knowledge, types: tuple[str, ...]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class HadarE:
-    """A round with copies. Its state is Hadar's, and the steps done of each forked job."""
+class HadarEPrices:
+    """Hadar's entitlement with copies: no two of a job on one node, none that would come too late.
+
+    The state is Hadar's, and the steps done of each forked job.
+    """
 
     name: str = "hadare"
 
-    def decide(self, situation: Situation) -> Decision:
-        types = sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus})
-        groups = copy_groups(situation.jobs, situation.knowledge, types, _steps_done(situation.state))
+    def __call__(self, situation: Situation) -> Entitlement:
+        groups = _copy_groups(situation)
         superfluous = {
             copy.id: why for group in groups for copy, why in _superfluous_copies(group, situation.restart_cost)
         }
-        jobs = tuple(job for job in situation.jobs if job.id not in superfluous)
-        decision = HadarPolicy(name=self.name, forks=True).decide(replace(situation, jobs=jobs))
-        targets = dict(decision.targets)
-        for group in groups:
-            targets |= _targets_with_steps(group, decision.targets)
+        scheduled = tuple(job for job in situation.jobs if job.id not in superfluous)
+        entitlement = HadarPrices(name=self.name)(replace(situation, jobs=scheduled), superfluous)
+        done = {group.job: _total_steps(group.copies) - group.remaining for group in groups}
+        hadar_state = entitlement.next_state
         return replace(
-            decision,
-            order=(*decision.order, *(RankedJob(job, "no steps left for it") for job in superfluous)),
-            targets=targets,
-            waiting={**decision.waiting, **superfluous},
-            state={
-                **decision.state,
-                "done": {group.job: _total_steps(group.copies) - group.remaining for group in groups},
-            },
+            entitlement,
+            anti_affinity={job.id: job.copy_of for job in scheduled if job.copy_of},
+            next_state=lambda victims: {**(hadar_state(victims) if hadar_state else {}), "done": done},
         )
+
+
+def spread_copies(session: Session) -> None:
+    """Places copies of a forked job that still wait on any idle GPU (theorem 3).
+
+    Prices ignore that two copies of a job may not share a node, so the type that a copy is due may be free only on
+    nodes with other copies.
+    """
+    step = AllocateFree(session)
+    for ranked in session.ranking:
+        job = session.jobs[ranked.job]
+        if job.copy_of and session.needs_placement(job):
+            session.demands.lift_restriction(job)
+            step.try_admit(job)
+
+
+def dispatch_steps(session: Session) -> None:
+    """Divides the remaining steps of each forked job among its copies that run or were placed (section V-B)."""
+    for group in _copy_groups(session.situation):
+        allocations = {
+            copy.id: allocations for copy in group.copies if (allocations := _allocations(session, copy)) is not None
+        }
+        rates = [group.rate(copy, on_nodes) for copy, on_nodes in allocations.items()]
+        if not any(rates):
+            continue
+        details: Mapping[str, str | int | float] = {
+            "left": group.remaining,
+            "job": group.job,
+            "speed": "measured" if group.measured else "estimated",
+        }
+        for copy, rate, steps in zip(allocations, rates, divide_steps(group.remaining, rates), strict=True):
+            session.steps[copy] = steps
+            part = f"{rate / sum(rates):.0%}"
+            session.remarks[copy] = Reason(ReasonCode.DISPATCHED, {**details, "steps": steps, "part": part})
+
+
+def _allocations(session: Session, copy: Job) -> tuple[NodeAllocation, ...] | None:
+    if copy.id in session.running:
+        return copy.allocations
+    placement = session.placements.get(copy.id)
+    return None if placement is None else placement.node_allocations(session.pools)
+
+
+def _copy_groups(situation: Situation) -> list[CopyGroup]:
+    types = sorted({gpu.type for node in situation.snapshot.nodes for gpu in node.gpus})
+    return copy_groups(situation.jobs, situation.knowledge, types, _steps_done(situation.state))
 
 
 def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple[Job, Reason]]:
@@ -128,22 +172,6 @@ def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple
     for index, copy in enumerate(waiting, start=len(running)):
         if ends_soon or index >= group.remaining:
             yield copy, Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
-
-
-def _targets_with_steps(group: CopyGroup, targets: Mapping[JobId, Target]) -> Iterator[tuple[JobId, Target]]:
-    """Yields the targets of the group's copies with the steps that each does."""
-    placed = [targets[copy.id] for copy in group.copies if copy.id in targets]
-    rates = [group.rate(target.job, target.allocations) for target in placed]
-    if not any(rates):
-        return
-    details: Mapping[str, str | int | float] = {
-        "left": group.remaining,
-        "job": group.job,
-        "speed": "measured" if group.measured else "estimated",
-    }
-    for target, rate, steps in zip(placed, rates, divide_steps(group.remaining, rates), strict=True):
-        why = Reason(ReasonCode.DISPATCHED, {**details, "steps": steps, "part": f"{rate / sum(rates):.0%}"})
-        yield target.job, replace(target, steps=steps, reasons=(*target.reasons, why))
 
 
 def _total_steps(copies: Iterable[Job]) -> int:

@@ -1,0 +1,100 @@
+"""A round's transaction: what was decided since a checkpoint can be taken back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurmsched.model import JobId, RankedJob, Reason, ReasonCode
+from slurmsched.policies import PreemptionRule, Situation
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.orders import FirstInFirstOut, rank_by
+from slurmsched.policies.pipeline import Pipeline
+from slurmsched.policies.place.placement import CONSOLIDATED
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Proportional
+from slurmsched.policies.stages import Entitlement
+from tests.builders import job, node, share, situation
+
+RUNNING = job(1, gpus=8, on=[share("n1", 8, cpus=24)], hint="ckpt=usr1")
+NEWCOMER = job(2, gpus=8)
+
+
+class LastFirst:
+    """The job with the highest number comes first, and may preempt every other."""
+
+    name = "last first"
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        return rank_by(situation, lambda job: (-int(job.id),), lambda job: f"number {job.id}")
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        return lambda newcomer, running: int(newcomer.id) > int(running.id)
+
+
+def test_a_rollback_takes_back_allocations_evictions_and_reasons() -> None:
+    session = Session(
+        situation([node("n1"), node("n2")], [RUNNING, NEWCOMER]), LastFirst(), Proportional(), CONSOLIDATED
+    )
+    before = session.checkpoint()
+    free = session.free_at_minimum.gpus.copy()
+    for _ in range(2):
+        session.evict("1", NEWCOMER)
+        placement = session.find_placement(session.demands.of(NEWCOMER), DemandLevel.MINIMUM, session.free_at_minimum)
+        assert placement is not None
+        session.allocate(NEWCOMER, placement)
+        assert (session.victims, set(session.allocations())) == ({"1": "2"}, {"2"})
+        session.rollback(before)
+        assert (session.victims, set(session.allocations()), session.reasons) == ({}, {"1"}, {})
+        assert np.array_equal(session.free_at_minimum.gpus, free)
+        assert np.array_equal(session.free_as_planned.gpus, free)
+        assert session.moves_left == session.situation.max_moves
+
+
+def row(worth: dict[JobId, float]) -> Pipeline:
+    """A policy to which a round is worth what the jobs with an allocation are worth together."""
+
+    def utility(allocations: dict[JobId, Allocation]) -> float:
+        return sum(worth[job] for job in allocations)
+
+    def entitle(_: Situation) -> Entitlement:
+        return Entitlement(order=LastFirst(), utility=utility)
+
+    return Pipeline("by worth", None, Proportional(), CONSOLIDATED, entitle=entitle)
+
+
+def test_a_preemption_that_adds_to_the_worth_stays() -> None:
+    decision = row({"1": 1.0, "2": 2.0}).decide(situation([node("n1")], [RUNNING, NEWCOMER]))
+    assert decision.victims == {"1": "2"}
+
+
+def test_a_preemption_that_adds_nothing_is_taken_back_and_the_job_waits_for_gpus() -> None:
+    decision = row({"1": 1.0, "2": 1.0}).decide(situation([node("n1")], [RUNNING, NEWCOMER]))
+    assert (decision.victims, set(decision.targets)) == ({}, {"1"})
+    assert decision.waiting["2"].code == "no_room"
+
+
+def test_a_job_that_is_due_a_type_is_placed_on_it_and_keeps_its_request() -> None:
+    nodes = [node("v", gpu_type="v100"), node("k", gpu_type="k80")]
+    due = Entitlement(gpu_types={"2": frozenset({"k80"})})
+    policy = Pipeline("due", FirstInFirstOut(), Proportional(), CONSOLIDATED, entitle=lambda _: due)
+    seen = situation(nodes, [NEWCOMER])
+    assert policy.decide(seen).targets["2"].nodes == ("k",)
+    assert seen.jobs[0].original_request.gpu_type is None
+
+
+def test_a_postponed_job_waits_for_the_reason_given() -> None:
+    why = Reason(ReasonCode.ASKED_TO_STAY)
+    postponed = Entitlement(postponed={"2": why})
+    policy = Pipeline("later", FirstInFirstOut(), Proportional(), CONSOLIDATED, entitle=lambda _: postponed)
+    assert policy.decide(situation([node("n1")], [NEWCOMER])).waiting == {"2": why}
+
+
+def test_a_protected_job_is_not_preempted() -> None:
+    why = Reason(ReasonCode.MIN_RUN_TIME, {"run": "1 min", "minimum": "5 min"})
+
+    def entitle(_: Situation) -> Entitlement:
+        return Entitlement(order=LastFirst(), protected={"1": why})
+
+    policy = Pipeline("protecting", None, Proportional(), CONSOLIDATED, entitle=entitle)
+    assert policy.decide(situation([node("n1")], [RUNNING, NEWCOMER])).victims == {}
