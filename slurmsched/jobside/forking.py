@@ -59,6 +59,9 @@ __all__ = [
     "momentum",
 ]
 
+# The names of the last release, for one more.
+Copy, Fork, JobTracker, portions = CopyState, ForkedRound, ForkedJobTracker, divide_steps
+
 _CHECK_SECONDS: Final = 0.25
 """Seconds between two looks for whether the round is over."""
 
