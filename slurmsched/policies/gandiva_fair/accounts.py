@@ -6,23 +6,23 @@ The state comes from a database that other programs may have written: invalid va
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import Final, TypeGuard
+from typing import Final
 
 from slurmsched.model import Job, JobId
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements, Trade
+from slurmsched.policies.state import stored
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
     """A job's pass in seconds, its attained GPU-seconds, and its assigned pool as `node type` (empty for none)."""
 
-    pass_value: float
+    pass_value: float = field(metadata=stored("pass"))
     attained: float
-    assigned_pool: str
+    assigned_pool: str = field(metadata=stored("home"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Account:
     """
 
     due: float = 0.0
-    received: float = 0.0
+    received: float = field(default=0.0, metadata=stored("had"))
     holdings: Mapping[str, float] = field(default_factory=dict)
     speedups: Mapping[str, float] = field(default_factory=dict)
-    shortfall: Mapping[str, float] = field(default_factory=dict)
+    shortfall: Mapping[str, float] = field(default_factory=dict, metadata=stored("owed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,105 +49,10 @@ class GandivaFairState:
     """
 
     time: float | None = None
-    jobs: Mapping[JobId, PassRecord] = field(default_factory=dict)
-    accounts: Mapping[str, Account] = field(default_factory=dict)
-    trades: Sequence[Trade] = ()
-    best_rates: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def decode(cls, state: Mapping[str, object]) -> GandivaFairState:
-        """Returns the state without its invalid parts; never raises."""
-        time = state.get("time")
-        return cls(
-            time=float(time) if _is_number(time) else None,
-            jobs=_decode_jobs(state.get("jobs")),
-            accounts={user: _decode_account(account) for user, account in _as_mapping(state.get("users")).items()},
-            trades=tuple(filter(None, map(_decode_trade, _as_list(state.get("trades"))))),
-            best_rates=_as_numbers(state.get("best")),
-        )
-
-    def encode(self) -> Mapping[str, object]:
-        """Returns the state as JSON-safe values; jobs as columns, since there may be many."""
-        jobs = self.jobs.values()
-        return {
-            "time": self.time,
-            "jobs": {
-                "id": [*self.jobs],
-                "pass": [round(job.pass_value, 3) for job in jobs],
-                "attained": [job.attained for job in jobs],
-                "home": [job.assigned_pool for job in jobs],
-            },
-            "users": {user: _encode_account(account) for user, account in self.accounts.items()},
-            "trades": [
-                {
-                    "seller": trade.seller,
-                    "buyer": trade.buyer,
-                    "fast": trade.fast,
-                    "slow": trade.slow,
-                    "gpus": trade.gpus,
-                    "price": trade.price,
-                }
-                for trade in self.trades
-            ],
-            "best": dict(self.best_rates),
-        }
-
-
-def _encode_account(account: Account) -> Mapping[str, object]:
-    return {
-        "due": account.due,
-        "had": account.received,
-        "holdings": dict(account.holdings),
-        "speedups": dict(account.speedups),
-        "owed": dict(account.shortfall),
-    }
-
-
-def _decode_jobs(raw: object) -> Mapping[JobId, PassRecord]:
-    columns = [_as_list(_as_mapping(raw).get(key)) for key in ("id", "pass", "attained", "home")]
-    if len({len(column) for column in columns}) != 1:
-        return {}
-    return {
-        job: PassRecord(float(pass_value), float(attained), pool)
-        for job, pass_value, attained, pool in zip(*columns, strict=True)
-        if isinstance(job, str) and isinstance(pool, str) and _is_number(pass_value) and _is_number(attained)
-    }
-
-
-def _decode_account(raw: object) -> Account:
-    fields = _as_mapping(raw)
-    due, had = fields.get("due"), fields.get("had")
-    return Account(
-        float(due) if _is_number(due) else 0.0,
-        float(had) if _is_number(had) else 0.0,
-        _as_numbers(fields.get("holdings")),
-        _as_numbers(fields.get("speedups")),
-        _as_numbers(fields.get("owed")),
-    )
-
-
-def _decode_trade(raw: object) -> Trade | None:
-    fields = _as_mapping(raw)
-    match [fields.get(key) for key in ("seller", "buyer", "fast", "slow", "gpus", "price")]:
-        case [str(seller), str(buyer), str(fast), str(slow), float(gpus) | int(gpus), float(price) | int(price)]:
-            return Trade(seller, buyer, fast, slow, gpus, price)
-    return None
-
-
-def _as_mapping(raw: object) -> Mapping[str, object]:
-    return raw if isinstance(raw, dict) else {}
-
-
-def _as_list(raw: object) -> Sequence[object]:
-    return raw if isinstance(raw, list) else ()
-
-
-def _as_numbers(raw: object) -> Mapping[str, float]:
-    return {key: float(value) for key, value in _as_mapping(raw).items() if _is_number(value)}
-
-
-def _is_number(raw: object) -> TypeGuard[float]:
-    return isinstance(raw, (int, float)) and not isinstance(raw, bool) and isfinite(raw)
+    jobs: Mapping[JobId, PassRecord] = field(default_factory=dict, metadata=stored(columns=True))
+    accounts: Mapping[str, Account] = field(default_factory=dict, metadata=stored("users"))
+    trades: tuple[Trade, ...] = ()
+    best_rates: Mapping[str, float] = field(default_factory=dict, metadata=stored("best"))
 
 
 _EPSILON: Final = 1e-9

@@ -46,6 +46,7 @@ from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entit
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.sizes import Proportional, Sizing
 from slurmsched.policies.stages import Situation
+from slurmsched.policies.state import decode_state, encode_state
 
 _HORIZON_ROUNDS: Final = 4.0
 """Rounds over which a shortfall is made up, and over which the progress of pools is projected."""
@@ -360,7 +361,7 @@ class GandivaFair:
     sizing: Sizing = field(default_factory=Proportional)
 
     def decide(self, situation: Situation) -> Decision:
-        state, problem = GandivaFairState.decode(situation.state), StrideProblem(situation, self.sizing)
+        state, problem = decode_state(GandivaFairState, situation.state), StrideProblem(situation, self.sizing)
         best = best_rates(state, situation.jobs, situation.knowledge.measured)
         entitlements = compute_entitlements(problem, best)
         for runnable, tickets in zip(problem.runnable_jobs, entitlements.tickets.tolist(), strict=True):
@@ -389,7 +390,7 @@ class GandivaFair:
         ending = tuple(RankedJob(job.id, "ends") for job in situation.jobs if job.state is JobState.COMPLETING)
         order = (*rank_by_pass(queue, texts), *ending)
         victims = {job: newcomer.job.id for job, (_, newcomer) in schedule.preempted.items()}
-        return Decision(self.name, order, targets, waits, victims, new_state.encode())
+        return Decision(self.name, order, targets, waits, victims, encode_state(new_state))
 
 
 def _assign_pools(
@@ -442,5 +443,5 @@ def _pass_records(problem: StrideProblem, placed: Mapping[JobId, Placement]) -> 
         )
         type_only = f" {pools.gpu_types[pools_held[0]]}" if pools_held else ""
         assigned_pool = names[runnable.assigned_pool] if runnable.assigned_pool >= 0 else type_only
-        records[runnable.job.id] = PassRecord(runnable.pass_value, attained(runnable.job), assigned_pool)
+        records[runnable.job.id] = PassRecord(round(runnable.pass_value, 3), attained(runnable.job), assigned_pool)
     return records

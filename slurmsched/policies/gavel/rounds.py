@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
-from cattrs import BaseValidationError, Converter
 from numpy.typing import NDArray
 
 from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import JobId
+from slurmsched.policies.state import decode_state, encode_state
 
 JobCombination = tuple[str, ...]
 """The id of a job, or the ids of two jobs that share GPUs."""
@@ -197,10 +197,7 @@ class GavelState:
     @classmethod
     def decode(cls, state: object) -> GavelState:
         """Returns the state that `encode` returned, or an empty one for any other value."""
-        try:
-            decoded = Converter().structure(state, cls)
-        except (BaseValidationError, TypeError, ValueError):
-            return cls()
+        decoded = decode_state(cls, state)
         accounts = [
             (account.received, account.deficit, account.share or account.received) for account in decoded.jobs.values()
         ]
@@ -220,8 +217,7 @@ class GavelState:
 
     def encode(self) -> dict[str, object]:
         """Returns the state as JSON-safe values."""
-        fields = Converter().unstructure(self)
-        return {str(key): value for key, value in fields.items()}
+        return encode_state(self)
 
     def to_ledger(self, types: tuple[str, ...], credit: float) -> AllocationLedger:
         """Returns the ledger; an empty one if the cluster now has other GPU types."""

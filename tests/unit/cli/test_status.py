@@ -7,6 +7,7 @@ import pytest
 from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
 from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
 from slurmsched.policies.gandiva_fair.trading import Trade
+from slurmsched.policies.state import encode_state
 from slurmsched.store.set_aside import SetAsideStore
 from slurmsched.store.store import Switches
 from tests.builders import job, node, share, snapshot
@@ -231,7 +232,7 @@ class TestShares:
             trades=(Trade("alice", "bob", "v100", "k80", 0.5, 2.0),),
         )
         site.opened().write(
-            "INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", encode(past.encode()))
+            "INSERT INTO policy_state (system, state) VALUES (?, ?)", ("gandiva-fair", encode(encode_state(past)))
         )
         return site
 

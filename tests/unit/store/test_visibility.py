@@ -24,6 +24,7 @@ from slurmsched.model import (
 )
 from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
 from slurmsched.policies.gandiva_fair.trading import Trade
+from slurmsched.policies.state import decode_state, encode_state
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics
@@ -100,7 +101,7 @@ def database(tmp_path: Path) -> Path:
         number,
         [JobEvent(NOW, one.id, JobEventKind.DEVICE, "beside job 5001, 4001") for one in SEEN.jobs],
     )
-    write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(SHARES.encode()),))
+    write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(encode_state(SHARES)),))
     write("INSERT OR REPLACE INTO service VALUES ('4001', 1, 7.0)")
     write("UPDATE rounds SET snapshot = ?", (COMMENT.encode(),))
     store.switches.pause("root", "maintenance", NOW)
@@ -194,7 +195,7 @@ def test_a_user_sees_the_own_jobs_and_of_others_neither_number_nor_name(contents
         assert published.operations("4001")[0].reason.details["newcomer"] == "another job"
         beside = [event.sentence for event in published.events("4001") if event.kind == "device"]
         assert beside == ["beside another job"]
-        past = GandivaFairState.decode(published.policy_state("gandiva-fair"))
+        past = decode_state(GandivaFairState, published.policy_state("gandiva-fair"))
         assert list(past.accounts) == ["alice"]
         assert [(trade.seller, trade.buyer) for trade in past.trades] == [("another user", "alice")]
         overview = published.overview()

@@ -12,6 +12,7 @@ from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, Sc
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.policy import GandivaFair
 from slurmsched.policies.gandiva_fair.trading import suspected_users
+from slurmsched.policies.state import decode_state, encode_state
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSettings, Settings, TicketSettings
@@ -130,15 +131,15 @@ def test_a_round_that_is_decided_again_from_what_was_stored_decides_the_same() -
     cluster.run(7)
     once, again = (GandivaFair().decide(cluster.situation()) for _ in range(2))
     assert once == again
-    assert GandivaFairState.decode(cluster.state).encode() == cluster.state
+    assert encode_state(decode_state(GandivaFairState, cluster.state)) == cluster.state
 
 
 def test_what_was_had_while_nobody_decided_counts() -> None:
     """Rounds that were missed lose nothing: passes follow from the GPU-seconds that jobs attained."""
     late = after(running(1, 7200), job(2, 8, user="bob"), service=8 * 7200)
     assert (
-        GandivaFairState.decode(late.state).jobs["1"].pass_value
-        > GandivaFairState.decode(late.state).jobs["2"].pass_value
+        decode_state(GandivaFairState, late.state).jobs["1"].pass_value
+        > decode_state(GandivaFairState, late.state).jobs["2"].pass_value
     )
     assert set(late.victims) == {"1"}
 
@@ -191,7 +192,7 @@ class TestBadInput:
         decision = decided(job(1, 64, user="big"), job(2, 8), job(3, 8))
         assert decision.waiting["1"].code is ReasonCode.NEVER_FITS
         assert "big" not in {
-            user for user, own in GandivaFairState.decode(decision.state).accounts.items() if own.holdings
+            user for user, own in decode_state(GandivaFairState, decision.state).accounts.items() if own.holdings
         }
 
     def test_tickets_for_nobody_here_change_nothing(self) -> None:
@@ -200,7 +201,7 @@ class TestBadInput:
         assert GandivaFair().decide(named).targets == GandivaFair().decide(asked).targets
 
     def test_without_speedups_nobody_trades(self) -> None:
-        assert GandivaFairState.decode(mixed(Knowledge()).state).trades == ()
+        assert decode_state(GandivaFairState, mixed(Knowledge()).state).trades == ()
 
     def test_nothing_at_all(self) -> None:
         assert GandivaFair().decide(situation([], [])).targets == {}
@@ -222,7 +223,7 @@ def mixed(knowledge: Knowledge, rounds: int = 1, trading: bool = True) -> Cluste
 
 def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
     cluster = mixed(sample_speedups(), 60)
-    past = GandivaFairState.decode(cluster.state)
+    past = decode_state(GandivaFairState, cluster.state)
     assert {(one.seller, one.buyer, round(one.price, 2)) for one in past.trades if one.fast == "v100"} == {
         ("alice", "dave", 6.33),
         ("bob", "dave", 6.33),
@@ -235,7 +236,7 @@ def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
 
 def test_nobody_is_worse_off_with_trading_than_without() -> None:
     traded, not_traded = (mixed(sample_speedups(), 60, trading) for trading in (True, False))
-    for user, account in GandivaFairState.decode(traded.state).accounts.items():
+    for user, account in decode_state(GandivaFairState, traded.state).accounts.items():
         rates = [
             sum(gpus * account.speedups[kind] for (owner, kind), gpus in one.by_type.items() if owner == user)
             for one in (traded, not_traded)
@@ -262,10 +263,10 @@ def test_a_user_who_slows_down_slow_gpus_does_not_trade() -> None:
     cluster = mixed(sample_speedups(), 2)
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 10.0, "v100": 64.0}})
     cluster.run(1)
-    assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"dave"}
+    assert {one.buyer for one in decode_state(GandivaFairState, cluster.state).trades} == {"dave"}
     cluster.knowledge = replace(cluster.knowledge, measured={"400": {"k80": 5.0, "v100": 64.0}})
     cluster.run(1)
-    assert {one.buyer for one in GandivaFairState.decode(cluster.state).trades} == {"carol"}
+    assert {one.buyer for one in decode_state(GandivaFairState, cluster.state).trades} == {"carol"}
 
 
 @pytest.mark.parametrize(("ids", "first"), [((10, 9), "9"), (("7_10", "7_9"), "7_9")], ids=str)

@@ -1,0 +1,111 @@
+"""The state of a policy between two rounds: a typed value, stored as JSON-safe values in one way for all policies.
+
+It comes back from a database that other programs may have written: an invalid field counts as missing, and so does an
+invalid entry of a mapping or of a tuple.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import Field, fields, is_dataclass
+from math import isfinite
+from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from cattrs import BaseValidationError, Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+T = TypeVar("T")
+
+_KEY: Final = "stored key"
+_COLUMNS: Final = "stored by columns"
+_INVALID: Final = (BaseValidationError, TypeError, ValueError, OverflowError, KeyError, AttributeError)
+
+
+def stored(key: str = "", *, columns: bool = False) -> dict[str, object]:
+    """The metadata of a dataclass field that is stored under another key, or, for a mapping from ids to dataclasses of
+    which there may be many, as one column for the ids and one for each field."""
+    return {_KEY: key, _COLUMNS: columns}
+
+
+def encode_state(state: Any) -> dict[str, object]:
+    """Return a state, which is a dataclass, as JSON-safe values."""
+    encoded = {}
+    for own in fields(state):
+        value = getattr(state, own.name)
+        encoded[_key(own)] = _to_columns(value) if own.metadata.get(_COLUMNS) else _converter.unstructure(value)
+    return encoded
+
+
+def decode_state(form: type[T], raw: object) -> T:
+    """Return the state that `encode_state` encoded; invalid and missing fields have their defaults. Never raises."""
+    values: dict[str, Any] = {}
+    known, hints = raw if isinstance(raw, Mapping) else {}, get_type_hints(form)
+    own: Field[Any]
+    for own in fields(cast(Any, form)):
+        if _key(own) not in known:
+            continue
+        value, hint = known[_key(own)], hints[own.name]
+        with suppress(*_INVALID):
+            values[own.name] = _decode_field(value, hint, columns=own.metadata.get(_COLUMNS, False))
+    return form(**values)
+
+
+def _decode_field(raw: Any, hint: Any, *, columns: bool) -> Any:
+    """Return the value of one field, entry by entry where it is a mapping or a tuple of any length."""
+    arguments = get_args(hint)
+    if get_origin(hint) is collections.abc.Mapping:
+        return dict(_valid_entries(_rows(raw, arguments[1]) if columns else raw, arguments[1]))
+    if get_origin(hint) is tuple and arguments[-1] is ...:
+        return tuple(value for _, value in _valid_entries(dict(enumerate(raw)), arguments[0]))
+    return _converter.structure(raw, hint)
+
+
+def _valid_entries(raw: Mapping[Any, Any], form: Any) -> Iterator[tuple[Any, Any]]:
+    for name, value in raw.items():
+        with suppress(*_INVALID):
+            yield name, _converter.structure(value, form)
+
+
+def _rows(raw: Mapping[str, list[Any]], form: Any) -> dict[str, dict[str, Any]]:
+    """Return columns as rows, by id."""
+    keys = [_key(own) for own in fields(form)]
+    columns = zip(raw["id"], *(raw[key] for key in keys), strict=True)
+    return {_text(name): dict(zip(keys, values, strict=True)) for name, *values in columns}
+
+
+def _to_columns(rows: Mapping[str, Any]) -> dict[str, list[Any]]:
+    names = fields(next(iter(rows.values()))) if rows else ()
+    return {"id": [*rows], **{_key(own): [getattr(row, own.name) for row in rows.values()] for own in names}}
+
+
+def _key(of: Field[Any]) -> str:
+    return of.metadata.get(_KEY) or of.name
+
+
+def _number(raw: Any, _: object = float) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float) or not isfinite(raw):
+        raise ValueError(f"not a finite number: {raw!r:.40}")
+    return float(raw)
+
+
+def _text(raw: Any, _: object = str) -> str:
+    if not isinstance(raw, str):
+        raise TypeError(f"not a text: {raw!r:.40}")
+    return raw
+
+
+def _renames(form: Any) -> dict[str, Any]:
+    return {own.name: override(rename=_key(own)) for own in fields(form) if own.metadata.get(_KEY)}
+
+
+_converter = Converter()
+_converter.register_structure_hook(float, _number)
+_converter.register_structure_hook(str, _text)
+_converter.register_structure_hook_factory(
+    is_dataclass, lambda form: make_dict_structure_fn(form, _converter, **_renames(form))
+)
+_converter.register_unstructure_hook_factory(
+    is_dataclass, lambda form: make_dict_unstructure_fn(form, _converter, **_renames(form))
+)
