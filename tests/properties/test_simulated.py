@@ -286,8 +286,8 @@ waiting = st.builds(
     BackfillCandidate,
     job=st.just("job"),
     request=requests.map(lambda request: replace(request, gpu_type=None)),
-    places=st.just((("a", "b", "c"),)),
-    limit=st.one_of(st.none(), st.integers(1, 500)),
+    node_lists=st.just((("a", "b", "c"),)),
+    time_limit=st.one_of(st.none(), st.integers(1, 500)),
 )
 
 
