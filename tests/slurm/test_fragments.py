@@ -78,7 +78,7 @@ def test_first_fit_strands_a_gang_and_the_descent_does_not(site: Mini) -> None:
     assert where(site, small) == {"v100-2"}
     site.until("the gang runs", lambda: site.state(gang) == "RUNNING")
     status = site.synsched("status", "--json").json
-    assert not [problem for problem in status["problems"] if "foreseen" in problem], "devices as foreseen"
+    assert not [problem for problem in status["problems"] if "than planned" in problem], "devices as planned"
 
 
 def test_a_move_lets_a_gang_start_and_the_moved_job_goes_on_where_it_was(site: Mini) -> None:

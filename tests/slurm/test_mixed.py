@@ -112,8 +112,8 @@ def test_a_gang_that_slurm_cannot_mix_waits_and_says_why(site: Mini) -> None:
     round_(site)
 
     assert {site.state(typed), site.state(on_one)} == {"PENDING"}
-    assert "of one type, and cannot have several: it asks for v100" in explained(site, typed)
-    assert "of one type, and cannot have several: it asks for one node" in explained(site, on_one)
+    assert "of one type and cannot use several types: it asks for v100" in explained(site, typed)
+    assert "of one type and cannot use several types: it asks for one node" in explained(site, on_one)
 
     mixed = submit(site, "alice", *GANG)
     round_(site)

@@ -96,7 +96,7 @@ class Status:
         return str(self._job(job)["why"])
 
     def surprises(self) -> list[str]:
-        return [problem for problem in self.said["problems"] if "than foreseen" in problem]
+        return [problem for problem in self.said["problems"] if "than planned" in problem]
 
     def _job(self, job: str) -> dict[str, object]:
         return next(own for own in self.said["jobs"] if own["id"] == job)
