@@ -7,7 +7,7 @@ invalid entry of a mapping or of a tuple.
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, fields, is_dataclass
 from math import isfinite
@@ -55,8 +55,10 @@ def decode_state(form: type[T], raw: object) -> T:
 def _decode_field(raw: Any, hint: Any, *, columns: bool) -> Any:
     """Return the value of one field, entry by entry where it is a mapping or a tuple of any length."""
     arguments = get_args(hint)
+    if columns:
+        return dict(_rows(raw, arguments[1]))
     if get_origin(hint) is collections.abc.Mapping:
-        return dict(_valid_entries(_rows(raw, arguments[1]) if columns else raw, arguments[1]))
+        return dict(_valid_entries(raw, arguments[1]))
     if get_origin(hint) is tuple and arguments[-1] is ...:
         return tuple(value for _, value in _valid_entries(dict(enumerate(raw)), arguments[0]))
     return _converter.structure(raw, hint)
@@ -68,11 +70,13 @@ def _valid_entries(raw: Mapping[Any, Any], form: Any) -> Iterator[tuple[Any, Any
             yield name, _converter.structure(value, form)
 
 
-def _rows(raw: Mapping[str, list[Any]], form: Any) -> dict[str, dict[str, Any]]:
-    """Return columns as rows, by id."""
-    keys = [_key(own) for own in fields(form)]
-    columns = zip(raw["id"], *(raw[key] for key in keys), strict=True)
-    return {_text(name): dict(zip(keys, values, strict=True)) for name, *values in columns}
+def _rows(raw: Mapping[str, list[Any]], form: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the valid rows of columns, by id. Rows are many, so they do without the converter's dispatch."""
+    keys, hints = [_key(own) for own in fields(form)], get_type_hints(form)
+    read = [_READERS[hints[own.name]] for own in fields(form)]
+    for name, *values in zip(raw["id"], *(raw[key] for key in keys), strict=True):
+        with suppress(*_INVALID):
+            yield _text(name), form(*(one(value) for one, value in zip(read, values, strict=True)))
 
 
 def _to_columns(rows: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -94,6 +98,10 @@ def _text(raw: Any, _: object = str) -> str:
     if not isinstance(raw, str):
         raise TypeError(f"not a text: {raw!r:.40}")
     return raw
+
+
+_READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {float: _number, str: _text}
+"""What the columns of a state may hold."""
 
 
 def _renames(form: Any) -> dict[str, Any]:
