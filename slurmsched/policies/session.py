@@ -37,6 +37,13 @@ class FailedRequestCache:
         self._requests.add(request)
 
 
+def completing_reason(job: Job) -> Reason | None:
+    """Return why the job cannot be placed yet if its previous run is completing, else None."""
+    if job.state is not JobState.COMPLETING:
+        return None
+    return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})
+
+
 @dataclass(frozen=True, slots=True)
 class SessionCheckpoint:
     """A session's decisions at one moment."""
@@ -121,9 +128,8 @@ class Session:
 
     def needs_placement(self, job: Job) -> bool:
         """Whether the job has no allocation and is not completing; completing is recorded as its reason to wait."""
-        if job.state is JobState.COMPLETING:
-            detail = {"jobs": "its previous run", "nodes": ", ".join(job.nodes)}
-            self.reasons[job.id] = Reason(ReasonCode.FREED_SOON, detail)
+        if why := completing_reason(job):
+            self.reasons[job.id] = why
             return False
         if job.id in self.entitlement.postponed:
             self.reasons[job.id] = self.entitlement.postponed[job.id]

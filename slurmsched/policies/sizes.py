@@ -76,8 +76,23 @@ def memory_on_node(gang: Gang, per_task: PerTaskResources, parts: int) -> int:
     return max(gang.memory_per_node, per_task.memory * parts)
 
 
+class _NoUpgrades:
+    """Sizings whose best is their minimum: a job has nothing to gain from spare resources."""
+
+    __slots__ = ()
+
+    def upgrades(
+        self,
+        gang: Gang,  # noqa: ARG002 as the protocol has it
+        kind: PoolKind,  # noqa: ARG002
+        current: PerTaskResources,  # noqa: ARG002
+        limit: PerTaskResources,  # noqa: ARG002
+    ) -> Iterator[SizeUpgrade]:
+        return iter(())
+
+
 @dataclass(frozen=True, slots=True)
-class AsRequested:
+class AsRequested(_NoUpgrades):
     """CPUs and memory as requested."""
 
     name: str = "as requested"
@@ -86,18 +101,9 @@ class AsRequested:
         per_task = requested_size(gang, kind)
         return DemandRange(per_task, per_task)
 
-    def upgrades(
-        self,
-        gang: Gang,  # noqa: ARG002 as the protocol has it
-        kind: PoolKind,  # noqa: ARG002
-        current: PerTaskResources,  # noqa: ARG002
-        limit: PerTaskResources,  # noqa: ARG002
-    ) -> Iterator[SizeUpgrade]:
-        return iter(())
-
 
 @dataclass(frozen=True, slots=True)
-class Proportional:
+class Proportional(_NoUpgrades):
     """CPUs and memory in proportion to GPUs; memory is never below the request, unless the job lets it be tuned."""
 
     name: str = "proportional"
@@ -105,15 +111,6 @@ class Proportional:
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         per_task = proportional_size(gang, kind)
         return DemandRange(per_task, per_task)
-
-    def upgrades(
-        self,
-        gang: Gang,  # noqa: ARG002 as the protocol has it
-        kind: PoolKind,  # noqa: ARG002
-        current: PerTaskResources,  # noqa: ARG002
-        limit: PerTaskResources,  # noqa: ARG002
-    ) -> Iterator[SizeUpgrade]:
-        return iter(())
 
 
 _MIN_GAIN: Final = 1e-6
@@ -160,7 +157,7 @@ class Tune:
 
 
 @dataclass(frozen=True, slots=True)
-class Greedy:
+class Greedy(_NoUpgrades):
     """Synergy-Greedy, a baseline of the paper: a job gets its best-case demand, and waits until all of it is free."""
 
     name: str = "greedy"
@@ -168,15 +165,6 @@ class Greedy:
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         best = Tune().demand_range(gang, kind).best
         return DemandRange(best, best)
-
-    def upgrades(
-        self,
-        gang: Gang,  # noqa: ARG002 as the protocol has it
-        kind: PoolKind,  # noqa: ARG002
-        current: PerTaskResources,  # noqa: ARG002
-        limit: PerTaskResources,  # noqa: ARG002
-    ) -> Iterator[SizeUpgrade]:
-        return iter(())
 
 
 def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:

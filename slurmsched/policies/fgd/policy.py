@@ -20,6 +20,7 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd.defragment import defragment, movable_jobs
 from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer
+from slurmsched.policies.session import completing_reason
 from slurmsched.policies.stages import Order, Situation
 
 
@@ -129,10 +130,3 @@ def _too_many_shards(request: Request, most: int) -> str:
 def keeps_allocation(job: Job) -> bool:
     """Whether the job runs and keeps its allocation."""
     return bool(job.allocations) and job.state in (JobState.RUNNING, JobState.SUSPENDED)
-
-
-def completing_reason(job: Job) -> Reason | None:
-    """Return why the job cannot be placed yet if its previous run is completing, else None."""
-    if job.state is not JobState.COMPLETING:
-        return None
-    return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})

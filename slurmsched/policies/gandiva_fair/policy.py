@@ -44,6 +44,7 @@ from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.stride import StrideSchedule, backfill, split_stride
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
 from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.session import completing_reason
 from slurmsched.policies.sizes import Proportional, Sizing
 from slurmsched.policies.stages import Situation
 from slurmsched.policies.state import decode_state, encode_state
@@ -310,8 +311,8 @@ def wait_reasons(
             reasons[job.id] = Reason(ReasonCode.AWAITS_TURN, dict(zip(_AWAITS_TURN_KEYS, details, strict=True)))
         before[runnable.assigned_pool] += 1
     for job in problem.situation.jobs:
-        if job.state is JobState.COMPLETING:
-            reasons[job.id] = Reason(ReasonCode.FREED_SOON, {"jobs": "its own last run", "nodes": ", ".join(job.nodes)})
+        if why := completing_reason(job):
+            reasons[job.id] = why
     return reasons
 
 

@@ -36,8 +36,9 @@ from slurmsched.model import (
 )
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.fgd.placer import FgdCluster, FgdPlacer, NodeDemands
-from slurmsched.policies.fgd.policy import completing_reason, keeps_allocation, unschedulable_reason
+from slurmsched.policies.fgd.policy import keeps_allocation, unschedulable_reason
 from slurmsched.policies.place.fragmentation import TaskDemand
+from slurmsched.policies.session import completing_reason
 from slurmsched.policies.stages import Order, Situation
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair
 
