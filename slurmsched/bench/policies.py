@@ -24,13 +24,15 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.fgd.trace import draw_arrivals, read_nodes, read_tasks
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
 from slurmsched.knowledge import Knowledge
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
-from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TaskDemand, typical_workload
-from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
+from slurmsched.policies.place.fragmentation import FragmentationMeasure, TaskDemand, typical_workload
+from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
 from slurmsched.policies.tesserae.migration import PlacementPlan
 
 _ARRIVAL_SEED = 42
@@ -65,16 +67,16 @@ def time_placements(
     copies = -(-len(repeated_nodes) // len(trace_nodes))
     all_tasks = list(chain.from_iterable([tasks] * copies))
     arrivals = draw_arrivals(_ARRIVAL_SEED, all_tasks, repeated_nodes)
-    free_devices = FreeDevices(arrivals.nodes)
-    measure = FragmentationMeasure(typical_workload(tasks), free_devices)
-    scores = NodeScoreTable(
-        free_devices, PricedFragmentationScore(measure) if priced else FragmentationScore(measure, rounded=True)
+    resources = FreeResources.of_empty_cluster(Pools(arrivals.nodes))
+    measure = FragmentationMeasure(typical_workload(tasks), resources)
+    scores = PoolScoreTable(
+        resources, PricedFragmentationScore.of(measure) if priced else FragmentationScore(measure, rounded=True)
     )
     spent, placed, cpu = _place_all(scores, arrivals.tasks, track_progress)
     return PlacementTime(
         policy=scores.heuristic.name,
         nodes=len(repeated_nodes),
-        gpus=int(free_devices.gpu_count.sum()),
+        gpus=int(resources.pools.device_count.sum()),
         decisions=len(arrivals.tasks),
         placed=placed,
         median_s=float(np.median(spent)),
@@ -86,7 +88,7 @@ def time_placements(
 
 
 def _place_all(
-    scores: NodeScoreTable, tasks: tuple[TaskDemand, ...], track_progress: Callable[[int], Iterable[int]]
+    scores: PoolScoreTable, tasks: tuple[TaskDemand, ...], track_progress: Callable[[int], Iterable[int]]
 ) -> tuple[NDArray[np.float64], int, float]:
     seconds, placed, began = np.zeros(len(tasks)), 0, time.process_time()
     for index in track_progress(len(tasks)):

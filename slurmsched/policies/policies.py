@@ -9,6 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
+from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.admit.backfill import EasyBackfill
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.migrate import migrate_to_due_type
@@ -90,15 +91,18 @@ def _tesserae(order: Order, name: str = "tesserae") -> Policy:
 
 
 def _tesserae_packed(chosen: Choices) -> Policy:
-    from slurmsched.policies.tesserae.share_gpu import TesseraePacked  # noqa: PLC0415
+    from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
+    from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, share_gpus  # noqa: PLC0415
 
-    return TesseraePacked(chosen.order)
+    return Pipeline("tesserae-packed", chosen.order, AsRequested(), LEAST_FRAGMENTS, (share_gpus,), (AllocateOwnGpu,))
 
 
 def _fgd(chosen: Choices) -> Policy:
-    from slurmsched.policies.fgd.policy import FragmentationDescent  # noqa: PLC0415
+    from slurmsched.policies.finish.defragment import defragment  # noqa: PLC0415
+    from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
 
-    return FragmentationDescent(chosen.order, defragments=chosen.defragment)
+    finish = (defragment,) if chosen.defragment else ()
+    return Pipeline("fgd", chosen.order, AsRequested(), LEAST_FRAGMENTS, finish, (AllocateFree,))
 
 
 def _gavel(_: Choices) -> Policy:

@@ -37,7 +37,8 @@ class EmptyCluster:
         self._free = FreeResources.of_empty_cluster(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._demands = DemandCache(pools, Eligibility(pools, snapshot, nodes), knowledge, sizing, gpu_types=gpu_types)
+        self._eligibility = Eligibility(pools, snapshot, nodes)
+        self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types)
         self._answers: dict[ResourceDemand, str] = {}
 
     def unmet_demand(self, job: Job) -> str:
@@ -55,13 +56,24 @@ class EmptyCluster:
             parse_constraint(request.features)
         except PolicyError as error:
             return str(error)
+        if demand.gang.shards and (missing := self._missing_shards(job, demand.gang.shards)):
+            return missing
         if not demand.single_node:
             wanted = f"nodes with {request.gpu_type} GPUs" if request.gpu_type else "nodes with GPUs"
+            wanted = wanted if request.gpus or request.shards else "nodes"
             matching = " that match its constraint and node lists" if _has_node_constraints(job) else ""
             return f"{wanted} in partition {partition}{matching}; there are none"
         pools = np.flatnonzero(np.logical_or.reduce([option.mask for option in demand.single_node]))
         gpus = np.sort(self._free.gpus[pools])[::-1]
         return _too_many_gpus(demand.gang, gpus) or self._too_many_cpus_or_memory(demand, pools)
+
+    def _missing_shards(self, job: Job, each: int) -> str:
+        anywhere = replace(job, original_request=replace(job.original_request, shards=0))
+        masks = self._eligibility.pool_masks(anywhere)
+        most = max((int(self._free.pools.shards[mask].max(initial=0)) for mask in masks if mask.any()), default=each)
+        if not most:
+            return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
+        return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}" if each > most else ""
 
     def _too_many_cpus_or_memory(self, demand: ResourceDemand, pools: Ints) -> str:
         parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.max_nodes)
@@ -83,10 +95,12 @@ def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
     enough = int((gpus >= parts * gang.gpus_per_part).sum())
     if gang.max_nodes == 1 and largest < asked:
         return f"{pluralise(asked, 'GPU')} on one node; the largest has {largest}"
-    if gang.parts < gang.min_nodes:
+    if asked and gang.parts < gang.min_nodes:
         return f"a GPU on each of {gang.min_nodes} nodes, but only {pluralise(asked, 'GPU')} in all"
     if largest < asked:
         return f"{asked} GPUs on {pluralise(gang.max_nodes, 'node')}; the largest have {largest} together"
+    if enough < gang.min_nodes and not asked:
+        return f"{pluralise(gang.min_nodes, 'node')}; only {enough} {'is' if enough == 1 else 'are'} suitable"
     if enough < gang.min_nodes:
         nodes, each = pluralise(gang.min_nodes, "node"), pluralise(parts * gang.gpus_per_part, "GPU")
         return f"{nodes} with {each} each; {enough} {'has' if enough == 1 else 'have'} that many"
@@ -103,14 +117,16 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
         if job.id in session.running:
-            targets[job.id] = _target(session, job, job.allocations, (Reason(ReasonCode.KEEPS_LEASE),))
+            why = session.reasons.get(job.id, Reason(ReasonCode.KEEPS_LEASE))
+            targets[job.id] = _target(session, job, job.allocations, (why,))
         elif job.id in session.placements:
             allocations = session.placements[job.id].node_allocations(session.pools)
             first = (
                 Reason(ReasonCode.FILLS_IN) if passed_over else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
             )
             leading = _with_mix(session.reasons.get(job.id, first), allocations)
-            reasons = (*leading, _size_reason(session, job, allocations))
+            where = (Reason(session.node_score.reason),) if session.node_score.reason else ()
+            reasons = (*leading, *where, *_size_reason(session, job, allocations))
             targets[job.id] = _target(session, job, allocations, reasons)
         else:
             waits.append(job)
@@ -130,10 +146,12 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
 
 def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]) -> Target:
     situation = session.situation
-    speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
+    speed = session.shared_speed.get(job.id)
+    if speed is None:
+        speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
-    return Target(job.id, allocations, reasons, speed, steps=session.steps.get(job.id))
+    return Target(job.id, allocations, reasons, speed, session.beside.get(job.id, ()), session.steps.get(job.id))
 
 
 def _with_mix(why: Reason, allocations: Iterable[NodeAllocation]) -> tuple[Reason, ...]:
@@ -169,8 +187,10 @@ def _idle_managed_gpus(session: Session) -> int:
     )
 
 
-def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> Reason:
-    """Return how the job's CPUs compare with its GPU-proportional share."""
+def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, ...]) -> tuple[Reason, ...]:
+    """Return how the job's CPUs compare with its GPU-proportional share; nothing for a job without whole GPUs."""
+    if not session.demands.of(job).gang.gpus_per_part:
+        return ()
     nodes, profile = session.situation.snapshot.nodes_by_name, session.situation.knowledge.profile(job)
     has = sum((on_node.resources for on_node in allocations), Resources()).cpus
     shares = (nodes[on_node.node].proportional_share(on_node.resources.gpus) for on_node in allocations)
@@ -178,10 +198,10 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     gain = session.situation.knowledge.relative_speed(job, allocations, nodes) - 1
     if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
-        return Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"})
+        return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"}),)
     # a request is rounded up for each part of a gang
     asked = has != share and 0 <= has - job.original_request.cpus < job.original_request.gpus
-    return Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has})
+    return (Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has}),)
 
 
 def _waiting_reason(session: Session, job: Job, order_name: str, last: JobId | None, empty: EmptyCluster) -> Reason:
@@ -193,6 +213,10 @@ def _waiting_reason(session: Session, job: Job, order_name: str, last: JobId | N
         names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
         if names:
             return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)})
+    if demand.gang.shards:
+        return Reason(ReasonCode.NO_SHARDS, {"shards": demand.gang.shards})
+    if not job.original_request.gpus:
+        return Reason(ReasonCode.NO_CPUS, {"cpus": job.original_request.cpus})
     idle = max(
         (int(session.free_at_minimum.gpus[option.mask].clip(min=0).sum()) for option in demand.single_node), default=0
     )

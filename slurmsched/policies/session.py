@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from slurmsched.arrays import Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility
@@ -118,13 +119,19 @@ class Session:
         """Steps that a copy of a forked job does until the next round."""
         self.remarks: dict[JobId, Reason] = {}
         """What more there is to say of a target."""
+        self.beside: dict[JobId, tuple[JobId, ...]] = {}
+        """The jobs that should share a job's GPUs."""
+        self.shared_speed: dict[JobId, float] = {}
+        """The speed of a job that shares its GPUs."""
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
-        self._node_score = node_score
+        self.node_score = node_score.prepared(situation, self.pools)
 
-    def find_placement(self, demand: ResourceDemand, level: DemandLevel, free: FreeResources) -> Placement | None:
-        """Return a placement on these free resources, or None. Allocates nothing."""
-        return find_placement(demand, level, free, self._node_score)
+    def find_placement(
+        self, demand: ResourceDemand, level: DemandLevel, free: FreeResources, among: Mask | None = None
+    ) -> Placement | None:
+        """Return a placement on these free resources, in these pools, or None. Allocates nothing."""
+        return find_placement(demand, level, free, self.node_score, among)
 
     def needs_placement(self, job: Job) -> bool:
         """Whether the job has no allocation and is not completing; completing is recorded as its reason to wait."""
@@ -156,6 +163,7 @@ class Session:
 
     def allocate(self, job: Job, placement: Placement) -> None:
         """Allocate this placement: in `free_as_planned` as it is, otherwise with the least the job accepts there."""
+        placement = self._with_devices(placement)
         least = self.at_minimum(self.demands.of(job), placement)
         self.placements[job.id] = least
         self._record_group_nodes(job.id, least.allocation(self.pools))
@@ -180,7 +188,7 @@ class Session:
         """Restart a running job with less, for a newcomer."""
         self._release(victim, newcomer)
         self.allocate(self.jobs[victim], smaller)
-        self.shrunk[victim] = smaller.allocation(self.pools)
+        self.shrunk[victim] = self.placements[victim].allocation(self.pools)
         self.reasons[victim] = why
 
     def restart_with(self, job: Job, placement: Placement, why: Reason) -> None:
@@ -189,11 +197,27 @@ class Session:
         What the placement takes beyond the job's current allocation must be free.
         """
         self._release(job.id, job)
+        placement = self._with_devices(placement)
         self.placements[job.id] = placement
         self._record_group_nodes(job.id, placement.allocation(self.pools))
         for free in (self.free_at_minimum, self.free_as_planned):
             free.allocate(placement.allocation(self.pools))
         self.reasons[job.id] = why
+
+    def exchange(
+        self, newcomer: Job, placement: Placement, moved: Mapping[JobId, Placement], reasons: Mapping[JobId, Reason]
+    ) -> None:
+        """Move running jobs to other nodes for a newcomer. `reasons` has one for each of these jobs."""
+        for job in moved:
+            self._release(job, newcomer)
+        self.allocate(newcomer, placement)
+        for job, elsewhere in moved.items():
+            self.allocate(self.jobs[job], elsewhere)
+        self.reasons.update(reasons)
+
+    def share(self, job: JobId, partners: tuple[JobId, ...], speed: float, why: Reason) -> None:
+        """Record that a job has its GPUs beside these jobs, and its speed there."""
+        self.beside[job], self.shared_speed[job], self.reasons[job] = partners, speed, why
 
     def allocations(self) -> dict[JobId, Allocation]:
         """Return what every job has or was given so far."""
@@ -223,7 +247,10 @@ class Session:
         self.demands.restrict_all()
 
     def _books(self) -> tuple[dict[JobId, Any], ...]:
-        return self.running, self.shrunk, self.placements, self.victims, self.reasons, self.steps, self.remarks
+        return (
+            self.running, self.shrunk, self.placements, self.victims, self.reasons, self.steps, self.remarks,
+            self.beside, self.shared_speed,
+        )  # fmt: skip
 
     def cancel_noop_evictions(self) -> None:
         """Cancel evictions of jobs that were placed again with exactly what they had: they keep running."""
@@ -231,7 +258,8 @@ class Session:
             had = self.pools.allocation(
                 self.jobs[victim].allocations, exclusive=self.jobs[victim].original_request.exclusive
             )
-            if self.placements[victim].allocation(self.pools).by_pool() == had.by_pool():
+            has = self.placements[victim].allocation(self.pools)
+            if has.by_pool() == had.by_pool() and (not had.part or has.devices == had.devices):
                 self.running[victim] = had
                 del self.placements[victim], self.victims[victim], self.reasons[victim]
 
@@ -248,6 +276,12 @@ class Session:
         return frozenset(
             self.pools.nodes[node].name for other, nodes in nodes_of.items() if other != job.id for node in nodes
         )
+
+    def _with_devices(self, placement: Placement) -> Placement:
+        """Return the placement with the devices that Slurm will choose, unless it has some."""
+        if placement.devices:
+            return placement
+        return replace(placement, devices=self.free_at_minimum.devices_for(placement.allocation(self.pools)))
 
     def _release(self, victim: JobId, newcomer: Job) -> None:
         self.moves_left -= victim not in self.victims

@@ -71,6 +71,16 @@ def requested_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
     )
 
 
+def demand_range(sizing: Sizing, gang: Gang, kind: PoolKind) -> DemandRange:
+    """Return the gang's demand range on nodes of this kind. Jobs without whole GPUs get the CPUs that they ask for."""
+    if gang.gpus_per_part:
+        nothing = PerTaskResources(0, 0)
+        return sizing.demand_range(gang, kind) if kind.gpus else DemandRange(nothing, nothing)
+    cpus = -(-gang.request.cpus // gang.parts // gang.tasks_per_part) * gang.tasks_per_part
+    asked = PerTaskResources(max(cpus, gang.tasks_per_part), 0)
+    return DemandRange(asked, asked)
+
+
 def memory_on_node(gang: Gang, per_task: PerTaskResources, parts: int) -> int:
     """Return the MiB on each node, where none has more than `parts`: Slurm has one amount for all nodes."""
     return max(gang.memory_per_node, per_task.memory * parts)

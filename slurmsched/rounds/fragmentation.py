@@ -13,6 +13,8 @@ from slurmsched.model import (
     MILLI_PER_GPU,
     ClusterFragmentation,
     ClusterOverview,
+    Gpu,
+    Node,
     NodeFragmentation,
     NodeState,
     NodeUsage,
@@ -21,17 +23,15 @@ from slurmsched.model import (
     cluster_overview,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.fgd.placer import target_workload
+from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     FragmentClass,
-    FreeDevices,
-    FreeNode,
     TargetWorkload,
     TaskDemand,
+    target_workload,
 )
 
-_CORE: Final = 1000
 _MIN_REPORTED: Final = 0.05
 """GPUs; a smaller loss is not reported."""
 _CAUSES: Final = {
@@ -51,26 +51,21 @@ def survey_with_fragments(snapshot: Snapshot, usual: Iterable[tuple[Request, int
 def measure_fragments(nodes: Sequence[NodeUsage], usual: Iterable[tuple[Request, int]]) -> ClusterFragmentation:
     """Measure the fragmentation of nodes that are up and have GPUs of a single type."""
     counted = [node for node in nodes if node.state is NodeState.UP and len({gpu.type for gpu in node.gpus}) == 1]
-    shards = max((gpu.shards for node in counted for gpu in node.gpus), default=0)
-    workload = target_workload(usual, shards, len(counted))
-    idle = FreeDevices([_free_node(node) for node in counted])
+    idle = FreeResources.of_snapshot(Snapshot(0.0, tuple(_node(node) for node in counted), ()))
+    workload = target_workload(usual, idle.pools)
     everywhere = np.arange(len(counted))
     by_class = FragmentationMeasure(workload, idle).by_class(everywhere) / MILLI_PER_GPU
     rows = tuple(
-        _row(node.name, float(idle.milli_gpus[index].sum()) / MILLI_PER_GPU, by_class[index])
+        _row(node.name, float(idle.milli[index].sum()) / MILLI_PER_GPU, by_class[index])
         for index, node in enumerate(counted)
     )
-    total = _row("", float(idle.milli_gpus.sum()) / MILLI_PER_GPU, by_class.sum(axis=0))
+    total = _row("", float(idle.milli.sum()) / MILLI_PER_GPU, by_class.sum(axis=0))
     return ClusterFragmentation(total, rows, _sentence(total.idle, workload, idle))
 
 
-def _free_node(node: NodeUsage) -> FreeNode:
-    return FreeNode(
-        milli_cpu=_CORE * max(node.free.cpus, 0),
-        memory=max(node.free.memory, 0),
-        milli_gpus=tuple(max(0, MILLI_PER_GPU - gpu.used) for gpu in node.gpus),
-        gpu_type=node.gpus[0].type,
-    )
+def _node(node: NodeUsage) -> Node:
+    gpus = tuple(Gpu(gpu.index, gpu.type, gpu.used, gpu.shards) for gpu in node.gpus)
+    return Node(node.name, gpus, node.total, node.used)
 
 
 def _row(name: str, idle: float, by_class: NDArray[np.float64]) -> NodeFragmentation:
@@ -86,14 +81,16 @@ def _row(name: str, idle: float, by_class: NDArray[np.float64]) -> NodeFragmenta
     )
 
 
-def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeDevices) -> str:
+def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeResources) -> str:
     """Describe the loss for the usual request that loses most, weighted by its popularity; empty if nothing is lost."""
     worst, task, by_class = 0.0, None, np.zeros(len(FragmentClass))
     for candidate, popularity in zip(workload.tasks, workload.popularity, strict=True):
         if not candidate.gpus:
             continue
         amounts = (
-            FragmentationMeasure(TargetWorkload((candidate,), (1.0,)), idle).by_class(np.arange(len(idle))).sum(axis=0)
+            FragmentationMeasure(TargetWorkload((candidate,), (1.0,)), idle)
+            .by_class(np.arange(len(idle.pools)))
+            .sum(axis=0)
             / MILLI_PER_GPU
         )
         lost = float(amounts.sum() - amounts[FragmentClass.SATISFIED])
@@ -110,7 +107,7 @@ def _task_text(task: TaskDemand) -> str:
     size = (
         f"{task.milli_per_gpu / MILLI_PER_GPU:g} of a GPU" if task.milli_per_gpu < MILLI_PER_GPU else f"{task.gpus}-GPU"
     )
-    cpus = pluralise(task.milli_cpu // _CORE, "CPU")
+    cpus = pluralise(task.cpus, "CPU")
     return f"{size} job with {cpus}" if task.milli_per_gpu == MILLI_PER_GPU else f"job of {size} with {cpus}"
 
 

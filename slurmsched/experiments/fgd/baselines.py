@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Floats, Ints, Mask
+from slurmsched.arrays import Floats, Ints
 from slurmsched.model import MILLI_PER_GPU
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.place.fragmentation import GPU_COUNT_TAGS, FreeDevices, TaskDemand
-from slurmsched.policies.place.scores import NodeScoreTable, tightest_device
+from slurmsched.policies.place.fragmentation import TaskDemand
+from slurmsched.policies.place.scores import PlacementHeuristic, PoolScoreTable
 
 MAX_NODE_MILLI_CPU = 128_000
 MAX_NODE_MILLI_GPU = 8_000
@@ -28,38 +31,53 @@ class BestFit:
     rounded: bool = False
     name: str = "best_fit"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        cpu = (free.milli_cpu[nodes] - task.milli_cpu) / MAX_NODE_MILLI_CPU
-        gpu = (free.milli_gpus[nodes].sum(axis=1) - task.total_milli_gpu) / MAX_NODE_MILLI_GPU
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
+        cpu = (free.cpus[free.pools.node_of[pools]] - task.cpus) / MAX_NODE_MILLI_CPU
+        gpu = (free.milli[pools].sum(axis=1) - task.total_milli_gpu) / MAX_NODE_MILLI_GPU
         score = 100 * (1 - (0.5 * cpu + 0.5 * gpu))
         return np.asarray(np.trunc(score) if self.rounded else score, dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return tightest_device(free, task, node)
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return tightest_device(free, task, pool)
+
+
+def tightest_device(free: FreeResources, task: TaskDemand, pool: int) -> int:
+    """Returns the device with the least idle that still fits the task; the lowest index of equals."""
+    parts = free.milli[pool]
+    return int(np.argmin(np.where(parts >= task.milli_per_gpu, parts, np.iinfo(np.int64).max)))
+
+
+GPU_COUNT_TAGS: Final = (0, 1, 2, 4, 8)
+"""The classes of GPU clustering: 0 is a part of a GPU, the others are numbers of whole GPUs."""
+
+
+def _tag(task: TaskDemand) -> int:
+    """Returns the index of the task's tag. A number of GPUs between two tags has the lower one."""
+    return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= task.whole_gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuClustering:
     """Scores 75 if only tasks with as many GPUs run on the node, 50 if such run among others, 25 if none runs, else 0.
 
-    Up to 25 are added the fuller the node is. Tasks without GPUs have no preference.
+    Up to 25 are added the fuller the node is. Tasks without GPUs have no preference. `tag_counts` are the tasks of each
+    of `GPU_COUNT_TAGS` on each node; [nodes, tags].
     """
 
+    tag_counts: Ints
     name: str = "clustering"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
         if not task.gpus:
-            return np.zeros(len(nodes))
-        width = 0 if task.shares_gpu else task.gpus
-        tag = max(index for index, known in enumerate(GPU_COUNT_TAGS) if known <= width)
-        present = free.tag_counts[nodes] > 0
+            return np.zeros(len(pools))
+        tag, present = _tag(task), self.tag_counts[pools] > 0
         kinds = present.sum(axis=1)
         base = np.where(present[:, tag], np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))
-        full = 25 * (MAX_NODE_MILLI_GPU - free.milli_gpus[nodes].sum(axis=1)) // MAX_NODE_MILLI_GPU
+        full = 25 * (MAX_NODE_MILLI_GPU - free.milli[pools].sum(axis=1)) // MAX_NODE_MILLI_GPU
         return np.asarray(base + full, dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return tightest_device(free, task, node)
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return tightest_device(free, task, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +90,14 @@ class DotProduct:
     rounded: bool = False
     name: str = "dot_product"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        cpu = (free.milli_cpu[nodes] / MAX_NODE_MILLI_CPU) * (task.milli_cpu / MAX_NODE_MILLI_CPU)
-        gpu = (free.milli_gpus[nodes].sum(axis=1) / MAX_NODE_MILLI_GPU) * (task.total_milli_gpu / MAX_NODE_MILLI_GPU)
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
+        cpu = (free.cpus[free.pools.node_of[pools]] / MAX_NODE_MILLI_CPU) * (task.cpus / MAX_NODE_MILLI_CPU)
+        gpu = (free.milli[pools].sum(axis=1) / MAX_NODE_MILLI_GPU) * (task.total_milli_gpu / MAX_NODE_MILLI_GPU)
         score = 100 * (1 - 0.5 * (cpu + gpu))
         return np.asarray(np.trunc(score) if self.rounded else score, dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return tightest_device(free, task, node)
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return tightest_device(free, task, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +107,19 @@ class GpuPacking:
 
     name: str = "gpu_packing"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
         if not task.gpus:
-            return np.zeros(len(nodes))
-        parts = free.milli_gpus[nodes]
+            return np.zeros(len(pools))
+        parts = free.milli[pools]
         whole = (parts == MILLI_PER_GPU).sum(axis=1)
         ascending = np.sort(np.where(parts >= task.milli_per_gpu, parts, 2 * MILLI_PER_GPU), axis=1)[:, : task.gpus]
         opened = (ascending == MILLI_PER_GPU).sum(axis=1)
         left = (100 * ascending // MILLI_PER_GPU).sum(axis=1) // 10
         used = np.where(opened > 0, np.maximum(50 - opened, 33), np.maximum(100 - left, 50))
-        return np.asarray(np.where(whole == free.gpu_count[nodes], 33 - whole, used), dtype=np.float64)
+        return np.asarray(np.where(whole == free.pools.device_count[pools], 33 - whole, used), dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return tightest_device(free, task, node)
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return tightest_device(free, task, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,30 +129,47 @@ class RandomFit:
     random: np.random.Generator
     name: str = "random_fit"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:  # noqa: ARG002 as the protocol has it
-        return np.zeros(len(nodes))
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:  # noqa: ARG002 as the protocol has it
+        return np.zeros(len(pools))
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return int(self.random.choice(np.flatnonzero(free.milli_gpus[node] >= task.milli_per_gpu)))
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return int(self.random.choice(np.flatnonzero(free.milli[pool] >= task.milli_per_gpu)))
 
 
-@dataclass(slots=True)
-class RandomNodeScoreTable(NodeScoreTable):
+class ClusteringScoreTable(PoolScoreTable):
+    """Counts the tasks of each tag on each node, for `GpuClustering`."""
+
+    def __init__(self, free: FreeResources) -> None:
+        self._tag_counts: Ints = np.zeros((len(free.pools), len(GPU_COUNT_TAGS)), dtype=np.int64)
+        super().__init__(free, GpuClustering(self._tag_counts))
+
+    def place(self, task: TaskDemand) -> Allocation | None:
+        allocation = super().place(task)
+        if allocation is not None and task.gpus:
+            self._tag_counts[allocation.pools[0], _tag(task)] += 1
+        return allocation
+
+    def state_key(self, pool: int) -> tuple[object, ...]:
+        return (*super().state_key(pool), (self._tag_counts[pool] > 0).tobytes())
+
+
+class RandomPoolScoreTable(PoolScoreTable):
     """Draws one of the nodes with the highest score, instead of the first."""
 
-    random: np.random.Generator = field(kw_only=True)
+    def __init__(self, free: FreeResources, random: np.random.Generator) -> None:
+        super().__init__(free, RandomFit(random))
+        self._random = random
 
-    def best_node(self, task: TaskDemand, allowed: Mask | None = None) -> int | None:
-        row = self.scores_of(task) if allowed is None else np.where(allowed, self.scores_of(task), -np.inf)
+    def best_pool(self, task: TaskDemand) -> int | None:
+        row = self.scores_of(task)
         best = np.flatnonzero((row == row.max()) & (row > -np.inf))
-        return int(self.random.choice(best)) if len(best) else None
+        return int(self._random.choice(best)) if len(best) else None
 
 
 @dataclass(slots=True)
 class _RunningTask:
     task: TaskDemand
-    node: int
-    devices: tuple[int, ...]
+    allocation: Allocation
 
 
 @dataclass(slots=True)
@@ -157,68 +192,66 @@ class _RunningTasks:
     def set(self, index: int, running: _RunningTask) -> None:
         self.tasks[index] = running
         row = self._rows[index]
-        row[:3] = running.node, running.task.milli_cpu, running.task.memory
+        row[:3] = running.allocation.pools[0], running.task.cpus, running.task.memory
         row[3:] = 0
-        row[[3 + device for device in running.devices]] = running.task.milli_per_gpu
+        row[[3 + device for device in running.allocation.devices[0]]] = running.task.milli_per_gpu
 
-    def blocking(self, free: FreeDevices, task: TaskDemand) -> Ints:
+    def blocking(self, free: FreeResources, task: TaskDemand) -> Ints:
         """Returns the indices of the running tasks whose removal alone would let `task` fit on their node."""
         rows = self._rows[: len(self.tasks)]
         node = rows[:, 0]
-        fits = (free.milli_cpu[node] + rows[:, 1] >= task.milli_cpu) & (free.memory[node] + rows[:, 2] >= task.memory)
-        fits &= free.accepts(task)[free.type_index[node]]
+        fits = (free.cpus[node] + rows[:, 1] >= task.cpus) & (free.memory[node] + rows[:, 2] >= task.memory)
+        if task.gpu_types:
+            fits &= np.isin(np.array(free.pools.gpu_types), task.gpu_types)[node]
         candidates = np.flatnonzero(fits)
-        gpus = (free.milli_gpus[node[candidates]] + rows[candidates, 3:] >= task.milli_per_gpu).sum(axis=1)
+        gpus = (free.milli[node[candidates]] + rows[candidates, 3:] >= task.milli_per_gpu).sum(axis=1)
         return np.asarray(candidates[gpus >= task.gpus], dtype=np.int64)
 
 
-@dataclass(slots=True)
-class MigratingScoreTable(NodeScoreTable):
+class MigratingScoreTable(PoolScoreTable):
     """Migrates one running task if a new one does not fit, at most `max_moves` times. `moves` counts the migrations.
 
     No task is migrated for a task without GPUs.
     """
 
-    max_moves: int = 0
-    moves: int = 0
-    _table: _RunningTasks = field(init=False)
+    def __init__(self, free: FreeResources, heuristic: PlacementHeuristic, max_moves: int) -> None:
+        super().__init__(free, heuristic)
+        self.moves, self._max_moves = 0, max_moves
+        self._running = _RunningTasks(free.milli.shape[1])
 
-    def __post_init__(self) -> None:
-        self._table = _RunningTasks(self.free.milli_gpus.shape[1])
-
-    def place(self, task: TaskDemand, allowed: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
+    def place(self, task: TaskDemand) -> Allocation | None:
         """Places the task without a migration if it fits, else on the node of a task that can migrate."""
-        placement = NodeScoreTable.place(self, task, allowed)
-        if placement is None and allowed is None and task.gpus and self.moves < self.max_moves:
-            placement = self._place_by_moving(task)
-        if placement is not None:
-            self._table.add(_RunningTask(task, *placement))
-        return placement
+        allocation = super().place(task)
+        if allocation is None and task.gpus and self.moves < self._max_moves:
+            allocation = self._place_by_moving(task)
+        if allocation is not None:
+            self._running.add(_RunningTask(task, allocation))
+        return allocation
 
-    def _place_by_moving(self, task: TaskDemand) -> tuple[int, tuple[int, ...]] | None:
-        row = self._smallest_movable(self._table.blocking(self.free, task), task)
+    def _place_by_moving(self, task: TaskDemand) -> Allocation | None:
+        row = self._smallest_movable(self._running.blocking(self.free, task), task)
         if row is None:
             return None
-        running = self._table.tasks[row]
-        self.free.release(running.node, running.task, running.devices)
-        devices = self.select_devices(task, running.node)
-        self.free.allocate(running.node, task, devices)
-        elsewhere = NodeScoreTable.place(self, running.task)
+        running = self._running.tasks[row]
+        pool = running.allocation.pools[0]
+        self.free.release(running.allocation)
+        allocation = task.allocation(pool, self.select_devices(task, pool))
+        self.free.allocate(allocation)
+        elsewhere = super().place(running.task)
         if elsewhere is None:
             raise PolicyError(f"{running.task} fits on no other node, although another node had a score for it")
-        self._table.set(row, _RunningTask(running.task, *elsewhere))
+        self._running.set(row, _RunningTask(running.task, elsewhere))
         self.moves += 1
-        return running.node, devices
+        return allocation
 
     def _smallest_movable(self, rows: Sequence[int] | Ints, task: TaskDemand) -> int | None:
         """Returns the task with the least milli-GPU, less than `task` asks for, that also fits on another node."""
-        smallest = sorted((self._table.tasks[int(row)].task.total_milli_gpu, int(row)) for row in rows)
+        smallest = sorted((self._running.tasks[int(row)].task.total_milli_gpu, int(row)) for row in rows)
         for demand, index in smallest:
-            running = self._table.tasks[index]
+            running = self._running.tasks[index]
             if demand >= task.total_milli_gpu:
                 return None
-            scores = self.scores_of(running.task)
-            fits = scores > -np.inf
-            if fits.sum() - fits[running.node] > 0:
+            fits = self.scores_of(running.task) > -np.inf
+            if fits.sum() - fits[running.allocation.pools[0]] > 0:
                 return index
         return None

@@ -19,21 +19,22 @@ from slurmsched.arrays import Floats
 from slurmsched.experiments.experiment import ExperimentSetup
 from slurmsched.experiments.fgd.baselines import (
     BestFit,
+    ClusteringScoreTable,
     DotProduct,
-    GpuClustering,
     GpuPacking,
     MigratingScoreTable,
-    RandomFit,
-    RandomNodeScoreTable,
+    RandomPoolScoreTable,
 )
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
-from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TargetWorkload, typical_workload
-from slurmsched.policies.place.scores import FragmentationScore, NodeScoreTable, PricedFragmentationScore
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.place.fragmentation import FragmentationMeasure, TargetWorkload, typical_workload
+from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
 
 CURVE_POINTS = 131
 """Points of a curve, from 0 to 130 % of GPUs requested."""
 
-ScoreTableFactory = Callable[[FreeDevices, FragmentationMeasure], NodeScoreTable]
+ScoreTableFactory = Callable[[FreeResources, FragmentationMeasure], PoolScoreTable]
 """Makes the score table that places tasks on a cluster."""
 
 
@@ -55,11 +56,11 @@ class InflationResult:
 
 def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTableFactory) -> InflationResult:
     """Places all arrivals and returns the curves. Raises PolicyError."""
-    free_devices = FreeDevices(arrivals.nodes)
-    measure = FragmentationMeasure(workload, free_devices)
-    table = make_scores(free_devices, measure)
-    fragment_of_node = measure.amount(np.arange(len(free_devices)))
-    free, fragmentation, seen = int(free_devices.milli_gpus.sum()), float(fragment_of_node.sum()), 0
+    resources = FreeResources.of_empty_cluster(Pools(arrivals.nodes))
+    measure = FragmentationMeasure(workload, resources)
+    table = make_scores(resources, measure)
+    fragment_of_node = measure.amount(np.arange(len(resources.pools)))
+    free, fragmentation, seen = int(resources.milli.sum()), float(fragment_of_node.sum()), 0
     capacity, requested, unplaced = free, 0, 0
     samples = np.zeros((len(arrivals.tasks), 3))
     began = time.process_time()
@@ -69,9 +70,9 @@ def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTabl
             unplaced += 1
         else:
             free -= task.total_milli_gpu
-        if seen < len(free_devices.changed_nodes):
-            changed = np.unique(free_devices.changed_nodes[seen:])
-            seen = len(free_devices.changed_nodes)
+        if seen < len(resources.changed_nodes):
+            changed = np.unique(resources.changed_nodes[seen:])
+            seen = len(resources.changed_nodes)
             after = measure.amount(changed)
             fragmentation += float((after - fragment_of_node[changed]).sum())
             fragment_of_node[changed] = after
@@ -111,16 +112,16 @@ PUBLISHED_POLICIES: Final[Mapping[str, str]] = {
 """The paper's names of its policies."""
 
 _SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
-    "fgd": lambda idle, measure: NodeScoreTable(idle, FragmentationScore(measure, rounded=True)),
-    "fgd_argmin": lambda idle, measure: NodeScoreTable(idle, FragmentationScore(measure)),
-    "fgd_priced": lambda idle, measure: NodeScoreTable(idle, PricedFragmentationScore(measure)),
+    "fgd": lambda idle, measure: PoolScoreTable(idle, FragmentationScore(measure, rounded=True)),
+    "fgd_argmin": lambda idle, measure: PoolScoreTable(idle, FragmentationScore(measure)),
+    "fgd_priced": lambda idle, measure: PoolScoreTable(idle, PricedFragmentationScore.of(measure)),
     "fgd_moving": lambda idle, measure: MigratingScoreTable(
-        idle, PricedFragmentationScore(measure), max_moves=MAX_MOVES
+        idle, PricedFragmentationScore.of(measure), max_moves=MAX_MOVES
     ),
-    "best_fit": lambda idle, _measure: NodeScoreTable(idle, BestFit(rounded=True)),
-    "gpu_packing": lambda idle, _measure: NodeScoreTable(idle, GpuPacking()),
-    "clustering": lambda idle, _measure: NodeScoreTable(idle, GpuClustering()),
-    "dot_product": lambda idle, _measure: NodeScoreTable(idle, DotProduct(rounded=True)),
+    "best_fit": lambda idle, _measure: PoolScoreTable(idle, BestFit(rounded=True)),
+    "gpu_packing": lambda idle, _measure: PoolScoreTable(idle, GpuPacking()),
+    "clustering": lambda idle, _measure: ClusteringScoreTable(idle),
+    "dot_product": lambda idle, _measure: PoolScoreTable(idle, DotProduct(rounded=True)),
 }
 
 
@@ -128,7 +129,7 @@ def score_table_factory(name: str, seed: int) -> ScoreTableFactory:
     """Returns the factory of a policy's score table; the paper's policies round scores. Raises KeyError."""
     if name == "random_fit":
         random = np.random.default_rng([seed, 1])
-        return lambda idle, _measure: RandomNodeScoreTable(idle, RandomFit(random), random=random)
+        return lambda idle, _measure: RandomPoolScoreTable(idle, random)
     return _SCORE_TABLES[name]
 
 

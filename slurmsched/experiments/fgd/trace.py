@@ -15,9 +15,9 @@ import numpy as np
 from cattrs import BaseValidationError, Converter
 
 from slurmsched.experiments.experiment import ExperimentError
-from slurmsched.model import MILLI_PER_GPU
+from slurmsched.model import MILLI_PER_GPU, Gpu, Node, Resources
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.place.fragmentation import FreeNode, TaskDemand
+from slurmsched.policies.place.fragmentation import TaskDemand
 from slurmsched.traces.tables import TableRow, csv_rows, read_text
 
 _TASK_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -40,17 +40,15 @@ def _parse_task(line: TableRow) -> TaskDemand:
         raise line.error("gpu_milli", f"1 to {MILLI_PER_GPU} of each GPU") from None
 
 
-def read_nodes(path: Path) -> tuple[FreeNode, ...]:
-    """Reads a list of nodes, all of them idle. Raises TraceError."""
-    return tuple(
-        FreeNode(
-            milli_cpu=line.integer("cpu_milli"),
-            memory=line.integer("memory_mib"),
-            milli_gpus=(MILLI_PER_GPU,) * line.integer("gpu"),
-            gpu_type=line.text("model"),
-        )
-        for line in csv_rows(read_text(path), path.name, _NODE_COLUMNS)
-    )
+def read_nodes(path: Path) -> tuple[Node, ...]:
+    """Reads a list of nodes, all of them idle, with milli-CPUs as CPUs. Raises TraceError."""
+    return tuple(_parse_node(line) for line in csv_rows(read_text(path), path.name, _NODE_COLUMNS))
+
+
+def _parse_node(line: TableRow) -> Node:
+    gpus = tuple(Gpu(index, line.text("model")) for index in range(line.integer("gpu")))
+    whole = Resources(len(gpus), line.integer("cpu_milli"), line.integer("memory_mib"))
+    return Node(line.text("sn"), gpus, whole, Resources())
 
 
 REQUESTED_FRACTION: Final = 1.3
@@ -62,7 +60,7 @@ class Arrivals:
     """Tasks in order of arrival, and nodes in order of preference among equal scores."""
 
     tasks: tuple[TaskDemand, ...]
-    nodes: tuple[FreeNode, ...]
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ class _RecordedSequence:
     node_order: tuple[int, ...]
 
 
-def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals | None:
+def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[Node]) -> Arrivals | None:
     """Returns the arrivals of the authors' run with this seed, or None if the file lacks it. Raises ExperimentError."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))["seeds"].get(str(seed))
@@ -83,13 +81,13 @@ def recorded_arrivals(path: Path, seed: int, tasks: Sequence[TaskDemand], nodes:
         raise ExperimentError(f"{path}: expected arrival and node orders by seed: {error!r}") from error
 
 
-def draw_arrivals(seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[FreeNode]) -> Arrivals:
+def draw_arrivals(seed: int, tasks: Sequence[TaskDemand], nodes: Sequence[Node]) -> Arrivals:
     """Draws our own orders of arrivals and nodes."""
     shuffling, tuning, ordering = (np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(3))
     arrivals = [tasks[index] for index in shuffling.permutation(len(tasks))]
     requested, target = (
         sum(task.total_milli_gpu for task in arrivals),
-        REQUESTED_FRACTION * MILLI_PER_GPU * sum(len(server.milli_gpus) for server in nodes),
+        REQUESTED_FRACTION * MILLI_PER_GPU * sum(len(node.gpus) for node in nodes),
     )
     while requested < target:
         extra = tasks[int(tuning.integers(len(tasks)))]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.model import Job, JobId, Reason, ReasonCode
+from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.place.placement import Placement
@@ -20,7 +20,8 @@ from slurmsched.policies.session import FailedRequestCache, Session
 class VictimQueue:
     """Running jobs in the order to evict them, and their allocations as vectors with one entry per pool of a job.
 
-    The first `ends[k]` entries are the allocations of the first k jobs.
+    The first `ends[k]` entries are the allocations of the first k jobs, and the first `device_ends[k]` rows of
+    `devices` (pool, position, milli-GPU) their known devices. `gpus` are those whose devices are not known.
     """
 
     jobs: tuple[JobId, ...]
@@ -30,6 +31,8 @@ class VictimQueue:
     cpus: Ints
     memory: Ints
     exclusive: Ints
+    device_ends: Ints
+    devices: Ints
 
     @classmethod
     def of(cls, session: Session, jobs: Iterable[JobId]) -> VictimQueue:
@@ -42,7 +45,7 @@ class VictimQueue:
             for allocation in allocations
             for entry in zip(
                 allocation.pools,
-                allocation.gpus,
+                (0,) * len(allocation.pools) if allocation.devices else allocation.gpus,
                 allocation.cpus,
                 allocation.memory,
                 (allocation.exclusive,) * len(allocation.pools),
@@ -50,20 +53,30 @@ class VictimQueue:
             )
         ]
         columns = np.array(entries, dtype=np.int64).reshape(-1, 5).T
-        return cls(last_first, ends, *columns)
+        devices = [
+            [
+                (pool, position, allocation.part or MILLI_PER_GPU)
+                for pool, positions in zip(allocation.pools, allocation.devices, strict=False)
+                for position in positions
+            ]
+            for allocation in allocations
+        ]
+        device_ends = np.cumsum([0, *map(len, devices)])
+        rows = np.array([row for held in devices for row in held], dtype=np.int64).reshape(-1, 3)
+        pools, gpus, cpus, memory, exclusive = columns
+        return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows)
 
     def free_without(self, count: int, free: FreeResources) -> FreeResources:
         """Return the free resources after the eviction of the first `count` jobs."""
         end, pools = int(self.ends[count]), free.pools
         nodes = pools.node_of[self.pools[:end]]
-        released = FreeResources(
-            pools,
+        return free.with_released(
             _summed(self.pools[:end], self.gpus[:end], len(pools)),
             _summed(nodes, self.cpus[:end], len(pools.nodes)),
             _summed(nodes, self.memory[:end], len(pools.nodes)),
-            -_summed(nodes, self.exclusive[:end], len(pools.nodes)),
+            _summed(nodes, self.exclusive[:end], len(pools.nodes)),
+            self.devices[: self.device_ends[count]],
         )
-        return free.plus(released)
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:

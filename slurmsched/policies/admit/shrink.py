@@ -98,7 +98,12 @@ def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
 def _shrink_to_minimum(session: Session, job: Job, current: Allocation) -> _Shrinkable | None:
     demand = session.demands.of(job)
     gang, kinds = demand.gang, {int(session.pools.kind_of[pool]) for pool in current.pools}
-    if gang.profile is None or len(kinds) != 1 or any(gpus % gang.gpus_per_part for gpus in current.gpus):
+    if (
+        gang.profile is None
+        or not gang.gpus_per_part
+        or len(kinds) != 1
+        or any(gpus % gang.gpus_per_part for gpus in current.gpus)
+    ):
         return None
     kind = kinds.pop()
     parts = tuple(gpus // gang.gpus_per_part for gpus in current.gpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,7 +15,7 @@ from slurmsched.model import Job, JobId
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
 from slurmsched.policies.cluster.pools import Pools
-from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing
+from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing, demand_range
 
 
 class DemandLevel(StrEnum):
@@ -60,6 +61,8 @@ class ResourceDemand:
     """Indices of nodes that must all be part of the placement."""
     ranges: tuple[DemandRange, ...]
     """By index of the pool kind."""
+    milli: Ints | None = None
+    """For a job with shards, what it takes of one device of each pool, in milli-GPU; [pools]."""
 
 
 class DemandCache:
@@ -131,7 +134,7 @@ class DemandCache:
         return self._by_request[key]
 
     def _demand(self, job: Job, gang: Gang, mixed_types: frozenset[str]) -> ResourceDemand:
-        ranges = tuple(self._sizing.demand_range(gang, kind) for kind in self._pools.kinds)
+        ranges = tuple(demand_range(self._sizing, gang, kind) for kind in self._pools.kinds)
         runnable = self._runnable_mask(gang)
         masks = [mask for eligible in self._eligibility.pool_masks(job) if (mask := eligible & runnable).any()]
         required_nodes = tuple(self._position.get(name, -1) for name in sorted(job.original_request.pinned))
@@ -139,32 +142,42 @@ class DemandCache:
             masks = []
         single_node = tuple(_candidate_pools(mask, ranges, self._pools.kind_of) for mask in masks)
         multi_node_masks = masks if gang.max_nodes > 1 else []
-        multi_node = tuple(pools for mask in multi_node_masks for pools in self._one_type_candidates(mask, ranges))
+        multi_node = tuple(
+            pools for mask in multi_node_masks for pools in self._one_type_candidates(mask, ranges, gang)
+        )
         multi_node += tuple(
             pools for mask in multi_node_masks for pools in self._mixed_type_candidates(mask, ranges, mixed_types)
         )
-        return ResourceDemand(gang, single_node, multi_node, required_nodes, ranges)
+        milli = [kind.milli_of_shards(gang.shards) for kind in self._pools.kinds] if gang.shards else []
+        parts = np.array(milli, dtype=np.int64)[self._pools.kind_of] if milli else None
+        return ResourceDemand(gang, single_node, multi_node, required_nodes, ranges, parts)
 
     def _runnable_mask(self, gang: Gang) -> Mask:
         """Return the pools without those of GPU types that the job's profile says it cannot run on."""
-        scaling = gang.profile.scaling if gang.profile else {}
+        scaling = gang.profile.scaling if gang.profile and gang.gpus_per_part else {}
         unable = {kind for kind, known in scaling.items() if known.rate_at(max(gang.request.gpus, 1)) <= 0}
         return np.array([kind not in unable for kind in self._pools.gpu_types], dtype=np.bool_)
 
-    def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...]) -> Iterator[CandidatePools]:
+    def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...], gang: Gang) -> Iterator[CandidatePools]:
         """Yield pools with one demand range for all: every worker gets the same, and the smallest share decides.
 
-        These are the pools of each kind, and those of each GPU type with the range of the kind that has the least.
+        These are the pools of each kind, and those of each GPU type with the range of the kind that has the least. For
+        a job with shards their GPUs have as many shards; a job without GPUs uses all of its pools together.
         """
         pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
+        if not gang.gpus_per_part and not gang.shards:
+            yield _candidate_pools(mask, ranges, pools.kind_of)
+            return
         for kind in present:
             yield _candidate_pools(mask & (pools.kind_of == kind), ranges, np.full(len(pools), kind))
-        for gpu_type in sorted({pools.kinds[kind].gpu_type for kind in present}):
-            alike = [kind for kind in present if pools.kinds[kind].gpu_type == gpu_type]
-            if len(alike) > 1:
-                leanest = min(alike, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
+        alike = defaultdict[tuple[str, int], list[int]](list)
+        for kind in present:
+            alike[pools.kinds[kind].gpu_type, pools.kinds[kind].shards if gang.shards else 0].append(kind)
+        for _, kinds in sorted(alike.items()):
+            if len(kinds) > 1:
+                leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
                 candidates = _candidate_pools(
-                    mask & np.isin(pools.kind_of, alike), ranges, np.full(len(pools), leanest)
+                    mask & np.isin(pools.kind_of, kinds), ranges, np.full(len(pools), leanest)
                 )
                 yield replace(candidates, one_required=pools.kind_of == leanest)
 
@@ -179,7 +192,7 @@ class DemandCache:
             if mixed_types
             else np.zeros(len(pools), dtype=np.bool_)
         )
-        usable = mask & of_types & (np.bincount(pools.node_of, minlength=len(pools.nodes)) == 1)[pools.node_of]
+        usable = mask & of_types & pools.on_single_type_node
         kinds = [int(kind) for kind in np.unique(pools.kind_of[usable])]
         if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
             leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))

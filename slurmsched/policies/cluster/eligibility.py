@@ -115,20 +115,26 @@ class Eligibility:
         return tuple({mask.tobytes(): mask for mask in masks}.values())
 
     def _requested_mask(self, request: Request) -> Mask:
-        key = (request.gpu_type, request.features, request.excluded)
+        shards = -(-request.shards // max(request.nodes, 1))
+        key = (request.gpu_type, request.features, request.excluded, shards, request.gpus > 0)
         if key not in self._masks:
             accepts = parse_constraint(request.features)
             pools = self._pools
-            self._masks[key] = np.array(
-                [
-                    request.gpu_type in (None, gpu_type)
-                    and pools.node(pool).name not in request.excluded
-                    and accepts(pools.node(pool).features)
-                    for pool, gpu_type in enumerate(pools.gpu_types)
-                ],
-                dtype=np.bool_,
-            )
+            matching = [
+                request.gpu_type in (None, gpu_type)
+                and pools.node(pool).name not in request.excluded
+                and accepts(pools.node(pool).features)
+                for pool, gpu_type in enumerate(pools.gpu_types)
+            ]
+            self._masks[key] = np.array(matching, dtype=np.bool_) & self._with_devices(request, shards)
         return self._masks[key]
+
+    def _with_devices(self, request: Request, shards: int) -> Mask:
+        """Return the pools that have such GPUs. Slurm chooses the GPU of shards, so their nodes have one GPU type."""
+        pools = self._pools
+        if shards:
+            return (pools.shards >= shards) & pools.on_single_type_node
+        return pools.device_count > 0 if request.gpus else pools.first_on_node
 
     def _partition_mask(self, partition: str, reservation: str) -> Mask:
         key = (partition, reservation)

@@ -1,21 +1,23 @@
-"""Free resources of every node, as vectors."""
+"""Free resources of every node and device, as vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurmsched.arrays import Ints
-from slurmsched.model import Job, Snapshot
+from slurmsched.arrays import Ints, Mask
+from slurmsched.model import MILLI_PER_GPU, Job, Snapshot
 from slurmsched.policies.cluster.pools import Allocation, Pools
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class FreeResources:
     """Free GPUs by pool, and by node the free CPUs, the free MiB and the number of jobs with exclusive use.
 
+    `gpus` counts devices that are entirely idle. `milli` has the idle milli-GPU of each device; where Slurm has not
+    said which devices a job has, those of lowest index are assumed. `changed_nodes` logs each node that changed.
     A negative amount is allocated twice: nothing fits there until something is released.
     """
 
@@ -24,14 +26,21 @@ class FreeResources:
     cpus: Ints
     memory: Ints
     exclusive_jobs: Ints
+    _milli: Ints
+    _uncertain: set[int] = field(default_factory=set)
+    """Pools whose `gpus` changed without known devices."""
+    changed_nodes: list[int] = field(default_factory=list)
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot) -> FreeResources:
-        """Return the free resources of a snapshot: GPUs that are entirely idle, unallocated CPUs and memory."""
+        """Return the free resources of a snapshot: the idle part of each GPU, unallocated CPUs and memory."""
         free = cls.of_empty_cluster(Pools(snapshot.nodes))
-        pools = free.pools
-        for pool, gpu_type in enumerate(pools.gpu_types):
-            free.gpus[pool] = sum(gpu.idle and gpu.type == gpu_type for gpu in pools.node(pool).gpus)
+        pools, milli = free.pools, free.milli
+        for pool, devices in enumerate(pools.devices):
+            for position, gpu in enumerate(devices):
+                if gpu.used:
+                    milli[pool, position] = max(0, MILLI_PER_GPU - gpu.used)
+        free.gpus = _whole(milli)
         free.cpus -= np.array([node.used.cpus for node in pools.nodes], dtype=np.int64)
         free.memory -= np.array([node.used.memory for node in pools.nodes], dtype=np.int64)
         for job in snapshot.jobs:
@@ -43,35 +52,62 @@ class FreeResources:
     @classmethod
     def of_empty_cluster(cls, pools: Pools) -> FreeResources:
         """Return the resources of the cluster with nothing on it."""
-        types = enumerate(pools.gpu_types)
-        gpus = [sum(gpu.type == gpu_type for gpu in pools.node(pool).gpus) for pool, gpu_type in types]
-        return cls(
-            pools,
-            np.array(gpus, dtype=np.int64),
-            pools.cpus.copy(),
-            pools.memory.copy(),
-            np.zeros(len(pools.nodes), dtype=np.int64),
-        )
+        nobody = np.zeros(len(pools.nodes), dtype=np.int64)
+        milli = np.where(_existing(pools), MILLI_PER_GPU, 0)
+        return cls(pools, pools.device_count.copy(), pools.cpus.copy(), pools.memory.copy(), nobody, milli)
 
     @classmethod
     def none(cls, pools: Pools) -> FreeResources:
         """Return nothing free: the start of a sum."""
         by_pool, by_node = np.zeros(len(pools), dtype=np.int64), np.zeros(len(pools.nodes), dtype=np.int64)
-        return cls(pools, by_pool, by_node, by_node.copy(), by_node.copy())
+        return cls(pools, by_pool, by_node, by_node.copy(), by_node.copy(), np.zeros_like(_existing(pools), np.int64))
+
+    @property
+    def milli(self) -> Ints:
+        """Idle milli-GPU of each device, 0 where a pool has no such device; [pools, devices]. Not to be changed."""
+        if self._uncertain:
+            pools = np.fromiter(self._uncertain, np.int64, len(self._uncertain))
+            self._uncertain.clear()
+            self._milli[pools] = _with_whole(self._milli[pools], _existing(self.pools)[pools], self.gpus[pools])
+        return self._milli
 
     def copy(self) -> FreeResources:
         return FreeResources(
-            self.pools, self.gpus.copy(), self.cpus.copy(), self.memory.copy(), self.exclusive_jobs.copy()
+            self.pools,
+            self.gpus.copy(),
+            self.cpus.copy(),
+            self.memory.copy(),
+            self.exclusive_jobs.copy(),
+            self._milli.copy(),
+            set(self._uncertain),
         )
 
     def plus(self, more: FreeResources) -> FreeResources:
-        """Return the sum of both."""
+        """Return the sum of both, where `more` is of CPUs and memory only."""
+        total = self.copy()
+        total.cpus += more.cpus
+        total.memory += more.memory
+        return total
+
+    def with_released(self, gpus: Ints, cpus: Ints, memory: Ints, exclusive_jobs: Ints, devices: Ints) -> FreeResources:
+        """Return what is free once these are released: GPUs by pool, the others by node, and known devices.
+
+        `devices` has rows of pool, position and milli-GPU; each device is released once, in one row or several.
+        """
+        milli, known = self._milli, np.zeros_like(gpus)
+        if len(devices):
+            milli = milli.copy()
+            np.add.at(milli, (devices[:, 0], devices[:, 1]), devices[:, 2])
+            milli = np.minimum(milli, MILLI_PER_GPU)
+            known = _whole(milli) - _whole(self._milli)
         return FreeResources(
             self.pools,
-            self.gpus + more.gpus,
-            self.cpus + more.cpus,
-            self.memory + more.memory,
-            self.exclusive_jobs + more.exclusive_jobs,
+            self.gpus + gpus + known,
+            self.cpus + cpus,
+            self.memory + memory,
+            self.exclusive_jobs - exclusive_jobs,
+            milli if len(devices) else milli.copy(),
+            set(np.flatnonzero((gpus > 0) | (self.gpus < 0)).tolist()) | self._uncertain,
         )
 
     def intersection(self, other: FreeResources) -> FreeResources:
@@ -82,6 +118,8 @@ class FreeResources:
             np.minimum(self.cpus, other.cpus),
             np.minimum(self.memory, other.memory),
             np.maximum(self.exclusive_jobs, other.exclusive_jobs),
+            np.minimum(self._milli, other._milli),
+            set(np.flatnonzero(self.gpus != other.gpus).tolist()) | self._uncertain | other._uncertain,
         )
 
     def allocate(self, allocation: Allocation) -> None:
@@ -92,25 +130,72 @@ class FreeResources:
 
     def fits(self, allocation: Allocation) -> bool:
         """Whether all of the allocation is free, on nodes that no job uses exclusively."""
-        return all(
-            self.gpus[pool] >= gpus
-            and self.cpus[node := self.pools.node_of[pool]] >= cpus
-            and self.memory[node] >= memory
-            and not self.exclusive_jobs[node]
-            for pool, gpus, cpus, memory in zip(
-                allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
-            )
-        )
-
-    def _change(self, allocation: Allocation, sign: int) -> None:
         for pool, gpus, cpus, memory in zip(
             allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
         ):
             node = self.pools.node_of[pool]
-            self.gpus[pool] += sign * gpus
+            if self.gpus[pool] < gpus or self.cpus[node] < cpus or self.memory[node] < memory:
+                return False
+            if self.exclusive_jobs[node] or (allocation.part and self.milli[pool].max() < allocation.part):
+                return False
+        return True
+
+    def devices_for(self, allocation: Allocation) -> tuple[tuple[int, ...], ...]:
+        """Return the positions of the devices that Slurm chooses for an allocation without devices.
+
+        For whole GPUs these are the first idle ones; for a part the first with enough left, used or not (measured on
+        Slurm 22.05, 24.11 and 26.05). Empty where there are too few, and where GPUs have no shards.
+        """
+        least, chosen = allocation.part or MILLI_PER_GPU, list[tuple[int, ...]]()
+        for pool, gpus in zip(allocation.pools, allocation.gpus, strict=True):
+            wanted = 1 if allocation.part else gpus
+            large = np.flatnonzero(self.milli[pool] >= least)[:wanted] if self.pools.shards[pool] else ()
+            if len(large) < wanted:
+                return ()
+            chosen.append(tuple(int(device) for device in large))
+        return tuple(chosen) if any(chosen) else ()
+
+    def _change(self, allocation: Allocation, sign: int) -> None:
+        for at, (pool, gpus, cpus, memory) in enumerate(
+            zip(allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True)
+        ):
+            node = self.pools.node_of[pool]
             self.cpus[node] += sign * cpus
             self.memory[node] += sign * memory
             self.exclusive_jobs[node] -= sign * allocation.exclusive
+            self.changed_nodes.append(node)
+            if allocation.devices:
+                self._change_devices(pool, allocation.devices[at], sign * (allocation.part or MILLI_PER_GPU))
+            elif gpus:
+                self.gpus[pool] += sign * gpus
+                self._uncertain.add(pool)
+
+    def _change_devices(self, pool: int, devices: tuple[int, ...], milli: int) -> None:
+        row, whole = self._milli[pool], 0
+        for device in devices:
+            before = row[device]
+            row[device] = after = max(0, min(before + milli, MILLI_PER_GPU))
+            whole += int(after == MILLI_PER_GPU) - int(before == MILLI_PER_GPU)
+        if self.gpus[pool] < 0:  # what is released pays for what was allocated twice
+            self._uncertain.add(pool)
+        self.gpus[pool] += whole
+
+
+def _existing(pools: Pools) -> Mask:
+    """Return where pools have a device; [pools, devices]."""
+    return np.arange(max(int(pools.device_count.max(initial=1)), 1)) < pools.device_count[:, None]
+
+
+def _whole(milli: Ints) -> Ints:
+    return np.asarray((milli == MILLI_PER_GPU).sum(axis=1), dtype=np.int64)
+
+
+def _with_whole(milli: Ints, existing: Mask, whole: Ints) -> Ints:
+    """Return the devices with as many of them idle as `whole` says: those of lowest index begin or end to be used."""
+    missing = (whole.clip(min=0) - _whole(milli))[:, None]
+    used, idle = existing & (milli == 0), milli == MILLI_PER_GPU
+    milli = np.where(used & (used.cumsum(axis=1) <= missing), MILLI_PER_GPU, milli)
+    return np.where(idle & (idle.cumsum(axis=1) <= -missing), 0, milli)
 
 
 def managed_gpus(snapshot: Snapshot, jobs: Iterable[Job], open_nodes: Mapping[str, frozenset[str]]) -> dict[str, int]:

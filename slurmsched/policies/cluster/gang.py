@@ -15,7 +15,8 @@ class Gang:
 
     It has `parts` of `gpus_per_part` GPUs and `tasks_per_part` whole tasks, which are never divided, on `min_nodes` to
     `max_nodes` nodes. `parts_per_node` is set where the request fixes it. `memory_per_node` is the least MiB on any
-    node.
+    node. A job with `shards` has so many of one GPU on each node, and no whole GPU; one without GPUs has neither. Both
+    have one part on each of their nodes, with the CPUs and memory that they ask for.
     """
 
     request: Request
@@ -27,6 +28,7 @@ class Gang:
     max_nodes: int
     parts_per_node: int | None
     memory_per_node: int
+    shards: int = 0
 
     @property
     def max_parts_per_node(self) -> int:
@@ -39,7 +41,10 @@ def gang_of(request: Request, profile: Profile | None, memory_tunable: bool) -> 
 
     GPUs per node that the request fixes are kept even if tasks do not divide evenly: these are rounded up on each node.
     """
-    gpus, min_nodes = max(request.gpus, 1), max(request.nodes, 1)
+    gpus, min_nodes = request.gpus, max(request.nodes, 1)
+    if request.shards or not gpus:
+        tasks, shards = -(-max(request.tasks, min_nodes) // min_nodes), -(-request.shards // min_nodes)
+        return Gang(request, profile, min_nodes, 0, tasks, min_nodes, min_nodes, 1, request.memory, shards)
     max_nodes = max(min_nodes, request.max_nodes or min_nodes)
     tasks = max(request.tasks, min_nodes)
     if request.gpus_per_node:

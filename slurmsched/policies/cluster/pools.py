@@ -7,29 +7,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurmsched.arrays import Ints
-from slurmsched.model import Node, NodeAllocation
+from slurmsched.arrays import Ints, Mask
+from slurmsched.model import MILLI_PER_GPU, Gpu, Node, NodeAllocation
 
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
-    """What equal pools have in common: the GPU type, and the GPUs, CPUs and MiB of the whole node."""
+    """What equal pools have in common: the GPU type, the GPUs, CPUs and MiB of the whole node, and shards per GPU."""
 
     gpu_type: str
     gpus: int
     cpus: int
     memory: int
+    shards: int = 0
+
+    def milli_of_shards(self, shards: int) -> int:
+        """Return the milli-GPU of so many shards of one GPU; 0 where the GPUs have no shards."""
+        return MILLI_PER_GPU * shards // self.shards if self.shards else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """GPUs, CPUs and MiB of a job in each of its pools. `exclusive` closes the nodes to all other jobs."""
+    """GPUs, CPUs and MiB of a job in each of its pools. `exclusive` closes the nodes to all other jobs.
+
+    A job with shards has no whole GPU, but `part` milli-GPU of one device of each pool. `devices` are the positions in
+    each pool of its devices; empty where they are not known.
+    """
 
     pools: tuple[int, ...]
     gpus: tuple[int, ...]
     cpus: tuple[int, ...]
     memory: tuple[int, ...]
     exclusive: bool = False
+    part: int = 0
+    devices: tuple[tuple[int, ...], ...] = ()
 
     def by_pool(self) -> dict[int, tuple[int, int, int]]:
         """Return GPUs, CPUs and MiB by pool."""
@@ -39,28 +50,52 @@ class Allocation:
 class Pools:
     """All pools of the cluster: the GPUs of one type on one node are a pool. They do not change during a round.
 
-    `node_of` is each pool's node, as an index into `nodes`; `kind_of` its kind, as an index into `kinds`. `cpus` and
-    `memory` (MiB) are the totals of each node.
+    A node without GPUs is a pool too, of type "". `node_of` is each pool's node, as an index into `nodes`; `kind_of`
+    its kind, as an index into `kinds`. `cpus` and `memory` (MiB) are the totals of each node, `device_count` and
+    `shards` the GPUs of each pool and the shards of each of these.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = tuple(node for node in nodes if node.gpus)
-        keys = [(index, gpu_type) for index, node in enumerate(self.nodes) for gpu_type in sorted(node.gpu_types)]
+        self.nodes = tuple(nodes)
+        keys = [
+            (index, gpu_type) for index, node in enumerate(self.nodes) for gpu_type in sorted(node.gpu_types) or [""]
+        ]
         self.gpu_types = tuple(gpu_type for _, gpu_type in keys)
         self.node_of: Ints = np.array([index for index, _ in keys], dtype=np.int64)
         self._by_node_and_type = {
             (self.nodes[index].name, gpu_type): pool for pool, (index, gpu_type) in enumerate(keys)
         }
         self._first_on_node = {self.nodes[index].name: pool for pool, (index, _) in reversed([*enumerate(keys)])}
-        kinds = [_kind(self.nodes[index], gpu_type) for index, gpu_type in keys]
+        self.devices = tuple(_devices(self.nodes[index], gpu_type) for index, gpu_type in keys)
+        """The GPUs of each pool by index."""
+        kinds = [
+            _kind(self.nodes[index], gpu_type, gpus) for (index, gpu_type), gpus in zip(keys, self.devices, strict=True)
+        ]
         self.kinds = tuple(dict.fromkeys(kinds))
         kind_index = {kind: index for index, kind in enumerate(self.kinds)}
         self.kind_of: Ints = np.array([kind_index[kind] for kind in kinds], dtype=np.int64)
         self.cpus: Ints = np.array([node.total.cpus for node in self.nodes], dtype=np.int64)
         self.memory: Ints = np.array([node.total.memory for node in self.nodes], dtype=np.int64)
+        self.device_count: Ints = np.array([len(gpus) for gpus in self.devices], dtype=np.int64)
+        self.shards: Ints = np.array([kind.shards for kind in kinds], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.gpu_types)
+
+    @property
+    def known_types(self) -> tuple[str, ...]:
+        """The GPU types that there are, in the order of their first pools."""
+        return tuple(dict.fromkeys(kind for kind in self.gpu_types if kind))
+
+    @property
+    def first_on_node(self) -> Mask:
+        """The first pool of each node: a job without GPUs is placed there; [pools]."""
+        return np.diff(self.node_of, prepend=-1) > 0
+
+    @property
+    def on_single_type_node(self) -> Mask:
+        """The pools of nodes with GPUs of one type; [pools]."""
+        return np.asarray((np.bincount(self.node_of, minlength=len(self.nodes)) == 1)[self.node_of], dtype=np.bool_)
 
     def node(self, pool: int) -> Node:
         return self.nodes[int(self.node_of[pool])]
@@ -69,19 +104,38 @@ class Pools:
         return self.kinds[int(self.kind_of[pool])]
 
     def allocation(self, on_nodes: Iterable[NodeAllocation], exclusive: bool = False) -> Allocation:
-        """Return the allocation by pool. Nodes without GPUs have no pool and are left out."""
-        taken = [(pool, on_node.resources) for on_node in on_nodes if (pool := self._pool(on_node)) is not None]
+        """Return the allocation by pool. Nodes that are not in the snapshot are left out.
+
+        The devices are known where GPUs have shards and Slurm says which ones the job has.
+        """
+        taken = [(pool, on_node) for on_node in on_nodes if (pool := self._pool(on_node)) is not None]
+        devices = tuple(self._positions(pool, on_node.indices) for pool, on_node in taken)
+        parts = [self.kind(pool).milli_of_shards(on_node.shards) for pool, on_node in taken if on_node.shards]
         return Allocation(
             tuple(pool for pool, _ in taken),
-            tuple(resources.gpus for _, resources in taken),
-            tuple(resources.cpus for _, resources in taken),
-            tuple(resources.memory for _, resources in taken),
+            tuple(on_node.resources.gpus for _, on_node in taken),
+            tuple(on_node.resources.cpus for _, on_node in taken),
+            tuple(on_node.resources.memory for _, on_node in taken),
             exclusive,
+            parts[0] if parts else 0,
+            devices if any(devices) else (),
         )
 
     def _pool(self, on_node: NodeAllocation) -> int | None:
         return self._by_node_and_type.get((on_node.node, on_node.gpu_type), self._first_on_node.get(on_node.node))
 
+    def _positions(self, pool: int, indices: Iterable[int]) -> tuple[int, ...]:
+        if not self.shards[pool]:
+            return ()
+        wanted = set(indices)
+        return tuple(at for at, gpu in enumerate(self.devices[pool]) if gpu.index in wanted)
 
-def _kind(node: Node, gpu_type: str) -> PoolKind:
-    return PoolKind(gpu_type, len(node.gpus), node.total.cpus, node.total.memory)
+
+def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
+    return tuple(sorted((gpu for gpu in node.gpus if gpu.type == gpu_type), key=lambda gpu: gpu.index))
+
+
+def _kind(node: Node, gpu_type: str, gpus: tuple[Gpu, ...]) -> PoolKind:
+    return PoolKind(
+        gpu_type, len(node.gpus), node.total.cpus, node.total.memory, min((gpu.shards for gpu in gpus), default=0)
+    )

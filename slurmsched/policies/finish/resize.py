@@ -6,7 +6,7 @@ what was free when it started. Here allocations last and a restart costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import Final
 
@@ -60,7 +60,7 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     per_task, faster = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
     now = session.situation.knowledge.relative_speed(job, job.allocations, session.situation.snapshot.nodes_by_name)
     saving = remaining * (1 - now / (now + faster))
-    larger = Placement(current.gang, current.pools, current.parts, per_task, current.kind)
+    larger = replace(current, per_task=per_task)
     extra = extra_resources(larger.allocation(session.pools), current.allocation(session.pools))
     pays = saving > MIN_BENEFIT * session.situation.restart_cost and session.free_at_minimum.fits(extra)
     return _Resize(job, larger, saving) if pays else None
@@ -72,6 +72,7 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
     kinds = {int(session.pools.kind_of[pool]) for pool in allocation.pools}
     if (
         gang.profile is None
+        or not gang.gpus_per_part
         or gang.request.exclusive
         or len(kinds) != 1
         or any(n % gang.gpus_per_part for n in allocation.gpus)

@@ -38,7 +38,7 @@ def _best_step(session: Session, job: JobId) -> _Step | None:
     """Return the step with the largest gain for this job, of those that fit; None if there is none."""
     current = session.placements[job]
     kind = session.pools.kinds[current.kind]
-    if current.gang.request.exclusive:
+    if current.gang.request.exclusive or not current.gang.gpus_per_part:
         return None
     steps = session.sizing.upgrades(current.gang, kind, current.per_task, largest_that_fits(session, current))
     gains = (
@@ -77,6 +77,8 @@ def extra_resources(larger: Allocation, smaller: Allocation) -> Allocation:
     """Return the CPUs and memory that an allocation takes beyond a smaller one on the same GPUs."""
     return replace(
         larger,
+        part=0,
+        devices=(),
         gpus=(0,) * len(larger.pools),
         cpus=tuple(a - b for a, b in zip(larger.cpus, smaller.cpus, strict=True)),
         memory=tuple(a - b for a, b in zip(larger.memory, smaller.memory, strict=True)),

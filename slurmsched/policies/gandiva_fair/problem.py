@@ -165,6 +165,8 @@ class StrideProblem:
         open_nodes = frozenset().union(*self.situation.open_nodes.values())
         counts: dict[str, float] = {}
         for pool, (kind, gpus) in enumerate(zip(self.pools.gpu_types, self.capacity.gpus.tolist(), strict=True)):
+            if not kind:
+                continue
             usable = pool in used or self.pools.node(pool).name in open_nodes
             counts[kind] = counts.get(kind, 0.0) + (max(gpus, 0) if usable else 0)
         return counts

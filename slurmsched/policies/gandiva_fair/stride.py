@@ -19,7 +19,7 @@ from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation, Pools
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
-from slurmsched.policies.place.placement import CONSOLIDATED, Placement, find_placement
+from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand, Placement, find_placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,9 @@ class ScalarFreeResources:
         columns = (
             np.array(column, dtype=np.int64) for column in (self.gpus, self.cpus, self.memory, self.exclusive_jobs)
         )
-        return FreeResources(pools, *columns)
+        free = FreeResources.none(pools)
+        free.gpus, free.cpus, free.memory, free.exclusive_jobs = columns
+        return free
 
     def fits(self, allocation: Allocation) -> bool:
         """Returns whether all of it is free."""
@@ -283,14 +285,14 @@ def _most_overdue(problem: StrideProblem, schedule: StrideSchedule, moves: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class _FastestTypeFirst:
+class _FastestTypeFirst(NodeScore):
     """Prefers the fastest type with enough free GPUs (slide 11), then the node with the fewest free GPUs."""
 
     speed_rank: Ints
     """By pool; 0 for the fastest type."""
     name: str = "fastest type with free GPUs"
 
-    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
         return candidates[np.lexsort((free.gpus[candidates], self.speed_rank[candidates]))[:count]]
 
 

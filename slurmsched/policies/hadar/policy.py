@@ -58,7 +58,7 @@ class HadarProblem:
 def build_problem(situation: Situation) -> HadarProblem:
     """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes."""
     free = FreeResources.of_snapshot(situation.snapshot)
-    pools, types = free.pools, tuple(dict.fromkeys(free.pools.gpu_types))
+    pools, types = free.pools, free.pools.known_types
     eligibility = Eligibility(pools, situation.snapshot, situation.open_nodes)
     eligible_pools = {job.id: eligibility.pool_masks(job) for job in situation.jobs}
     in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
@@ -82,7 +82,7 @@ def build_problem(situation: Situation) -> HadarProblem:
             running[job.id] = tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
             for pool, gpus in running[job.id]:
                 capacity[pool] += gpus
-    type_of = np.array([types.index(kind) for kind in pools.gpu_types], dtype=np.int64)
+    type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
     reachable = {
         job.id: {pools.gpu_types[pool] for mask in eligible_pools[job.id] for pool in np.flatnonzero(mask)}

@@ -11,66 +11,95 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from slurmsched.arrays import Ints
-from slurmsched.model import NodeAllocation, Resources
+from slurmsched.arrays import Ints, Mask
+from slurmsched.model import NodeAllocation, ReasonCode, Resources
 from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import Gang
 from slurmsched.policies.cluster.pools import Allocation, Pools
 from slurmsched.policies.sizes import PerTaskResources, memory_on_node
+from slurmsched.policies.stages import Situation
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The `parts` of a gang in each of `pools`, each part with `per_task`. The demand range is that of `kind`."""
+    """The `parts` of a gang in each of `pools`, each part with `per_task`. The demand range is that of `kind`.
+
+    `devices` are as in `Allocation`: empty until the placement is allocated.
+    """
 
     gang: Gang
     pools: tuple[int, ...]
     parts: tuple[int, ...]
     per_task: PerTaskResources
     kind: int
+    devices: tuple[tuple[int, ...], ...] = ()
 
     def allocation(self, cluster: Pools) -> Allocation:
         """Return the allocation by pool. An exclusive job gets all CPUs and all memory of its nodes."""
         gpus = tuple(parts * self.gang.gpus_per_part for parts in self.parts)
+        part = cluster.kinds[self.kind].milli_of_shards(self.gang.shards) if self.gang.shards else 0
         if self.gang.request.exclusive:
             whole = [cluster.node(pool).total for pool in self.pools]
-            return Allocation(
-                self.pools, gpus, tuple(n.cpus for n in whole), tuple(n.memory for n in whole), exclusive=True
-            )
-        memory = memory_on_node(self.gang, self.per_task, max(self.parts))
+            cpus, memory = tuple(node.cpus for node in whole), tuple(node.memory for node in whole)
+            return Allocation(self.pools, gpus, cpus, memory, True, part, self.devices)
+        on_node = memory_on_node(self.gang, self.per_task, max(self.parts))
         cpus = tuple(parts * self.per_task.cpus for parts in self.parts)
-        return Allocation(self.pools, gpus, cpus, (memory,) * len(self.pools))
+        return Allocation(self.pools, gpus, cpus, (on_node,) * len(self.pools), False, part, self.devices)
 
     def node_allocations(self, cluster: Pools) -> tuple[NodeAllocation, ...]:
-        """Return the allocation by node, as in the model."""
-        allocation = self.allocation(cluster)
+        """Return the allocation by node, as in the model. Its `indices` are the GPUs that Slurm should choose."""
+        allocation, with_gpus = self.allocation(cluster), bool(self.gang.gpus_per_part or self.gang.shards)
         return tuple(
-            NodeAllocation(cluster.node(pool).name, Resources(gpus, cpus, memory), cluster.gpu_types[pool])
-            for pool, gpus, cpus, memory in zip(
-                allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
+            NodeAllocation(
+                cluster.node(pool).name,
+                Resources(allocation.gpus[at], allocation.cpus[at], allocation.memory[at]),
+                cluster.gpu_types[pool] if with_gpus else "",
+                tuple(cluster.devices[pool][device].index for device in self.devices[at]) if self.devices else (),
+                self.gang.shards,
             )
+            for at, pool in enumerate(allocation.pools)
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PartDemand:
+    """What `parts` of a gang take in each pool: so many whole GPUs and, by pool, CPUs and `milli` of one device."""
+
+    gpus: int
+    parts: int
+    cpus_of_part: Ints
+    milli: Ints | None
+
+    def cpus(self, pools: Ints) -> Ints:
+        return self.cpus_of_part[pools] * self.parts
+
+
 class NodeScore(Protocol):
-    """A preference among pools that fit."""
+    """A preference among pools that fit. Its classes inherit from it."""
+
+    reason: ReasonCode | None = None
+    """Why a job is placed where it is, where that is worth saying."""
 
     @property
     def name(self) -> str: ...
 
-    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
+    def prepared(self, situation: Situation, pools: Pools) -> NodeScore:  # noqa: ARG002 as scores that need it override this
+        """Return the score with what it needs to know of a round; most need nothing."""
+        return self
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
         """Return the best `count` of the candidate pools, best first. Candidates ascend, and are at least as many."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Consolidated:
+class _Consolidated(NodeScore):
     """The node with the least free resources that are enough (Synergy, section 4.2): by GPUs, then CPUs, then memory;
     the first of equal nodes. Whole nodes stay free for the jobs that need them."""
 
     name: str = "fewest free resources that fit"
 
-    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
         nodes = free.pools.node_of
         if count > 1:
             on = nodes[candidates]
@@ -85,12 +114,12 @@ def _with_least_free(pools: Ints, free: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstFit:
+class _FirstFit(NodeScore):
     """The first by index, as Slurm does with nodes of equal weight."""
 
     name: str = "first fit"
 
-    def select(self, free: FreeResources, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
         return candidates[:count]
 
 
@@ -99,20 +128,34 @@ FIRST_FIT: NodeScore = _FirstFit()
 
 
 def find_placement(
-    demand: ResourceDemand, level: DemandLevel, free: FreeResources, node_score: NodeScore
+    demand: ResourceDemand,
+    level: DemandLevel,
+    free: FreeResources,
+    node_score: NodeScore,
+    among: Mask | None = None,
 ) -> Placement | None:
-    """Return a placement of the whole gang at this demand level, or None where it does not fit."""
+    """Return a placement of the whole gang at this demand level, or None where it does not fit.
+
+    `among` are the pools that it may use, beside what its demand says; [pools].
+    """
     fits: list[_PoolFit] = []
     for count in range(max(demand.gang.min_nodes, len(demand.required_nodes)), demand.gang.max_nodes + 1):
         if count == 1:
-            on_one_node = [_PoolFit(demand, candidates, level, free) for candidates in demand.single_node]
+            on_one_node = [_PoolFit(demand, candidates, level, free, among) for candidates in demand.single_node]
             placement = _first_placement(on_one_node, node_score, count)
         else:
-            fits = fits or [_PoolFit(demand, candidates, level, free) for candidates in demand.multi_node]
+            fits = fits or [_PoolFit(demand, candidates, level, free, among) for candidates in demand.multi_node]
             placement = _first_placement(fits, node_score, count)
         if placement is not None:
             return placement
     return None
+
+
+def fitting_pools(demand: ResourceDemand, level: DemandLevel, free: FreeResources) -> Iterator[Ints]:
+    """Yield the pools that hold one node's parts of the gang, for each set of pools that it may use."""
+    parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.min_nodes)
+    for candidates in demand.single_node:
+        yield _PoolFit(demand, candidates, level, free).fitting(parts, parts)
 
 
 def _first_placement(fits: Iterable[_PoolFit], node_score: NodeScore, count: int) -> Placement | None:
@@ -128,13 +171,20 @@ class _PoolFit:
     """The free resources of candidate pools, pool by pool, and how many of the gang's parts they hold."""
 
     def __init__(
-        self, demand: ResourceDemand, candidates: CandidatePools, level: DemandLevel, free: FreeResources
+        self,
+        demand: ResourceDemand,
+        candidates: CandidatePools,
+        level: DemandLevel,
+        free: FreeResources,
+        among: Mask | None = None,
     ) -> None:
         node_of = free.pools.node_of
         self.demand, self.candidates, self.level, self.free = demand, candidates, level, free
         self.part_cpus, self.part_memory = candidates.cpus[level], candidates.memory[level]
         self.cpus, self.memory = free.cpus[node_of], free.memory[node_of]
         self.usable = candidates.mask & (free.exclusive_jobs[node_of] == 0)
+        if among is not None:
+            self.usable &= among
         if demand.gang.request.exclusive:
             self.usable &= (self.cpus >= free.pools.cpus[node_of]) & (self.memory >= free.pools.memory[node_of])
         self.required = [node_of == pinned for pinned in demand.required_nodes]
@@ -145,7 +195,7 @@ class _PoolFit:
         gang = self.demand.gang
         even = -(-gang.parts // count)
         if gang.parts == even * count:
-            pools = self._select(node_score, self._fitting(even, even), count)
+            pools = self._select(node_score, even, count)
             if pools is not None:
                 yield pools, (even,) * count
         if gang.parts_per_node or count == 1:
@@ -158,33 +208,37 @@ class _PoolFit:
             if uneven is not None:
                 yield uneven
 
-    def _fitting(self, parts: int, most: int) -> Ints:
+    def fitting(self, parts: int, most: int) -> Ints:
         """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory."""
         gang = self.demand.gang
         memory = np.maximum(self.part_memory * most, gang.memory_per_node)
         fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part)
+        if (milli := self.demand.milli) is not None:
+            fits &= (self.free.milli >= milli[:, None]).any(axis=1)
         return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))
 
     def _capacity(self, memory_parts: int, most: int) -> Ints:
         """Return the parts that each pool holds, up to `most`, with memory for `memory_parts` on each node."""
         capacity = np.zeros_like(self.free.gpus)
-        pools = self._fitting(1, memory_parts)
+        pools = self.fitting(1, memory_parts)
         by_gpus = self.free.gpus[pools] // self.demand.gang.gpus_per_part
         by_cpus = self.cpus[pools] // np.maximum(self.part_cpus[pools], 1)
         capacity[pools] = np.minimum(np.minimum(by_gpus, by_cpus), most)
         return capacity
 
-    def _select(self, node_score: NodeScore, fitting: Ints, count: int) -> tuple[int, ...] | None:
-        """Return `count` of the fitting pools, the required ones first; None where there are too few."""
+    def _select(self, node_score: NodeScore, parts: int, count: int) -> tuple[int, ...] | None:
+        """Return `count` of the pools that hold so many parts, the required ones first; None if there are too few."""
+        fitting, of_gang = self.fitting(parts, parts), self.demand
         if len(fitting) < count:
             return None
-        taken = self._take_required(fitting, lambda choices: int(node_score.select(self.free, choices, 1)[0]))
+        demand = PartDemand(parts * of_gang.gang.gpus_per_part, parts, self.part_cpus, of_gang.milli)
+        taken = self._take_required(fitting, lambda choices: int(node_score.select(self.free, demand, choices, 1)[0]))
         if taken is None or len(taken) > count:
             return None
         if len(taken) == count:
             return tuple(taken)
         others = fitting[~np.isin(fitting, taken)] if taken else fitting
-        return (*taken, *(int(pool) for pool in node_score.select(self.free, others, count - len(taken))))
+        return (*taken, *(int(pool) for pool in node_score.select(self.free, demand, others, count - len(taken))))
 
     def _uneven_split(self, capacity: Ints, count: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the required pools, then those that hold most, and the parts in each, at least 1; None if too few."""

@@ -19,91 +19,128 @@ than a GPU. An idle part is worth the best set of pieces that can be cut from it
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Ints, Mask
-from slurmsched.model import MILLI_PER_GPU
+from slurmsched.model import MILLI_PER_GPU, ReasonCode
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation, Pools
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.place.fragmentation import FragmentationMeasure, FreeDevices, TargetWorkload, TaskDemand
+from slurmsched.policies.place.fragmentation import (
+    FragmentationMeasure,
+    TargetWorkload,
+    TaskDemand,
+    target_workload,
+)
+from slurmsched.policies.place.placement import NodeScore, PartDemand
+from slurmsched.policies.stages import Situation
 
 
 class PlacementHeuristic(Protocol):
-    """A preference among nodes that fit, and among the devices of a node."""
+    """A preference among pools that fit, and among the devices of a pool."""
 
     @property
     def name(self) -> str: ...
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        """Return the scores of these nodes, the highest is best; undefined where the task does not fit; [nodes]."""
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
+        """Return the scores of these pools, the highest is best; undefined where the task does not fit; [pools]."""
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        """Return the device for a part of a GPU, on a node where it fits."""
-
-
-def tightest_device(free: FreeDevices, task: TaskDemand, node: int) -> int:
-    """Return the device with the least idle that still fits the task; the lowest index of equals."""
-    parts = free.milli_gpus[node]
-    return int(np.argmin(np.where(parts >= task.milli_per_gpu, parts, np.iinfo(np.int64).max)))
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        """Return the device for a part of a GPU, in a pool where it fits."""
 
 
 @dataclass(slots=True)
 class _Row:
     scores: Floats
     changes_seen: int
-    """Number of entries of `FreeDevices.changed_nodes` that the scores reflect."""
+    """Number of entries of `FreeResources.changed_nodes` that the scores reflect."""
 
 
-@dataclass(slots=True)
-class NodeScoreTable:
-    """Chooses a node for one task after another. It scores again only the nodes that changed since the last task of the
-    same demand, and of nodes in the same state only one."""
+class PoolScoreTable:
+    """Scores pools for one task after another. It scores again only the pools that changed since the last task of the
+    same demand, and of pools in the same state only one."""
 
-    free: FreeDevices
-    heuristic: PlacementHeuristic
-    _rows: dict[TaskDemand, _Row] = field(default_factory=dict)
+    def __init__(self, free: FreeResources, heuristic: PlacementHeuristic) -> None:
+        self.free, self.heuristic = free, heuristic
+        self._rows: dict[TaskDemand, _Row] = {}
+        self._state_ids: dict[tuple[object, ...], int] = {}
+        self._changes_seen = len(free.changed_nodes)
+        self._state_id: Ints = np.array([self._state(pool) for pool in range(len(free.pools))], dtype=np.int64)
+        """Equal for pools that every heuristic scores alike."""
+        self._single_type = len(free.pools) == len(free.pools.nodes)
 
     def scores_of(self, task: TaskDemand) -> Floats:
-        """Return the score of every node, minus infinity where the task does not fit; [nodes]."""
+        """Return the score of every pool, minus infinity where the task does not fit; [pools]."""
         row, log = self._rows.get(task), self.free.changed_nodes
+        if self._changes_seen < len(log):
+            for pool in self._pools_of(log[self._changes_seen :]):
+                self._state_id[pool] = self._state(int(pool))
+            self._changes_seen = len(log)
         if row is None:
-            row = self._rows[task] = _Row(np.full(len(self.free), -np.inf), 0)
-            self._refresh(row, task, np.arange(len(self.free)))
+            row = self._rows[task] = _Row(np.full(len(self.free.pools), -np.inf), 0)
+            self._refresh(row, task, np.arange(len(self.free.pools)))
         elif row.changes_seen < len(log):
-            self._refresh(row, task, np.unique(log[row.changes_seen :]))
+            self._refresh(row, task, self._pools_of(log[row.changes_seen :]))
         row.changes_seen = len(log)
         return row.scores
 
-    def best_node(self, task: TaskDemand, allowed: Mask | None = None) -> int | None:
-        """Return the best of the allowed nodes, or of all; the first of equals. None where the task fits on none."""
-        scores = self.scores_of(task) if allowed is None else np.where(allowed, self.scores_of(task), -np.inf)
+    def best_pool(self, task: TaskDemand) -> int | None:
+        """Return the best pool, the first of equals. None where the task fits on none."""
+        scores = self.scores_of(task)
         best = int(scores.argmax())
         return None if scores[best] == -np.inf else best
 
-    def place(self, task: TaskDemand, allowed: Mask | None = None) -> tuple[int, tuple[int, ...]] | None:
-        """Allocate the task on the best node and return the node and its devices; None where it fits on none."""
-        node = self.best_node(task, allowed)
-        if node is None:
+    def place(self, task: TaskDemand) -> Allocation | None:
+        """Allocate the task in the best pool and return the allocation; None where it fits in none."""
+        pool = self.best_pool(task)
+        if pool is None:
             return None
-        devices = self.select_devices(task, node)
-        self.free.allocate(node, task, devices)
-        return node, devices
+        allocation = task.allocation(pool, self.select_devices(task, pool))
+        self.free.allocate(allocation)
+        return allocation
 
-    def select_devices(self, task: TaskDemand, node: int) -> tuple[int, ...]:
-        """Return the devices that the task takes on this node."""
+    def select_devices(self, task: TaskDemand, pool: int) -> tuple[int, ...]:
+        """Return the devices that the task takes in this pool."""
         if task.shares_gpu:
-            return (self.heuristic.best_device(self.free, task, node),)
-        return self.free.lowest_devices(node, task)
+            return (self.heuristic.best_device(self.free, task, pool),)
+        return tuple(np.flatnonzero(self.free.milli[pool] >= task.milli_per_gpu)[: task.gpus].tolist())
 
-    def _refresh(self, row: _Row, task: TaskDemand, nodes: Ints) -> None:
-        fits = self.free.fits(task, nodes)
-        row.scores[nodes] = -np.inf
-        fitting = nodes[fits]
+    def _pools_of(self, nodes: Sequence[int]) -> Ints:
+        """Return the pools of these nodes."""
+        changed = np.unique(nodes)
+        return changed if self._single_type else np.flatnonzero(np.isin(self.free.pools.node_of, changed))
+
+    def _state(self, pool: int) -> int:
+        return self._state_ids.setdefault(self.state_key(pool), len(self._state_ids))
+
+    def state_key(self, pool: int) -> tuple[object, ...]:
+        """Return what the score of a pool depends on."""
+        free = self.free
+        cpus = int(free.cpus[free.pools.node_of[pool]])
+        return free.pools.gpu_types[pool], len(free.pools.devices[pool]), cpus, free.milli[pool].tobytes()
+
+    def _refresh(self, row: _Row, task: TaskDemand, pools: Ints) -> None:
+        fitting = pools[fits_in_pools(self.free, task, pools)]
+        row.scores[pools] = -np.inf
         if len(fitting):
-            _, first, state = np.unique(self.free.state_id[fitting], return_index=True, return_inverse=True)
-            row.scores[fitting] = self.heuristic.node_scores(self.free, task, fitting[first])[state]
+            _, first, state = np.unique(self._state_id[fitting], return_index=True, return_inverse=True)
+            row.scores[fitting] = self.heuristic.pool_scores(self.free, task, fitting[first])[state]
+
+
+def fits_in_pools(free: FreeResources, task: TaskDemand, pools: Ints) -> Mask:
+    """Return whether the task fits in each of these pools now; [pools]."""
+    node = free.pools.node_of[pools]
+    fits: Mask = (free.cpus[node] >= task.cpus) & (free.memory[node] >= task.memory)
+    if task.gpus:
+        fits &= (free.milli[pools] >= task.milli_per_gpu).sum(axis=1) >= task.gpus
+    if task.gpus and task.gpu_types:
+        fits &= np.isin(np.array(free.pools.gpu_types)[pools], task.gpu_types)
+    return fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +155,19 @@ class FragmentationScore:
     rounded: bool = False
     name: str = "fgd"
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        each = self.device_scores(task, nodes)
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
+        each = self.device_scores(task, pools)
         if task.shares_gpu:
-            each = np.where(free.milli_gpus[nodes] >= task.milli_per_gpu, each, -np.inf)
+            each = np.where(free.milli[pools] >= task.milli_per_gpu, each, -np.inf)
         return np.asarray(each.max(axis=1), dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        each = self.device_scores(task, np.array([node]))[0]
-        return int(np.argmax(np.where(free.milli_gpus[node] >= task.milli_per_gpu, each, -np.inf)))
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        each = self.device_scores(task, np.array([pool]))[0]
+        return int(np.argmax(np.where(free.milli[pool] >= task.milli_per_gpu, each, -np.inf)))
 
-    def device_scores(self, task: TaskDemand, nodes: Ints) -> Floats:
-        """Return the decrease of F, by device for a part of a GPU; [nodes, devices or 1]."""
-        descent = self.measure.amount(nodes)[:, None] - self.measure.amount_after(task, nodes)
+    def device_scores(self, task: TaskDemand, pools: Ints) -> Floats:
+        """Return the decrease of F, by device for a part of a GPU; [pools, devices or 1]."""
+        descent = self.measure.amount(pools)[:, None] - self.measure.amount_after(task, pools)
         if not self.rounded:
             return descent
         return np.asarray(np.trunc(100 / (1 + np.exp(-descent / 1000))), dtype=np.float64)
@@ -207,26 +244,29 @@ class PricedFragmentationScore:
     """Scores by the lost worth of the device first, by the rounded descent second."""
 
     measure: FragmentationMeasure
+    worth: Floats
+    """That of `idle_gpu_worth` for the measure's workload; [1001]."""
     name: str = "fgd_priced"
-    _worth: Floats = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_worth", idle_gpu_worth(self.measure.workload))
+    @classmethod
+    def of(cls, measure: FragmentationMeasure) -> PricedFragmentationScore:
+        """Raises PolicyError if the workload has no prices."""
+        return cls(measure, idle_gpu_worth(measure.workload))
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:  # noqa: ARG002 as every heuristic is called
-        return np.asarray(self.device_scores(task, nodes).max(axis=1), dtype=np.float64)
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:  # noqa: ARG002 as every heuristic is called
+        return np.asarray(self.device_scores(task, pools).max(axis=1), dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:  # noqa: ARG002 as every heuristic is called
-        return int(self.device_scores(task, np.array([node]))[0].argmax())
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:  # noqa: ARG002 as every heuristic is called
+        return int(self.device_scores(task, np.array([pool]))[0].argmax())
 
-    def device_scores(self, task: TaskDemand, nodes: Ints) -> Floats:
-        """Return the scores, by device for a part of a GPU; [nodes, devices or 1]."""
-        descent = FragmentationScore(self.measure, rounded=True).device_scores(task, nodes)
+    def device_scores(self, task: TaskDemand, pools: Ints) -> Floats:
+        """Return the scores, by device for a part of a GPU; [pools, devices or 1]."""
+        descent = FragmentationScore(self.measure, rounded=True).device_scores(task, pools)
         if not task.shares_gpu:
             return descent
-        parts = self.measure.free.milli_gpus[nodes]
+        parts = self.measure.free.milli[pools]
         fits = parts >= task.milli_per_gpu
-        lost = self._worth[parts] - self._worth[np.where(fits, parts - task.milli_per_gpu, 0)]
+        lost = self.worth[parts] - self.worth[np.where(fits, parts - task.milli_per_gpu, 0)]
         return np.where(fits, descent - _WORTH_WEIGHT * lost, -np.inf)
 
 
@@ -234,12 +274,12 @@ class _DeviceHeuristic(Protocol):
     @property
     def name(self) -> str: ...
 
-    def device_scores(self, task: TaskDemand, nodes: Ints) -> Floats: ...
+    def device_scores(self, task: TaskDemand, pools: Ints) -> Floats: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmDevice:
-    """A heuristic that scores each node by the device that Slurm will choose there."""
+    """A heuristic that scores each pool by the device that Slurm will choose there."""
 
     heuristic: _DeviceHeuristic
 
@@ -247,12 +287,60 @@ class SlurmDevice:
     def name(self) -> str:
         return self.heuristic.name
 
-    def node_scores(self, free: FreeDevices, task: TaskDemand, nodes: Ints) -> Floats:
-        each = self.heuristic.device_scores(task, nodes)
+    def pool_scores(self, free: FreeResources, task: TaskDemand, pools: Ints) -> Floats:
+        each = self.heuristic.device_scores(task, pools)
         if not task.shares_gpu:
             return np.asarray(each[:, 0], dtype=np.float64)
-        first = (free.milli_gpus[nodes] >= task.milli_per_gpu).argmax(axis=1)
-        return np.asarray(each[np.arange(len(nodes)), first], dtype=np.float64)
+        first = (free.milli[pools] >= task.milli_per_gpu).argmax(axis=1)
+        return np.asarray(each[np.arange(len(pools)), first], dtype=np.float64)
 
-    def best_device(self, free: FreeDevices, task: TaskDemand, node: int) -> int:
-        return free.lowest_devices(node, task)[0]
+    def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
+        return int((free.milli[pool] >= task.milli_per_gpu).argmax())
+
+
+class _LeastFragments(NodeScore):
+    """The pool whose idle GPUs lose least by the gang's part on it; of equals the one that had the least idle."""
+
+    name = "fewest fragments"
+    reason = ReasonCode.FEWEST_FRAGMENTS
+
+    def __init__(self, workload: TargetWorkload, idle_milli: Ints) -> None:
+        """`idle_milli` is by pool, at the start of the round. Raises PolicyError if the workload has no prices."""
+        self._workload, self._idle_milli, self._worth = workload, idle_milli, idle_gpu_worth(workload)
+        self._tables: WeakKeyDictionary[FreeResources, PoolScoreTable] = WeakKeyDictionary()
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
+        cpus, table = demand.cpus(candidates), self._table(free)
+        milli = np.zeros_like(candidates) if demand.milli is None else demand.milli[candidates]
+        scores = np.zeros(len(candidates))
+        for each, part in {*zip(cpus.tolist(), milli.tolist(), strict=True)}:
+            task = TaskDemand(each, 0, 1 if part else demand.gpus, part or (MILLI_PER_GPU if demand.gpus else 0))
+            of_task = (cpus == each) & (milli == part)
+            scores[of_task] = table.scores_of(task)[candidates[of_task]]
+        return candidates[np.lexsort((self._idle_milli[candidates], -scores))[:count]]
+
+    def _table(self, free: FreeResources) -> PoolScoreTable:
+        if free not in self._tables:
+            measure = FragmentationMeasure(self._workload, free)
+            self._tables[free] = PoolScoreTable(free, SlurmDevice(PricedFragmentationScore(measure, self._worth)))
+        return self._tables[free]
+
+
+class _OfRecentJobs(NodeScore):
+    """The same, for the jobs of the last days and of now as the target workload."""
+
+    name = "fewest fragments"
+
+    def prepared(self, situation: Situation, pools: Pools) -> NodeScore:
+        """Return the score of a round. Raises PolicyError if its jobs have no prices."""
+        requests = (*situation.recent_requests, *((job.original_request, 1) for job in situation.jobs))
+        idle = [sum(MILLI_PER_GPU - gpu.used for gpu in gpus) for gpus in pools.devices]
+        return _LeastFragments(target_workload(requests, pools), np.array(idle, dtype=np.int64))
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
+        idle = free.milli.sum(axis=1)
+        return _LeastFragments(target_workload((), free.pools), idle).select(free, demand, candidates, count)
+
+
+LEAST_FRAGMENTS: Final[NodeScore] = _OfRecentJobs()
+"""Fragmentation gradient descent with prices, for the devices that Slurm chooses."""

@@ -285,11 +285,14 @@ def rename_nodes(session: Session) -> None:
     node_map = find_renaming(before, after, _node_classes(session)).node_map
     if (node_map == np.arange(len(node_map))).all():
         return
-    for job, placement in session.placements.items():
-        pools = tuple(_pool_on_new_node(session, pool, node_map) for pool in placement.pools)
+    for placement in session.placements.values():
         for free in (session.free_at_minimum, session.free_as_planned):
             free.release(placement.allocation(session.pools))
-        session.placements[job] = replace(placement, pools=pools)
+    for job, placement in session.placements.items():
+        pools = tuple(_pool_on_new_node(session, pool, node_map) for pool in placement.pools)
+        renamed = replace(placement, pools=pools, devices=())
+        devices = session.free_at_minimum.devices_for(renamed.allocation(session.pools))
+        session.placements[job] = replace(renamed, devices=devices)
         for free in (session.free_at_minimum, session.free_as_planned):
             free.allocate(session.placements[job].allocation(session.pools))
 

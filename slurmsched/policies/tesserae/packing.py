@@ -15,7 +15,7 @@ On Slurm a job that may share asks for half of the shards of each of its GPUs (`
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -239,26 +239,6 @@ def relative_rates_of_pair(knowledge: Knowledge, host: Job, guest: Job, gpu_type
     return None if first is None or second is None else (first, second)
 
 
-@dataclass(frozen=True, slots=True)
-class SeparatedPair:
-    """A pair that Slurm did not put on the same devices; `devices` are those of each job as (node, index)."""
-
-    host: JobId
-    guest: JobId
-    devices: tuple[frozenset[tuple[str, int]], frozenset[tuple[str, int]]]
-
-
-def separated_pairs(decided: Iterable[tuple[JobId, JobId]], running: Mapping[JobId, Job]) -> tuple[SeparatedPair, ...]:
-    """Returns the running pairs that do not use the same devices."""
-    separated = []
-    for host, guest in decided:
-        if host in running and guest in running:
-            devices = _devices_of(running[host]), _devices_of(running[guest])
-            if devices[0] != devices[1]:
-                separated.append(SeparatedPair(host, guest, devices))
-    return tuple(separated)
-
-
 def _model(job: Job) -> str:
     return job.hints.model or ""
 
@@ -281,7 +261,3 @@ def _colocated_rate(knowledge: Knowledge, model: str, other: str, gpu_type: str)
     profile = knowledge.models.get(model)
     scaling = profile.scaling.get(gpu_type) if profile else None
     return scaling.beside.get(other) if scaling else None
-
-
-def _devices_of(job: Job) -> frozenset[tuple[str, int]]:
-    return frozenset((share.node, index) for share in job.allocations for index in share.indices)

@@ -1,0 +1,187 @@
+"""Defragmentation: moves the fewest running jobs to other nodes where that lets a waiting job start.
+
+Source: ours; Weng et al. ("Beware of Fragmentation", ATC 2023) place jobs so that less of it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Final
+
+import numpy as np
+
+from slurmsched.arrays import Ints, Mask
+from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.place.placement import Placement, fitting_pools
+from slurmsched.policies.session import Session
+
+_MAX_SETS: Final = 20_000
+"""Most sets of jobs of one size considered on a node."""
+_MAX_ATTEMPTS: Final = 200
+"""Most sets of one size for which other nodes are searched."""
+_MAX_NODES_TRIED: Final = 8
+"""Most other nodes tried for a job, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Movable:
+    """A running job on one node that may be moved. `cost` is what its restart costs, in GPU-seconds."""
+
+    job: JobId
+    node: int
+    allocation: Allocation
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """The placement of a waiting job, and the new one of each job that moves for it. `cost` is in GPU-seconds."""
+
+    placement: Placement
+    moved: dict[JobId, Placement]
+    cost: float
+
+
+def defragment(session: Session) -> None:
+    """Finish step: moves running jobs for the jobs that wait, in order, as many as may still move this round."""
+    waiting = [session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in session.victims]
+    for job in waiting if session.may_evict else ():
+        if session.moves_left <= 0:
+            return
+        if not session.needs_placement(job) or (exchange := _fewest_moves(session, job)) is None:
+            continue
+        cost: dict[str, str | int | float] = {"jobs": ", ".join(sorted(exchange.moved)), "cost": round(exchange.cost)}
+        reasons = {job.id: Reason(ReasonCode.ROOM_IS_MADE, cost)}
+        for moved, elsewhere in exchange.moved.items():
+            nodes = ", ".join(session.pools.node(pool).name for pool in elsewhere.pools)
+            reasons[moved] = Reason(ReasonCode.MAKES_ROOM, {"job": job.id, "nodes": nodes})
+        session.exchange(job, exchange.placement, exchange.moved, reasons)
+
+
+def _movable_jobs(session: Session) -> Iterator[_Movable]:
+    for job, allocation in session.running.items():
+        if len(allocation.pools) != 1 or allocation.exclusive or not session.is_preemptible(job):
+            continue
+        if not allocation.part or allocation.devices:  # the device that a part gives back must be known
+            gpus = allocation.gpus[0] + allocation.part / MILLI_PER_GPU
+            cost = session.situation.restart_cost * max(gpus, 1 / MILLI_PER_GPU)
+            yield _Movable(job, int(session.pools.node_of[allocation.pools[0]]), allocation, cost)
+
+
+def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
+    """Return the exchange with the fewest moves that lets the job start on one node, and of equally few the cheapest;
+    None if the moves that are left do not suffice."""
+    demand = session.demands.of(job)
+    if demand.gang.min_nodes > 1 or demand.gang.request.exclusive or demand.required_nodes:
+        return None
+    by_node: dict[int, list[_Movable]] = {}
+    for other in _movable_jobs(session):
+        by_node.setdefault(other.node, []).append(other)
+    candidates = _freeable_pools(session, demand, by_node)
+    for size in range(1, session.moves_left + 1):
+        sets = [
+            (sum(leaving.cost for leaving in chosen), pool, chosen)
+            for pool in candidates
+            for chosen in _freeing_sets(session, demand, pool, by_node[int(session.pools.node_of[pool])], size)
+        ]
+        sets.sort(key=lambda entry: (entry[0], entry[1], [leaving.job for leaving in entry[2]]))
+        for cost, pool, chosen in sets[:_MAX_ATTEMPTS]:
+            exchange = _try_exchange(session, demand, pool, chosen, cost)
+            if exchange is not None:
+                return exchange
+    return None
+
+
+def _freeable_pools(session: Session, demand: ResourceDemand, by_node: dict[int, list[_Movable]]) -> list[int]:
+    """Return the pools that hold the job if all movable jobs of the node leave."""
+    free = session.free_at_minimum.copy()
+    for others in by_node.values():
+        for other in others:
+            free.release(other.allocation)
+    fits = {int(pool) for pools in fitting_pools(demand, DemandLevel.MINIMUM, free) for pool in pools}
+    return sorted(pool for pool in fits if int(session.pools.node_of[pool]) in by_node)
+
+
+def _freeing_sets(
+    session: Session, demand: ResourceDemand, pool: int, on_node: Sequence[_Movable], size: int
+) -> Iterator[tuple[_Movable, ...]]:
+    """Yield sets of `size` jobs on the node without which the job has enough GPUs, CPUs and memory in the pool."""
+    free, gang, node = session.free_at_minimum, demand.gang, int(session.pools.node_of[pool])
+    kind = int(session.pools.kind_of[pool])
+    need = Placement(gang, (pool,), (gang.parts,), demand.ranges[kind].minimum, kind).allocation(session.pools)
+    held: Ints = np.array([_held(other, pool) for other in on_node], dtype=np.int64)
+    missing = np.array([need.cpus[0] - free.cpus[node], need.memory[0] - free.memory[node]])
+    parts = np.array([_held_devices(other, pool, free.milli.shape[1]) for other in on_node], dtype=np.int64)
+    for combination in islice(combinations(range(len(on_node)), size), _MAX_SETS):
+        indices = list(combination)
+        cpus, memory, gpus = held[indices].sum(axis=0).tolist()
+        devices = free.milli[pool] + parts[indices].sum(axis=0)
+        emptied = int((devices == MILLI_PER_GPU).sum() - (free.milli[pool] == MILLI_PER_GPU).sum())
+        enough = cpus >= missing[0] and memory >= missing[1] and free.gpus[pool] + gpus + emptied >= need.gpus[0]
+        if not enough or (need.part and devices.max() < need.part):
+            continue
+        yield tuple(on_node[index] for index in indices)
+
+
+def _held(other: _Movable, pool: int) -> tuple[int, int, int]:
+    """Return CPUs and MiB, and the GPUs in this pool whose devices are not known."""
+    allocation = other.allocation
+    unknown = allocation.pools[0] == pool and not allocation.devices
+    return allocation.cpus[0], allocation.memory[0], allocation.gpus[0] if unknown else 0
+
+
+def _held_devices(other: _Movable, pool: int, width: int) -> list[int]:
+    """Return the milli-GPU held of each device of the pool; [devices]."""
+    held = [0] * width
+    if other.allocation.pools[0] == pool and other.allocation.devices:
+        for device in other.allocation.devices[0]:
+            held[device] = other.allocation.part or MILLI_PER_GPU
+    return held
+
+
+def _try_exchange(
+    session: Session, demand: ResourceDemand, pool: int, leaving: Sequence[_Movable], cost: float
+) -> _Exchange | None:
+    """Return placements of the job in the pool and of the leaving jobs elsewhere; None if one fits nowhere else."""
+    free = session.free_at_minimum.copy()
+    for other in leaving:
+        free.release(other.allocation)
+    there = np.arange(len(session.pools)) == pool
+    placement = session.find_placement(demand, DemandLevel.MINIMUM, free, there)
+    if placement is None:
+        return None
+    _allocate(session, free, placement)
+    largest_first = sorted(leaving, key=lambda other: -other.cost)
+    moved = _place_elsewhere(session, free, largest_first, session.pools.node_of != session.pools.node_of[pool])
+    return None if moved is None else _Exchange(placement, moved, cost)
+
+
+def _place_elsewhere(
+    session: Session, free: FreeResources, leaving: Sequence[_Movable], elsewhere: Mask
+) -> dict[JobId, Placement] | None:
+    """Return a placement of each job in these pools, the best that leaves one for the others; None if there is none."""
+    if not leaving:
+        return {}
+    demand, left = session.demands.of(session.jobs[leaving[0].job]), elsewhere.copy()
+    for _ in range(_MAX_NODES_TRIED):
+        placement = session.find_placement(demand, DemandLevel.MINIMUM, free, left)
+        if placement is None:
+            return None
+        tried = free.copy()
+        _allocate(session, tried, placement)
+        rest = _place_elsewhere(session, tried, leaving[1:], elsewhere)
+        if rest is not None:
+            return {leaving[0].job: placement, **rest}
+        left[list(placement.pools)] = False
+    return None
+
+
+def _allocate(session: Session, free: FreeResources, placement: Placement) -> None:
+    allocation = placement.allocation(session.pools)
+    devices = free.devices_for(allocation)
+    free.allocate(replace(allocation, devices=devices))
