@@ -119,7 +119,7 @@ def template_values(
         "settings": loaded.settings,
         "tables": settings_tables(loaded),
         "policies": POLICIES,
-        "parts": schedules_shards(loaded.settings.policy.system),
+        "parts": schedules_shards(loaded.settings.policy.system, loaded.settings.policy.parts),
         "file": loaded.file or DEFAULT_FILE,
         "command": command or _command_path(),
         "user": user,

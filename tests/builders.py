@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
 from slurmsched.model import (
@@ -21,6 +21,7 @@ from slurmsched.model import (
     Snapshot,
     parse_hints,
 )
+from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.stages import Situation
 
 GIB = 1024
@@ -157,3 +158,22 @@ def profile(name: str, cpus: Mapping[float, float], memory: Mapping[float, float
     columns = tuple(gib * GIB for gib in memory or {})
     rows = tuple(tuple(min(speed, cached) for cached in (memory or {0: speed}).values()) for speed in cpus.values())
     return Profile(name, "test", {"": SensitivityMatrix(tuple(cpus), columns, rows)}, "by hand")
+
+
+class Server(NamedTuple):
+    """A node with one GPU type: CPUs, MiB and milli-GPU of each device that are idle."""
+
+    cpus: int
+    memory: int
+    milli: tuple[int, ...]
+    gpu_type: str
+
+    def node(self, name: str) -> Node:
+        gpus = tuple(Gpu(index, self.gpu_type, MILLI_PER_GPU - idle) for index, idle in enumerate(self.milli))
+        return Node(name, gpus, Resources(len(gpus), self.cpus, self.memory), Resources())
+
+
+def free_resources(servers: Iterable[Server]) -> FreeResources:
+    """What is idle on these nodes."""
+    nodes = tuple(server.node(f"n{number}") for number, server in enumerate(servers))
+    return FreeResources.of_snapshot(Snapshot(0.0, nodes, ()))

@@ -98,8 +98,6 @@ def _expand_array(part: str) -> Iterator[JobId]:
 
 MODE_CHOICE: Final = click.Choice([mode.value for mode in Mode])
 
-_DEFRAGMENTING_POLICY: Final = "fgd"
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -113,14 +111,9 @@ def policy_options(command: F) -> F:
     return command
 
 
-def with_defragmentation(settings: Settings, *, requested: bool, system: str | None = None) -> Settings:
-    """Returns the settings for a round that defragments, if requested. Only policy fgd can defragment, so it decides
-    such a round whatever the settings say. Raises UsageError if another policy was given too."""
-    if not requested:
-        return settings
-    if system not in (None, _DEFRAGMENTING_POLICY):
-        raise click.UsageError(f"only policy {_DEFRAGMENTING_POLICY} can defragment: leave out --system {system}")
-    return replace(settings, policy=replace(settings.policy, system=_DEFRAGMENTING_POLICY, defragment=True))
+def with_defragmentation(settings: Settings, *, requested: bool) -> Settings:
+    """Returns the settings for a round that defragments, if requested."""
+    return replace(settings, policy=replace(settings.policy, defragment=True)) if requested else settings
 
 
 def with_mode(settings: Settings, mode: str | None) -> Settings:

@@ -26,7 +26,7 @@ from slurmsched.rounds.round import run_round
     help="Decide this recording instead of the current cluster.",
 )
 @policy_options
-@click.option("--defrag", is_flag=True, help="Also move running jobs to make room for waiting ones (policy fgd).")
+@click.option("--defrag", is_flag=True, help="Also move running jobs to make room for waiting ones.")
 @click.option("--commands", is_flag=True, help="Also show the exact Slurm commands.")
 @json_option
 @click.pass_obj
@@ -43,15 +43,14 @@ def plan(
     """Show what a round would do now.
 
     Asks Slurm once, decides and plans, but changes and writes nothing. With --defrag the plan also has the fewest moves
-    that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out. Policy fgd decides such
-    a round whatever the settings say, because only it moves jobs for others.
+    that let waiting jobs start, with their cost; 'synsched run --once --defrag' carries it out.
 
     \b
     Example:
       synsched plan --commands
       synsched plan --from monday.round --order srtf
     """
-    settings = with_defragmentation(with_policy(invocation.settings, system, order), requested=defrag, system=system)
+    settings = with_defragmentation(with_policy(invocation.settings, system, order), requested=defrag)
     cluster: Backend
     if recording is not None:
         recorded = read_recording(recording)

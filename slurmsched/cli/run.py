@@ -24,7 +24,7 @@ EXIT_BLOCKED: Final = 3
 @click.command()
 @click.option("--once", is_flag=True, help="Run one round, for cron. Quiet unless something changed.")
 @click.option("--mode", type=MODE_CHOICE, help="Use this mode instead of rounds.mode.")
-@click.option("--defrag", is_flag=True, help="With --once: also move running jobs for waiting ones (policy fgd).")
+@click.option("--defrag", is_flag=True, help="With --once: also move running jobs for waiting ones.")
 @click.option("--keep-holds", is_flag=True, help="Keep held jobs held at exit, for a quick restart.")
 @json_option
 @click.pass_obj

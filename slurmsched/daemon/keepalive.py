@@ -79,7 +79,7 @@ class Keepalive:
         self._hook_settings = render(
             "hook.conf",
             settings=settings,
-            parts=schedules_shards(settings.policy.system),
+            parts=schedules_shards(settings.policy.system, settings.policy.parts),
             file="the settings in force",
             uids=(os.geteuid(),),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import pairwise
 from math import inf
@@ -24,7 +24,8 @@ from slurmsched.policies.orders import (
 )
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
-from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Tune
+from slurmsched.policies.session import FinishStep
+from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Sizing, Tune
 from slurmsched.policies.stages import Order, Policy
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
@@ -46,29 +47,34 @@ YARN: Final = FirstInFirstOut(name="yarn-cs")
 ORDER: Final = "policy.order"
 LAS_QUEUES: Final = "policy.las_queues"
 DEFRAGMENT: Final = "policy.defragment"
+PARTS: Final = "policy.parts"
 TICKETS: Final = "tickets."
 """The settings of this section."""
+
+ANY_ORDER: Final = (ORDER, DEFRAGMENT, PARTS)
+OWN_ORDER: Final = (DEFRAGMENT, PARTS)
+"""The settings of policies with an order of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the settings choose for a policy: an order, and whether it defragments."""
+    """What the settings choose for a policy: an order, and finish steps that come before its own."""
 
     order: Order
-    defragment: bool = False
+    first: tuple[FinishStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
     """One policy: a sentence for people, how it is made, and what may be set with it.
 
-    `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it also schedules
-    jobs with parts of GPUs (`gres/shard`) and jobs without GPUs.
+    `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
+    with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`.
     """
 
     summary: str
     make: Callable[[Choices], Policy]
-    settings: tuple[str, ...] = (ORDER,)
+    settings: tuple[str, ...] = ANY_ORDER
     shards: bool = False
 
     @property
@@ -84,45 +90,50 @@ class PolicyRow:
 # Modules of one policy alone are imported when it is chosen: a round under another one starts faster without them.
 
 
-def _tesserae(order: Order, name: str = "tesserae") -> Policy:
+def _shared(name: str, sizing: Sizing, chosen: Choices) -> Policy:
+    """A policy whose jobs are in the chosen order, with the stages that most share."""
+    return Pipeline(name, chosen.order, sizing, CONSOLIDATED, (*chosen.first, *FINISH_STEPS))
+
+
+def _tesserae(name: str, chosen: Choices) -> Policy:
     from slurmsched.policies.tesserae.migration import rename_nodes  # noqa: PLC0415
 
-    return Pipeline(name, order, Proportional(), CONSOLIDATED, (*FINISH_STEPS, rename_nodes))
+    return Pipeline(name, chosen.order, Proportional(), CONSOLIDATED, (*chosen.first, *FINISH_STEPS, rename_nodes))
 
 
 def _tesserae_packed(chosen: Choices) -> Policy:
     from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
     from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, share_gpus  # noqa: PLC0415
 
-    return Pipeline("tesserae-packed", chosen.order, AsRequested(), LEAST_FRAGMENTS, (share_gpus,), (AllocateOwnGpu,))
+    return Pipeline(
+        "tesserae-packed", chosen.order, AsRequested(), LEAST_FRAGMENTS, (*chosen.first, share_gpus), (AllocateOwnGpu,)
+    )
 
 
 def _fgd(chosen: Choices) -> Policy:
-    from slurmsched.policies.finish.defragment import defragment  # noqa: PLC0415
     from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
 
-    finish = (defragment,) if chosen.defragment else ()
-    return Pipeline("fgd", chosen.order, AsRequested(), LEAST_FRAGMENTS, finish, (AllocateFree,))
+    return Pipeline("fgd", chosen.order, AsRequested(), LEAST_FRAGMENTS, chosen.first, (AllocateFree,))
 
 
-def _gavel(_: Choices) -> Policy:
+def _gavel(chosen: Choices) -> Policy:
     from slurmsched.policies.gavel.policy import gavel_entitlement  # noqa: PLC0415
 
-    steps = (migrate_to_due_type, *FINISH_STEPS)
+    steps = (*chosen.first, migrate_to_due_type, *FINISH_STEPS)
     return Pipeline("gavel", None, Proportional(), CONSOLIDATED, steps, entitle=gavel_entitlement)
 
 
-def _hadar(_: Choices) -> Policy:
+def _hadar(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.policy import HadarPrices  # noqa: PLC0415
 
-    steps = (migrate_to_due_type, *FINISH_STEPS)
+    steps = (*chosen.first, migrate_to_due_type, *FINISH_STEPS)
     return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=HadarPrices())
 
 
-def _hadare(_: Choices) -> Policy:
+def _hadare(chosen: Choices) -> Policy:
     from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
-    steps = (migrate_to_due_type, spread_copies, *FINISH_STEPS, dispatch_steps)
+    steps = (*chosen.first, migrate_to_due_type, spread_copies, *FINISH_STEPS, dispatch_steps)
     return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices())
 
 
@@ -135,57 +146,61 @@ def _gandiva_fair(_: Choices) -> Policy:
 POLICIES: Final[Mapping[str, PolicyRow]] = {
     "synergy": PolicyRow(
         "CPUs and memory by each model's sensitivity (Synergy)",
-        lambda chosen: Pipeline("synergy", chosen.order, Tune(), CONSOLIDATED),
+        lambda chosen: _shared("synergy", Tune(), chosen),
     ),
     "synergy-greedy": PolicyRow(
         "the CPUs and memory that make a job fastest, or it waits (Synergy's greedy baseline)",
-        lambda chosen: Pipeline("synergy-greedy", chosen.order, Greedy(), CONSOLIDATED),
+        lambda chosen: _shared("synergy-greedy", Greedy(), chosen),
     ),
     "proportional": PolicyRow(
         "CPUs and memory in proportion to GPUs",
-        lambda chosen: Pipeline("proportional", chosen.order, Proportional(), CONSOLIDATED),
+        lambda chosen: _shared("proportional", Proportional(), chosen),
     ),
     "drf": PolicyRow(
         "least dominant share first (DRF), to compare with",
-        lambda _: Pipeline("drf", DominantResourceFairness(), Greedy(), CONSOLIDATED),
-        settings=(),
+        lambda chosen: _shared("drf", Greedy(), replace(chosen, order=DominantResourceFairness())),
+        settings=OWN_ORDER,
     ),
     "tetris": PolicyRow(
         "best alignment with what is free first (Tetris), to compare with",
-        lambda _: Pipeline("tetris", TetrisAlignment(), Greedy(), CONSOLIDATED),
-        settings=(),
+        lambda chosen: _shared("tetris", Greedy(), replace(chosen, order=TetrisAlignment())),
+        settings=OWN_ORDER,
     ),
     "tesserae": PolicyRow(
         "proportional shares, nodes renamed so that the fewest jobs move (Tesserae)",
-        lambda chosen: _tesserae(chosen.order),
+        lambda chosen: _tesserae("tesserae", chosen),
     ),
     "tesserae-ftf": PolicyRow(
-        "the same by finish-time fairness", lambda _: _tesserae(FinishTimeFairness(), "tesserae-ftf"), settings=()
+        "the same by finish-time fairness",
+        lambda chosen: _tesserae("tesserae-ftf", replace(chosen, order=FinishTimeFairness())),
+        settings=OWN_ORDER,
     ),
     "tesserae-packed": PolicyRow("two jobs on halves of one GPU by matching (Tesserae)", _tesserae_packed, shards=True),
-    "fgd": PolicyRow(
-        "each job where the fewest idle GPUs become unusable (FGD)", _fgd, (ORDER, DEFRAGMENT), shards=True
-    ),
+    "fgd": PolicyRow("each job where the fewest idle GPUs become unusable (FGD)", _fgd, shards=True),
     "tiresias": PolicyRow(
         "attained service in two queues (Tiresias), to compare with",
-        lambda _: Pipeline("tiresias", TIRESIAS, Proportional(), CONSOLIDATED),
-        settings=(),
+        lambda chosen: _shared("tiresias", Proportional(), replace(chosen, order=TIRESIAS)),
+        settings=OWN_ORDER,
     ),
     "yarn-cs": PolicyRow(
         "first come, first served, as requested (YARN's capacity scheduler), to compare with",
-        lambda _: Pipeline("yarn-cs", YARN, AsRequested(), FIRST_FIT),
-        settings=(),
+        lambda chosen: Pipeline("yarn-cs", YARN, AsRequested(), FIRST_FIT, (*chosen.first, *FINISH_STEPS)),
+        settings=OWN_ORDER,
     ),
-    "gavel": PolicyRow("least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=()),
-    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=()),
-    "hadare": PolicyRow("the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=()),
+    "gavel": PolicyRow(
+        "least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=OWN_ORDER
+    ),
+    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=OWN_ORDER),
+    "hadare": PolicyRow(
+        "the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=OWN_ORDER
+    ),
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)", _gandiva_fair, settings=(TICKETS,)
     ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill; to compare with",
-        lambda _: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (EasyBackfill,)),
-        settings=(),
+        lambda chosen: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, chosen.first, (EasyBackfill,)),
+        settings=OWN_ORDER,
     ),
 }
 """Every policy by name."""
@@ -194,8 +209,8 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
 def policy(
     name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_LAS_QUEUES, *, defragment: bool = False
 ) -> Policy:
-    """The policy of this name, with jobs in this order where it takes one. With `defragment` a policy that can moves
-    running jobs where that lets a waiting one start.
+    """The policy of this name, with jobs in this order where it takes one. With `defragment` it moves running jobs
+    where that lets a waiting one start.
 
     `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or bounds that
     do not ascend.
@@ -206,7 +221,13 @@ def policy(
         raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
-    return POLICIES[name].make(Choices(ORDERS[order](las_queues), defragment))
+    return POLICIES[name].make(Choices(ORDERS[order](las_queues), _defragmentation() if defragment else ()))
+
+
+def _defragmentation() -> tuple[FinishStep, ...]:
+    from slurmsched.policies.finish.defragment import defragment  # noqa: PLC0415
+
+    return (defragment,)
 
 
 def takes_order(name: str) -> bool:
@@ -214,9 +235,10 @@ def takes_order(name: str) -> bool:
     return name in POLICIES and POLICIES[name].takes_order
 
 
-def schedules_shards(name: str) -> bool:
-    """Whether this policy also schedules parts of GPUs and jobs without GPUs; False of an unknown one."""
-    return name in POLICIES and POLICIES[name].shards
+def schedules_shards(name: str, parts: bool) -> bool:
+    """Whether this policy also schedules parts of GPUs and jobs without GPUs, given `policy.parts`; False of an unknown
+    one."""
+    return name in POLICIES and (POLICIES[name].shards or (parts and POLICIES[name].reads(PARTS)))
 
 
 def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
@@ -229,7 +251,7 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, DEFRAGMENT, TICKETS)) and not row.reads(setting):
+        if setting.startswith((ORDER, DEFRAGMENT, PARTS, TICKETS)) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

@@ -35,7 +35,7 @@ def unmanaged_reason(job: Job, settings: Settings) -> Reason | None:
     Managed are pending and running batch jobs with whole GPUs, array tasks included, in a managed partition or QOS, or
     with a hint if `manage.opt_in` is set. A policy that schedules shards also manages jobs with shards or without GPUs.
     """
-    shards = schedules_shards(settings.policy.system)
+    shards = schedules_shards(settings.policy.system, settings.policy.parts)
     return (
         _out_of_scope(job, settings.manage) or (None if shards else _without_whole_gpus(job)) or _unsupported_kind(job)
     )

@@ -105,7 +105,13 @@ class PolicySettings:
     )
     defragment: bool = field(
         default=False,
-        metadata={"doc": "system fgd: move running jobs, within the guards, if a waiting job can then start"},
+        metadata={"doc": "move running jobs to other nodes, within the guards, if a waiting job can then start"},
+    )
+    parts: bool = field(
+        default=False,
+        metadata={
+            "doc": "also schedule jobs with parts of GPUs and jobs without GPUs; fgd and tesserae-packed always do"
+        },
     )
     profiles: str = field(
         default="", metadata={"doc": "file of measured profiles of models; if empty, the shipped ones are used"}

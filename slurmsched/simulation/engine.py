@@ -38,7 +38,6 @@ from slurmsched.settings.definition import (
     GuardSettings,
     ManageSettings,
     Mode,
-    PolicySettings,
     RoundSettings,
     Settings,
 )
@@ -135,7 +134,7 @@ def settings_for(choice: PolicyChoice, options: SimulationOptions, base: Setting
         settings,
         rounds=replace(settings.rounds if base else RoundSettings(), mode=Mode.ENFORCE, period=options.period),
         manage=ManageSettings(partitions=(SPEC_PARTITION,)),
-        policy=PolicySettings(choice.system, choice.order, choice.las_queues),
+        policy=replace(settings.policy, system=choice.system, order=choice.order, las_queues=tuple(choice.las_queues)),
     )
 
 
@@ -159,7 +158,9 @@ class SimulationEngine:
             origin=CLOCK_START,
         )
         hook = JobSubmitHook(
-            self.settings.manage, is_heartbeat_fresh=lambda _now: True, parts=schedules_shards(choice.system)
+            self.settings.manage,
+            is_heartbeat_fresh=lambda _now: True,
+            parts=schedules_shards(choice.system, self.settings.policy.parts),
         )
         speed = profiled_speed(scenario.knowledge, scenario.nodes)
         self.cluster = VirtualCluster(
@@ -173,7 +174,8 @@ class SimulationEngine:
         self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
         self.store = InMemoryStateStore()
         self.applier = Applier(self.backend, self.store, _AlwaysOpen(), self.clock, self.settings.rounds)
-        self.policy = policy(choice.system, choice.order, choice.las_queues)
+        defragment = self.settings.policy.defragment
+        self.policy = policy(choice.system, choice.order, choice.las_queues, defragment=defragment)
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
         self.rounds = 0
         self.decisions: list[float] = []

@@ -41,9 +41,9 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="an order for a policy that has one of its own",
         ),
         pytest.param(
-            'system = "gavel"\ndefragment = true',
-            "policy.defragment means nothing to policy gavel: remove it, or choose one that reads it (fgd)",
-            id="defragmenting where nothing does it",
+            'system = "fgd"\n[tickets]\ndefault = 2',
+            "tickets.default means nothing to policy fgd: remove it, or choose one that reads it (gandiva-fair)",
+            id="tickets for a policy that counts none",
         ),
         pytest.param(
             'order = "srtf"\nlas_queues = [60]',
@@ -68,7 +68,7 @@ def test_check_refuses_what_the_policy_would_ignore(site: Site, policy: str, pro
 def test_check_accepts_every_policy_with_the_settings_that_it_reads(site: Site, name: str) -> None:
     row, lines = POLICIES[name], [f'system = "{name}"']
     lines += ['order = "ftf"'] if row.takes_order else []
-    lines += ["defragment = true"] if row.reads("policy.defragment") else []
+    lines += ["defragment = true", "parts = true"] if row.reads("policy.defragment") else []
     lines += ["[tickets]", 'users = ["alice=2"]'] if row.reads("tickets.users") else []
     site.configure("\n".join(["[policy]", *lines]))
     assert site.lines("config", "check", columns=300) == [f"{site.config} is in order"]

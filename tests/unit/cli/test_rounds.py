@@ -41,12 +41,10 @@ def states(backend: SimulatedBackend) -> dict[str, tuple[JobState, Hold]]:
     return {job.id: (job.state, job.hold) for job in backend.cluster.snapshot().jobs}
 
 
-def test_a_plan_that_makes_room_is_decided_by_the_system_that_can(site: Site, slurm: SimulatedBackend) -> None:
-    assert site.lines("plan", "--defrag")[0].startswith("fgd, ")
+def test_a_plan_that_makes_room_is_decided_by_the_policy_in_force(site: Site, slurm: SimulatedBackend) -> None:
+    assert site.lines("plan", "--defrag")[0].startswith("synergy, ")
     assert site.lines("plan", "--defrag", "--system", "fgd")[0].startswith("fgd, ")
-    result = site.run("plan", "--defrag", "--system", "tesserae")
-    assert (result.exit_code, slurm.calls.writes) == (2, 0)
-    assert "only policy fgd can defragment: leave out --system tesserae" in result.output
+    assert slurm.calls.writes == 0
 
 
 def test_plan_shows_what_a_round_would_do_and_changes_nothing(site: Site, slurm: SimulatedBackend) -> None:

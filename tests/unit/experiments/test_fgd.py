@@ -14,11 +14,12 @@ from slurmsched.experiments.fgd.figures import CURVE_DIGESTS, curve_digest, read
 from slurmsched.experiments.fgd.inflation import CURVE_POINTS, PUBLISHED_POLICIES, inflate, score_table_factory
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
 from slurmsched.experiments.registry import run_experiment
-from slurmsched.policies.place.fragmentation import FreeNode, typical_workload
 from slurmsched.policies.place.fragmentation import TaskDemand as Pod
+from slurmsched.policies.place.fragmentation import typical_workload
 from slurmsched.traces import TraceError
+from tests.builders import Server
 
-SERVERS = (FreeNode(8000, 1000, (1000, 1000), "a"), FreeNode(8000, 1000, (1000, 1000), "b"))
+SERVERS = (Server(8000, 1000, (1000, 1000), "a").node("1"), Server(8000, 1000, (1000, 1000), "b").node("2"))
 WHOLE, HALF = Pod(1000, 1, 1, 1000), Pod(1000, 1, 1, 500)
 
 

@@ -20,9 +20,9 @@ from slurmsched.model import (
     Request,
     Resources,
 )
-from slurmsched.policies import PolicyError, policy
-from slurmsched.policies.fgd.placer import node_demands, target_workload
-from slurmsched.policies.place.fragmentation import TaskDemand
+from slurmsched.policies import policy
+from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.place.fragmentation import TaskDemand, target_workload
 from tests.builders import job, node, share, situation
 
 WHOLE, FOUR = Request(gpus=1, cpus=2, gpus_per_node=1), Request(gpus=4, cpus=4, gpus_per_node=4)
@@ -115,11 +115,21 @@ def test_where_jobs_go(nodes: Sequence[Node], jobs: Sequence[Job], expected: dic
     ("request_", "sentence"),
     [
         pytest.param(shards(11), "11 shards of one GPU; the GPUs have 10", id="more shards than a GPU has"),
-        pytest.param(shards(2, gpu_type="h100"), "GPUs of type h100; there are v100", id="a type no node has"),
-        pytest.param(Request(gpus=5, gpus_per_node=5), "this combination of GPUs", id="more GPUs than a node has"),
-        pytest.param(Request(gpus=1, nodes=2), "this combination of GPUs", id="fewer GPUs than nodes"),
+        pytest.param(
+            shards(2, gpu_type="h100"), "nodes with h100 GPUs in partition gpu; there are none", id="a type no node has"
+        ),
+        pytest.param(
+            Request(gpus=5, gpus_per_node=5), "5 GPUs on one node; the largest has 4", id="more GPUs than a node has"
+        ),
+        pytest.param(
+            Request(gpus=1, nodes=2), "a GPU on each of 2 nodes, but only 1 GPU in all", id="fewer GPUs than nodes"
+        ),
         pytest.param(shards(2, features="a&&b"), "constraint", id="a constraint that cannot be read"),
-        pytest.param(shards(2, features="infiniband"), "that match its request; there are none", id="no such feature"),
+        pytest.param(
+            shards(2, features="infiniband"),
+            "that match its constraint and node lists; there are none",
+            id="no such feature",
+        ),
         pytest.param(shards(2, cpus=99), "CPUs", id="more CPUs than a node has"),
     ],
 )
@@ -140,7 +150,7 @@ def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
     ("request_", "code"),
     [
         pytest.param(shards(6), ReasonCode.NO_SHARDS, id="shards are left, too few on each GPU"),
-        pytest.param(WHOLE, ReasonCode.NO_ROOM, id="no whole GPU"),
+        pytest.param(WHOLE, ReasonCode.BEHIND, id="no whole GPU"),
         pytest.param(Request(cpus=23), ReasonCode.NO_CPUS, id="no CPUs"),
     ],
 )
@@ -158,21 +168,32 @@ def test_the_device_is_the_first_that_has_enough_left() -> None:
     assert (target.allocations[0].shards, target.allocations[0].resources.gpus) == (3, 0)
 
 
-def test_a_node_with_gpus_of_several_types_is_left_alone() -> None:
-    mixed = node("n1", 2)
+@pytest.mark.parametrize(
+    ("request_", "where"),
+    [
+        pytest.param(WHOLE, "n1", id="whole GPUs go there"),
+        pytest.param(shards(2), "n2", id="shards do not: Slurm would choose the type"),
+    ],
+)
+def test_a_node_with_gpus_of_several_types(request_: Request, where: str) -> None:
+    mixed = node("n1", 2, shards=4)
     mixed = Node(
-        "n1", (mixed.gpus[0], node("x", 2, "k80").gpus[1]), mixed.total, mixed.used, partitions=mixed.partitions
+        "n1",
+        (mixed.gpus[0], node("x", 2, "k80", shards=4).gpus[1]),
+        mixed.total,
+        mixed.used,
+        partitions=mixed.partitions,
     )
-    assert homes(decided([mixed, node("n2", 1)], [job(1, request=WHOLE)])) == {"1": "n2"}
+    assert homes(decided([mixed, node("n2", 1, shards=4)], [job(1, request=request_)])) == {"1": where}
 
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
         pytest.param(Request(gpus=8, nodes=2, cpus=2), {"1": "a1,a2"}, id="on the type with room for all of it"),
-        pytest.param(Request(gpus=2, nodes=2, cpus=2), {"1": "a1,a2"}, id="on the type with most idle GPUs"),
+        pytest.param(Request(gpus=2, nodes=2, cpus=2), {"1": "v1,v2"}, id="on the first type with room"),
         pytest.param(Request(gpus=2, nodes=2, cpus=2, gpu_type="v100"), {"1": "v1,v2"}, id="on the type it asks for"),
-        pytest.param(shards(10, 2, nodes=2), {"1": "a1,a2"}, id="with shards too"),
+        pytest.param(shards(10, 2, nodes=2), {"1": "v1,v2"}, id="with shards too"),
         pytest.param(Request(gpus=3, nodes=3, cpus=3), {}, id="or not at all"),
     ],
 )
@@ -195,47 +216,53 @@ def test_a_vanished_node_changes_nothing_for_the_others() -> None:
     assert homes(decided([N1], [lost, job(2, request=WHOLE)])) == {"1": "gone", "2": "n1"}
 
 
+SHARDED = Pools([node(f"n{number}", 4, shards=10) for number in range(4)])
+
+
 @pytest.mark.parametrize(
     ("request_", "tasks"),
     [
-        pytest.param(shards(4, cpus=3, memory=7), [TaskDemand(3000, 7, 1, 400)], id="shards"),
+        pytest.param(shards(4, cpus=3), {TaskDemand(3, 0, 1, 400): 1.0}, id="shards"),
         pytest.param(
-            Request(gpus=4, gpus_per_node=2, nodes=2, cpus=5),
-            [TaskDemand(3000, 0, 2, MILLI_PER_GPU)] * 2,
-            id="per node",
+            Request(gpus=4, gpus_per_node=2, nodes=2, cpus=5), {TaskDemand(3, 0, 2, MILLI_PER_GPU): 1.0}, id="per node"
         ),
         pytest.param(
             Request(gpus=3, nodes=2, cpus=2),
-            [TaskDemand(1000, 0, 2, MILLI_PER_GPU), TaskDemand(1000, 0, 1, MILLI_PER_GPU)],
+            {TaskDemand(1, 0, 2, MILLI_PER_GPU): 0.5, TaskDemand(1, 0, 1, MILLI_PER_GPU): 0.5},
             id="uneven",
         ),
-        pytest.param(Request(cpus=4, nodes=2), [TaskDemand(2000, 0, 0, 0)] * 2, id="no GPUs"),
-        pytest.param(Request(gpus=1, gpu_type="k80"), [TaskDemand(1000, 0, 1, MILLI_PER_GPU, ("k80",))], id="a type"),
+        pytest.param(Request(cpus=4, nodes=2), {TaskDemand(2, 0, 0, 0): 1.0}, id="no GPUs"),
+        pytest.param(Request(gpus=1, gpu_type="k80"), {TaskDemand(1, 0, 1, MILLI_PER_GPU, ("k80",)): 1.0}, id="a type"),
     ],
 )
-def test_what_is_asked_for_on_each_node(request_: Request, tasks: list[TaskDemand]) -> None:
-    assert list(node_demands(request_, 10).tasks) == tasks
-
-
-def test_shards_that_no_gpu_has() -> None:
-    with pytest.raises(PolicyError, match="11 shards of one GPU; the GPUs there have 10"):
-        node_demands(shards(11), 10)
+def test_what_is_asked_for_on_each_node(request_: Request, tasks: dict[TaskDemand, float]) -> None:
+    made = target_workload([(request_, 7)], SHARDED)
+    assert dict(zip(made.tasks, made.popularity, strict=True)) == tasks
 
 
 def test_the_usual_workload_leaves_out_what_fits_nowhere_and_is_never_empty() -> None:
-    made = target_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], 10, 4)
-    assert made.tasks == (TaskDemand(1000, 0, 1, 500),)
-    assert target_workload([], 10, 4).tasks == (TaskDemand(1000, 0, 1, MILLI_PER_GPU),)
+    made = target_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], SHARDED)
+    assert made.tasks == (TaskDemand(1, 0, 1, 500),)
+    assert target_workload([], SHARDED).tasks == (TaskDemand(1, 0, 1, MILLI_PER_GPU),)
 
 
-def test_a_request_for_a_thousand_million_gpus_takes_no_memory() -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(gpus=999_999_999, gpus_per_node=1),
+        Request(gpus=1_999_999_999, nodes=999_999_999),
+        Request(shards=999_999_999, nodes=999_999_999),
+        Request(cpus=999_999_999, nodes=999_999_999),
+    ],
+    ids=["GPUs per node", "uneven", "shards", "CPUs"],
+)
+def test_a_request_for_a_thousand_million_nodes_takes_no_memory(request_: Request) -> None:
     tracemalloc.start()
-    wanted = node_demands(Request(gpus=999_999_999, gpus_per_node=1), 10)
-    uneven = node_demands(Request(gpus=1_999_999_999, nodes=999_999_999), 10)
+    decision = decided([N1, N2], [job(1, request=request_)])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (len(wanted.tasks), len(uneven.tasks), uneven.tasks[-1].gpus) == (999_999_999, 999_999_999, 2)
-    assert peak < 100_000
+    assert decision.waiting["1"].code is ReasonCode.NEVER_FITS
+    assert peak < 3_000_000
 
 
 REQUESTS = st.one_of(

@@ -19,33 +19,32 @@ from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     FragmentClass,
-    FreeDevices,
-    FreeNode,
     TargetWorkload,
     TaskDemand,
     typical_workload,
 )
-from slurmsched.policies.place.scores import FragmentationScore
+from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, fits_in_pools
+from tests.builders import Server, free_resources
 
 ALL = np.array([0])
 
 
-def fragment(server: FreeNode, task: TaskDemand) -> tuple[FragmentClass, float, float]:
+def fragment(server: Server, task: TaskDemand) -> tuple[FragmentClass, float, float]:
     """Section 3.2, one task at a time: the class, what of the idle GPUs is in it, and what of that lacks GPU."""
-    idle = sum(server.milli_gpus)
-    fits = server.milli_cpu >= task.milli_cpu
+    idle = sum(server.milli)
+    fits = server.cpus >= task.cpus
     if not task.gpus:
         return (FragmentClass.NO_GPU if fits else FragmentClass.NO_GPU_LACK_CPU), idle, 0
     if task.gpu_types and server.gpu_type not in task.gpu_types:
         return FragmentClass.NO_ACCESS, idle, 0
-    large = [part for part in server.milli_gpus if part >= task.milli_per_gpu]
+    large = [part for part in server.milli if part >= task.milli_per_gpu]
     if len(large) >= task.gpus:
         small = idle - sum(large)
         return (FragmentClass.SATISFIED, idle - small, small) if fits else (FragmentClass.LACK_CPU, idle, 0)
     return (FragmentClass.LACK_GPU if fits else FragmentClass.LACK_BOTH), idle, 0
 
 
-def amount(server: FreeNode, workload: TargetWorkload) -> float:
+def amount(server: Server, workload: TargetWorkload) -> float:
     total = 0.0
     for task, popularity in zip(workload.tasks, workload.popularity, strict=True):
         name, idle, small = fragment(server, task)
@@ -62,82 +61,79 @@ TASKS = st.one_of(
     st.builds(TaskDemand, st.integers(0, 9000), st.just(0), st.just(0), st.just(0)),
 )
 PARTS = st.lists(st.integers(0, 10).map(lambda tenth: 100 * tenth), min_size=1, max_size=4).map(tuple)
-SERVERS = st.builds(FreeNode, st.integers(0, 12000), st.just(0), PARTS, st.sampled_from(["a", "b", "c"]))
+SERVERS = st.builds(Server, st.integers(0, 12000), st.just(0), PARTS, st.sampled_from(["a", "b", "c"]))
 WORKLOADS = st.lists(TASKS, min_size=1, max_size=6).map(
     lambda tasks: TargetWorkload(tuple(tasks), tuple([1 / len(tasks)] * len(tasks)))
 )
 
 
 @given(st.lists(SERVERS, min_size=1, max_size=5), WORKLOADS)
-def test_the_amount_is_the_texts(servers: Sequence[FreeNode], workload: TargetWorkload) -> None:
-    measure = FragmentationMeasure(workload, FreeDevices(servers))
+def test_the_amount_is_the_texts(servers: Sequence[Server], workload: TargetWorkload) -> None:
+    measure = FragmentationMeasure(workload, free_resources(servers))
     found = measure.amount(np.arange(len(servers)))
     assert found == pytest.approx([amount(server, workload) for server in servers], abs=1e-5)
 
 
 @given(st.lists(SERVERS, min_size=1, max_size=4), WORKLOADS)
-def test_what_is_idle_is_in_exactly_one_class(servers: Sequence[FreeNode], workload: TargetWorkload) -> None:
-    idle = FreeDevices(servers)
+def test_what_is_idle_is_in_exactly_one_class(servers: Sequence[Server], workload: TargetWorkload) -> None:
+    idle = free_resources(servers)
     measure, nodes = FragmentationMeasure(workload, idle), np.arange(len(servers))
     by_class = measure.by_class(nodes)
-    assert by_class.sum(axis=1) == pytest.approx(idle.milli_gpus.sum(axis=1), abs=1e-6)
+    assert by_class.sum(axis=1) == pytest.approx(idle.milli.sum(axis=1), abs=1e-6)
     fragments = by_class.sum(axis=1) - by_class[:, FragmentClass.SATISFIED]
     assert fragments == pytest.approx(measure.amount(nodes), abs=1e-5)
 
 
 @given(SERVERS, TASKS, WORKLOADS)
-def test_what_would_be_is_what_is_once_it_is_placed(
-    server: FreeNode, task: TaskDemand, workload: TargetWorkload
-) -> None:
-    idle = FreeDevices([server])
+def test_what_would_be_is_what_is_once_it_is_placed(server: Server, task: TaskDemand, workload: TargetWorkload) -> None:
+    idle = free_resources([server])
     measure = FragmentationMeasure(workload, idle)
-    if not idle.fits(task, ALL)[0]:
+    if not fits_in_pools(idle, task, ALL)[0]:
         return
     foretold = measure.amount_after(task, ALL)[0]
-    choices = np.flatnonzero(idle.milli_gpus[0] >= task.milli_per_gpu) if task.shares_gpu else [0]
+    choices = np.flatnonzero(idle.milli[0] >= task.milli_per_gpu) if task.shares_gpu else [0]
     for choice in choices:
-        devices = (int(choice),) if task.shares_gpu else idle.lowest_devices(0, task)
-        idle.allocate(0, task, devices)
+        whole = PoolScoreTable(idle, GpuPacking()).select_devices(task, 0)
+        allocation = task.allocation(0, (int(choice),) if task.shares_gpu else whole)
+        idle.allocate(allocation)
         assert foretold[choice] == pytest.approx(measure.amount(ALL)[0], abs=1e-5)
-        idle.release(0, task, devices)
+        idle.release(allocation)
 
 
 @pytest.mark.parametrize(
     ("server", "task", "name"),
     [
         pytest.param(
-            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 4, 1000), FragmentClass.LACK_BOTH, id="lacks both"
+            Server(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 4, 1000), FragmentClass.LACK_BOTH, id="lacks both"
         ),
         pytest.param(
-            FreeNode(1000, 0, (200, 600), "a"),
+            Server(1000, 0, (200, 600), "a"),
             TaskDemand(1000, 0, 4, 1000),
             FragmentClass.LACK_GPU,
             id="GPUs too small",
         ),
+        pytest.param(Server(1000, 0, (200, 600), "a"), TaskDemand(1000, 0, 1, 100), FragmentClass.SATISFIED, id="fits"),
         pytest.param(
-            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(1000, 0, 1, 100), FragmentClass.SATISFIED, id="fits"
+            Server(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 1, 100), FragmentClass.LACK_CPU, id="stranded"
         ),
         pytest.param(
-            FreeNode(1000, 0, (200, 600), "a"), TaskDemand(2000, 0, 1, 100), FragmentClass.LACK_CPU, id="stranded"
-        ),
-        pytest.param(
-            FreeNode(1000, 0, (600,), "a"),
+            Server(1000, 0, (600,), "a"),
             TaskDemand(1000, 0, 1, 100, ("b",)),
             FragmentClass.NO_ACCESS,
             id="other type",
         ),
         pytest.param(
-            FreeNode(1000, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU, id="needs no GPU and fits"
+            Server(1000, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU, id="needs no GPU and fits"
         ),
         pytest.param(
-            FreeNode(100, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU_LACK_CPU, id="nor has CPUs"
+            Server(100, 0, (600,), "a"), TaskDemand(1000, 0, 0, 0), FragmentClass.NO_GPU_LACK_CPU, id="nor has CPUs"
         ),
     ],
 )
-def test_the_seven_classes(server: FreeNode, task: TaskDemand, name: FragmentClass) -> None:
-    by_class = FragmentationMeasure(TargetWorkload((task,), (1.0,)), FreeDevices([server])).by_class(ALL)[0]
+def test_the_seven_classes(server: Server, task: TaskDemand, name: FragmentClass) -> None:
+    by_class = FragmentationMeasure(TargetWorkload((task,), (1.0,)), free_resources([server])).by_class(ALL)[0]
     assert by_class.argmax() == name
-    assert by_class[name] == sum(server.milli_gpus)
+    assert by_class[name] == sum(server.milli)
 
 
 def test_the_typical_workload_is_what_is_commonest() -> None:
@@ -172,8 +168,8 @@ def task_of(pod: dict[str, Any]) -> TaskDemand:
     return TaskDemand(pod["cpu_milli"], 0, pod["num_gpu"], pod["gpu_milli"], types)
 
 
-def server_of(node: dict[str, Any]) -> FreeNode:
-    return FreeNode(node["cpu_milli_left"], 0, tuple(node["gpu_milli_left"]), node.get("gpu_type", "any"))
+def server_of(node: dict[str, Any]) -> Server:
+    return Server(node["cpu_milli_left"], 0, tuple(node["gpu_milli_left"]), node.get("gpu_type", "any"))
 
 
 def workload_of(pods: list[dict[str, Any]]) -> TargetWorkload:
@@ -197,7 +193,7 @@ def test_published_amounts_by_class() -> None:
     assert len(data["frag_amount"]) == 4
     for row in data["frag_amount"]:
         workload = workload_of(data["typical_pods"][row["typical_pods"]])
-        by_class = FragmentationMeasure(workload, FreeDevices([server_of(row)])).by_class(ALL)[0]
+        by_class = FragmentationMeasure(workload, free_resources([server_of(row)])).by_class(ALL)[0]
         fragments = by_class.sum() - by_class[FragmentClass.SATISFIED]
         assert fragments == pytest.approx(row["expected"], abs=0.01), row["node"]
         named = {name: by_class[place] for name, place in NAMES.items()}
@@ -212,7 +208,7 @@ def test_published_classifications() -> None:
     for row in rows:
         workload = TargetWorkload((task_of(row["pod"]),), (1.0,))
         assert (
-            FragmentationMeasure(workload, FreeDevices([server_of(row)])).by_class(ALL)[0].argmax()
+            FragmentationMeasure(workload, free_resources([server_of(row)])).by_class(ALL)[0].argmax()
             == NAMES[row["expected"]]
         )
 
@@ -220,18 +216,18 @@ def test_published_classifications() -> None:
 @needs_data
 def test_published_rests_beside_a_task_that_fits() -> None:
     for row in vectors()["gpu_frag_milli_for_satisfied_pod"]:
-        server = FreeNode(9000, 0, tuple(row["gpu_milli_left"]), "any")
+        server = Server(9000, 0, tuple(row["gpu_milli_left"]), "any")
         workload = TargetWorkload((TaskDemand(0, 0, row["num_gpu"], row["pod_gpu_milli"]),), (1.0,))
-        by_class = FragmentationMeasure(workload, FreeDevices([server])).by_class(ALL)[0]
+        by_class = FragmentationMeasure(workload, free_resources([server])).by_class(ALL)[0]
         assert by_class[FragmentClass.LACK_GPU] == row["expected"]
 
 
 @needs_data
 def test_published_packing_scores() -> None:
     for row in vectors()["gpu_packing_score"]:
-        idle = FreeDevices([FreeNode(9000, 0, tuple(row["gpu_milli_left"]), "any")])
+        idle = free_resources([Server(9000, 0, tuple(row["gpu_milli_left"]), "any")])
         task = TaskDemand(0, 0, row["num_gpu"], row["pod_gpu_milli"])
-        assert GpuPacking().node_scores(idle, task, ALL)[0] == row["expected"]
+        assert GpuPacking().pool_scores(idle, task, ALL)[0] == row["expected"]
 
 
 @needs_data
@@ -240,7 +236,7 @@ def test_published_descents() -> None:
     workload = workload_of(data["openb_default_typical_pods"])
     assert len(data["fgd_score_examples"]["cases"]) == 4
     for row in data["fgd_score_examples"]["cases"]:
-        idle, task = FreeDevices([server_of(row)]), task_of(row["pod"])
+        idle, task = free_resources([server_of(row)]), task_of(row["pod"])
         measure = FragmentationMeasure(workload, idle)
         assert measure.amount(ALL)[0] == pytest.approx(row["F_before"], abs=0.001)
         after, rounded = measure.amount_after(task, ALL)[0], FragmentationScore(measure, rounded=True)

@@ -11,28 +11,27 @@ from hypothesis import strategies as st
 
 from slurmsched.experiments.fgd.baselines import (
     BestFit,
+    ClusteringScoreTable,
     DotProduct,
-    GpuClustering,
     GpuPacking,
     MigratingScoreTable,
-    RandomFit,
-    RandomNodeScoreTable,
+    RandomPoolScoreTable,
 )
-from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
-    FreeDevices,
-    FreeNode,
     TargetWorkload,
     TaskDemand,
 )
 from slurmsched.policies.place.scores import (
     FragmentationScore,
-    NodeScoreTable,
     PlacementHeuristic,
+    PoolScoreTable,
     PricedFragmentationScore,
     idle_gpu_worth,
 )
+from tests.builders import Server, free_resources
 
 WHOLE = TaskDemand(1000, 10, 1, 1000)
 HALF = TaskDemand(1000, 10, 1, 500)
@@ -41,18 +40,19 @@ CPU = TaskDemand(4000, 10, 0, 0)
 EVEN = TargetWorkload((WHOLE, HALF), (0.5, 0.5))
 
 
-def server(*gpus: int, cpu: int = 12000, gpu_type: str = "a") -> FreeNode:
-    return FreeNode(cpu, 1000, gpus, gpu_type)
+def server(*gpus: int, cpu: int = 12000, gpu_type: str = "a") -> Server:
+    return Server(cpu, 1000, gpus, gpu_type)
 
 
 def choice(
-    make: Callable[[FreeDevices, FragmentationMeasure], PlacementHeuristic],
-    servers: Sequence[FreeNode],
+    make: Callable[[FreeResources, FragmentationMeasure], PlacementHeuristic],
+    servers: Sequence[Server],
     task: TaskDemand,
     workload: TargetWorkload = EVEN,
 ) -> tuple[int, tuple[int, ...]] | None:
-    idle = FreeDevices(servers)
-    return NodeScoreTable(idle, make(idle, FragmentationMeasure(workload, idle))).place(task)
+    idle = free_resources(servers)
+    placed = PoolScoreTable(idle, make(idle, FragmentationMeasure(workload, idle))).place(task)
+    return placed and (placed.pools[0], placed.devices[0])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def choice(
     ],
 )
 def test_the_steepest_descent(
-    servers: Sequence[FreeNode], task: TaskDemand, expected: tuple[int, tuple[int, ...]] | None
+    servers: Sequence[Server], task: TaskDemand, expected: tuple[int, tuple[int, ...]] | None
 ) -> None:
     assert choice(lambda _, measure: FragmentationScore(measure), servers, task) == expected
 
@@ -90,7 +90,7 @@ def test_the_steepest_descent(
     ],
 )
 def test_where_the_others_place(
-    heuristic: PlacementHeuristic, servers: Sequence[FreeNode], task: TaskDemand, expected: int
+    heuristic: PlacementHeuristic, servers: Sequence[Server], task: TaskDemand, expected: int
 ) -> None:
     found = choice(lambda _idle, _measure: heuristic, servers, task)
     assert found is not None
@@ -98,10 +98,9 @@ def test_where_the_others_place(
 
 
 def test_clustering_keeps_widths_apart() -> None:
-    idle = FreeDevices([server(1000, 1000), server(1000, 1000), server(1000, 1000)])
-    scores = NodeScoreTable(idle, GpuClustering())
-    homes = [scores.place(task) for task in (WHOLE, HALF, WHOLE, HALF, TaskDemand(1, 1, 2, 1000))]
-    assert [home[0] for home in homes if home] == [0, 1, 0, 1, 2]
+    scores = ClusteringScoreTable(free_resources([server(1000, 1000)] * 3))
+    tasks = (WHOLE, HALF, WHOLE, HALF, TaskDemand(1, 1, 2, 1000))
+    assert [placed.pools[0] for task in tasks if (placed := scores.place(task))] == [0, 1, 0, 1, 2]
 
 
 def test_random_fit_takes_any_node_that_fits_and_no_other() -> None:
@@ -109,9 +108,9 @@ def test_random_fit_takes_any_node_that_fits_and_no_other() -> None:
     homes = set()
     for seed in range(20):
         random = np.random.default_rng(seed)
-        found = RandomNodeScoreTable(FreeDevices(servers), RandomFit(random), random=random).place(WHOLE)
+        found = RandomPoolScoreTable(free_resources(servers), random).place(WHOLE)
         assert found is not None
-        homes.add(found[0])
+        homes.add(found.pools[0])
     assert homes == {0, 2}
 
 
@@ -125,11 +124,10 @@ TASKS = st.one_of(
 HEURISTICS: Sequence[Callable[[FragmentationMeasure], PlacementHeuristic]] = (
     FragmentationScore,
     lambda measure: FragmentationScore(measure, rounded=True),
-    PricedFragmentationScore,
+    PricedFragmentationScore.of,
     lambda _: BestFit(),
     lambda _: DotProduct(rounded=True),
     lambda _: GpuPacking(),
-    lambda _: GpuClustering(),
 )
 
 
@@ -140,44 +138,28 @@ HEURISTICS: Sequence[Callable[[FragmentationMeasure], PlacementHeuristic]] = (
 )
 def test_the_table_chooses_as_if_it_asked_every_node_anew(
     make: Callable[[FragmentationMeasure], PlacementHeuristic],
-    servers: Sequence[FreeNode],
+    servers: Sequence[Server],
     steps: Sequence[tuple[TaskDemand, bool]],
 ) -> None:
-    idle = FreeDevices(servers)
-    scores = NodeScoreTable(idle, make(FragmentationMeasure(EVEN, idle)))
-    placed: list[tuple[int, TaskDemand, tuple[int, ...]]] = []
+    idle = free_resources(servers)
+    scores = PoolScoreTable(idle, make(FragmentationMeasure(EVEN, idle)))
+    placed: list[Allocation] = []
     for task, leaves in steps:
         if leaves and placed:
-            idle.release(*placed.pop(0))
-        fresh = NodeScoreTable(idle, scores.heuristic)
-        assert scores.best_node(task) == fresh.best_node(task)
+            idle.release(placed.pop(0))
+        fresh = PoolScoreTable(idle, scores.heuristic)
+        assert scores.best_pool(task) == fresh.best_pool(task)
         found = scores.place(task)
         if found is not None:
-            placed.append((found[0], task, found[1]))
-        assert (idle.milli_gpus >= 0).all()
-        assert (idle.milli_cpu >= 0).all()
+            placed.append(found)
+        assert (idle.milli >= 0).all()
+        assert (idle.cpus >= 0).all()
         assert (idle.memory >= 0).all()
-    for node, task, devices in placed:
-        idle.release(node, task, devices)
-    full = FreeDevices(servers)
-    assert (idle.milli_gpus == full.milli_gpus).all()
-    assert (idle.milli_cpu == full.milli_cpu).all()
-    assert not idle.tag_counts.any()
-
-
-@pytest.mark.parametrize(
-    ("task", "devices"),
-    [
-        pytest.param(WHOLE, (1,), id="a device that is in use"),
-        pytest.param(WHOLE, (0, 2), id="more than it asks"),
-        pytest.param(TaskDemand(99999, 0, 1, 1000), (0,), id="more CPUs than there are"),
-    ],
-)
-def test_what_is_not_idle_cannot_be_taken(task: TaskDemand, devices: tuple[int, ...]) -> None:
-    idle = FreeDevices([server(1000, 500, 1000)])
-    with pytest.raises(PolicyError, match="cannot allocate"):
-        idle.allocate(0, task, devices)
-    assert idle.milli_gpus.sum() == 2500
+    for allocation in placed:
+        idle.release(allocation)
+    full = free_resources(servers)
+    assert (idle.milli == full.milli).all()
+    assert (idle.cpus == full.cpus).all()
 
 
 def test_a_rest_is_worth_what_can_be_cut_from_it() -> None:
@@ -210,12 +192,12 @@ def test_a_part_goes_beside_what_it_completes() -> None:
     """Beside 470 a 320 leaves 210, which nothing of the workload fills; beside 650 it leaves next to nothing."""
     pieces = TargetWorkload(tuple(TaskDemand(1, 1, 1, size) for size in (650, 470, 320)), (0.3, 0.4, 0.3))
     servers = [server(530), server(350)]
-    assert choice(lambda _, m: PricedFragmentationScore(m), servers, TaskDemand(1, 1, 1, 320), pieces) == (1, (0,))
+    assert choice(lambda _, m: PricedFragmentationScore.of(m), servers, TaskDemand(1, 1, 1, 320), pieces) == (1, (0,))
 
 
-def moving(servers: Sequence[FreeNode], tasks: Sequence[TaskDemand], budget: int) -> MigratingScoreTable:
-    idle = FreeDevices(servers)
-    scores = MigratingScoreTable(idle, BestFit(), max_moves=budget)
+def moving(servers: Sequence[Server], tasks: Sequence[TaskDemand], budget: int) -> MigratingScoreTable:
+    idle = free_resources(servers)
+    scores = MigratingScoreTable(idle, BestFit(), budget)
     for task in tasks:
         scores.place(task)
     return scores
@@ -232,22 +214,22 @@ def moving(servers: Sequence[FreeNode], tasks: Sequence[TaskDemand], budget: int
     ],
 )
 def test_nothing_moves_in_vain(
-    servers: Sequence[FreeNode], tasks: Sequence[TaskDemand], budget: int, moves: int, left: int
+    servers: Sequence[Server], tasks: Sequence[TaskDemand], budget: int, moves: int, left: int
 ) -> None:
     scores = moving(servers, tasks, budget)
     assert scores.moves == moves
-    assert scores.free.milli_gpus.sum() == left
+    assert scores.free.milli.sum() == left
 
 
 def test_a_small_task_makes_room_for_a_whole_one() -> None:
     """A 300 came while the second node was full. Since then 400 are free there, and a whole GPU is asked for."""
     blocked = TaskDemand(1, 1, 1, 600)
-    for budget, expected in ((0, None), (1, (0, (0,)))):
+    for budget, expected in ((0, None), (1, WHOLE.allocation(0, (0,)))):
         scores = moving([server(1000), server(1000)], [], budget)
-        scores.free.allocate(1, WHOLE, (0,))
-        assert scores.place(TaskDemand(1, 1, 1, 300)) == (0, (0,))
-        scores.free.release(1, WHOLE, (0,))
-        scores.free.allocate(1, blocked, (0,))
+        scores.free.allocate(WHOLE.allocation(1, (0,)))
+        assert scores.place(TaskDemand(1, 1, 1, 300)) == TaskDemand(1, 1, 1, 300).allocation(0, (0,))
+        scores.free.release(WHOLE.allocation(1, (0,)))
+        scores.free.allocate(blocked.allocation(1, (0,)))
         assert scores.place(WHOLE) == expected
         assert scores.moves == budget
-        assert scores.free.milli_gpus.sum() == (1100 if budget == 0 else 100)
+        assert scores.free.milli.sum() == (1100 if budget == 0 else 100)

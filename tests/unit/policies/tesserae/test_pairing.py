@@ -8,8 +8,8 @@ import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Job, NodeAllocation, Request
-from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, separated_pairs
-from tests.builders import job, share
+from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share
+from tests.builders import job
 
 HALF, WHOLE = 4, 8
 """Shards of half a GPU, and of a whole one."""
@@ -79,11 +79,3 @@ def test_whose_gpus_may_be_shared(one: Job, may: bool) -> None:
 
 def on(one: Job, *shares: NodeAllocation) -> Job:
     return replace(one, allocations=shares)
-
-
-def test_a_pair_on_different_devices_is_noticed() -> None:
-    host, guest = on(sharing(1, "a"), share("n1", [0])), on(sharing(2, "b"), share("n1", [1]))
-    found = separated_pairs([("1", "2"), ("1", "9")], {"1": host, "2": guest})
-    assert [(one.host, one.guest) for one in found] == [("1", "2")]
-    assert found[0].devices == (frozenset({("n1", 0)}), frozenset({("n1", 1)}))
-    assert separated_pairs([("1", "2")], {"1": host, "2": on(guest, share("n1", [0]))}) == ()
