@@ -74,7 +74,9 @@ class Pipeline:
             if worth > entitlement.utility(session.allocations()):
                 session.rollback(with_evictions)
         targets, waiting = explain(session, order.name)
-        state = entitlement.next_state(session.victims) if entitlement.next_state else dict(situation.state)
+        state = dict(situation.state)
+        if entitlement.next_state:
+            state = dict(entitlement.next_state(session.victims, session.allocations()))
         return Decision(self.name, session.ranking, targets, waiting, session.victims, state)
 
     def _run(self, session: Session) -> None:

@@ -123,9 +123,11 @@ def _hadare(_: Choices) -> Policy:
 
 
 def _gandiva_fair(_: Choices) -> Policy:
-    from slurmsched.policies.gandiva_fair.policy import GandivaFair  # noqa: PLC0415
+    from slurmsched.policies.gandiva_fair.policy import GandivaTickets  # noqa: PLC0415
+    from slurmsched.policies.gandiva_fair.stride import TIGHTEST_BY_GPUS, FillIdle, SplitStride  # noqa: PLC0415
 
-    return GandivaFair()
+    steps, tickets = (SplitStride, FillIdle), GandivaTickets()
+    return Pipeline("gandiva-fair", None, Proportional(), TIGHTEST_BY_GPUS, (), steps, entitle=tickets)
 
 
 POLICIES: Final[Mapping[str, PolicyRow]] = {
