@@ -174,7 +174,8 @@ class Session:
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""
-        return replace(placement, per_task=demand.ranges[placement.kind].minimum)
+        least = demand.ranges[placement.kind].minimum
+        return placement if placement.per_task == least else replace(placement, per_task=least)
 
     def allocate(self, job: Job, placement: Placement, why: Reason | None = None) -> None:
         """Allocate this placement: in `free_as_planned` as it is, otherwise with the least the job accepts there.
@@ -186,7 +187,7 @@ class Session:
         self.placements[job.id] = least
         self._record_group_nodes(job.id, allocation)
         self.free_at_minimum.allocate(allocation)
-        self.free_as_planned.allocate(allocation if placement == least else placement.allocation(self.pools))
+        self.free_as_planned.allocate(allocation if placement is least else placement.allocation(self.pools))
         if job.id not in self.victims:
             self.reasons.pop(job.id, None)
             if why is not None:

@@ -253,7 +253,7 @@ class GandivaTickets:
         def next_state(_: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             accounts = update_accounts(problem, entitlements, state, shortfalls)
             jobs = _pass_records(problem, allocations)
-            return encode_state(GandivaFairState(situation.snapshot.time, jobs, accounts, entitlements.trades, best))
+            return encode_state(GandivaFairState(situation.snapshot.time, accounts, entitlements.trades, jobs, best))
 
         return Entitlement(
             order=_PassOrder(turns.ranking(), turns.passes, _margin(queue, situation), self.name),
