@@ -1,4 +1,4 @@
-"""A cluster that follows every decision of Gandiva_fair at once, round after round."""
+"""A cluster that follows every decision at once, round after round: of Gandiva_fair unless another policy is given."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation
-from slurmsched.policies import Situation
-from slurmsched.policies.gandiva_fair.policy import GandivaFair
+from slurmsched.policies import Policy, Situation, policy
 from slurmsched.settings import TicketSettings
 from tests.builders import snapshot
 
@@ -25,6 +24,7 @@ class Cluster:
     jobs: list[Job]
     said: TicketSettings
     knowledge: Knowledge = field(default_factory=Knowledge)
+    chosen: Policy = field(default_factory=lambda: policy("gandiva-fair"))
     time: float = 0.0
     state: dict[str, object] = field(default_factory=dict)
     service: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -46,7 +46,7 @@ class Cluster:
 
     def run(self, rounds: int) -> None:
         for _ in range(rounds):
-            decision = GandivaFair().decide(self.situation())
+            decision = self.chosen.decide(self.situation())
             self.decision, self.state = decision, json.loads(json.dumps(decision.state))
             idle = {one.name: [gpu.index for gpu in one.gpus] for one in self.nodes}
             after = list[Job]()

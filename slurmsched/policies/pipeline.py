@@ -6,22 +6,32 @@ Source: Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from slurmsched.model import Decision
+from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.admit.shrink import ShrinkRunning
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.resize import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
+from slurmsched.policies.orders import FirstInFirstOut
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import FinishStep, Session
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import NO_ENTITLEMENT, AdmissionStep, Entitle, Order, Situation
+from slurmsched.policies.stages import (
+    NO_ENTITLEMENT,
+    AdmissionStep,
+    Entitle,
+    Entitlement,
+    Order,
+    PreemptionRule,
+    Situation,
+)
 
 ADMISSION_STEPS: Final[tuple[Callable[[Session], AdmissionStep], ...]] = (
     AllocateFree,
@@ -59,7 +69,7 @@ class Pipeline:
 
     def decide(self, situation: Situation) -> Decision:
         """Raises PolicyError if neither the row nor its entitlement has an order."""
-        entitlement = self.entitle(situation) if self.entitle else NO_ENTITLEMENT
+        entitlement = _entitlement(self.entitle, situation) if self.entitle else NO_ENTITLEMENT
         order = entitlement.order or self.order
         if order is None:
             raise PolicyError(f"policy {self.name} has no order")
@@ -74,7 +84,9 @@ class Pipeline:
             if worth > entitlement.utility(session.allocations()):
                 session.rollback(with_evictions)
         targets, waiting = explain(session, order.name)
-        state = entitlement.next_state(session.victims) if entitlement.next_state else dict(situation.state)
+        state = dict(situation.state)
+        if entitlement.next_state:
+            state = dict(entitlement.next_state(session.victims, session.allocations()))
         return Decision(self.name, session.ranking, targets, waiting, session.victims, state)
 
     def _run(self, session: Session) -> None:
@@ -86,3 +98,50 @@ class Pipeline:
         for finish in self.finish_steps:
             finish(session)
         session.cancel_noop_evictions()
+
+
+def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:
+    """Return what jobs are due. Whole GPUs are divided by it; jobs with parts of GPUs or without any rank behind those
+    with whole GPUs, by submission, and neither preempt nor are preempted."""
+    due = tuple(job for job in situation.jobs if job.original_request.gpus)
+    others = tuple(job for job in situation.jobs if not job.original_request.gpus)
+    if not others:
+        return entitle(situation)
+    of_due = entitle(replace(situation, jobs=due))
+    names = frozenset(job.id for job in others)
+
+    def without_others(allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, Allocation]:
+        return {job: allocation for job, allocation in allocations.items() if job not in names}
+
+    utility, why_start, why_wait, next_state = of_due.utility, of_due.why_start, of_due.why_wait, of_due.next_state
+    return replace(
+        of_due,
+        order=of_due.order and _WholeGpusFirst(of_due.order, due, others),
+        protected={**of_due.protected, **{job: Reason(ReasonCode.KEEPS_LEASE) for job in names}},
+        utility=utility and (lambda allocations: utility(without_others(allocations))),
+        why_start=why_start and (lambda job: Reason(ReasonCode.FILLS_IN) if job.id in names else why_start(job)),
+        why_wait=why_wait and (lambda allocations: why_wait(without_others(allocations))),
+        next_state=next_state and (lambda victims, allocations: next_state(victims, without_others(allocations))),
+        resources=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeGpusFirst:
+    """The order of the jobs with whole GPUs, then the other jobs by submission."""
+
+    order: Order
+    due: tuple[Job, ...]
+    others: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        by_submission = FirstInFirstOut().rank(replace(situation, jobs=self.others))
+        return (*self.order.rank(replace(situation, jobs=self.due)), *by_submission)
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        rule = self.order.preemption_rule(replace(situation, jobs=self.due))
+        return lambda newcomer, running: bool(newcomer.original_request.gpus) and rule(newcomer, running)

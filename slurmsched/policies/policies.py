@@ -137,10 +137,12 @@ def _hadare(chosen: Choices) -> Policy:
     return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices())
 
 
-def _gandiva_fair(_: Choices) -> Policy:
-    from slurmsched.policies.gandiva_fair.policy import GandivaFair  # noqa: PLC0415
+def _gandiva_fair(chosen: Choices) -> Policy:
+    from slurmsched.policies.gandiva_fair.policy import GandivaTickets  # noqa: PLC0415
+    from slurmsched.policies.gandiva_fair.stride import TIGHTEST_BY_GPUS, FillIdle, SplitStride  # noqa: PLC0415
 
-    return GandivaFair()
+    steps, tickets = (SplitStride, FillIdle), GandivaTickets()
+    return Pipeline("gandiva-fair", None, Proportional(), TIGHTEST_BY_GPUS, chosen.first, steps, entitle=tickets)
 
 
 POLICIES: Final[Mapping[str, PolicyRow]] = {
@@ -195,7 +197,9 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         "the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=OWN_ORDER
     ),
     "gandiva-fair": PolicyRow(
-        "shares by tickets, split stride, trades between GPU types (Gandiva_fair)", _gandiva_fair, settings=(TICKETS,)
+        "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
+        _gandiva_fair,
+        settings=(TICKETS, *OWN_ORDER),
     ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill; to compare with",

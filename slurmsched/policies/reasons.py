@@ -121,10 +121,8 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
             targets[job.id] = _target(session, job, job.allocations, (why,))
         elif job.id in session.placements:
             allocations = session.placements[job.id].node_allocations(session.pools)
-            first = (
-                Reason(ReasonCode.FILLS_IN) if passed_over else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
-            )
-            leading = _with_mix(session.reasons.get(job.id, first), allocations)
+            first = session.reasons.get(job.id) or _starting_reason(session, job, order_name, passed_over)
+            leading = _with_mix(first, allocations)
             where = (Reason(session.node_score.reason),) if session.node_score.reason else ()
             reasons = (*leading, *where, *_size_reason(session, job, allocations))
             targets[job.id] = _target(session, job, allocations, reasons)
@@ -137,9 +135,10 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
         session.pools, situation.snapshot, situation.knowledge, session.sizing, session.entitlement.gpu_types
     )
     idle = _idle_managed_gpus(session) if session.entitlement.mixes_types else 0
+    due = session.entitlement.why_wait(session.allocations()) if session.entitlement.why_wait else {}
     waiting = {}
     for job in waits:
-        why = session.reasons.get(job.id) or _waiting_reason(session, job, order_name, last, empty)
+        why = session.reasons.get(job.id) or due.get(job.id) or _waiting_reason(session, job, order_name, last, empty)
         waiting[job.id] = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
     return targets, waiting
 
@@ -152,6 +151,13 @@ def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...],
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
     return Target(job.id, allocations, reasons, speed, session.beside.get(job.id, ()), session.steps.get(job.id))
+
+
+def _starting_reason(session: Session, job: Job, order_name: str, passed_over: bool) -> Reason:
+    if passed_over:
+        return Reason(ReasonCode.FILLS_IN)
+    why_start = session.entitlement.why_start
+    return why_start(job) if why_start else Reason(ReasonCode.FIRST_IN_ORDER, {"order": order_name})
 
 
 def _with_mix(why: Reason, allocations: Iterable[NodeAllocation]) -> tuple[Reason, ...]:
@@ -204,15 +210,20 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     return (Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has}),)
 
 
+def reserved_reason(demand: ResourceDemand, snapshot: Snapshot) -> Reason | None:
+    """Return that reservations are in the way if a job that fits the empty cluster may start on no node now."""
+    if demand.single_node:
+        return None
+    names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
+    return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)}) if names else None
+
+
 def _waiting_reason(session: Session, job: Job, order_name: str, last: JobId | None, empty: EmptyCluster) -> Reason:
     if what := empty.unmet_demand(job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     demand = session.demands.of(job)
-    if not demand.single_node:
-        snapshot = session.situation.snapshot
-        names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
-        if names:
-            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)})
+    if why := reserved_reason(demand, session.situation.snapshot):
+        return why
     if demand.gang.shards:
         return Reason(ReasonCode.NO_SHARDS, {"shards": demand.gang.shards})
     if not job.original_request.gpus:

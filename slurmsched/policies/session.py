@@ -6,15 +6,38 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from slurmsched.arrays import Mask
+import numpy as np
+
+from slurmsched.arrays import Ints, Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation
-from slurmsched.policies.place.placement import NodeScore, Placement, find_placement
+from slurmsched.policies.place.placement import NodeScore, PartDemand, Placement, find_placement
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, Situation
+from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
+
+
+@dataclass(frozen=True, slots=True)
+class _PreferredTypes(NodeScore):
+    """Of the pools that fit those of the best type, and among them what `node_score` prefers."""
+
+    ranks: Ints
+    """By pool; 0 for the best type."""
+    node_score: NodeScore
+
+    @property
+    def name(self) -> str:
+        return f"best GPU type, then {self.node_score.name}"
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
+        ranks, taken = self.ranks[candidates], list[int]()
+        for rank in np.unique(ranks):
+            of_type = candidates[ranks == rank]
+            taken += self.node_score.select(free, demand, of_type, min(count - len(taken), len(of_type))).tolist()
+            if len(taken) == count:
+                break
+        return np.array(taken, dtype=np.int64)
 
 
 class FailedRequestCache:
@@ -83,27 +106,22 @@ class Session:
         self.rank_reason = {ranked.job: ranked.key for ranked in ranking}
         self.jobs = {job.id: job for job in situation.jobs}
         self.sizing = sizing
-        self.free_at_minimum = FreeResources.of_snapshot(situation.snapshot)
-        self.free_as_planned = self.free_at_minimum.copy()
-        self.pools = self.free_at_minimum.pools
-        eligibility = Eligibility(self.pools, situation.snapshot, situation.open_nodes)
+        resources = entitlement.resources or RoundResources.of(situation)
+        self.free_at_minimum, self.free_as_planned = resources.free.copy(), resources.free.copy()
+        self.pools = resources.free.pools
         self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
             group: {} for group in entitlement.anti_affinity.values()
         }
         """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
         self.demands = DemandCache(
             self.pools,
-            eligibility,
+            resources.eligibility,
             situation.knowledge,
             sizing,
             gpu_types=entitlement.gpu_types,
             excluded_nodes=self._nodes_of_peers,
         )
-        self.running: dict[JobId, Allocation] = {
-            job.id: self.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
-            for job in situation.jobs
-            if job.allocations and job.state in (JobState.RUNNING, JobState.SUSPENDED)
-        }
+        self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():
             self._record_group_nodes(job_id, allocation)
         self.shrunk: dict[JobId, Allocation] = {}
@@ -126,6 +144,9 @@ class Session:
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self.node_score = node_score.prepared(situation, self.pools)
+        if types := entitlement.preferred_types:
+            ranks = [types.index(kind) if kind in types else len(types) for kind in self.pools.gpu_types]
+            self.node_score = _PreferredTypes(np.array(ranks, dtype=np.int64), self.node_score)
 
     def find_placement(
         self, demand: ResourceDemand, level: DemandLevel, free: FreeResources, among: Mask | None = None
@@ -159,18 +180,25 @@ class Session:
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""
-        return replace(placement, per_task=demand.ranges[placement.kind].minimum)
+        least = demand.ranges[placement.kind].minimum
+        return placement if placement.per_task == least else replace(placement, per_task=least)
 
-    def allocate(self, job: Job, placement: Placement) -> None:
-        """Allocate this placement: in `free_as_planned` as it is, otherwise with the least the job accepts there."""
+    def allocate(self, job: Job, placement: Placement, why: Reason | None = None) -> None:
+        """Allocate this placement: in `free_as_planned` as it is, otherwise with the least the job accepts there.
+
+        `why` is the reason for people; None says where the job is in the order.
+        """
         placement = self._with_devices(placement)
         least = self.at_minimum(self.demands.of(job), placement)
+        allocation = least.allocation(self.pools)
         self.placements[job.id] = least
-        self._record_group_nodes(job.id, least.allocation(self.pools))
-        self.free_at_minimum.allocate(least.allocation(self.pools))
-        self.free_as_planned.allocate(placement.allocation(self.pools))
+        self._record_group_nodes(job.id, allocation)
+        self.free_at_minimum.allocate(allocation)
+        self.free_as_planned.allocate(allocation if placement is least else placement.allocation(self.pools))
         if job.id not in self.victims:
             self.reasons.pop(job.id, None)
+            if why is not None:
+                self.reasons[job.id] = why
 
     def reserve(self, placement: Placement) -> None:
         """Reserve a placement; its resources need not be free yet."""
@@ -181,6 +209,9 @@ class Session:
     def evict(self, victim: JobId, newcomer: Job) -> None:
         """Evict a running job for a newcomer. The victim is a newcomer itself when its turn comes."""
         self._release(victim, newcomer)
+        if self.entitlement.why_end:
+            self.reasons[victim] = self.entitlement.why_end(self.jobs[victim], newcomer)
+            return
         against = f"{self.rank_reason[newcomer.id]} against {self.rank_reason[victim]}"
         self.reasons[victim] = Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
 

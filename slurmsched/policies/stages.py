@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, Request, Snapshot
+from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, Request, Snapshot
+from slurmsched.policies.cluster.eligibility import Eligibility
+from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.settings.definition import TicketSettings
 
@@ -63,6 +65,25 @@ class Order(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RoundResources:
+    """What is free as a round begins, and what the running jobs have; nobody changes it."""
+
+    free: FreeResources
+    eligibility: Eligibility
+    running: Mapping[JobId, Allocation]
+
+    @classmethod
+    def of(cls, situation: Situation) -> RoundResources:
+        free = FreeResources.of_snapshot(situation.snapshot)
+        running = {
+            job.id: free.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
+            for job in situation.jobs
+            if job.allocations and job.state in (JobState.RUNNING, JobState.SUSPENDED)
+        }
+        return cls(free, Eligibility(free.pools, situation.snapshot, situation.open_nodes), running)
+
+
+@dataclass(frozen=True, slots=True)
 class Entitlement:
     """What each job is due in this round, decided before any job is placed. No job's request is changed for it.
 
@@ -80,13 +101,31 @@ class Entitlement:
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
     protected: Mapping[JobId, Reason] = field(default_factory=dict)
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)
+    homes: Mapping[JobId, int] = field(default_factory=dict)
+    """The pool that a job is assigned to, by index, for steps that queue jobs by pool; a job that is missing has none,
+    because it needs several nodes or fits into no pool."""
+    passes: Mapping[JobId, float] = field(default_factory=dict)
+    """How much each job was served, in seconds of the GPUs it is due (the pass of stride scheduling, the virtual time
+    of fair queueing): the lowest is next."""
+    preferred_types: tuple[str, ...] = ()
+    """All GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the
+    policy's node score chooses. Empty leaves all to the node score."""
     mixes_types: bool = False
     """Whether gangs may be placed on several GPU types: a job that cannot is told so if it waits for that."""
     utility: Callable[[Mapping[JobId, Allocation]], float] | None = None
     """The worth of a round's allocations: without it evictions are always worth their restarts, with it only if the
     round is worth more with them than without."""
-    next_state: Callable[[Mapping[JobId, JobId]], Mapping[str, object]] | None = None
-    """The policy's state after the round, given the victims and for which newcomers; None leaves it as it was."""
+    why_start: Callable[[Job], Reason] | None = None
+    """Why a job starts in its turn; None says that it is first in order."""
+    why_end: Callable[[Job, Job], Reason] | None = None
+    """Why the first job, which runs, is evicted for the second; None says how they rank."""
+    why_wait: Callable[[Mapping[JobId, Allocation]], Mapping[JobId, Reason]] | None = None
+    """Why jobs wait where no step knows more, given a round's allocations; a job may be missing."""
+    next_state: Callable[[Mapping[JobId, JobId], Mapping[JobId, Allocation]], Mapping[str, object]] | None = None
+    """The policy's state after the round, given the victims, each with its newcomer, and a round's allocations; None
+    leaves it as it was."""
+    resources: RoundResources | None = None
+    """The round's resources, where the entitlement counted them: the session need not count them again."""
 
 
 NO_ENTITLEMENT: Final = Entitlement()
@@ -110,7 +149,10 @@ class Policy(Protocol):
 
 
 class AdmissionStep(Protocol):
-    """A way to admit newcomers. Each instance serves one session and may cache results between jobs."""
+    """A way to admit newcomers. Each instance serves one session and may cache results between jobs.
+
+    A step that plans for all newcomers at once does so when it is asked for the first of them.
+    """
 
     def try_admit(self, job: Job) -> bool:
         """Allocate or reserve resources for the newcomer and return True; otherwise return False and leave the session

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections.abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from math import isfinite
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -117,3 +117,43 @@ _converter.register_structure_hook_factory(
 _converter.register_unstructure_hook_factory(
     is_dataclass, lambda form: make_dict_unstructure_fn(form, _converter, **_renames(form))
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user's account. It lasts while the user has jobs.
+
+    `due` and `received` are GPU-seconds, counted in GPUs of the slowest type. By GPU type, `holdings` are the GPUs the
+    user is entitled to after trading, `speedups` what one of them is worth to the user in GPUs of the slowest type, and
+    `shortfall` the GPU-seconds by which the user received less than due in recent rounds (below zero for more).
+    """
+
+    due: float = 0.0
+    received: float = field(default=0.0, metadata=stored("had"))
+    holdings: Mapping[str, float] = field(default_factory=dict)
+    speedups: Mapping[str, float] = field(default_factory=dict)
+    shortfall: Mapping[str, float] = field(default_factory=dict, metadata=stored("owed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """`seller` gives `gpus` GPUs of type `fast` to `buyer`, for `price` GPUs of type `slow` each."""
+
+    seller: str
+    buyer: str
+    fast: str
+    slow: str
+    gpus: float
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class TicketAccounts:
+    """What every entitlement by tickets stores of users, beside what is its own: `synsched status --shares` shows it.
+
+    `time` is that of the last round in unix seconds, None before the first; `trades` are those of that round.
+    """
+
+    time: float | None = None
+    accounts: Mapping[str, Account] = field(default_factory=dict, metadata=stored("users"))
+    trades: tuple[Trade, ...] = ()

@@ -10,9 +10,7 @@ from rich.console import Group, RenderableType
 
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
-from slurmsched.policies.gandiva_fair.trading import Trade
-from slurmsched.policies.state import decode_state
+from slurmsched.policies.state import TicketAccounts, Trade, decode_state
 from slurmsched.report.quantities import duration, percent
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
@@ -48,7 +46,7 @@ class TicketShares:
 
 def ticket_shares(store: ReadOnlyStore) -> TicketShares:
     """The shares of all users, sorted by name. Raises NoTicketsError, StoreError."""
-    state = decode_state(GandivaFairState, store.policy_state(_POLICY))
+    state = decode_state(TicketAccounts, store.policy_state(_POLICY))
     if state.time is None:
         raise NoTicketsError(f'no round has used tickets yet: set system = "{_POLICY}" under [policy]')
     users = (

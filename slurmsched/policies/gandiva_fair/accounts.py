@@ -12,8 +12,8 @@ from typing import Final
 
 from slurmsched.model import Job, JobId
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
-from slurmsched.policies.gandiva_fair.trading import Entitlements, Trade
-from slurmsched.policies.state import stored
+from slurmsched.policies.gandiva_fair.trading import Entitlements
+from slurmsched.policies.state import Account, TicketAccounts, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +26,10 @@ class PassRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """A user's account. It lasts while the user has jobs.
+class GandivaFairState(TicketAccounts):
+    """The accounts, the records of jobs, and the highest rates measured (`best_rates`), by `model type`."""
 
-    `due` and `received` are GPU-seconds, counted in GPUs of the slowest type. By GPU type, `holdings` are the GPUs the
-    user is entitled to after trading, `speedups` what one of them is worth to the user in GPUs of the slowest type, and
-    `shortfall` the GPU-seconds by which the user received less than due in recent rounds (below zero for more).
-    """
-
-    due: float = 0.0
-    received: float = field(default=0.0, metadata=stored("had"))
-    holdings: Mapping[str, float] = field(default_factory=dict)
-    speedups: Mapping[str, float] = field(default_factory=dict)
-    shortfall: Mapping[str, float] = field(default_factory=dict, metadata=stored("owed"))
-
-
-@dataclass(frozen=True, slots=True)
-class GandivaFairState:
-    """The state as of `time` (unix seconds; None before the first round).
-
-    `best_rates` are the highest rates measured, by `model type`.
-    """
-
-    time: float | None = None
     jobs: Mapping[JobId, PassRecord] = field(default_factory=dict, metadata=stored(columns=True))
-    accounts: Mapping[str, Account] = field(default_factory=dict, metadata=stored("users"))
-    trades: tuple[Trade, ...] = ()
     best_rates: Mapping[str, float] = field(default_factory=dict, metadata=stored("best"))
 
 

@@ -11,27 +11,17 @@ resume in any pool, so only waiting jobs are reassigned, and no running job is m
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Ints
-from slurmsched.model import (
-    Decision,
-    Job,
-    JobId,
-    JobState,
-    NodeAllocation,
-    RankedJob,
-    Reason,
-    ReasonCode,
-    Reservation,
-    Target,
-)
+from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.demand import ResourceDemand
+from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
     PassRecord,
@@ -41,12 +31,10 @@ from slurmsched.policies.gandiva_fair.accounts import (
     update_accounts,
 )
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
-from slurmsched.policies.gandiva_fair.stride import StrideSchedule, backfill, split_stride
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
-from slurmsched.policies.place.placement import Placement
-from slurmsched.policies.session import completing_reason
+from slurmsched.policies.reasons import reserved_reason
 from slurmsched.policies.sizes import Proportional, Sizing
-from slurmsched.policies.stages import Situation
+from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 from slurmsched.policies.state import decode_state, encode_state
 
 _HORIZON_ROUNDS: Final = 4.0
@@ -240,128 +228,17 @@ def _projected_pass(tickets: Floats, served: Floats) -> Floats:
     return np.where(tickets > _EPSILON, served / np.maximum(tickets, _EPSILON), np.inf)
 
 
-_AWAITS_TURN_KEYS: Final = ("count", "node", "due", "ahead")
-"""Keys of the details of `ReasonCode.AWAITS_TURN`."""
-
-
 @dataclass(frozen=True, slots=True)
-class PassText:
-    """For people: how far a job's pass is above the lowest in its pool, and the GPUs it is entitled to."""
+class GandivaTickets:
+    """Entitlement by tickets: GPUs by tickets and trades, and the order by pass, which is what a job had of them.
 
-    ahead: str
-    due: str
+    A gang that fits into one pool, sized by `sizing`, has a home there. Running jobs are protected within their slice.
+    """
 
-    @classmethod
-    def of(cls, runnable: RunnableJob, min_pass: Mapping[int, float]) -> PassText:
-        return cls(
-            format_duration(max(0.0, runnable.pass_value - min_pass[runnable.assigned_pool])), f"{runnable.tickets:.2f}"
-        )
-
-
-def rank_by_pass(queue: Iterable[RunnableJob], texts: Mapping[JobId, PassText]) -> tuple[RankedJob, ...]:
-    """Returns the ranking, in order of pass."""
-    keys = ((runnable.job.id, texts[runnable.job.id]) for runnable in queue)
-    return tuple(RankedJob(job, f"{text.ahead} ahead, entitled to {text.due} GPUs") for job, text in keys)
-
-
-def build_targets(
-    problem: StrideProblem,
-    schedule: StrideSchedule,
-    backfilled: Mapping[JobId, Placement],
-    texts: Mapping[JobId, PassText],
-) -> dict[JobId, Target]:
-    """Returns the targets of the jobs that run next."""
-    targets: dict[JobId, Target] = {}
-    for runnable in schedule.kept.values():
-        targets[runnable.job.id] = _target(
-            problem, runnable.job, runnable.job.allocations, (Reason(ReasonCode.KEEPS_LEASE),)
-        )
-    for runnable, placement in schedule.started.values():
-        text = texts[runnable.job.id]
-        why = Reason(ReasonCode.TURN, {"ahead": text.ahead, "due": text.due})
-        targets[runnable.job.id] = _start_target(problem, runnable.job, placement, why)
-    for job, placement in backfilled.items():
-        targets[job] = _start_target(
-            problem, problem.situation.snapshot.jobs_by_id[job], placement, Reason(ReasonCode.FILLS_IN)
-        )
-    return targets
-
-
-def wait_reasons(
-    problem: StrideProblem,
-    queue: Iterable[RunnableJob],
-    schedule: StrideSchedule,
-    targets: Mapping[JobId, Target],
-    texts: Mapping[JobId, PassText],
-) -> dict[JobId, Reason]:
-    """Returns why each of the other jobs waits."""
-    before, reasons = Counter[int](), dict[JobId, Reason]()
-    names = [problem.pools.node(pool).name for pool in range(len(problem.pools))]
-    for runnable in queue:
-        job, text = runnable.job, texts[runnable.job.id]
-        if job.id in schedule.preempted:
-            newcomer = schedule.preempted[job.id][1].job
-            reasons[job.id] = _slice_ended_reason(job, text, newcomer, texts[newcomer.id])
-        elif job.id in schedule.blocked and job.id not in targets:
-            reasons[job.id] = Reason(ReasonCode.MOVES_SPENT, {"limit": problem.situation.max_moves})
-        elif runnable.assigned_pool < 0 and job.id not in targets:
-            reasons[job.id] = _unassigned_reason(problem, runnable)
-        elif job.id not in targets:
-            details = (before[runnable.assigned_pool], names[runnable.assigned_pool], text.due, text.ahead)
-            reasons[job.id] = Reason(ReasonCode.AWAITS_TURN, dict(zip(_AWAITS_TURN_KEYS, details, strict=True)))
-        before[runnable.assigned_pool] += 1
-    for job in problem.situation.jobs:
-        if why := completing_reason(job):
-            reasons[job.id] = why
-    return reasons
-
-
-def _slice_ended_reason(job: Job, text: PassText, newcomer: Job, newcomer_text: PassText) -> Reason:
-    details = {
-        "run": format_duration(job.run_time),
-        "ahead": text.ahead,
-        "due": text.due,
-        "newcomer": f"job {newcomer.id} of {newcomer.user}",
-        "behind": newcomer_text.ahead,
-    }
-    return Reason(ReasonCode.SLICE_ENDED, details)
-
-
-def _unassigned_reason(problem: StrideProblem, runnable: RunnableJob) -> Reason:
-    """Returns why a job without a pool waits: it needs several nodes, or fits nowhere."""
-    if what := problem.empty_cluster.unmet_demand(runnable.job):
-        return Reason(ReasonCode.NEVER_FITS, {"what": what})
-    if not runnable.demand.single_node:
-        snapshot = problem.situation.snapshot
-        names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
-        if names:
-            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)})
-    return Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
-
-
-def _start_target(problem: StrideProblem, job: Job, placement: Placement, why: Reason) -> Target:
-    shares = placement.node_allocations(problem.pools)
-    cpus = sum(share.resources.cpus for share in shares)
-    return _target(problem, job, shares, (why, Reason(ReasonCode.PROPORTIONAL, {"cpus": cpus})))
-
-
-def _target(
-    problem: StrideProblem, job: Job, shares: tuple[NodeAllocation, ...], reasons: tuple[Reason, ...]
-) -> Target:
-    situation = problem.situation
-    return Target(
-        job.id, shares, reasons, situation.knowledge.relative_speed(job, shares, situation.snapshot.nodes_by_name)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class GandivaFair:
-    """Tickets, trading, pool assignment, split stride, and backfill of idle GPUs."""
-
-    name: str = "gandiva-fair"
     sizing: Sizing = field(default_factory=Proportional)
+    name: str = "pass"
 
-    def decide(self, situation: Situation) -> Decision:
+    def __call__(self, situation: Situation) -> Entitlement:
         state, problem = decode_state(GandivaFairState, situation.state), StrideProblem(situation, self.sizing)
         best = best_rates(state, situation.jobs, situation.knowledge.measured)
         entitlements = compute_entitlements(problem, best)
@@ -371,27 +248,131 @@ class GandivaFair:
         shortfalls = compute_shortfalls(problem, entitlements, state)
         min_pass = _assign_pools(problem, entitlements, state, shortfalls)
         queue = sorted(problem.runnable_jobs, key=lambda runnable: (runnable.pass_value, runnable.allocation is None))
-        texts = {runnable.job.id: PassText.of(runnable, min_pass) for runnable in queue}
-        schedule, free_left = split_stride(problem, queue, situation.max_moves)
-        placed = schedule.kept.keys() | schedule.started.keys() | schedule.preempted.keys()
-        waiting = [runnable for runnable in queue if runnable.job.id not in placed]
-        backfilled = backfill(problem, waiting, free_left, entitlements.types)
-        for runnable in waiting:
-            if runnable.is_local and runnable.job.id in backfilled:
-                runnable.assigned_pool = backfilled[runnable.job.id].pools[0]
-        targets = build_targets(problem, schedule, backfilled, texts)
-        waits = wait_reasons(problem, queue, schedule, targets, texts)
-        new_state = GandivaFairState(
-            situation.snapshot.time,
-            _pass_records(problem, {**{job: index for job, (_, index) in schedule.started.items()}, **backfilled}),
-            update_accounts(problem, entitlements, state, shortfalls),
-            entitlements.trades,
-            best,
+        turns = _Turns(problem, queue, min_pass)
+
+        def next_state(_: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
+            accounts = update_accounts(problem, entitlements, state, shortfalls)
+            jobs = _pass_records(problem, allocations)
+            return encode_state(GandivaFairState(situation.snapshot.time, accounts, entitlements.trades, jobs, best))
+
+        return Entitlement(
+            order=_PassOrder(turns.ranking(), turns.passes, _margin(queue, situation), self.name),
+            homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
+            passes=turns.passes,
+            preferred_types=entitlements.types,
+            protected=_within_slice(queue, situation),
+            why_start=turns.why_start,
+            why_end=turns.why_end,
+            why_wait=turns.why_wait,
+            next_state=next_state,
+            resources=problem.resources,
         )
-        ending = tuple(RankedJob(job.id, "ends") for job in situation.jobs if job.state is JobState.COMPLETING)
-        order = (*rank_by_pass(queue, texts), *ending)
-        victims = {job: newcomer.job.id for job, (_, newcomer) in schedule.preempted.items()}
-        return Decision(self.name, order, targets, waits, victims, encode_state(new_state))
+
+
+@dataclass(frozen=True, slots=True)
+class _PassOrder:
+    """The lowest pass first; of equals the one that runs.
+
+    A newcomer may preempt a job that leads by more than `margin` seconds, which is one slice of the job that a slice
+    advances least: of jobs that are alike, none is due again as soon as it was preempted.
+    """
+
+    ranking: tuple[RankedJob, ...]
+    passes: Mapping[JobId, float]
+    margin: float
+    name: str
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:  # noqa: ARG002 the ranking is of this situation
+        return self.ranking
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:  # noqa: ARG002 as the protocol has it
+        return lambda newcomer, running: self.passes[running.id] - self.passes[newcomer.id] > self.margin
+
+
+def _margin(queue: Sequence[RunnableJob], situation: Situation) -> float:
+    return min((runnable.stride(runnable.min_quantum(situation.tickets)) for runnable in queue), default=0.0)
+
+
+def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:
+    """Returns the running jobs whose slice is not over, to the nearest round."""
+    protected: dict[JobId, Reason] = {}
+    for runnable in queue:
+        quantum, job = runnable.min_quantum(situation.tickets), runnable.job
+        if runnable.allocation is not None and job.run_time + situation.period / 2 < quantum:
+            details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
+            protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)
+    return protected
+
+
+class _Turns:
+    """What people are told about the turns of the jobs in `queue`, which is in order of pass."""
+
+    def __init__(self, problem: StrideProblem, queue: Sequence[RunnableJob], min_pass: Mapping[int, float]) -> None:
+        self._problem, self._queue = problem, queue
+        self.passes = {runnable.job.id: runnable.pass_value for runnable in queue}
+        self._texts = {
+            runnable.job.id: (
+                format_duration(max(0.0, runnable.pass_value - min_pass[runnable.assigned_pool])),
+                f"{runnable.tickets:.2f}",
+            )
+            for runnable in queue
+        }
+        """How far a job's pass is above the lowest in its pool, and the GPUs it is entitled to."""
+
+    def ranking(self) -> tuple[RankedJob, ...]:
+        """Returns all jobs of the situation, those that end last."""
+        ending = (job.id for job in self._problem.situation.jobs if job.state is JobState.COMPLETING)
+        return (
+            *(RankedJob(job, f"{ahead} ahead, entitled to {due} GPUs") for job, (ahead, due) in self._texts.items()),
+            *(RankedJob(job, "ends") for job in ending),
+        )
+
+    def why_start(self, job: Job) -> Reason:
+        ahead, due = self._texts[job.id]
+        return Reason(ReasonCode.TURN, {"ahead": ahead, "due": due})
+
+    def why_end(self, job: Job, newcomer: Job) -> Reason:
+        ahead, due = self._texts[job.id]
+        details = {
+            "run": format_duration(job.run_time),
+            "ahead": ahead,
+            "due": due,
+            "newcomer": f"job {newcomer.id} of {newcomer.user}",
+            "behind": self._texts[newcomer.id][0],
+        }
+        return Reason(ReasonCode.SLICE_ENDED, details)
+
+    def why_wait(self, allocations: Mapping[JobId, Allocation]) -> dict[JobId, Reason]:
+        """Returns why the jobs without an allocation wait: for their turn in the queue of their pool, or for room."""
+        before, reasons = Counter[int](), dict[JobId, Reason]()
+        names = [self._problem.pools.node(pool).name for pool in range(len(self._problem.pools))]
+        for runnable in self._queue:
+            job, pool = runnable.job.id, _home_after(runnable, allocations)
+            if job not in allocations:
+                ahead, due = self._texts[job]
+                reasons[job] = (
+                    self._no_home_reason(runnable)
+                    if pool < 0
+                    else Reason(
+                        ReasonCode.AWAITS_TURN,
+                        {"count": before[pool], "node": names[pool], "due": due, "ahead": ahead},
+                    )
+                )
+            before[pool] += 1
+        return reasons
+
+    def _no_home_reason(self, runnable: RunnableJob) -> Reason:
+        """Returns why a job without a pool waits: it needs several nodes, or fits nowhere."""
+        if what := self._problem.empty_cluster.unmet_demand(runnable.job):
+            return Reason(ReasonCode.NEVER_FITS, {"what": what})
+        no_room = Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
+        return reserved_reason(runnable.demand, self._problem.situation.snapshot) or no_room
+
+
+def _home_after(runnable: RunnableJob, allocations: Mapping[JobId, Allocation]) -> int:
+    """Returns the pool of a job after the round: it stays assigned to the one that it was placed in."""
+    held = allocations.get(runnable.job.id)
+    return held.pools[0] if held is not None and runnable.is_local else runnable.assigned_pool
 
 
 def _assign_pools(
@@ -429,20 +410,14 @@ def _assign_pools(
     return min_pass
 
 
-def _pass_records(problem: StrideProblem, placed: Mapping[JobId, Placement]) -> Mapping[JobId, PassRecord]:
+def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, PassRecord]:
     """Returns the record of every job; for a job on several nodes the pool names only their GPU type."""
     pools, attained = problem.pools, problem.situation.knowledge.attained_gpu_seconds
     names = [f"{pools.node(pool).name} {gpu_type}" for pool, gpu_type in enumerate(pools.gpu_types)]
     records: dict[JobId, PassRecord] = {}
     for runnable in problem.runnable_jobs:
-        pools_held = (
-            placed[runnable.job.id].pools
-            if runnable.job.id in placed
-            else runnable.allocation.pools
-            if runnable.allocation
-            else ()
-        )
-        type_only = f" {pools.gpu_types[pools_held[0]]}" if pools_held else ""
-        assigned_pool = names[runnable.assigned_pool] if runnable.assigned_pool >= 0 else type_only
+        pool, held = _home_after(runnable, allocations), allocations.get(runnable.job.id) or runnable.allocation
+        type_only = f" {pools.gpu_types[held.pools[0]]}" if held and held.pools else ""
+        assigned_pool = names[pool] if pool >= 0 else type_only
         records[runnable.job.id] = PassRecord(round(runnable.pass_value, 3), attained(runnable.job), assigned_pool)
     return records

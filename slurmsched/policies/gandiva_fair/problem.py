@@ -9,16 +9,12 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobState
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.eligibility import Eligibility
-from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation
-from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Sizing
-from slurmsched.policies.stages import Situation
+from slurmsched.policies.stages import RoundResources, Situation
 from slurmsched.settings.definition import TicketSettings
 
 _MIN_TICKETS: Final = 1e-6
@@ -28,15 +24,14 @@ _MIN_TICKETS: Final = 1e-6
 class RunnableJob:
     """A job that takes part in stride scheduling.
 
-    `allocation` is None while it waits; a `non_preemptible` job cannot be preempted this round. `is_local` means that
-    it fits into one pool. `assigned_pool` is the pool it is scheduled in; -1 for a job that needs several nodes or has
-    none yet. `tickets` is the number of GPUs it is entitled to, `pass_value` its service in seconds on those GPUs.
+    `allocation` is None while it waits. `is_local` means that it fits into one pool. `assigned_pool` is the pool it is
+    scheduled in; -1 for a job that needs several nodes or has none yet. `tickets` is the number of GPUs it is entitled
+    to, `pass_value` its service in seconds on those GPUs.
     """
 
     job: Job
     demand: ResourceDemand
     allocation: Allocation | None
-    non_preemptible: bool
     is_local: bool
     size: int
     """GPUs."""
@@ -58,17 +53,14 @@ class StrideProblem:
 
     def __init__(self, situation: Situation, sizing: Sizing) -> None:
         self.situation = situation
-        self.free = FreeResources.of_snapshot(situation.snapshot)
-        self.pools = self.free.pools
-        knowledge: Knowledge = situation.knowledge
-        eligibility = Eligibility(self.pools, situation.snapshot, situation.open_nodes)
-        self.demands = DemandCache(self.pools, eligibility, knowledge, sizing)
-        self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, knowledge, sizing)
-        self.capacity = self.free.copy()
+        self.resources = resources = RoundResources.of(situation)
+        self.pools = resources.free.pools
+        self.demands = DemandCache(self.pools, resources.eligibility, situation.knowledge, sizing)
+        self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, situation.knowledge, sizing)
+        self.capacity = resources.free.copy()
         """Free resources if no managed job ran."""
         self._local_pools: dict[ResourceDemand, Ints] = {}
         self._local_pool_sets: dict[ResourceDemand, frozenset[int]] = {}
-        self._allocations: dict[tuple[ResourceDemand, int], Allocation] = {}
         self._types: dict[ResourceDemand, frozenset[str]] = {}
         not_ending = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
         self.runnable_jobs = [self._runnable_job(job) for job in sorted(not_ending, key=lambda job: job.queue_key)]
@@ -80,29 +72,18 @@ class StrideProblem:
             self._assign_running(runnable)
 
     def _runnable_job(self, job: Job) -> RunnableJob:
-        runs = bool(job.allocations) and job.state in (JobState.RUNNING, JobState.SUSPENDED)
-        allocation = self.pools.allocation(job.allocations, exclusive=job.original_request.exclusive) if runs else None
+        allocation = self.resources.running.get(job.id)
         return RunnableJob(
-            job,
-            self.demands.of(job),
-            allocation,
-            non_preemptible=False,
-            is_local=False,
-            size=max(job.original_request.gpus, 1),
+            job, self.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
         )
 
     def _assign_running(self, runnable: RunnableJob) -> None:
         """Assigns a running job to the pool it runs in, even where a new job of this demand could not start."""
-        settings, job = self.situation.tickets, runnable.job
         if runnable.allocation is None:
             runnable.is_local = bool(len(self.local_pools(runnable.demand)))
             return
         runnable.is_local = len(runnable.allocation.pools) == 1 and not runnable.allocation.exclusive
         runnable.assigned_pool = runnable.allocation.pools[0] if runnable.is_local else -1
-        in_slice = job.run_time + self.situation.period / 2 < runnable.min_quantum(settings)  # to the nearest round
-        runnable.non_preemptible = (
-            in_slice or job.id in self.situation.non_preemptible or job.state is JobState.SUSPENDED
-        )
 
     def local_pools(self, demand: ResourceDemand) -> Ints:
         """Returns the pools that hold the whole gang when no other managed job is there."""
@@ -136,23 +117,6 @@ class StrideProblem:
         if demand.required_nodes:
             suitable &= node_of == demand.required_nodes[0]
         return np.flatnonzero(suitable)
-
-    def placement(self, demand: ResourceDemand, pool: int) -> Placement:
-        """Returns the placement of the whole gang in this pool, with its minimum demand."""
-        kind = int(self.pools.kind_of[pool])
-        return Placement(demand.gang, (pool,), (demand.gang.parts,), demand.ranges[kind].minimum, kind)
-
-    def allocation_of(self, runnable: RunnableJob) -> Allocation:
-        """Returns what it has, or would have in its assigned pool."""
-        if runnable.allocation is not None:
-            return runnable.allocation
-        key = (runnable.demand, runnable.assigned_pool)
-        allocation = self._allocations.get(key)
-        if allocation is None:
-            allocation = self._allocations[key] = self.placement(runnable.demand, runnable.assigned_pool).allocation(
-                self.pools
-            )
-        return allocation
 
     def gpus_by_type(self) -> Mapping[str, float]:
         """Returns the GPUs of each type on nodes that are open to managed jobs or run one; may be 0."""

@@ -8,18 +8,18 @@ gives idle GPUs to the first waiting jobs that fit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.model import JobId
+from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation, Pools
-from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand, Placement, find_placement
+from slurmsched.policies.session import FailedRequestCache, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,122 +102,221 @@ class ScalarFreeResources:
         return True
 
     def allocate(self, allocation: Allocation) -> None:
+        self._change(allocation, -1)
+
+    def release(self, allocation: Allocation) -> None:
+        self._change(allocation, 1)
+
+    def _change(self, allocation: Allocation, sign: int) -> None:
         for pool, gpus, cpus, memory in zip(
             allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
         ):
             node = self.node_of[pool]
-            self.gpus[pool] -= gpus
-            self.cpus[node] -= cpus
-            self.memory[node] -= memory
-            self.exclusive_jobs[node] += allocation.exclusive
+            self.gpus[pool] += sign * gpus
+            self.cpus[node] += sign * cpus
+            self.memory[node] += sign * memory
+            self.exclusive_jobs[node] -= sign * allocation.exclusive
 
 
 @dataclass(slots=True)
 class StrideSchedule:
-    """The result of a stride round: jobs that keep running, start, or are preempted, the last with the job that
-    preempts them.
+    """The result of a stride round: running jobs that stay, jobs that start, and running jobs that are preempted, each
+    with the first job that starts on its nodes.
 
     `blocked` are jobs that would start if more jobs were allowed to move.
     """
 
-    kept: dict[JobId, RunnableJob] = field(default_factory=dict)
-    started: dict[JobId, tuple[RunnableJob, Placement]] = field(default_factory=dict)
-    preempted: dict[JobId, tuple[RunnableJob, RunnableJob]] = field(default_factory=dict)
+    kept: set[JobId] = field(default_factory=set)
+    started: dict[JobId, Placement] = field(default_factory=dict)
+    preempted: dict[JobId, JobId] = field(default_factory=dict)
     blocked: set[JobId] = field(default_factory=set)
 
 
-def split_stride(
-    problem: StrideProblem, queue: Sequence[RunnableJob], moves: int
-) -> tuple[StrideSchedule, ScalarFreeResources]:
-    """Schedules the queue, which is in order of pass, and preempts at most `moves` running jobs.
+class SplitStride:
+    """Admission step of split stride: at the first newcomer all jobs of the session are scheduled, in order of pass.
 
-    Where more would have to be preempted, the nodes with the largest difference of passes come first.
+    Jobs with a home queue there, jobs without one over all pools. Running jobs that a home has no place for stay where
+    they disturb no job that starts; the others are evicted, and no more of them than may move.
     """
-    schedule, free = _schedule_round(
-        problem,
-        queue,
-        frozenset(runnable.job.id for runnable in queue if runnable.allocation and not runnable.non_preemptible),
-    )
-    if len(schedule.preempted) <= moves:
-        return schedule, free
-    wanted = schedule.started.keys()
-    schedule, free = _schedule_round(problem, queue, _most_overdue(problem, schedule, moves))
-    schedule.blocked |= wanted - schedule.started.keys()
-    return schedule, free
 
+    def __init__(self, session: Session) -> None:
+        self._session, self._entitlement, self._pools = session, session.entitlement, session.pools
+        self._planned = False
+        self._placements: dict[tuple[ResourceDemand, int], tuple[Placement, Allocation]] = {}
+        self._queue: tuple[JobId, ...] = ()
+        self._running: tuple[JobId, ...] = ()
 
-def _schedule_round(
-    problem: StrideProblem, queue: Sequence[RunnableJob], may_leave: Collection[JobId]
-) -> tuple[StrideSchedule, ScalarFreeResources]:
-    schedule, free = StrideSchedule(), ScalarFreeResources.from_arrays(problem.capacity)
-    for runnable in queue:
-        if runnable.allocation is not None and runnable.job.id not in may_leave:
-            free.allocate(runnable.allocation)
-            schedule.kept[runnable.job.id] = runnable
-    preemptible = [runnable for runnable in queue if runnable.job.id not in schedule.kept]
-    local = [runnable for runnable in preemptible if runnable.is_local]
-    _central_stride(problem, [runnable for runnable in preemptible if not runnable.is_local], local, free, schedule)
-    by_pool = defaultdict[int, list[RunnableJob]](list)
-    for runnable in local:
-        by_pool[runnable.assigned_pool].append(runnable)
-    for pool, jobs_of_pool in by_pool.items():
-        _local_stride(problem, pool, jobs_of_pool, free, schedule)
-    _keep_undisturbed(problem, queue, free, schedule)
-    return schedule, free
+    def try_admit(self, job: Job) -> bool:
+        if not self._planned:
+            self._planned = True
+            self._carry_out(self._plan())
+        return job.id in self._session.placements
 
+    def _carry_out(self, schedule: StrideSchedule) -> None:
+        session = self._session
+        for victim, newcomer in schedule.preempted.items():
+            session.evict(victim, session.jobs[newcomer])
+        for job_id, placement in schedule.started.items():
+            job = session.jobs[job_id]
+            session.allocate(job, placement, self._entitlement.why_start and self._entitlement.why_start(job))
+        for job_id in schedule.blocked if session.may_evict else ():
+            why = Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves})
+            session.set_waiting_reason(session.jobs[job_id], why)
 
-def _local_stride(
-    problem: StrideProblem, pool: int, queue: Iterable[RunnableJob], free: ScalarFreeResources, schedule: StrideSchedule
-) -> None:
-    """Runs gang-aware stride in one pool: in order of pass, each job that still fits."""
-    for runnable in queue:
-        if free.gpus[pool] <= 0:
+    def _plan(self) -> StrideSchedule:
+        """Return the schedule, with no more victims than may move.
+
+        Where more would have to be preempted, the nodes with the largest difference of passes come first.
+        """
+        session = self._session
+        self._queue = tuple(ranked.job for ranked in session.ranking if self._takes_part(ranked.job))
+        self._running = tuple(job for job in self._queue if job in session.running)
+        moves = session.moves_left if session.may_evict else 0
+        schedule = self._schedule_round(frozenset(filter(session.is_preemptible, self._running)))
+        if len(schedule.preempted) <= moves:
+            return schedule
+        wanted = schedule.started.keys()
+        schedule = self._schedule_round(self._most_overdue(schedule, moves))
+        schedule.blocked |= wanted - schedule.started.keys()
+        return schedule
+
+    def _takes_part(self, job: JobId) -> bool:
+        session = self._session
+        state = session.jobs[job].state
+        elsewhere = job in session.placements or job in session.victims or job in self._entitlement.postponed
+        return job in self._entitlement.passes and state is not JobState.COMPLETING and not elsewhere
+
+    def _schedule_round(self, may_leave: Collection[JobId]) -> StrideSchedule:
+        session, homes = self._session, self._entitlement.homes
+        schedule, free = StrideSchedule(), ScalarFreeResources.from_arrays(session.free_at_minimum)
+        for job in may_leave:
+            free.release(session.running[job])
+        schedule.kept.update(job for job in self._running if job not in may_leave)
+        preemptible = [job for job in self._queue if job not in schedule.kept]
+        local = [job for job in preemptible if job in homes]
+        self._central_stride([job for job in preemptible if job not in homes], local, free, schedule)
+        by_pool = defaultdict[int, list[JobId]](list)
+        for job in local:
+            by_pool[homes[job]].append(job)
+        for pool, jobs_of_pool in by_pool.items():
+            self._local_stride(pool, jobs_of_pool, free, schedule)
+        self._keep_undisturbed(free, schedule)
+        return schedule
+
+    def _local_stride(
+        self, pool: int, queue: Iterable[JobId], free: ScalarFreeResources, schedule: StrideSchedule
+    ) -> None:
+        """Runs gang-aware stride in one pool: in order of pass, each job that still fits."""
+        running = self._session.running
+        for job in queue:
+            if free.gpus[pool] <= 0:
+                return
+            if job in running:
+                if free.fits(running[job]):
+                    free.allocate(running[job])
+                    schedule.kept.add(job)
+                continue
+            placement, allocation = self._placement_in(pool, self._session.demands.of(self._session.jobs[job]))
+            if free.fits(allocation):
+                free.allocate(allocation)
+                schedule.started[job] = placement
+
+    def _placement_in(self, pool: int, demand: ResourceDemand) -> tuple[Placement, Allocation]:
+        """Returns the placement of the whole gang in this pool, with the least it accepts, and its allocation."""
+        known = self._placements.get((demand, pool))
+        if known is None:
+            kind = int(self._pools.kind_of[pool])
+            least = Placement(demand.gang, (pool,), (demand.gang.parts,), demand.ranges[kind].minimum, kind)
+            known = self._placements[demand, pool] = (least, least.allocation(self._pools))
+        return known
+
+    def _central_stride(
+        self, wide: Sequence[JobId], local: Sequence[JobId], free: ScalarFreeResources, schedule: StrideSchedule
+    ) -> None:
+        """Runs gang-aware stride for jobs without a home, on GPUs left by jobs with a home and a lower pass. They are
+        consolidated whatever the policy's node score is: each node more has another queue that they disturb."""
+        if not wide:
             return
-        allocation = problem.allocation_of(runnable)
-        if free.fits(allocation):
-            free.allocate(allocation)
-            if runnable.allocation is not None:
-                schedule.kept[runnable.job.id] = runnable
+        session, homes, passes = self._session, self._entitlement.homes, self._entitlement.passes
+        pass_values = np.array([passes[job] for job in local])
+        pool_indices = np.array([homes[job] for job in local], dtype=np.int64)
+        sizes = np.array([max(session.jobs[job].original_request.gpus, 1) for job in local], dtype=np.float64)
+        unplaceable: set[ResourceDemand] = set()
+        for job in wide:
+            demand, held = session.demands.of(session.jobs[job]), session.running.get(job)
+            if held is None and (demand in unplaceable or not demand.single_node):
+                continue
+            first = int(np.searchsorted(pass_values, passes[job]))
+            counted = np.bincount(pool_indices[:first], weights=sizes[:first], minlength=len(self._pools))
+            reserved = counted.astype(np.int64)
+            if held is not None:
+                if free.fits(_with_reserved(held, reserved)):
+                    free.allocate(held)
+                    schedule.kept.add(job)
+                continue
+            unreserved = free.as_arrays(self._pools)
+            unreserved.gpus -= reserved
+            if session.jobs[job].original_request.exclusive:
+                unreserved.gpus[reserved > 0] = 0
+            placement = find_placement(demand, DemandLevel.MINIMUM, unreserved, CONSOLIDATED)
+            if placement is None:
+                unplaceable.add(demand)
             else:
-                schedule.started[runnable.job.id] = (runnable, problem.placement(runnable.demand, pool))
+                free.allocate(placement.allocation(self._pools))
+                schedule.started[job] = placement
 
+    def _keep_undisturbed(self, free: ScalarFreeResources, schedule: StrideSchedule) -> None:
+        """Keeps unscheduled running jobs where no started job needs their resources; preempts the others."""
+        session, node_of, newcomers = self._session, self._pools.node_of, dict[int, JobId]()
+        for job in sorted(schedule.started, key=session.rank_of.__getitem__):
+            for pool in schedule.started[job].pools:
+                newcomers.setdefault(int(node_of[pool]), job)
+        for job in self._running:
+            if job in schedule.kept:
+                continue
+            held = session.running[job]
+            nodes = (int(node_of[pool]) for pool in held.pools)
+            first = next((newcomers[node] for node in nodes if node in newcomers), None)
+            if first is None or free.fits(held):
+                free.allocate(held)
+                schedule.kept.add(job)
+            else:
+                schedule.preempted[job] = first
 
-def _central_stride(
-    problem: StrideProblem,
-    wide: Sequence[RunnableJob],
-    local: Sequence[RunnableJob],
-    free: ScalarFreeResources,
-    schedule: StrideSchedule,
-) -> None:
-    """Runs gang-aware stride for jobs that need several nodes, on GPUs left by local jobs with a lower pass."""
-    if not wide:
-        return
-    pass_values = np.array([runnable.pass_value for runnable in local])
-    pool_indices = np.array([runnable.assigned_pool for runnable in local], dtype=np.int64)
-    sizes = np.array([runnable.size for runnable in local], dtype=np.float64)
-    unplaceable: set[ResourceDemand] = set()
-    for runnable in wide:
-        if runnable.allocation is None and (runnable.demand in unplaceable or not runnable.demand.single_node):
-            continue
-        first = int(np.searchsorted(pass_values, runnable.pass_value))
-        reserved = np.bincount(pool_indices[:first], weights=sizes[:first], minlength=len(problem.pools)).astype(
-            np.int64
-        )
-        if runnable.allocation is not None:
-            if free.fits(_with_reserved(runnable.allocation, reserved)):
-                free.allocate(runnable.allocation)
-                schedule.kept[runnable.job.id] = runnable
-            continue
-        unreserved = free.as_arrays(problem.pools)
-        unreserved.gpus -= reserved
-        if runnable.job.original_request.exclusive:
-            unreserved.gpus[reserved > 0] = 0
-        placement = find_placement(runnable.demand, DemandLevel.MINIMUM, unreserved, CONSOLIDATED)
-        if placement is None:
-            unplaceable.add(runnable.demand)
-        else:
-            free.allocate(placement.allocation(problem.pools))
-            schedule.started[runnable.job.id] = (runnable, placement)
+    def _most_overdue(self, schedule: StrideSchedule, moves: int) -> frozenset[JobId]:
+        """Returns at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue first.
+
+        Nodes are in one group if a starting or a preempted job spans them.
+        """
+        running, passes = self._session.running, self._entitlement.passes
+        node_of, group = self._pools.node_of, dict[int, int]()
+
+        def group_of(node: int) -> int:
+            while group.setdefault(node, node) != node:
+                node = group[node]
+            return node
+
+        def join(pools: Iterable[int]) -> int:
+            first, *others = [group_of(int(node_of[pool])) for pool in pools]
+            for other in others:
+                group[group_of(other)] = group_of(first)
+            return group_of(first)
+
+        for placement in schedule.started.values():
+            join(placement.pools)
+        for victim in schedule.preempted:
+            join(running[victim].pools)
+        groups = defaultdict[int, list[JobId]](list)
+        urgency = defaultdict[int, float](float)
+        for victim, newcomer in schedule.preempted.items():
+            root = join(running[victim].pools)
+            groups[root].append(victim)
+            urgency[root] = max(urgency[root], passes[victim] - passes[newcomer])
+        chosen: list[JobId] = []
+        for root in sorted(groups, key=lambda root: (-urgency[root], root)):
+            if len(chosen) + len(groups[root]) <= moves:
+                chosen += groups[root]
+        return frozenset(chosen)
 
 
 def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
@@ -228,103 +327,44 @@ def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
     )
 
 
-def _keep_undisturbed(
-    problem: StrideProblem, queue: Sequence[RunnableJob], free: ScalarFreeResources, schedule: StrideSchedule
-) -> None:
-    """Keeps unscheduled running jobs where no started job needs their resources; preempts the others."""
-    newcomer: dict[int, RunnableJob] = {}
-    for runnable in queue:
-        if runnable.job.id in schedule.started:
-            for pool in schedule.started[runnable.job.id][1].pools:
-                newcomer.setdefault(int(problem.pools.node_of[pool]), runnable)
-    for runnable in queue:
-        if runnable.allocation is None or runnable.job.id in schedule.kept:
-            continue
-        nodes = (int(problem.pools.node_of[pool]) for pool in runnable.allocation.pools)
-        first = next((newcomer[node] for node in nodes if node in newcomer), None)
-        if first is None or free.fits(runnable.allocation):
-            free.allocate(runnable.allocation)
-            schedule.kept[runnable.job.id] = runnable
-        else:
-            schedule.preempted[runnable.job.id] = (runnable, first)
+@dataclass(slots=True)
+class FillIdle:
+    """Admission step that gives GPUs that no turn takes to the first newcomers that fit. A job that was evicted in this
+    round is left out: its turn is over."""
 
+    session: Session
+    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+    _epoch: int = -1
+    _largest: int = 0
+    """No pool has more free GPUs, as long as no running job is evicted."""
 
-def _most_overdue(problem: StrideProblem, schedule: StrideSchedule, moves: int) -> frozenset[JobId]:
-    """Returns at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue group first.
-
-    Nodes are in one group if a starting or a preempted job spans them.
-    """
-    node_of, group = problem.pools.node_of, dict[int, int]()
-
-    def group_of(node: int) -> int:
-        while group.setdefault(node, node) != node:
-            node = group[node]
-        return node
-
-    def join(pools: Iterable[int]) -> int:
-        first, *others = [group_of(int(node_of[pool])) for pool in pools]
-        for other in others:
-            group[group_of(other)] = group_of(first)
-        return group_of(first)
-
-    for _, placement in schedule.started.values():
-        join(placement.pools)
-    for runnable, _ in schedule.preempted.values():
-        join(runnable.allocation.pools if runnable.allocation else ())
-    groups = defaultdict[int, list[JobId]](list)
-    urgency = defaultdict[int, float](float)
-    for job, (runnable, newcomer) in schedule.preempted.items():
-        root = join(runnable.allocation.pools if runnable.allocation else ())
-        groups[root].append(job)
-        urgency[root] = max(urgency[root], runnable.pass_value - newcomer.pass_value)
-    chosen: list[JobId] = []
-    for root in sorted(groups, key=lambda root: (-urgency[root], root)):
-        if len(chosen) + len(groups[root]) <= moves:
-            chosen += groups[root]
-    return frozenset(chosen)
+    def try_admit(self, job: Job) -> bool:
+        session = self.session
+        if self._epoch != session.eviction_epoch:
+            self._epoch = session.eviction_epoch
+            self._largest = int(session.free_at_minimum.gpus.max(initial=0))
+        if job.id in session.victims or (self._largest <= 0 and job.original_request.gpus):
+            return False
+        demand = session.demands.of(job)
+        if demand.gang.gpus_per_part > self._largest or self._failed.contains(demand, self._epoch):
+            return False
+        placement = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum)
+        if placement is None:
+            self._failed.add(demand)
+            return False
+        session.allocate(job, placement, Reason(ReasonCode.FILLS_IN))
+        self._largest = int(session.free_at_minimum.gpus.max(initial=0))
+        return True
 
 
 @dataclass(frozen=True, slots=True)
-class _FastestTypeFirst(NodeScore):
-    """Prefers the fastest type with enough free GPUs (slide 11), then the node with the fewest free GPUs."""
+class _TightestByGpus(NodeScore):
+    """The pool with the fewest free GPUs that are enough; the first of equals."""
 
-    speed_rank: Ints
-    """By pool; 0 for the fastest type."""
-    name: str = "fastest type with free GPUs"
+    name: str = "fewest free GPUs that fit"
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
-        return candidates[np.lexsort((free.gpus[candidates], self.speed_rank[candidates]))[:count]]
+        return candidates[np.argsort(free.gpus[candidates], kind="stable")[:count]]
 
 
-def backfill(
-    problem: StrideProblem,
-    waiting: Iterable[RunnableJob],
-    servers_free: ScalarFreeResources,
-    fastest_first: tuple[str, ...],
-) -> Mapping[JobId, Placement]:
-    """Returns placements, in order, for the waiting jobs that fit into what is left."""
-    ranks = {gpu_type: rank for rank, gpu_type in enumerate(fastest_first)}
-    node_score = _FastestTypeFirst(np.array([ranks[gpu_type] for gpu_type in problem.pools.gpu_types], dtype=np.int64))
-    free, placements, unplaceable = (
-        servers_free.as_arrays(problem.pools),
-        dict[JobId, Placement](),
-        set[ResourceDemand](),
-    )
-    largest = int(free.gpus.max(initial=0))
-    for runnable in waiting:
-        if largest <= 0:
-            break
-        if (
-            runnable.demand in unplaceable
-            or not runnable.demand.single_node
-            or runnable.demand.gang.gpus_per_part > largest
-        ):
-            continue
-        placement = find_placement(runnable.demand, DemandLevel.MINIMUM, free, node_score)
-        if placement is None:
-            unplaceable.add(runnable.demand)
-            continue
-        free.allocate(placement.allocation(problem.pools))
-        placements[runnable.job.id] = placement
-        largest = int(free.gpus.max(initial=0))
-    return placements
+TIGHTEST_BY_GPUS: NodeScore = _TightestByGpus()

@@ -31,6 +31,7 @@ from slurmsched.policies.gandiva_fair.tickets import (
     entitled_gpus,
     water_filling,
 )
+from slurmsched.policies.state import Trade
 
 _EPSILON: Final = 1e-9
 
@@ -54,18 +55,6 @@ class Trader:
     def value(self) -> float:
         """All holdings in GPUs of the slowest type, by this user's speed-ups."""
         return sum(gpus * self.speedups.get(gpu_type, 1.0) for gpu_type, gpus in self.holdings.items())
-
-
-@dataclass(frozen=True, slots=True)
-class Trade:
-    """`seller` gives `gpus` GPUs of type `fast` to `buyer`, for `price` GPUs of type `slow` each."""
-
-    seller: str
-    buyer: str
-    fast: str
-    slow: str
-    gpus: float
-    price: float
 
 
 def trade(

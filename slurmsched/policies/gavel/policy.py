@@ -96,7 +96,7 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
             for row, job in enumerate(situation.jobs)
             for column, kind in enumerate(types)
         },
-        next_state=lambda _: state,
+        next_state=lambda _victims, _allocations: state,
     )
 
 

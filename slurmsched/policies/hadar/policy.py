@@ -190,7 +190,7 @@ class HadarPrices:
             postponed=postponed or {},
             mixes_types=True,
             utility=total_utility,
-            next_state=lambda victims: {_STATE_KEY: sorted(set(victims.values()))},
+            next_state=lambda victims, _: {_STATE_KEY: sorted(set(victims.values()))},
         )
 
 

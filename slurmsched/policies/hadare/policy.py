@@ -111,7 +111,7 @@ class HadarEPrices:
         return replace(
             entitlement,
             anti_affinity={job.id: job.copy_of for job in scheduled if job.copy_of},
-            next_state=lambda victims: {**(hadar_state(victims) if hadar_state else {}), "done": done},
+            next_state=lambda *outcome: {**(hadar_state(*outcome) if hadar_state else {}), "done": done},
         )
 
 

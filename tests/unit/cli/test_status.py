@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
-from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
-from slurmsched.policies.gandiva_fair.trading import Trade
-from slurmsched.policies.state import encode_state
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.state import Account, Trade, encode_state
 from slurmsched.store.set_aside import SetAsideStore
 from slurmsched.store.store import Switches
 from tests.builders import job, node, share, snapshot

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState, PassRecord
-from slurmsched.policies.gandiva_fair.trading import Trade
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState, PassRecord
 from slurmsched.policies.gavel.rounds import GavelState
-from slurmsched.policies.state import decode_state, encode_state, stored
+from slurmsched.policies.state import Account, Trade, decode_state, encode_state, stored
 
 STATE = GandivaFairState(
     time=5.0,

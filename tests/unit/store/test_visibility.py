@@ -22,9 +22,8 @@ from slurmsched.model import (
     Verb,
     encode,
 )
-from slurmsched.policies.gandiva_fair.accounts import Account, GandivaFairState
-from slurmsched.policies.gandiva_fair.trading import Trade
-from slurmsched.policies.state import decode_state, encode_state
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.state import Account, Trade, decode_state, encode_state
 from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics

@@ -9,8 +9,8 @@ import pytest
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
 from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, SchedulerState, Verb, parse_hints
+from slurmsched.policies import policy
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
-from slurmsched.policies.gandiva_fair.policy import GandivaFair
 from slurmsched.policies.gandiva_fair.trading import suspected_users
 from slurmsched.policies.state import decode_state, encode_state
 from slurmsched.rounds.explainer import explain
@@ -19,6 +19,7 @@ from slurmsched.settings import ManageSettings, Mode, PolicySettings, RoundSetti
 from tests.builders import job, node, share, situation, snapshot
 from tests.turning import QUANTUM, Cluster, tickets
 
+GANDIVA_FAIR = policy("gandiva-fair")
 SLICES = TicketSettings(quantum=600.0, wide_quantum=1800.0)
 
 
@@ -28,7 +29,7 @@ def running(number: int, run_time: float, gpus: int = 8, user: str = "alice") ->
 
 def decided(*jobs: Job, nodes: int = 1, service: dict[str, float] | None = None, **other: object) -> Decision:
     asked = situation([node(f"n{number}") for number in range(1, nodes + 1)], jobs, service=service)
-    return GandivaFair().decide(replace(asked, tickets=SLICES, **other))  # type: ignore[arg-type]  # fields by name
+    return GANDIVA_FAIR.decide(replace(asked, tickets=SLICES, **other))  # type: ignore[arg-type]  # fields by name
 
 
 def after(first: Job, *others: Job, service: float) -> Decision:
@@ -129,7 +130,7 @@ def test_a_user_who_comes_later_is_not_paid_for_the_time_before() -> None:
 def test_a_round_that_is_decided_again_from_what_was_stored_decides_the_same() -> None:
     cluster = Cluster([node("n1"), node("n2")], [job(n, 4, user=f"u{n % 3}") for n in range(9)], tickets())
     cluster.run(7)
-    once, again = (GandivaFair().decide(cluster.situation()) for _ in range(2))
+    once, again = (GANDIVA_FAIR.decide(cluster.situation()) for _ in range(2))
     assert once == again
     assert encode_state(decode_state(GandivaFairState, cluster.state)) == cluster.state
 
@@ -182,7 +183,7 @@ def test_a_job_in_a_reservation_of_other_gpus_starts_there() -> None:
         reservations=(Reservation("lab", frozenset({"k1"}), 0.0, 1e9),),
     )
     asked = situation(nodes, seen.jobs, seen=seen, open_nodes={"gpu": frozenset({"n1"})})
-    assert {one.job: one.nodes for one in GandivaFair().decide(asked).targets.values()} == {"1": ("n1",), "2": ("k1",)}
+    assert {one.job: one.nodes for one in GANDIVA_FAIR.decide(asked).targets.values()} == {"1": ("n1",), "2": ("k1",)}
 
 
 class TestBadInput:
@@ -198,13 +199,13 @@ class TestBadInput:
     def test_tickets_for_nobody_here_change_nothing(self) -> None:
         asked = situation([node("n1")], [job(1, 8), job(2, 8, user="bob")])
         named = replace(asked, tickets=TicketSettings(users=("nobody=9",)))
-        assert GandivaFair().decide(named).targets == GandivaFair().decide(asked).targets
+        assert GANDIVA_FAIR.decide(named).targets == GANDIVA_FAIR.decide(asked).targets
 
     def test_without_speedups_nobody_trades(self) -> None:
         assert decode_state(GandivaFairState, mixed(Knowledge()).state).trades == ()
 
     def test_nothing_at_all(self) -> None:
-        assert GandivaFair().decide(situation([], [])).targets == {}
+        assert GANDIVA_FAIR.decide(situation([], [])).targets == {}
 
 
 def mixed(knowledge: Knowledge, rounds: int = 1, trading: bool = True) -> Cluster:

@@ -9,7 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import sample_speedups
-from slurmsched.policies.gandiva_fair.trading import Trade, Trader, trade
+from slurmsched.policies.gandiva_fair.trading import Trader, trade
+from slurmsched.policies.state import Trade
 
 V100 = {"v100": 1.0}
 
