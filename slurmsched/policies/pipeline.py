@@ -117,7 +117,7 @@ def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:
     return replace(
         of_due,
         order=of_due.order and _WholeGpusFirst(of_due.order, due, others),
-        protected={**of_due.protected, **{job: Reason(ReasonCode.KEEPS_LEASE) for job in names}},
+        movable_only=of_due.movable_only | names,
         utility=utility and (lambda allocations: utility(without_others(allocations))),
         why_start=why_start and (lambda job: Reason(ReasonCode.FILLS_IN) if job.id in names else why_start(job)),
         why_wait=why_wait and (lambda allocations: why_wait(without_others(allocations))),

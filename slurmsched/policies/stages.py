@@ -101,6 +101,8 @@ class Entitlement:
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
     protected: Mapping[JobId, Reason] = field(default_factory=dict)
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)
+    movable_only: frozenset[JobId] = frozenset()
+    """Running jobs that are preempted for no newcomer, but may be moved to other nodes."""
     homes: Mapping[JobId, int] = field(default_factory=dict)
     """The pool that a job is assigned to, by index, for steps that queue jobs by pool; a job that is missing has none,
     because it needs several nodes or fits into no pool."""

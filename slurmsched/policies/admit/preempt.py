@@ -124,7 +124,7 @@ class Preempt:
         """Return the queue of all preemptible jobs, computed anew after an eviction."""
         if self._queue is None or self._epoch != self.session.eviction_epoch:
             self._epoch = self.session.eviction_epoch
-            running = (*self.session.running, *self.session.shrunk)
+            running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
             self._queue = VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
         return self._queue
 

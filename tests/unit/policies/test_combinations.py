@@ -1,0 +1,93 @@
+"""Stages of different systems in one policy: each is a row of at most five lines, and does what both promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.model import Decision, Job, NodeAllocation, ReasonCode, Request, Resources
+from slurmsched.policies.finish.defragment import defragment
+from slurmsched.policies.finish.migrate import migrate_to_due_type
+from slurmsched.policies.gandiva_fair.policy import GandivaTickets
+from slurmsched.policies.hadar.policy import HadarPrices
+from slurmsched.policies.orders import FirstInFirstOut, LeastAttainedService
+from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
+from slurmsched.policies.place.placement import CONSOLIDATED
+from slurmsched.policies.place.scores import LEAST_FRAGMENTS
+from slurmsched.policies.sizes import Proportional, Tune
+from slurmsched.policies.stages import Policy
+from tests.builders import job, node, share, situation
+
+FRAGMENTS_UNDER_TUNE = Pipeline("fragments-tune", LeastAttainedService(), Tune(), LEAST_FRAGMENTS)
+TICKETS_OVER_FRAGMENTS = Pipeline("fair-fragments", None, Tune(), LEAST_FRAGMENTS, entitle=GandivaTickets())
+PARTS_UNDER = {
+    "synergy": Pipeline("synergy", FirstInFirstOut(), Tune(), CONSOLIDATED, (defragment, *FINISH_STEPS)),
+    "gandiva-fair": Pipeline(
+        "gandiva-fair", None, Proportional(), CONSOLIDATED, (defragment,), entitle=GandivaTickets()
+    ),
+    "hadar": Pipeline(
+        "hadar", None, Proportional(), CONSOLIDATED, (defragment, migrate_to_due_type), entitle=HadarPrices()
+    ),
+}
+
+
+def shards(count: int, cpus: int = 1) -> Request:
+    return Request(shards=count, cpus=cpus)
+
+
+def has(count: int, gpu: int, where: str) -> NodeAllocation:
+    return NodeAllocation(where, Resources(0, 1, 0), "v100", (gpu,), count)
+
+
+def nodes_of(decision: Decision) -> dict[str, str]:
+    return {target.job: ",".join(target.nodes) for target in decision.targets.values()}
+
+
+def test_fragmentation_scores_place_what_synergy_sized() -> None:
+    """n2 has one GPU left and n1 all four. The usual job takes four GPUs, so one GPU goes to n2; the sizes are Synergy's:
+    a language model gives CPUs away that an image model wants."""
+    usual = ((Request(gpus=4, gpus_per_node=4, cpus=4), 9),)
+    nodes = [node("n1", 4), node("n2", 4, busy=[0, 1, 2], used_cpus=6)]
+    image = job(1, request=Request(gpus=1, cpus=6), hint="model=resnet18")
+    decision = FRAGMENTS_UNDER_TUNE.decide(situation(nodes, [image], recent_requests=usual))
+    (target,) = decision.targets.values()
+    assert (target.nodes, target.resources.cpus > 6) == (("n2",), True)
+    assert [why.code for why in target.reasons][1:] == [ReasonCode.FEWEST_FRAGMENTS, ReasonCode.TUNED_UP]
+    language = replace(image, id="2", hints=job(2, hint="model=gnmt").hints)
+    (lean,) = FRAGMENTS_UNDER_TUNE.decide(situation(nodes, [language], recent_requests=usual)).targets.values()
+    assert (lean.nodes, lean.resources.cpus <= 6) == (("n2",), True)
+
+
+def test_tickets_decide_who_runs_and_fragmentation_scores_where() -> None:
+    """Alice has three tickets of four and her jobs have run less: three of her jobs run. They go where a part of the GPUs is
+    taken already, and leave the other node whole for the usual job of four GPUs."""
+    usual = ((Request(gpus=4, gpus_per_node=4, cpus=4), 9),)
+    nodes = [node("n1", 4), node("n2", 4, busy=[0])]
+    jobs = [job(number, user="alice" if number < 4 else "bob") for number in range(1, 5)]
+    decision = TICKETS_OVER_FRAGMENTS.decide(situation(nodes, jobs[:3], recent_requests=usual))
+    assert nodes_of(decision) == {"1": "n2", "2": "n2", "3": "n2"}
+
+
+@pytest.mark.parametrize("policy", PARTS_UNDER.values(), ids=PARTS_UNDER)
+def test_halves_of_gpus_are_placed_beside_whole_ones(policy: Policy) -> None:
+    jobs = [job(1, gpus=1), job(2, request=shards(5)), job(3, request=shards(5)), job(4, request=Request(cpus=2))]
+    decision = policy.decide(situation([node("n1", 2, shards=10)], jobs))
+    assert set(decision.targets) == {"1", "2", "3", "4"}
+    assert [decision.targets[half].allocations[0].indices for half in "23"] == [(1,), (1,)]
+    assert decision.targets["4"].resources.gpus == 0
+
+
+@pytest.mark.parametrize("policy", PARTS_UNDER.values(), ids=PARTS_UNDER)
+def test_a_half_moves_where_that_lets_a_wide_job_start(policy: Policy) -> None:
+    """Each node has one GPU in use, and a job of two GPUs waits: the half moves beside the whole one."""
+    nodes = [node("n1", 2, shards=10), node("n2", 2, shards=10)]
+    running: list[Job] = [
+        job(1, request=shards(5), on=[has(5, 0, "n1")]),
+        job(2, gpus=1, on=[share("n2", (0,), cpus=3)], run_time=60.0),
+    ]
+    wide = job(3, request=Request(gpus=2, gpus_per_node=2, cpus=2))
+    decision = policy.decide(situation(nodes, [*running, wide]))
+    assert nodes_of(decision) == {"1": "n2", "2": "n2", "3": "n1"}
+    assert decision.victims == {"1": "3"}
+    assert decision.targets["1"].reasons[0].code is ReasonCode.MAKES_ROOM
