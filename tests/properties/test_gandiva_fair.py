@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.model import Job, Request
+from slurmsched.policies import Situation, policy
+from slurmsched.policies.gandiva_fair.policy import GandivaTickets
 from slurmsched.policies.gandiva_fair.tickets import water_filling
 from tests.builders import job, node
+from tests.properties.test_policies import situations
 from tests.turning import QUANTUM, Cluster, tickets
 
 unhurried = settings(max_examples=12, deadline=None)
@@ -74,3 +78,23 @@ def _request(gpus: int) -> Request:
     """On one node, or on whole ones."""
     nodes = -(-gpus // 8)
     return Request(gpus=gpus, gpus_per_node=gpus // nodes, nodes=nodes, tasks=nodes, cpus=gpus)
+
+
+@unhurried
+@given(situations(), st.data())
+def test_where_the_rule_of_preemption_holds_it_holds_for_all_that_rank_behind(
+    situation: Situation, data: st.DataObject
+) -> None:
+    """For jobs of three users, with passes as if each had run for a while."""
+    service = {one.id: data.draw(st.sampled_from((0.0, 1e3, 1e4, 1e5))) for one in situation.jobs}
+    jobs = tuple(replace(one, user=f"u{int(one.id) % 3}") for one in situation.jobs)
+    begun = replace(situation, jobs=jobs, snapshot=replace(situation.snapshot, jobs=jobs), state={})
+    state = policy("gandiva-fair").decide(begun).state
+    later = replace(begun, state=state, knowledge=replace(begun.knowledge, service=service))
+    order = GandivaTickets()(later).order
+    assert order
+    ranked, rule = [later.snapshot.jobs_by_id[one.job] for one in order.rank(later)], order.preemption_rule(later)
+    for newcomer in ranked:
+        holds = [rule(newcomer, running) for running in ranked]
+        assert holds == sorted(holds)
+        assert not any(holds[: ranked.index(newcomer) + 1])

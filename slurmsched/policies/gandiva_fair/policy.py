@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -256,7 +257,7 @@ class GandivaTickets:
             return encode_state(GandivaFairState(situation.snapshot.time, accounts, entitlements.trades, jobs, best))
 
         return Entitlement(
-            order=_PassOrder(turns.ranking(), turns.passes, _margin(queue, situation), self.name),
+            order=_PassOrder(turns.ranking(), turns.passes, queue, self.name),
             homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
             passes=turns.passes,
             preferred_types=entitlements.types,
@@ -273,32 +274,34 @@ class GandivaTickets:
 class _PassOrder:
     """The lowest pass first; of equals the one that runs.
 
-    A newcomer may preempt a job that leads by more than `margin` seconds, which is one slice of the job that a slice
-    advances least: of jobs that are alike, none is due again as soon as it was preempted.
+    A newcomer may preempt a job that is ahead by more than the least by which a slice advances any job: of jobs that
+    are alike, none is due again as soon as it was preempted.
     """
 
     ranking: tuple[RankedJob, ...]
     passes: Mapping[JobId, float]
-    margin: float
+    queue: Sequence[RunnableJob]
     name: str
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:  # noqa: ARG002 the ranking is of this situation
         return self.ranking
 
-    def preemption_rule(self, situation: Situation) -> PreemptionRule:  # noqa: ARG002 as the protocol has it
-        return lambda newcomer, running: self.passes[running.id] - self.passes[newcomer.id] > self.margin
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        @cache
+        def margin() -> float:
+            return min(runnable.stride(runnable.min_quantum(situation.tickets)) for runnable in self.queue)
 
-
-def _margin(queue: Sequence[RunnableJob], situation: Situation) -> float:
-    return min((runnable.stride(runnable.min_quantum(situation.tickets)) for runnable in queue), default=0.0)
+        return lambda newcomer, running: self.passes[running.id] - self.passes[newcomer.id] > margin()
 
 
 def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:
     """Returns the running jobs whose slice is not over, to the nearest round."""
     protected: dict[JobId, Reason] = {}
     for runnable in queue:
+        if runnable.allocation is None:
+            continue
         quantum, job = runnable.min_quantum(situation.tickets), runnable.job
-        if runnable.allocation is not None and job.run_time + situation.period / 2 < quantum:
+        if job.run_time + situation.period / 2 < quantum:
             details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
             protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)
     return protected

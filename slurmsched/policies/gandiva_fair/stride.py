@@ -136,11 +136,13 @@ class SplitStride:
     """Admission step of split stride: at the first newcomer all jobs of the session are scheduled, in order of pass.
 
     Jobs with a home queue there, jobs without one over all pools. Running jobs that a home has no place for stay where
-    they disturb no job that starts; the others are evicted, and no more of them than may move.
+    they disturb no job that starts; the others are evicted, and no more of them than may move. Of an entitlement
+    without passes the ranks count.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._entitlement, self._pools = session, session.entitlement, session.pools
+        self._session, self._pools = session, session.pools
+        self._homes, self._passes = session.entitlement.homes, session.entitlement.passes or session.rank_of
         self._planned = False
         self._placements: dict[tuple[ResourceDemand, int], tuple[Placement, Allocation]] = {}
         self._queue: tuple[JobId, ...] = ()
@@ -153,12 +155,12 @@ class SplitStride:
         return job.id in self._session.placements
 
     def _carry_out(self, schedule: StrideSchedule) -> None:
-        session = self._session
+        session, why_start = self._session, self._session.entitlement.why_start
         for victim, newcomer in schedule.preempted.items():
             session.evict(victim, session.jobs[newcomer])
         for job_id, placement in schedule.started.items():
             job = session.jobs[job_id]
-            session.allocate(job, placement, self._entitlement.why_start and self._entitlement.why_start(job))
+            session.allocate(job, placement, why_start and why_start(job))
         for job_id in schedule.blocked if session.may_evict else ():
             why = Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves})
             session.set_waiting_reason(session.jobs[job_id], why)
@@ -169,7 +171,10 @@ class SplitStride:
         Where more would have to be preempted, the nodes with the largest difference of passes come first.
         """
         session = self._session
-        self._queue = tuple(ranked.job for ranked in session.ranking if self._takes_part(ranked.job))
+        out = session.placements.keys() | session.victims.keys() | session.entitlement.postponed.keys()
+        jobs = session.situation.jobs
+        out |= {job.id for job in jobs if job.state is JobState.COMPLETING or not job.original_request.gpus}
+        self._queue = tuple(ranked.job for ranked in session.ranking if ranked.job not in out)
         self._running = tuple(job for job in self._queue if job in session.running)
         moves = session.moves_left if session.may_evict else 0
         schedule = self._schedule_round(frozenset(filter(session.is_preemptible, self._running)))
@@ -180,14 +185,8 @@ class SplitStride:
         schedule.blocked |= wanted - schedule.started.keys()
         return schedule
 
-    def _takes_part(self, job: JobId) -> bool:
-        session = self._session
-        state = session.jobs[job].state
-        elsewhere = job in session.placements or job in session.victims or job in self._entitlement.postponed
-        return job in self._entitlement.passes and state is not JobState.COMPLETING and not elsewhere
-
     def _schedule_round(self, may_leave: Collection[JobId]) -> StrideSchedule:
-        session, homes = self._session, self._entitlement.homes
+        session, homes = self._session, self._homes
         schedule, free = StrideSchedule(), ScalarFreeResources.from_arrays(session.free_at_minimum)
         for job in may_leave:
             free.release(session.running[job])
@@ -237,7 +236,7 @@ class SplitStride:
         consolidated whatever the policy's node score is: each node more has another queue that they disturb."""
         if not wide:
             return
-        session, homes, passes = self._session, self._entitlement.homes, self._entitlement.passes
+        session, homes, passes = self._session, self._homes, self._passes
         pass_values = np.array([passes[job] for job in local])
         pool_indices = np.array([homes[job] for job in local], dtype=np.int64)
         sizes = np.array([max(session.jobs[job].original_request.gpus, 1) for job in local], dtype=np.float64)
@@ -288,7 +287,7 @@ class SplitStride:
 
         Nodes are in one group if a starting or a preempted job spans them.
         """
-        running, passes = self._session.running, self._entitlement.passes
+        running, passes = self._session.running, self._passes
         node_of, group = self._pools.node_of, dict[int, int]()
 
         def group_of(node: int) -> int:

@@ -18,6 +18,7 @@ from slurmsched.policies.place.scores import LEAST_FRAGMENTS
 from slurmsched.policies.sizes import Proportional, Tune
 from slurmsched.policies.stages import Policy
 from tests.builders import job, node, share, situation
+from tests.turning import Cluster, tickets
 
 FRAGMENTS_UNDER_TUNE = Pipeline("fragments-tune", LeastAttainedService(), Tune(), LEAST_FRAGMENTS)
 TICKETS_OVER_FRAGMENTS = Pipeline("fair-fragments", None, Tune(), LEAST_FRAGMENTS, entitle=GandivaTickets())
@@ -45,8 +46,8 @@ def nodes_of(decision: Decision) -> dict[str, str]:
 
 
 def test_fragmentation_scores_place_what_synergy_sized() -> None:
-    """n2 has one GPU left and n1 all four. The usual job takes four GPUs, so one GPU goes to n2; the sizes are Synergy's:
-    a language model gives CPUs away that an image model wants."""
+    """n1 has all four GPUs and n2 one. The usual job takes four GPUs, so one GPU goes to n2. The sizes are Synergy's:
+    an image model gets more CPUs than a language model."""
     usual = ((Request(gpus=4, gpus_per_node=4, cpus=4), 9),)
     nodes = [node("n1", 4), node("n2", 4, busy=[0, 1, 2], used_cpus=6)]
     image = job(1, request=Request(gpus=1, cpus=6), hint="model=resnet18")
@@ -60,13 +61,18 @@ def test_fragmentation_scores_place_what_synergy_sized() -> None:
 
 
 def test_tickets_decide_who_runs_and_fragmentation_scores_where() -> None:
-    """Alice has three tickets of four and her jobs have run less: three of her jobs run. They go where a part of the GPUs is
-    taken already, and leave the other node whole for the usual job of four GPUs."""
+    """Three tickets of four are three quarters of the GPUs, over rounds; the first three jobs go where a GPU is
+    taken already and leave the other node whole for the usual job of four GPUs."""
     usual = ((Request(gpus=4, gpus_per_node=4, cpus=4), 9),)
     nodes = [node("n1", 4), node("n2", 4, busy=[0])]
-    jobs = [job(number, user="alice" if number < 4 else "bob") for number in range(1, 5)]
-    decision = TICKETS_OVER_FRAGMENTS.decide(situation(nodes, jobs[:3], recent_requests=usual))
+    jobs = [job(number) for number in range(1, 4)]
+    decision = TICKETS_OVER_FRAGMENTS.decide(situation(nodes, jobs, recent_requests=usual))
     assert nodes_of(decision) == {"1": "n2", "2": "n2", "3": "n2"}
+    many = [job(number, user=f"u{number % 2}") for number in range(32)]
+    cluster = Cluster([node("n1"), node("n2")], many, tickets((3, 1)), chosen=TICKETS_OVER_FRAGMENTS)
+    cluster.run(48)
+    had = sum(cluster.service[other.id] for other in many if other.user == "u0") / cluster.time
+    assert had == pytest.approx(12.0, rel=0.06)
 
 
 @pytest.mark.parametrize("policy", PARTS_UNDER.values(), ids=PARTS_UNDER)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from slurmsched.model import JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies import PreemptionRule, Situation
@@ -98,3 +101,45 @@ def test_a_protected_job_is_not_preempted() -> None:
 
     policy = Pipeline("protecting", None, Proportional(), CONSOLIDATED, entitle=entitle)
     assert policy.decide(situation([node("n1")], [RUNNING, NEWCOMER])).victims == {}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "preferred", "taken"),
+    [
+        pytest.param(4, ("k80", "v100"), ["k2"], id="of the preferred type, the node that the score prefers"),
+        pytest.param(4, ("v100", "k80"), ["v"], id="the preferred type although the score prefers another node"),
+        pytest.param(8, ("k80", "v100"), ["v"], id="another type where the preferred one has no room"),
+        pytest.param(4, (), ["k2"], id="no preferred types"),
+    ],
+)
+def test_preferred_types_come_before_the_node_score(gpus: int, preferred: tuple[str, ...], taken: list[str]) -> None:
+    nodes = [node("k1", 5, "k80"), node("v", 8, "v100"), node("k2", 4, "k80")]
+    due = Entitlement(preferred_types=preferred)
+    policy = Pipeline("preferring", FirstInFirstOut(), Proportional(), CONSOLIDATED, entitle=lambda _: due)
+    assert list(policy.decide(situation(nodes, [job(1, gpus)])).targets["1"].nodes) == taken
+
+
+def test_an_entitlement_says_why_jobs_start_end_and_wait() -> None:
+    starts, ends, waits = (Reason(code) for code in (ReasonCode.TURN, ReasonCode.SLICE_ENDED, ReasonCode.AWAITS_TURN))
+
+    def entitle(_: Situation) -> Entitlement:
+        return Entitlement(
+            order=LastFirst(),
+            why_start=lambda _: starts,
+            why_end=lambda job, newcomer: replace(ends, details={"newcomer": f"{job.id} {newcomer.id}"}),
+            why_wait=lambda allocations: {job: waits for job in ("0", "1", "2") if job not in allocations},
+        )
+
+    policy = Pipeline("telling", None, Proportional(), CONSOLIDATED, entitle=entitle)
+    decision = policy.decide(replace(situation([node("n1")], [RUNNING, NEWCOMER, job(0, 8)]), max_moves=1))
+    assert decision.targets["2"].reasons[0] == starts
+    assert decision.waiting == {"1": replace(ends, details={"newcomer": "1 2"}), "0": waits}
+
+
+def test_a_state_is_made_of_the_victims_and_the_allocations() -> None:
+    def entitle(_: Situation) -> Entitlement:
+        return Entitlement(order=LastFirst(), next_state=lambda victims, held: {"victims": victims, "held": [*held]})
+
+    policy = Pipeline("remembering", None, Proportional(), CONSOLIDATED, entitle=entitle)
+    decision = policy.decide(situation([node("n1")], [RUNNING, NEWCOMER]))
+    assert decision.state == {"victims": {"1": "2"}, "held": ["2"]}

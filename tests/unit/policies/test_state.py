@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState, PassRecord
 from slurmsched.policies.gavel.rounds import GavelState
-from slurmsched.policies.state import Account, Trade, decode_state, encode_state, stored
+from slurmsched.policies.state import Account, TicketAccounts, Trade, decode_state, encode_state, stored
 
 STATE = GandivaFairState(
     time=5.0,
@@ -34,6 +34,10 @@ STORED = {
 def test_the_stored_keys_are_those_of_earlier_releases() -> None:
     assert encode_state(STATE) == STORED
     assert decode_state(GandivaFairState, STORED) == STATE
+
+
+def test_the_accounts_are_read_without_the_rest() -> None:
+    assert decode_state(TicketAccounts, STORED) == TicketAccounts(STATE.time, STATE.accounts, STATE.trades)
 
 
 @pytest.mark.parametrize(
