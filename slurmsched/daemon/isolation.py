@@ -36,7 +36,7 @@ class RoundFailedError(SynschedError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Its type and the innermost line of this package, e.g. `MemoryError in policies/fgd/policy.py:43`."""
+    """Its type and the innermost line of this package, e.g. `MemoryError in policies/session.py:43`."""
     ours = [frame for frame in _frames(error) if _PACKAGE in Path(frame.filename).parts]
     where = f" in {_location(ours[-1])}" if ours else ""
     return f"{type(error).__name__}{where}"

@@ -109,7 +109,8 @@ class Pools:
         The devices are known where GPUs have shards and Slurm says which ones the job has.
         """
         taken = [(pool, on_node) for on_node in on_nodes if (pool := self._pool(on_node)) is not None]
-        devices = tuple(self._positions(pool, on_node.indices) for pool, on_node in taken)
+        devices = [self._positions(pool, on_node) for pool, on_node in taken]
+        known = tuple(held for held in devices if held is not None)
         parts = [self.kind(pool).milli_of_shards(on_node.shards) for pool, on_node in taken if on_node.shards]
         return Allocation(
             tuple(pool for pool, _ in taken),
@@ -118,17 +119,19 @@ class Pools:
             tuple(on_node.resources.memory for _, on_node in taken),
             exclusive,
             parts[0] if parts else 0,
-            devices if any(devices) else (),
+            known if any(known) and len(known) == len(devices) else (),
         )
 
     def _pool(self, on_node: NodeAllocation) -> int | None:
         return self._by_node_and_type.get((on_node.node, on_node.gpu_type), self._first_on_node.get(on_node.node))
 
-    def _positions(self, pool: int, indices: Iterable[int]) -> tuple[int, ...]:
+    def _positions(self, pool: int, on_node: NodeAllocation) -> tuple[int, ...] | None:
+        """Return the positions of the job's devices in the pool; None where they are not all known."""
+        gpus = 1 if on_node.shards else on_node.resources.gpus
         if not self.shards[pool]:
-            return ()
-        wanted = set(indices)
-        return tuple(at for at, gpu in enumerate(self.devices[pool]) if gpu.index in wanted)
+            return None if gpus else ()
+        held = tuple(at for at, gpu in enumerate(self.devices[pool]) if gpu.index in on_node.indices)
+        return held if len(held) == gpus else None
 
 
 def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
