@@ -108,9 +108,6 @@ class ForkedJob:
         """A copy's run has begun: it joins the round once its process is up."""
         copy, run = self.copies[job.id], job.work.run
         copy.up_from, copy.timed_steps = (now if run is None else run.productive_from), -copy.saved
-        if self.over:
-            self._push(copy.up_from, SimulatedEventKind.WORK_DONE, job)
-            return
         self._set_to_work(copy, copy.assigned, now)
         self._meet_at(copy.up_from)
 
@@ -196,7 +193,7 @@ class ForkedJob:
         run.restart_at(copy.since, work.checkpointed)
         if copy.saved >= steps:
             run.pause(copy.since)
-        else:
+        if copy.saved < steps or self.over:
             self._push(run.finish_time(work.total), SimulatedEventKind.WORK_DONE, copy.job)
         self._meet_at(copy.since + SLOT)
 
@@ -273,8 +270,6 @@ class ForkedJob:
             copy.assigned, copy.saved, copy.joined, copy.ready = steps, 0, False, False
             if copy.job.state is JobState.RUNNING:
                 self._set_to_work(copy, steps, now)
-                if self.over:
-                    self._push(copy.since, SimulatedEventKind.WORK_DONE, copy.job)
         self._meet_at(now)
 
     def _next_rates(self, now: float) -> tuple[Sequence[float], int]:
