@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from slurmsched.backends.protocol import Backend, CallCounts
 from slurmsched.backends.recorded import pack_recording

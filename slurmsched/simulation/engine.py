@@ -257,9 +257,7 @@ class SimulationEngine:
             self._quiet_at = None
         now = self.clock.now()
         until = now + DISPATCH_PERIODS * self.options.period
-        self.cluster.dispatch(
-            make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until)
-        )
+        self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""

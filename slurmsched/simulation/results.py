@@ -59,7 +59,8 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSample:
-    """The cluster at one time (seconds from the trace's start). `gpus`, `cpus` and `memory` (MiB) are allocated.
+    """The cluster at one time (seconds from the trace's start). `gpus`, `cpus` and `memory` (MiB) are allocated. All
+    copies of a forked job count as one job, which waits if none of them runs.
 
     `speed` is the work per second of all jobs together, in GPU-seconds at the proportional share. `stranded` is the
     number of idle GPUs on nodes with fewer of them than the largest pending job needs on one node.
@@ -126,6 +127,7 @@ def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
     running = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
     waiting = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
     jobs_running = {job.array_job or job.id for job in running}
+    jobs_waiting = {job.array_job or job.id for job in waiting} - jobs_running - cluster.lifecycle.ended_forked.keys()
     allocated = [allocation.resources for job in running for allocation in job.allocations]
     gpus_of = {job.id: cluster.lifecycle.gpus_of(job) for job in running}
     idle = [len(node.idle_gpus) for node in cluster.nodes.values()]
@@ -133,7 +135,7 @@ def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
     return ClusterSample(
         time=time,
         running=len(jobs_running),
-        waiting=len({job.array_job or job.id for job in waiting} - jobs_running - cluster.lifecycle.ended_forked.keys()),
+        waiting=len(jobs_waiting),
         gpus=float(sum(gpus_of.values())),
         cpus=float(sum(resources.cpus for resources in allocated)),
         memory=float(sum(resources.memory for resources in allocated)),

@@ -29,11 +29,8 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     if job.milli_gpu:
         return _impossible_part_reason(job, eligible)
     each = _gpus_per_node(job, eligible)
-    if job.fork and each != job.gpus:
-        return "its copies ask for GPUs of several nodes, and a copy is one process"
-    if each is None:
-        total = sum(len(node.gpus) for node in eligible)
-        return "" if total >= job.gpus else f"it asks for {pluralise(job.gpus, 'GPU')}, and there are {total}"
+    if each is None or (job.fork and each < job.gpus):
+        return _impossible_width_reason(job, eligible)
     count, large_enough = job.gpus // each, sum(len(node.gpus) >= each for node in eligible)
     if large_enough < count:
         return f"it asks for {pluralise(count, 'node')} with {pluralise(each, 'GPU')}, and there are {large_enough}"
@@ -43,6 +40,13 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     )
     amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
     return "" if fitting >= count else f"it asks for {pluralise(count, 'node')} with {amounts}, and there are {fitting}"
+
+
+def _impossible_width_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
+    total = sum(len(node.gpus) for node in eligible)
+    if job.fork:
+        return f"its copies ask for {pluralise(job.gpus, 'GPU')}, and a copy runs on one node"
+    return "" if total >= job.gpus else f"it asks for {pluralise(job.gpus, 'GPU')}, and there are {total}"
 
 
 def _impossible_part_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
