@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
-from slurmsched.backends.simulated.forked import CHECKPOINT_EVERY, ForkedJob
+from slurmsched.backends.simulated.forked import CHECKPOINT_EVERY, SimulatedForkedJob
 from slurmsched.backends.simulated.job import JobWork, SimulatedJob, Speed, Submission, proportional_speed
 from slurmsched.backends.simulated.lifecycle import Delays, Lifecycle
 from slurmsched.backends.simulated.nodes import SimulatedNode
@@ -80,7 +80,7 @@ class VirtualCluster:
         self._last_number += 1
         number = str(self._last_number)
         if submission.steps and tasks:
-            self.lifecycle.forked[number] = ForkedJob(
+            self.lifecycle.forked[number] = SimulatedForkedJob(
                 number,
                 submission.steps,
                 submission.work / submission.steps,

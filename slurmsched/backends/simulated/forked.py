@@ -5,7 +5,7 @@ copies have measured, else equally. It ends when all of its steps are done, when
 `SLOT` seconds without one; a copy without a step waits as long for the others. At the end each copy finishes the step
 it is at and saves. Steps that are not saved when the next round begins are divided again, so each step is done once.
 
-The files of a live job are attributes here: a `ForkedJob` is the folder of rounds that the copies share, and
+The files of a live job are attributes here: a `SimulatedForkedJob` is the folder of rounds that the copies share, and
 `dispatch` is its file in the spool. What is left out: the quarter of a second in which copies notice something, and
 steps that take longer than the copies wait for each other.
 """
@@ -68,7 +68,7 @@ class JobCopy:
 
 
 @dataclass(slots=True)
-class ForkedJob:
+class SimulatedForkedJob:
     """A job of `total` steps, each of `step_work` seconds at the GPU-proportional share; `done` before this round.
 
     `exchange` are the seconds in which the parameters of the copies are averaged and loaded, after rounds with steps.
@@ -95,10 +95,10 @@ class ForkedJob:
         """Whether all steps are done: a copy that starts then ends at once."""
         return self.done >= self.total
 
-    @property
-    def over_or_abandoned(self) -> bool:
-        """Whether all steps are done, or no copy is left to do them."""
-        return self.over or all(copy.job.state is JobState.FINISHED for copy in self.copies.values())
+    def ends_with(self, job: SimulatedJob) -> bool:
+        """Whether the job as a whole ends with this copy: it saw the end, or no copy is left."""
+        saw_the_end = self.over and job.state_text in ("COMPLETED", "FAILED")
+        return saw_the_end or all(copy.job.state is JobState.FINISHED for copy in self.copies.values())
 
     def add(self, job: SimulatedJob) -> None:
         """Adds a task of the array."""

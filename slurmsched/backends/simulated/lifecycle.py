@@ -9,7 +9,7 @@ from math import ceil, inf
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
-from slurmsched.backends.simulated.forked import ForkedJob
+from slurmsched.backends.simulated.forked import SimulatedForkedJob
 from slurmsched.backends.simulated.job import SimulatedJob, Speed, UsageInterval
 from slurmsched.backends.simulated.nodes import SimulatedNode
 from slurmsched.model import Hold, JobId, JobState, NodeAllocation, Resources
@@ -99,7 +99,7 @@ class Lifecycle:
     ended: dict[JobId, SimulatedJob] = field(default_factory=dict)
     sharers: SharedDevices = field(default_factory=SharedDevices)
     changed: bool = False
-    forked: dict[JobId, ForkedJob] = field(default_factory=dict)
+    forked: dict[JobId, SimulatedForkedJob] = field(default_factory=dict)
     ended_forked: dict[JobId, SimulatedJob] = field(default_factory=dict)
 
     def start(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> None:
@@ -231,7 +231,7 @@ class Lifecycle:
         job.hold, job.reason = Hold.NONE, "None"
         self.mark_changed(job)
         self.ended[job.id] = job
-        if (forked := self.forked.get(job.array_job)) is not None and forked.over_or_abandoned:
+        if (forked := self.forked.get(job.array_job)) is not None and forked.ends_with(job):
             self.ended_forked.setdefault(job.array_job, job)
         self.events.push(Event(now + self.delays.min_job_age, SimulatedEventKind.PURGED, job.id))
 
