@@ -225,7 +225,7 @@ class SimulationEngine:
         their steps by what they have measured.
         """
         self.cluster.advance(self.clock.now())
-        forked = any(job.array_job for job in self.cluster.jobs.values())
+        forked = self.cluster.lifecycle.forked and any(job.array_job for job in self.cluster.jobs.values())
         if not self.options.skipping or self._quiet_at != self.cluster.changes or forked:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())

@@ -20,7 +20,7 @@ from typing import Final
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
 from slurmsched.backends.simulated.job import SimulatedJob
 from slurmsched.jobside.dispatch import Dispatch
-from slurmsched.jobside.forked_rounds import divide_steps
+from slurmsched.jobside.forked_rounds import divide_steps, rates_of_next_round
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.model import JobId, JobState
 
@@ -257,7 +257,13 @@ class SimulatedForkedJob:
 
     def _begin_round(self, now: float) -> None:
         """Counts what is saved, and divides what is left (`ForkedJobTracker.advance`)."""
-        rates, dispatch_number = self._next_rates(now)
+        copies = list(self.copies.values())
+        rates, dispatch_number = rates_of_next_round(
+            [_task(copy.job) for copy in copies],
+            self._valid_dispatch(now),
+            self._used_dispatch,
+            {index: copy.ready_rate for index, copy in enumerate(copies) if copy.ready},
+        )
         for copy in self.copies.values():
             self.done += copy.saved
             copy.counted += copy.saved
@@ -271,20 +277,6 @@ class SimulatedForkedJob:
             if copy.job.state is JobState.RUNNING:
                 self._set_to_work(copy, steps, now)
         self._meet_at(now)
-
-    def _next_rates(self, now: float) -> tuple[Sequence[float], int]:
-        """`StepDivider.next_rates`: by dispatch, by the rates of the copies that are ready, or equally."""
-        dispatch, known = self._valid_dispatch(now), self._used_dispatch
-        copies = list(self.copies.values())
-        if dispatch is not None and dispatch.number > known:
-            steps = [float(dispatch.steps.get(_task(copy.job), 0)) for copy in copies]
-            if any(steps):
-                return steps, dispatch.number
-        known = max(known, dispatch.number if dispatch else 0)
-        measured = [copy.ready_rate for copy in copies if copy.ready and copy.ready_rate]
-        average = sum(measured) / len(measured) if measured else 1.0
-        rates = [(copy.ready_rate or average) if copy.ready else 0.0 for copy in copies]
-        return (rates if any(rates) else [1.0] * len(copies)), known
 
 
 def _task(job: SimulatedJob) -> int:
