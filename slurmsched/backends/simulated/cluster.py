@@ -231,7 +231,8 @@ class VirtualCluster:
 
     def reports(self) -> Mapping[JobId, Report]:
         """What the running copies of forked jobs report now."""
-        copies = ((copy, forked) for forked in self.lifecycle.forked.values() for copy in forked.copies.values())
+        unfinished = [forked for forked in self.lifecycle.forked.values() if not forked.over]
+        copies = ((copy, forked) for forked in unfinished for copy in forked.copies.values())
         reports = (forked.report(copy.job, self.now) for copy, forked in copies if copy.is_up(self.now))
         return {report.job: report for report in reports if report is not None}
 

@@ -60,7 +60,7 @@ class JobCopy:
     ready_rate: float = 0.0
     """Steps per second in this round as of when it was ready, 0.0 if it has done none."""
     timed_steps: int = 0
-    """Steps of this run in earlier rounds."""
+    """Steps that this run did in earlier rounds, less those that an earlier run did in its first one."""
 
     def is_up(self, now: float) -> bool:
         """Whether its process runs and has loaded what it needs."""
@@ -205,7 +205,7 @@ class SimulatedForkedJob:
     def _wait(self, copy: JobCopy, since: float) -> None:
         run = copy.job.work.run
         copy.ready, copy.since = True, since
-        copy.ready_rate = run.rate if run is not None and copy.saved else 0.0
+        copy.ready_rate = run.rate / self.step_work if run is not None and copy.saved else 0.0
         if run is not None:
             run.pause(since)
         self._meet_at(since + SLOT)
