@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from getpass import getuser
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,10 @@ from hypothesis import strategies as some
 
 from slurmsched.backends.simulated import forked
 from slurmsched.backends.simulated.events import Event, SimulatedEventKind
+from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
+from slurmsched.jobside.dispatch import read_dispatch
 from slurmsched.jobside.forking import ForkedTraining
+from slurmsched.jobside.spool import Spool
 from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.knowledge.speed import Scaling
 from slurmsched.simulation import (
@@ -25,6 +30,7 @@ from slurmsched.simulation import (
 from slurmsched.simulation.engine import SimulationEngine
 from slurmsched.simulation.inputs import CLOCK_START
 from slurmsched.simulation.submissions import forked_steps
+from slurmsched.store.store import Store
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
 
@@ -167,7 +173,38 @@ def test_copies_that_no_node_can_hold_are_refused() -> None:
         engine(wide, cluster="v100:2x1")
 
 
-THREE = tuple(job(number, duration=7200.0 * (number + 1), fork=4, arrival=60.0 * number) for number in range(3))
+def test_it_is_what_the_daemons_own_round_does_with_its_spool(tmp_path: Path) -> None:
+    """The same jobs through the daemon's round with its database: reports and dispatches are files."""
+    lean = engine(*THREE, cluster="v100:2x1,k80:2x1", options=replace(FREE, skipping=False))
+    live = engine(*THREE, cluster="v100:2x1,k80:2x1", options=replace(FREE, skipping=False))
+    own = replace(
+        live.settings,
+        hook=replace(live.settings.hook, disable_file="/dev/null/none"),
+        reports=replace(live.settings.reports, spool=str(tmp_path)),
+    )
+    tmp_path.chmod(0o1777)
+    cluster, clock, store = live.cluster, live.clock, Store.in_memory(CLOCK_START)
+    context = SchedulerContext(own, live.backend, live.scenario.knowledge)
+    while len(cluster.lifecycle.ended_forked) < len(THREE):
+        due = clock.now() + live.options.period
+        for number, report in cluster.reports().items():
+            Spool(tmp_path, number).write(report)
+        schedule_round(context, store, clock)
+        dispatches = (read_dispatch(tmp_path, array, clock.now()) for array in cluster.lifecycle.forked)
+        cluster.dispatch(dispatch for dispatch in dispatches if dispatch is not None)
+        clock.advance_to(max(clock.now(), due))
+        cluster.advance(clock.now())
+    reported = store.measurements.last_reports(["1_1", "2_1", "3_1"])
+    store.close()
+    assert (len(reported), (tmp_path / "dispatched").is_dir()) == (3, True)
+    ended = [cluster.lifecycle.ended_forked[number].end_time for number in live.index_of]
+    assert [done.end for done in run(lean).jobs] == [pytest.approx((end or 0.0) - CLOCK_START) for end in ended]
+    assert steps_of(live) == steps_of(lean)
+
+
+THREE = tuple(
+    job(number, duration=7200.0 * (number + 1), fork=4, arrival=60.0 * number, user=getuser()) for number in range(3)
+)
 
 
 def test_hadare_is_sooner_through_than_hadar() -> None:
