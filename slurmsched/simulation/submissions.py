@@ -9,7 +9,7 @@ from typing import Final
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import MILLI_PER_GPU, Node, Request
+from slurmsched.model import MILLI_PER_GPU, Node, Request, parse_hints
 from slurmsched.model.reasons import pluralise
 from slurmsched.simulation.inputs import SimulationOptions
 from slurmsched.traces import TraceJob
@@ -73,7 +73,7 @@ def forked_steps(job: TraceJob, knowledge: Knowledge) -> int:
     """
     if job.iterations:
         return min(_MAX_STEPS, max(job.fork, job.iterations))
-    profile = knowledge.models.get(job.model) or knowledge.tasks.get(job.task)
+    profile = knowledge.models.get(_hint_name(job.model)) or knowledge.tasks.get(_hint_name(job.task))
     scaling = profile.scaling.get(_single_type(job) or knowledge.reference) if profile else None
     rate = (scaling.rate_at(job.gpus) if scaling else 0.0) or 1.0
     return min(_MAX_STEPS, max(job.fork, round(job.duration * rate)))
@@ -133,10 +133,16 @@ def _single_type(job: TraceJob) -> str:
     return "" if "|" in job.gpu_type else job.gpu_type
 
 
+def _hint_name(text: str) -> str:
+    """A model or task as a hint can name it, in lower case; empty if it cannot, so that the other hints still count."""
+    name = text.lower()
+    return name if parse_hints(f"synsched:model={name}").model == name else ""
+
+
 def _hint_comment(job: TraceJob, options: SimulationOptions, steps: int, *, with_duration: bool) -> str:
     hints = {
-        "model": job.model,
-        "task": job.task,
+        "model": _hint_name(job.model),
+        "task": _hint_name(job.task),
         "ckpt": f"usr1@{options.lead}",
         "duration": str(max(1, ceil(job.duration))) if with_duration else "",
         "mem": "tune" if job.memory is None else "",

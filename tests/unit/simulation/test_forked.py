@@ -167,6 +167,14 @@ def test_steps_of_a_forked_job(made: TraceJob, steps: int) -> None:
     assert forked_steps(made, FOUR_TIMES) == steps
 
 
+@pytest.mark.parametrize(("model", "known_as"), [("M", "m"), ("a model, named freely", None), ("", None)])
+def test_a_model_that_no_hint_can_name_leaves_the_other_hints_alone(model: str, known_as: str | None) -> None:
+    made = engine(replace(job(0), model=model))
+    made.cluster.advance(CLOCK_START)
+    hints = made.cluster.jobs["1_2"].view_at(CLOCK_START).hints
+    assert (hints.model, hints.fork, hints.problems) == (known_as, 3600, ())
+
+
 def test_copies_that_no_node_can_hold_are_refused() -> None:
     wide = replace(job(0), gpus=2)
     with pytest.raises(SimulationError, match="its copies ask for 2 GPUs, and a copy runs on one node"):
