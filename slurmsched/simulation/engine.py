@@ -192,7 +192,7 @@ class SimulationEngine:
         measured = {number for number, index in self.index_of.items() if first <= index < stop}
         idle_rounds, changes_seen = 0, -1
         end = inf if self.options.until is None else CLOCK_START + self.options.until
-        while (unfinished := self._unfinished(measured)) and self.clock.now() < end:
+        while self._unfinished(measured) and self.clock.now() < end:
             next_round = min(self.clock.now() + self.options.period, end)
             self.failures.schedule(self.cluster.events, next_round)
             if self.slurm_only:
@@ -206,7 +206,7 @@ class SimulationEngine:
                 raise SimulationError(self._stuck_message())
             self.clock.advance_to(max(self.clock.now(), next_round))
             self.cluster.advance(self.clock.now())
-            on_round(1 - len(unfinished) / len(measured))
+            on_round(1 - len(self._unfinished(measured)) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
         finished = FinishedSimulation(
             self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
