@@ -42,6 +42,8 @@ def parse_window(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--failures", default=0.0, metavar="RATE", help="Failures per node and hour.")
 @click.option("--seed", default=1, show_default=True, help="Seed of generated jobs and failures.")
+@click.option("--exchange", default=5.0, show_default=True, metavar="SECONDS", help="Averaging copies' parameters.")
+@click.option("--no-fork", "forking", is_flag=True, default=True, flag_value=False, help="Run forked jobs as one job.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run to this file as JSON."
@@ -62,6 +64,8 @@ def simulate(
     window: tuple[int, int] | None,
     failures: float,
     seed: int,
+    exchange: float,
+    forking: bool,
     skip_impossible: bool,
     out: Path | None,
     as_json: bool,
@@ -75,8 +79,10 @@ def simulate(
       synsched simulate --cluster v100:16x8 --trace jobs.csv --policy synergy
       synsched simulate --cluster v100:4x8 --trace synergy:200@2 --policy slurm
     """
-    if period < 1 or overhead < 0 or lead < 0 or failures < 0:
-        raise click.UsageError("--round must be at least 1 second; --overhead, --lead and --failures at least 0")
+    if period < 1 or min(overhead, lead, failures, exchange) < 0:
+        raise click.UsageError(
+            "--round must be at least 1 second; --overhead, --lead, --failures and --exchange at least 0"
+        )
     options = SimulationOptions(
         period=period,
         overhead=overhead,
@@ -85,6 +91,8 @@ def simulate(
         window=window,
         failures=failures,
         seed=seed,
+        exchange=exchange,
+        forking=forking,
         skip_impossible=skip_impossible,
     )
     world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)

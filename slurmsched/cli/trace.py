@@ -58,15 +58,16 @@ def import_(*, file: str, form: str | None, profiles: str | None, out: Path | No
 @click.option("--jobs", type=click.IntRange(min=1), required=True, help="Number of jobs.")
 @click.option("--rate", default=10.0, show_default=True, help="Jobs per hour.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the generator.")
+@click.option("--fork", default=0, metavar="N", help="Fork one-GPU jobs into N copies (HadarE).")
 @_OUT_OPTION
-def generate_(*, name: str, jobs: int, rate: float, seed: int, out: Path | None) -> None:
+def generate_(*, name: str, jobs: int, rate: float, seed: int, fork: int, out: Path | None) -> None:
     """Generate a trace by a published distribution.
 
     \b
     Example:
       synsched trace generate synergy --jobs 1000 --rate 6 -o synergy.csv
     """
-    _write_csv(generate(name, jobs, seed, rate), out)
+    _write_csv(generate(name, jobs, seed, rate, fork), out)
 
 
 @trace.command("show")

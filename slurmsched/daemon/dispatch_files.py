@@ -21,6 +21,9 @@ from slurmsched.jobside.untrusted import SPOOL_FLAGS, insecure_spool_reason, ope
 from slurmsched.model import JobState, Snapshot, Target
 from slurmsched.store.measurements import RejectedReport
 
+DISPATCH_PERIODS: Final = 3
+"""Periods of rounds for which a dispatch stays valid if no newer one is written."""
+
 _SUBJECT: Final = "the spool"
 _MODE: Final = 0o755
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from slurmsched.backends.protocol import Backend, CallCounts
 from slurmsched.backends.recorded import pack_recording
 from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.config_fragments import render_fragments
-from slurmsched.daemon.dispatch_files import make_dispatches, write_dispatches
+from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches, write_dispatches
 from slurmsched.daemon.execution import Applier, ApplyResult
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.isolation import (
@@ -59,10 +58,6 @@ class TimedPolicy:
         decision = self._policy.decide(situation)
         self.seconds = self._clock.monotonic() - began
         return decision
-
-
-_DISPATCH_PERIODS: Final = 3
-"""Periods for which a dispatch stays valid if no newer one is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +263,7 @@ class _Round:
         forked = {job.copy_of for job in last.jobs if job.copy_of}
         if not spool:
             return
-        until = now + _DISPATCH_PERIODS * self.context.settings.rounds.period
+        until = now + DISPATCH_PERIODS * self.context.settings.rounds.period
         dispatches = make_dispatches(result.decision.targets.values(), last, round(now * 1000), until)
         if complaints := write_dispatches(Path(spool), dispatches, forked) if forked or dispatches else ():
             self.store.measurements.record((), (), complaints, now)

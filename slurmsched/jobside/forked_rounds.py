@@ -267,20 +267,28 @@ class StepDivider:
     def next_rates(self, forked_round: ForkedRound | None) -> tuple[Sequence[float], int]:
         """By what numbers to divide after this round, and the number of the word that is known then. Each word divides
         once: a round that ends before the next word was badly divided by it."""
-        dispatch, known = self.read_dispatch(), forked_round.dispatch_number if forked_round else 0
-        dispatched = self._dispatched_steps(dispatch) if dispatch is not None and dispatch.number > known else None
-        measured = self._measured_rates(RoundBarrier(forked_round.folder)) if forked_round else None
-        return dispatched or measured or [1.0] * len(self._task.tasks), max(known, dispatch.number if dispatch else 0)
+        known = forked_round.dispatch_number if forked_round else 0
+        ready = RoundBarrier(forked_round.folder).ready_rates() if forked_round else {}
+        return rates_of_next_round(self._task.tasks, self.read_dispatch(), known, ready)
 
-    def _dispatched_steps(self, dispatch: Dispatch) -> Sequence[float] | None:
-        steps = [float(dispatch.steps.get(task, 0)) for task in self._task.tasks]
-        return steps if any(steps) else None
 
-    def _measured_rates(self, barrier: RoundBarrier) -> Sequence[float] | None:
-        """Who is not there gets nothing; who has not measured itself counts as the others do on average."""
-        rates = {copy: rate for copy, rate in barrier.ready_rates().items() if copy < len(self._task.tasks)}
-        known = [rate for rate in rates.values() if rate]
-        if not rates:
-            return None
-        average = sum(known) / len(known) if known else 1.0
-        return [(rates[copy] or average) if copy in rates else 0.0 for copy in range(len(self._task.tasks))]
+def rates_of_next_round(
+    tasks: Sequence[int], dispatch: Dispatch | None, known: int, ready: Mapping[int, float]
+) -> tuple[Sequence[float], int]:
+    """Return by what numbers the copies divide the steps of the next round, and the number of the last dispatch then.
+
+    By a dispatch that is newer than number `known`, else by the steps per second of the copies that are `ready`, by
+    index in `tasks`, else equally. Who is not ready gets nothing; who has not measured itself, with 0, counts as the
+    others do on average.
+    """
+    number = max(known, dispatch.number if dispatch else 0)
+    if dispatch is not None and dispatch.number > known:
+        steps = [float(dispatch.steps.get(task, 0)) for task in tasks]
+        if any(steps):
+            return steps, number
+    rates = {copy: rate for copy, rate in ready.items() if copy < len(tasks)}
+    if not rates:
+        return [1.0] * len(tasks), number
+    measured = [rate for rate in rates.values() if rate]
+    average = sum(measured) / len(measured) if measured else 1.0
+    return [(rates[copy] or average) if copy in rates else 0.0 for copy in range(len(tasks))], number

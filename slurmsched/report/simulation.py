@@ -65,6 +65,7 @@ def trace_view(summary: TraceSummary) -> RenderableType:
                 ("models", _listed(summary.models)),
                 ("users", _listed(summary.users)),
                 ("GPU types", _listed(summary.types)),
+                ("copies of a job", _listed(summary.copies)),
             )
             if counts
         ),

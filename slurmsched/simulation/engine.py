@@ -28,6 +28,7 @@ from slurmsched.backends.simulated import (
     profiled_speed,
 )
 from slurmsched.backends.simulated.events import Event, EventQueue
+from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
@@ -146,6 +147,9 @@ class SimulationEngine:
     ) -> None:
         if any(job.milli_gpu for job in scenario.trace.jobs):
             scenario = replace(scenario, nodes=with_shards(scenario.nodes))
+        if not options.forking:
+            jobs = tuple(replace(job, fork=0) for job in scenario.trace.jobs)
+            scenario = replace(scenario, trace=replace(scenario.trace, jobs=jobs))
         self.scenario, self.choice, self.options = scenario, choice, options
         self.settings = settings_for(choice, options, settings)
         self.jobs = self._runnable_jobs()
@@ -156,6 +160,7 @@ class SimulationEngine:
             min_job_age=0.0,
             quantum=options.period if options.quantised else 0.0,
             origin=CLOCK_START,
+            exchange=options.exchange,
         )
         hook = JobSubmitHook(
             self.settings.manage,
@@ -168,8 +173,8 @@ class SimulationEngine:
         )
         self.index_of: dict[JobId, int] = {}
         for index, job in enumerate(self.jobs):
-            number = self.cluster.submit(build_submission(job, scenario.nodes, options), CLOCK_START + job.arrival)
-            self.index_of[number] = index
+            submission = build_submission(job, scenario.nodes, options, scenario.knowledge)
+            self.index_of[self.cluster.submit(submission, CLOCK_START + job.arrival, tasks=job.fork)] = index
         self.clock = VirtualClock(CLOCK_START)
         self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
         self.store = InMemoryStateStore()
@@ -189,7 +194,7 @@ class SimulationEngine:
         measured = {number for number, index in self.index_of.items() if first <= index < stop}
         idle_rounds, changes_seen = 0, -1
         end = inf if self.options.until is None else CLOCK_START + self.options.until
-        while measured - self.cluster.lifecycle.ended.keys() and self.clock.now() < end:
+        while self._unfinished(measured) and self.clock.now() < end:
             next_round = min(self.clock.now() + self.options.period, end)
             self.failures.schedule(self.cluster.events, next_round)
             if self.slurm_only:
@@ -203,21 +208,27 @@ class SimulationEngine:
                 raise SimulationError(self._stuck_message())
             self.clock.advance_to(max(self.clock.now(), next_round))
             self.cluster.advance(self.clock.now())
-            on_round(sum(job in self.cluster.lifecycle.ended for job in measured) / len(measured))
+            on_round(1 - len(self._unfinished(measured)) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
         finished = FinishedSimulation(
             self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
         )
         return collect_result(finished, time.perf_counter() - wall_start, time.process_time() - cpu_start)
 
+    def _unfinished(self, measured: set[JobId]) -> set[JobId]:
+        lifecycle = self.cluster.lifecycle
+        return measured - lifecycle.ended.keys() - lifecycle.ended_forked.keys()
+
     def _needs_round(self) -> bool:
         """Whether a round could change anything.
 
         False if nothing has changed since a round without operations, and either no job is pending, or no GPU is idle
-        and the order never preempts a job for a pending one (fifo).
+        and the order never preempts a job for a pending one (fifo). Copies of a forked job need each round: it divides
+        their steps by what they have measured.
         """
         self.cluster.advance(self.clock.now())
-        if not self.options.skipping or self._quiet_at != self.cluster.changes:
+        forked = self.cluster.lifecycle.forked and any(job.array_job for job in self.cluster.jobs.values())
+        if not self.options.skipping or self._quiet_at != self.cluster.changes or forked:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not node.idle_gpus for node in self.cluster.nodes.values())
@@ -227,6 +238,7 @@ class SimulationEngine:
     def _run_round(self) -> None:
         snapshot = self.backend.observe()
         self.store.record_poll(snapshot)
+        self.store.record_reports(self.cluster.reports(), snapshot)
         state = self.store.load_state(snapshot)
         start = time.perf_counter()
         result = run_round(
@@ -240,12 +252,14 @@ class SimulationEngine:
         self.decisions.append(time.perf_counter() - start)
         self.store.policy_state = result.decision.state
         self.rounds += 1
-        if not result.plan.operations:
-            self._quiet_at = self.cluster.changes
-            return
-        applied = self.applier.apply(self.rounds, result.plan, snapshot)
-        self.store.record_poll(applied.snapshot)
-        self._quiet_at = None
+        self._quiet_at = self.cluster.changes
+        if result.plan.operations:
+            snapshot = self.applier.apply(self.rounds, result.plan, snapshot).snapshot
+            self.store.record_poll(snapshot)
+            self._quiet_at = None
+        now = self.clock.now()
+        until = now + DISPATCH_PERIODS * self.options.period
+        self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
@@ -272,7 +286,7 @@ class SimulationEngine:
 
     def _stuck_message(self) -> str:
         waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
-        named = self.jobs[self.index_of[waiting[0].id]].id if waiting else "none"
+        named = self.jobs[self.index_of[waiting[0].array_job or waiting[0].id]].id if waiting else "none"
         held = " (held)" if waiting and waiting[0].hold is not Hold.NONE else ""
         verb = "waits" if len(waiting) == 1 else "wait"
         return (

@@ -71,6 +71,8 @@ class SimulationOptions:
     run ends with them. `until`: the run ends at this time. `failures`: failures per node and hour that it is up, and
     `repair` how long it stays down. `limits`: whether the trace's time limits end jobs. `skipping`: do not compute
     rounds that cannot change anything. `skip_impossible`: leave out jobs that could never run instead of raising.
+    `exchange`: what copies of a forked job need at the end of a round to average and load their parameters; HadarE's
+    paper does not say how long that takes. `forking`: whether forked jobs are; if not, each runs as one job.
     """
 
     period: float = 300.0
@@ -86,6 +88,8 @@ class SimulationOptions:
     limits: bool = True
     skipping: bool = True
     skip_impossible: bool = False
+    exchange: float = 5.0
+    forking: bool = True
 
 
 GENERATED_TRACE: Final = re.compile(r"(?P<name>[a-z-]+):(?P<jobs>\d{1,7})(?:@(?P<rate>\d+(?:\.\d+)?))?\Z")

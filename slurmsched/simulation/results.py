@@ -23,7 +23,9 @@ class JobResult:
 
     `work` is its duration in the trace. `service` is its allocated GPU-seconds, `by_type` the same by GPU type (of each
     run's first node), `useful` the GPU-seconds whose work was kept, `cpu_service` its allocated CPU-seconds.
-    `migrations` are the restarts on other nodes, part of `restarts`.
+    `migrations` are the restarts on other nodes, part of `restarts`. All copies of a forked job are one job, of which
+    `copies` are simulated: `gpus` are those of one copy, the other amounts of all, `start` is the first start of any
+    copy, and `end` when the last step is done and the parameters are averaged.
     """
 
     job: str
@@ -43,6 +45,7 @@ class JobResult:
     cpu_service: float = 0.0
     restarts: int = 0
     migrations: int = 0
+    copies: int = 0
 
     @property
     def completed(self) -> bool:
@@ -56,7 +59,8 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSample:
-    """The cluster at one time (seconds from the trace's start). `gpus`, `cpus` and `memory` (MiB) are allocated.
+    """The cluster at one time (seconds from the trace's start). `gpus`, `cpus` and `memory` (MiB) are allocated. All
+    copies of a forked job count as one job, which waits if none of them runs.
 
     `speed` is the work per second of all jobs together, in GPU-seconds at the proportional share. `stranded` is the
     number of idle GPUs on nodes with fewer of them than the largest pending job needs on one node.
@@ -122,21 +126,25 @@ def take_sample(cluster: VirtualCluster, time: float) -> ClusterSample:
     """Samples the cluster; `time` is in seconds from the trace's start."""
     running = [job for job in cluster.jobs.values() if job.state is JobState.RUNNING]
     waiting = [job for job in cluster.jobs.values() if job.state is JobState.PENDING]
+    jobs_running = {job.array_job or job.id for job in running}
+    jobs_waiting = {job.array_job or job.id for job in waiting} - jobs_running - cluster.lifecycle.ended_forked.keys()
     allocated = [allocation.resources for job in running for allocation in job.allocations]
     gpus_of = {job.id: cluster.lifecycle.gpus_of(job) for job in running}
     idle = [len(node.idle_gpus) for node in cluster.nodes.values()]
     largest = max((job.current_request.gpus_per_node or job.current_request.gpus for job in waiting), default=0)
     return ClusterSample(
         time=time,
-        running=len(running),
-        waiting=len(waiting),
+        running=len(jobs_running),
+        waiting=len(jobs_waiting),
         gpus=float(sum(gpus_of.values())),
         cpus=float(sum(resources.cpus for resources in allocated)),
         memory=float(sum(resources.memory for resources in allocated)),
         speed=sum(
             job.work.run.rate * gpus_of[job.id]
             for job in running
-            if job.work.run is not None and job.work.run.productive_from <= cluster.now
+            if job.work.run is not None
+            and job.work.run.productive_from <= cluster.now
+            and job.work.run.paused_at is None
         ),
         stranded=float(sum(gpus for gpus in idle if gpus < largest)),
     )
@@ -152,14 +160,19 @@ def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) ->
     for job in cluster.jobs.values():
         if job.state is JobState.RUNNING:
             runs[job.id].append(cluster.lifecycle.usage(job, cluster.now))
-    ended = cluster.lifecycle.ended
+    ended = cluster.lifecycle.ended | cluster.lifecycle.ended_forked
+    runs_by_job = defaultdict[JobId, list[list[UsageInterval]]](list)
+    for name, intervals in runs.items():
+        runs_by_job[name.partition("_")[0]].append(intervals)
     total = sum(len(node.gpus) for node in scenario.nodes)
     return SimulationResult(
         policy=choice.system,
         order=choice.order if takes_order(choice.system) else "",
         trace=scenario.trace.name,
         seed=options.seed,
-        jobs=tuple(_job_result(job, ended.get(number), runs[number], types) for number, job in finished.jobs.items()),
+        jobs=tuple(
+            _job_result(job, ended.get(number), runs_by_job[number], types) for number, job in finished.jobs.items()
+        ),
         samples=tuple(finished.samples),
         total_gpus=float(total),
         total_cpus=float(sum(node.total.cpus for node in scenario.nodes if node.gpus)),
@@ -173,12 +186,14 @@ def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) ->
 
 
 def _job_result(
-    job: TraceJob, ended: SimulatedJob | None, runs: list[UsageInterval], types: Mapping[str, str]
+    job: TraceJob, ended: SimulatedJob | None, runs_by_copy: list[list[UsageInterval]], types: Mapping[str, str]
 ) -> JobResult:
+    """`runs_by_copy` has one list of runs for a job that is not forked, none if it never ran."""
+    runs = [run for of_copy in runs_by_copy for run in of_copy]
     by_type: defaultdict[str, float] = defaultdict(float)
     for run in runs:
         by_type[types[run.nodes[0]]] += run.gpu_seconds
-    migrations = sum(before.nodes != after.nodes for before, after in pairwise(runs))
+    migrations = sum(before.nodes != after.nodes for of_copy in runs_by_copy for before, after in pairwise(of_copy))
     end = None if ended is None or ended.end_time is None else ended.end_time - CLOCK_START
     return JobResult(
         job=job.id,
@@ -188,15 +203,16 @@ def _job_result(
         user=job.user,
         account=job.account,
         model=job.model,
-        start=runs[0].start - CLOCK_START if runs else None,
+        start=min(run.start for run in runs) - CLOCK_START if runs else None,
         end=end,
         state="UNFINISHED" if ended is None else ended.state_text,
         service=sum(run.gpu_seconds for run in runs),
         by_type=dict(by_type),
         useful=sum(run.gpus * run.useful_seconds for run in runs),
         cpu_service=sum(run.cpus * (run.end - run.start) for run in runs),
-        restarts=max(0, len(runs) - 1),
+        restarts=len(runs) - len(runs_by_copy),
         migrations=migrations,
+        copies=job.fork,
     )
 
 

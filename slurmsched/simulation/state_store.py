@@ -9,10 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slurmsched.daemon.job_reports import last_report, rate_sample
+from slurmsched.jobside.report import Report
 from slurmsched.model import (
     Hold,
     JobId,
     JobState,
+    MeasuredRate,
     NotifiedJob,
     Operation,
     Outcome,
@@ -26,6 +29,7 @@ from slurmsched.model import (
 from slurmsched.rounds.checkpoints import NEWCOMERS
 from slurmsched.rounds.release import held_by_us
 from slurmsched.store.journal import JournalEntry
+from slurmsched.store.measurements import LastReport
 from slurmsched.store.service import DAY
 from slurmsched.store.state import RETRY_AFTER
 
@@ -47,6 +51,8 @@ class InMemoryStateStore:
     """The journal that the applier writes to, and the scheduler state that rounds read."""
 
     policy_state: Mapping[str, object] = field(default_factory=dict)
+    _reports: dict[JobId, LastReport] = field(default_factory=dict)
+    _rates: defaultdict[JobId, dict[str, MeasuredRate]] = field(default_factory=lambda: defaultdict(dict))
     _known: dict[JobId, _JobState] = field(default_factory=dict)
     _runs: defaultdict[JobId, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
     _moves: defaultdict[JobId, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -76,6 +82,8 @@ class InMemoryStateStore:
                 and current.state is JobState.RUNNING
                 and (current.start_time or 0.0) <= notified.at
             },
+            measured={job: tuple(self._rates[job].values()) for job in known if job in self._rates},
+            steps={job: self._reports[job].steps for job in known if job in self._reports},
         )
 
     def record_poll(self, snapshot: Snapshot) -> None:
@@ -93,6 +101,21 @@ class InMemoryStateStore:
         for gone in self._known.keys() - snapshot.jobs_by_id.keys():
             for table in (self._known, self._runs, self._moves, self._stalled, self._released, self._notified):
                 table.pop(gone, None)
+            self._reports.pop(gone, None)
+            self._rates.pop(gone, None)
+
+    def record_reports(self, reports: Mapping[JobId, Report], snapshot: Snapshot) -> None:
+        """Records the steps and rates that jobs report, as the daemon does with the reports in its spool.
+
+        For each GPU type the latest rate counts: a simulated job has one rate on each.
+        """
+        for job, report in reports.items():
+            before = self._reports.get(job)
+            before = before if before is not None and before.run == report.run else None
+            sample = rate_sample(snapshot.jobs_by_id[job], report, before, snapshot.nodes_by_name)
+            self._reports[job] = last_report(snapshot.jobs_by_id[job], report)
+            if sample is not None:
+                self._rates[job][sample.measured.gpu_type] = sample.measured
 
     def paused(self) -> None:
         """Does nothing: a simulation is never paused."""

@@ -8,7 +8,8 @@ from math import ceil, inf
 from typing import Final
 
 from slurmsched.backends.simulated import Submission
-from slurmsched.model import MILLI_PER_GPU, Node, Request
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import MILLI_PER_GPU, Node, Request, parse_hints
 from slurmsched.model.reasons import pluralise
 from slurmsched.simulation.inputs import SimulationOptions
 from slurmsched.traces import TraceJob
@@ -28,9 +29,8 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     if job.milli_gpu:
         return _impossible_part_reason(job, eligible)
     each = _gpus_per_node(job, eligible)
-    if each is None:
-        total = sum(len(node.gpus) for node in eligible)
-        return "" if total >= job.gpus else f"it asks for {pluralise(job.gpus, 'GPU')}, and there are {total}"
+    if each is None or (job.fork and each < job.gpus):
+        return _impossible_width_reason(job, eligible)
     count, large_enough = job.gpus // each, sum(len(node.gpus) >= each for node in eligible)
     if large_enough < count:
         return f"it asks for {pluralise(count, 'node')} with {pluralise(each, 'GPU')}, and there are {large_enough}"
@@ -40,6 +40,13 @@ def impossible_reason(job: TraceJob, nodes: Sequence[Node]) -> str:
     )
     amounts = f"{pluralise(each, 'GPU')}, {pluralise(cpus, 'CPU')} and {memory} MiB of memory"
     return "" if fitting >= count else f"it asks for {pluralise(count, 'node')} with {amounts}, and there are {fitting}"
+
+
+def _impossible_width_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
+    total = sum(len(node.gpus) for node in eligible)
+    if job.fork:
+        return f"its copies ask for {pluralise(job.gpus, 'GPU')}, and a copy runs on one node"
+    return "" if total >= job.gpus else f"it asks for {pluralise(job.gpus, 'GPU')}, and there are {total}"
 
 
 def _impossible_part_reason(job: TraceJob, eligible: Sequence[Node]) -> str:
@@ -53,11 +60,32 @@ def with_shards(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(replace(node, gpus=tuple(replace(gpu, shards=SHARDS_PER_GPU) for gpu in node.gpus)) for node in nodes)
 
 
-def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOptions) -> Submission:
-    """The submission of a trace's job.
+_NOTHING_KNOWN: Final = Knowledge()
+_MAX_STEPS: Final = 10**12 - 1
+"""The most that the hint `fork` can say."""
+
+
+def forked_steps(job: TraceJob, knowledge: Knowledge) -> int:
+    """The steps of a forked job: its iterations if the trace has them, else its duration times the rate of its model.
+
+    The rate is that of the profile on the GPU type that the duration refers to, whatever its unit; one step per second
+    without a profile. There are at least as many steps as copies.
+    """
+    if job.iterations:
+        return min(_MAX_STEPS, max(job.fork, job.iterations))
+    profile = knowledge.models.get(_hint_name(job.model)) or knowledge.tasks.get(_hint_name(job.task))
+    scaling = profile.scaling.get(_single_type(job) or knowledge.reference) if profile else None
+    rate = (scaling.rate_at(job.gpus) if scaling else 0.0) or 1.0
+    return min(_MAX_STEPS, max(job.fork, round(job.duration * rate)))
+
+
+def build_submission(
+    job: TraceJob, nodes: Sequence[Node], options: SimulationOptions, knowledge: Knowledge = _NOTHING_KNOWN
+) -> Submission:
+    """The submission of a trace's job, of each task of the array if it is forked.
 
     CPUs and memory that the trace lacks are the GPU-proportional share, as with sites' defaults; the memory may then be
-    tuned. A job without a time limit gets its duration as a hint.
+    tuned. A job without a time limit gets its duration as a hint, a forked job also its steps.
     """
     eligible = list(_eligible_nodes(job, nodes))
     per_node = _gpus_per_node(job, eligible) if job.gpus else 1
@@ -75,6 +103,7 @@ def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOp
     if job.fails_after is not None:
         work = min(work, job.fails_after)
     limit = job.time_limit if options.limits else None
+    steps = forked_steps(job, knowledge) if job.fork else 0
     return Submission(
         user=job.user or "user",
         account=job.account,
@@ -82,7 +111,7 @@ def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOp
         partitions=(SPEC_PARTITION,),
         request=Request(
             gpus=job.gpus,
-            gpu_type=job.gpu_type if job.gpu_type and "|" not in job.gpu_type else None,
+            gpu_type=_single_type(job) or None,
             gpus_per_node=per_node if job.gpus else None,
             nodes=count,
             tasks=count,
@@ -93,19 +122,31 @@ def build_submission(job: TraceJob, nodes: Sequence[Node], options: SimulationOp
         ),
         work=max(work, 1e-3),
         time_limit=None if limit is None else ceil(limit),
-        comment=_hint_comment(job, options, with_duration=limit is None),
+        comment=_hint_comment(job, options, steps, with_duration=limit is None),
         checkpoint_time=0.0,
         fails=fails,
+        steps=ceil(steps * work / job.duration) if steps and job.duration else steps,
     )
 
 
-def _hint_comment(job: TraceJob, options: SimulationOptions, *, with_duration: bool) -> str:
+def _single_type(job: TraceJob) -> str:
+    return "" if "|" in job.gpu_type else job.gpu_type
+
+
+def _hint_name(text: str) -> str:
+    """A model or task as a hint can name it, in lower case; empty if it cannot, so that the other hints still count."""
+    name = text.lower()
+    return name if parse_hints(f"synsched:model={name}").model == name else ""
+
+
+def _hint_comment(job: TraceJob, options: SimulationOptions, steps: int, *, with_duration: bool) -> str:
     hints = {
-        "model": job.model,
-        "task": job.task,
+        "model": _hint_name(job.model),
+        "task": _hint_name(job.task),
         "ckpt": f"usr1@{options.lead}",
         "duration": str(max(1, ceil(job.duration))) if with_duration else "",
         "mem": "tune" if job.memory is None else "",
+        "fork": str(steps or ""),
     }
     return "synsched:" + ",".join(f"{key}={value}" for key, value in hints.items() if value)
 

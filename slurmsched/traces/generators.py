@@ -16,6 +16,7 @@ arrival rate does not change the durations.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -23,7 +24,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats
 from slurmsched.model.reasons import pluralise
-from slurmsched.traces.trace import Trace, TraceError, TraceJob
+from slurmsched.traces.trace import MAX_COPIES, Trace, TraceError, TraceJob
 
 T = TypeVar("T")
 
@@ -214,12 +215,22 @@ GENERATORS: Final[Mapping[str, Callable[[int, int, float], Trace]]] = {
 """Generators by name; they take the number of jobs, the seed and the jobs per hour."""
 
 
-def generate(name: str, jobs: int, seed: int, rate: float) -> Trace:
-    """Returns `jobs` jobs of the named workload; `rate` is in jobs per hour. Raises TraceError."""
+def generate(name: str, jobs: int, seed: int, rate: float, fork: int = 0) -> Trace:
+    """Returns `jobs` jobs of the named workload; `rate` is in jobs per hour. Raises TraceError.
+
+    With `fork` above 1 its one-GPU jobs are forked into that many copies, as HadarE does with all jobs (Sultana et al.,
+    2025, section V-A).
+    """
     if name not in GENERATORS:
         raise TraceError(f"there is no generator '{name}': known are {', '.join(GENERATORS)}")
     if jobs < 1 or not 0 < rate < float("inf"):
         raise TraceError(
             f"{name}: expected at least 1 job and a rate above 0, not {pluralise(jobs, 'job')} at {rate:g} per hour"
         )
-    return GENERATORS[name](jobs, seed, rate)
+    if not 0 <= fork <= MAX_COPIES:
+        raise TraceError(f"{name}: expected 0 to {MAX_COPIES} copies of a job, not {fork}")
+    trace = GENERATORS[name](jobs, seed, rate)
+    if fork <= 1:
+        return trace
+    copied = tuple(replace(job, fork=fork) if job.gpus == 1 else job for job in trace.jobs)
+    return replace(trace, jobs=copied, source=f"{trace.source}, {fork} copies of one-GPU jobs")

@@ -28,6 +28,8 @@ class TraceSummary:
     models: Mapping[str, int]
     users: Mapping[str, int]
     types: Mapping[str, int]
+    copies: Mapping[str, int]
+    """Forked jobs by their number of copies."""
 
 
 def summarise_trace(trace: Trace, limit: int = 10) -> TraceSummary:
@@ -49,6 +51,7 @@ def summarise_trace(trace: Trace, limit: int = 10) -> TraceSummary:
         models=_most_frequent((job.model for job in trace.jobs), limit),
         users=_most_frequent((job.user for job in trace.jobs), limit),
         types=_most_frequent((job.gpu_type for job in trace.jobs), limit),
+        copies={str(fork): count for fork, count in sorted(Counter(job.fork for job in trace.jobs).items()) if fork},
     )
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from slurmsched.model import SynschedError
+
+MAX_COPIES: Final = 2000
+"""Most copies of a forked job, as many as one dispatch may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class TraceJob:
     """The same work in iterations, if the trace has them."""
     fails_after: float | None = None
     """Seconds of work after which the job fails by itself; None for a job that succeeds."""
+    fork: int = 0
+    """Copies of a forked job (HadarE), each with its `gpus`, that share its work; 0 for a job that is not forked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
+from slurmsched.backends.simulated.forked import CHECKPOINT_EVERY, SimulatedForkedJob
 from slurmsched.backends.simulated.job import JobWork, SimulatedJob, Speed, Submission, proportional_speed
 from slurmsched.backends.simulated.lifecycle import Delays, Lifecycle
 from slurmsched.backends.simulated.nodes import SimulatedNode
@@ -19,6 +20,8 @@ from slurmsched.backends.simulated.scheduler import (
     schedule_queue,
     unmet_dependencies,
 )
+from slurmsched.jobside.dispatch import Dispatch
+from slurmsched.jobside.report import Report
 from slurmsched.model import Hold, JobId, JobState, Node, NodeState, Partition, Reservation, Snapshot
 
 _NODE_STATES: Final = {
@@ -71,10 +74,19 @@ class VirtualCluster:
     ) -> JobId:
         """Submits a job now or at unix second `at`, and returns its number.
 
-        With `tasks` it is an array `ID_1`, `ID_2` ... of which `throttle` tasks may run at once.
+        With `tasks` it is an array `ID_1`, `ID_2` ... of which `throttle` tasks may run at once; they are the copies of
+        one forked job if the submission has `steps`.
         """
         self._last_number += 1
         number = str(self._last_number)
+        if submission.steps and tasks:
+            self.lifecycle.forked[number] = SimulatedForkedJob(
+                number,
+                submission.steps,
+                submission.work / submission.steps,
+                self.events,
+                self.lifecycle.delays.exchange,
+            )
         for job_id in [f"{number}_{task}" for task in range(1, tasks + 1)] or [number]:
             self._submitted[job_id] = (submission, number if tasks else "", throttle)
             if at is not None and at > self.now:
@@ -85,13 +97,13 @@ class VirtualCluster:
 
     def _add_job(self, job_id: JobId) -> None:
         submission, array, throttle = self._submitted.pop(job_id)
-        submission = self._hook(submission, self.now)
-        self.jobs[job_id] = SimulatedJob(
+        submission, forked = self._hook(submission, self.now), self.lifecycle.forked.get(array)
+        job = self.jobs[job_id] = SimulatedJob(
             id=job_id,
             number=int(array or job_id),
             submission=submission,
             submit_time=self.now,
-            work=JobWork(submission.work, submission.checkpoint_every),
+            work=JobWork(submission.work, submission.checkpoint_every if forked is None else CHECKPOINT_EVERY),
             current_request=submission.request,
             hold=Hold.USER if submission.held else Hold.NONE,
             nice=submission.nice,
@@ -100,6 +112,8 @@ class VirtualCluster:
             throttle=throttle,
             dependency=submission.dependency,
         )
+        if forked is not None:
+            forked.add(job)
         if submission.begin is not None:
             self.events.push(Event(submission.begin, SimulatedEventKind.ELIGIBLE, job_id))
         self.lifecycle.changed = True
@@ -130,6 +144,8 @@ class VirtualCluster:
                 self._add_job(event.subject)
             case SimulatedEventKind.ELIGIBLE:
                 self.lifecycle.changed = True
+            case SimulatedEventKind.COPIES_MEET:
+                self.lifecycle.forked[event.subject].meet(self.now)
             case _ if job is not None and event.run_number in (None, job.run_number):
                 self._handle_job_event(job, event.kind)
 
@@ -206,6 +222,19 @@ class VirtualCluster:
             )
             for job in queue
         ]
+
+    def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
+        """Tells the copies of forked jobs how many steps each does, as the files in the spool do."""
+        for dispatch in dispatches:
+            if (forked := self.lifecycle.forked.get(dispatch.job)) is not None:
+                forked.receive(dispatch, self.now)
+
+    def reports(self) -> Mapping[JobId, Report]:
+        """What the running copies of forked jobs report now."""
+        unfinished = [forked for forked in self.lifecycle.forked.values() if not forked.over]
+        copies = ((copy, forked) for forked in unfinished for copy in forked.copies.values())
+        reports = (forked.report(copy.job, self.now) for copy, forked in copies if copy.is_up(self.now))
+        return {report.job: report for report in reports if report is not None}
 
     def snapshot(self) -> Snapshot:
         """The cluster as one poll shows it."""

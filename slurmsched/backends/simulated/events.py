@@ -16,6 +16,8 @@ class SimulatedEventKind(StrEnum):
     ELIGIBLE = "begins"
     """A begin time, or the start or end of a reservation, has come: schedule again."""
     WORK_DONE = "finishes"
+    COPIES_MEET = "copies_meet"
+    """The copies of a forked job, the array `subject`, may have to end their round or begin the next."""
     TIME_LIMIT = "time_limit"
     CHECKPOINTED = "checkpointed"
     RESOURCES_FREED = "vacates"
@@ -30,7 +32,7 @@ class SimulatedEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event at a time in unix seconds. `subject` is a job or a node.
+    """An event at a time in unix seconds. `subject` is a job, an array or a node.
 
     An event with a `run_number` is ignored if the job's run number is another by then.
     """

@@ -101,6 +101,10 @@ class JobRun:
             rate,
         )
 
+    def restart_at(self, time: float, done: float) -> None:
+        """Continues at `time` with this total work done; whether it was paused does not matter."""
+        self.productive_from, self.done_before, self.paused_at = time, done, None
+
     def pause(self, now: float) -> None:
         self.paused_at = now
 
@@ -193,6 +197,8 @@ class Submission:
     checkpoint_every: float | None = None
     fails: bool = False
     """Whether the job ends as FAILED when its work is done."""
+    steps: int = 0
+    """Steps that `work` is for a forked job, whose copies are the tasks of the array; 0 for any other job."""
 
 
 @dataclass(slots=True)

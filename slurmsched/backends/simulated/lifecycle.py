@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from slurmsched.backends.simulated.events import Event, EventQueue, SimulatedEventKind
+from slurmsched.backends.simulated.forked import SimulatedForkedJob
 from slurmsched.backends.simulated.job import SimulatedJob, Speed, UsageInterval
 from slurmsched.backends.simulated.nodes import SimulatedNode
 from slurmsched.model import Hold, JobId, JobState, NodeAllocation, Resources
@@ -63,6 +64,7 @@ class Delays:
     `restart`: from the start of a run after the first until it does work. `completing`: from the end of a run until its
     resources are free. `requeue`: begin time after a requeue. `min_job_age`: how long a finished job is shown.
     `quantum`: if not 0, a job whose work is done ends at the next multiple of it after `origin` (unix seconds).
+    `exchange`: at the end of a round of a forked job, until its copies have averaged and loaded their parameters.
     """
 
     restart: float = 60.0
@@ -71,6 +73,7 @@ class Delays:
     min_job_age: float = 300.0
     quantum: float = 0.0
     origin: float = 0.0
+    exchange: float = 0.0
 
     def end_time(self, finish: float) -> float:
         """The time at which a job ends whose work is done at `finish`."""
@@ -84,7 +87,8 @@ class Lifecycle:
     """Changes the states of jobs, allocates and releases resources on nodes, and pushes the events that follow.
 
     `usage_intervals` are the runs that have ended, `ended` the finished jobs. `changed` is set whenever Slurm's
-    scheduler has to run again.
+    scheduler has to run again. `forked` are the forked jobs by array, and `ended_forked` the copy that was the first
+    to end of those that are over, or the last of those whose copies all ended before.
     """
 
     events: EventQueue
@@ -95,6 +99,8 @@ class Lifecycle:
     ended: dict[JobId, SimulatedJob] = field(default_factory=dict)
     sharers: SharedDevices = field(default_factory=SharedDevices)
     changed: bool = False
+    forked: dict[JobId, SimulatedForkedJob] = field(default_factory=dict)
+    ended_forked: dict[JobId, SimulatedJob] = field(default_factory=dict)
 
     def start(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> None:
         """Starts a pending job on these allocations. Raises ValueError unless they are free."""
@@ -106,6 +112,11 @@ class Lifecycle:
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
         job.allocations, job.start_time, job.end_time = allocations, now, None
         job.begin, job.begin_from_requeue, job.suspended_seconds, job.last_view = None, False, 0.0, None
+        if (forked := self.forked.get(job.array_job)) is not None:
+            if job.latest_end < inf:
+                self.events.push(Event(job.latest_end, SimulatedEventKind.TIME_LIMIT, job.id, job.run_number))
+            forked.started(job, now)
+            return
         self._schedule_end(job, self.delays.end_time(run.finish_time(job.work.total)))
         self._update_rates(sharers, now)
 
@@ -133,7 +144,17 @@ class Lifecycle:
             self.events.push(Event(finish, SimulatedEventKind.WORK_DONE, job.id, job.run_number))
 
     def finish(self, job: SimulatedJob, now: float) -> None:
-        """Ends a job whose work is done. Does nothing if the job has become slower since the event was pushed."""
+        """Ends a job whose work is done. Does nothing if the job has become slower since the event was pushed.
+
+        A copy of a forked job has then done its part of a round, and ends only when the whole job has.
+        """
+        if (forked := self.forked.get(job.array_job)) is not None:
+            if not forked.over:
+                forked.reached(job, now)
+                return
+            if (end := self.delays.end_time(now)) > now + _TIME_RESOLUTION:
+                self.events.push(Event(end, SimulatedEventKind.WORK_DONE, job.id, job.run_number))
+                return
         if job.work.run is not None and job.work.run.finish_time(job.work.total) > now + _TIME_RESOLUTION:
             return
         job.work.complete()
@@ -148,6 +169,8 @@ class Lifecycle:
         if job.suspended_since is not None:
             job.suspended_seconds += now - job.suspended_since
             job.suspended_since = None
+        if (forked := self.forked.get(job.array_job)) is not None:
+            forked.stopped(job, now)
         freed = now + self.delays.completing
         self.events.push(Event(freed, SimulatedEventKind.RESOURCES_FREED, job.id, job.run_number))
         job.last_view = None
@@ -208,6 +231,8 @@ class Lifecycle:
         job.hold, job.reason = Hold.NONE, "None"
         self.mark_changed(job)
         self.ended[job.id] = job
+        if (forked := self.forked.get(job.array_job)) is not None and forked.ends_with(job):
+            self.ended_forked.setdefault(job.array_job, job)
         self.events.push(Event(now + self.delays.min_job_age, SimulatedEventKind.PURGED, job.id))
 
     def requeue(self, job: SimulatedJob, held: bool, now: float) -> None:
@@ -237,9 +262,9 @@ class Lifecycle:
     def suspend(self, job: SimulatedJob, now: float) -> None:
         """Suspends a job: its CPUs are free, GPUs and memory stay allocated (measured on 24.11).
 
-        Raises ValueError unless the job is running.
+        Raises ValueError unless the job is running, and for a copy of a forked job.
         """
-        if job.state is not JobState.RUNNING or job.work.run is None:
+        if job.state is not JobState.RUNNING or job.work.run is None or job.array_job in self.forked:
             raise ValueError(f"job {job.id} is not running")
         job.work.run.pause(now)
         job.run_number += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from slurmsched.traces.tables import TableRow, csv_rows
-from slurmsched.traces.trace import ImportContext, ImportedTrace, Trace, TraceJob, build_trace
+from slurmsched.traces.trace import MAX_COPIES, ImportContext, ImportedTrace, Trace, TraceJob, build_trace
 
 REQUIRED_COLUMNS: Final = ("job_id", "arrival_s", "gpus", "duration_s")
 COLUMNS: Final = (
@@ -25,6 +25,7 @@ COLUMNS: Final = (
     "time_limit_s",
     "iterations",
     "fails_after_s",
+    "fork",
 )
 
 
@@ -42,6 +43,11 @@ def _job(line: TableRow) -> TraceJob:
         raise line.error("milli_gpu", "a fraction of one GPU, 0 to 999")
     if gpus and milli:
         raise line.error("milli_gpu", "no fraction in addition to whole GPUs")
+    fork = line.optional_integer("fork") or 0
+    if fork > MAX_COPIES:
+        raise line.error("fork", f"a number of copies, 0 to {MAX_COPIES}")
+    if fork > 1 and not gpus:
+        raise line.error("fork", "no copies of a job without whole GPUs")
     return TraceJob(
         id=line.text("job_id"),
         arrival=line.number("arrival_s"),
@@ -59,6 +65,7 @@ def _job(line: TableRow) -> TraceJob:
         time_limit=line.optional_number("time_limit_s"),
         iterations=line.optional_integer("iterations"),
         fails_after=line.optional_number("fails_after_s"),
+        fork=fork if fork > 1 else 0,
     )
 
 
@@ -91,5 +98,6 @@ def _fields(job: TraceJob) -> Iterator[str]:
         job.time_limit,
         job.iterations,
         job.fails_after,
+        job.fork or None,
     )
     return ("" if value is None else repr(value) if isinstance(value, float) else str(value) for value in values)

@@ -60,6 +60,37 @@ def test_the_same_seed_prints_the_same_figures(site: Site) -> None:
     assert other["avg_jct_s"] != once["avg_jct_s"]
 
 
+PROFILES = """reference = "k80"
+
+[models.lstm.gpu]
+k80 = { rate = [1] }
+v100 = { rate = [4] }
+"""
+
+
+def test_copies_of_jobs_from_the_trace_to_the_figures(site: Site) -> None:
+    """HadarE over Hadar: a trace with copies is generated, shown, simulated, and simulated without its copies."""
+    profiles, copies, out = (site.folder / name for name in ("profiles.toml", "copies.csv", "run.json"))
+    profiles.write_text(PROFILES, encoding="utf-8")
+    drawn = "job_id,arrival_s,gpus,duration_s,model,fork\na,0,1,7200,lstm,4\nb,60,1,9000,lstm,4\nc,120,1,9000,lstm,\n"
+    copies.write_text(drawn, encoding="utf-8")
+    shown = " ".join(site.lines("trace", "show", str(copies)))
+    assert "4 (2)" in shown
+    assert site.lines("trace", "generate", "synergy", "--jobs", "3", "--fork", "4")[1].endswith(",4")
+    usual = ("simulate", "--cluster", "v100:2x1,k80:2x1", "--trace", str(copies), "--profiles", str(profiles))
+    hadare = site.json(*usual, "--policy", "hadare", "--out", str(out))
+    hadar = site.json(*usual, "--policy", "hadar", "--no-fork")
+    assert (hadare["jobs"], hadare["finished"], hadar["finished"]) == (3, 3, 3)
+    assert float(str(hadare["avg_jct_s"])) < float(str(hadar["avg_jct_s"]))
+    assert [(job["job"], job["copies"]) for job in json.loads(out.read_text())["jobs"]] == [
+        ("a", 4),
+        ("b", 4),
+        ("c", 0),
+    ]
+    slow = site.json(*usual, "--policy", "hadare", "--exchange", "60")
+    assert float(str(slow["avg_jct_s"])) > float(str(hadare["avg_jct_s"]))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

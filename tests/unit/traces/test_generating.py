@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,14 @@ def test_hadars_classes_are_even_and_there_from_the_start() -> None:
 
 def test_gavel_draws_26_types() -> None:
     assert len({job.model for job in generate("gavel", 3000, 1, 5).jobs}) == 26
+
+
+def test_one_gpu_jobs_are_forked_where_that_is_asked_for() -> None:
+    plain, copied = generate("synergy-multi", 200, 1, 6), generate("synergy-multi", 200, 1, 6, fork=5)
+    assert {(job.gpus == 1, job.fork) for job in copied.jobs} == {(True, 5), (False, 0)}
+    assert tuple(replace(job, fork=0) for job in copied.jobs) == plain.jobs
+    with pytest.raises(TraceError, match="0 to 2000 copies of a job, not 9999"):
+        generate("synergy", 1, 1, 6, fork=9999)
 
 
 @pytest.mark.parametrize(("name", "jobs", "rate"), [("x", 1, 1.0), ("synergy", 0, 1.0), ("synergy", 1, 0.0)])

@@ -149,11 +149,26 @@ def test_gavel(tmp_path: Path) -> None:
             r":2: milli_gpu: expected a fraction of one GPU",
         ),
         ("job_id,arrival_s,gpus,duration_s\na,nan,1,5\n", r":2: arrival_s: expected a number of at least 0, not 'nan'"),
+        (
+            "job_id,arrival_s,gpus,duration_s,fork\na,0,1,5,2\nb,0,1,5,-1\n",
+            r":3: fork: expected a whole number of at least 0, not '-1'",
+        ),
+        ("job_id,arrival_s,gpus,duration_s,fork\na,0,1,5,1.5\n", r":2: fork: expected a whole number"),
+        ("job_id,arrival_s,gpus,duration_s,fork\na,0,1,5,2001\n", r":2: fork: expected a number of copies, 0 to 2000"),
+        (
+            "job_id,arrival_s,gpus,duration_s,milli_gpu,fork\na,0,0,5,500,2\n",
+            r":2: fork: expected no copies of a job without whole GPUs, not '2'",
+        ),
     ],
 )
 def test_a_mistake_in_our_own_form_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(TraceError, match=said):
         read(tmp_path, text)
+
+
+def test_copies_of_a_job(tmp_path: Path) -> None:
+    text = "job_id,arrival_s,gpus,duration_s,fork\na,0,1,5,3\nb,0,1,5,\nc,0,1,5,0\nd,0,1,5,1\n"
+    assert [job.fork for job in read(tmp_path, text).jobs] == [3, 0, 0, 0]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -178,6 +193,7 @@ jobs = some.builds(
     memory=some.none() | some.integers(0, 10**6),
     time_limit=some.none() | amounts,
     fails_after=some.none() | amounts,
+    fork=some.just(0) | some.integers(2, 2000),
 )
 
 
