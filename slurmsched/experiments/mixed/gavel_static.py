@@ -14,11 +14,11 @@ from cattrs import BaseValidationError, Converter
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
-from slurmsched.experiments.mixed.problem import ReplayJob
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
-from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, static_trace_jobs
+from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, authors_rounds, static_trace_jobs
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.replay import ReplayJob, ReplayResult
 
 TOLERANCE: Final = 0.03
 HOUR: Final = 3600.0
@@ -74,10 +74,11 @@ def _policy_rows(reference: _GavelResult, jobs: Sequence[ReplayJob], setup: Expe
     policy = GAVEL_POLICIES[reference.policy_name]
     seeds = np.random.SeedSequence(setup.seeds[0]).spawn(ORDER_DRAWS if policy.blind else 1)
     runs: list[ReplayResult] = [
-        replay_rounds(
+        replay(
             jobs[: reference.jobs],
             CLUSTER_OF_60,
             GavelReplayPolicy(reference.policy_name, policy, np.random.default_rng(seed)),
+            authors_rounds(),
         )
         for seed in seeds
     ]

@@ -10,10 +10,11 @@ from typing import Final
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.problem import GpuWorkers, Grant, ReplayJob, RoundInput, RoundPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.workloads import authors_rounds
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.replay import Decider, GpuWorkers, Grant, ReplayJob, ReplayResult, RoundInput
 
 ROUND_SECONDS: Final = 360.0
 GPUS_BY_TYPE: Final = {"v100": 2, "p100": 3, "k80": 1}
@@ -78,9 +79,9 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
     return ExperimentResult(
         "hadar-example",
         (
-            FigureRow("Gavel: rounds", "", len(gavel.rounds), 6.0, tolerance=0.0),
+            FigureRow("Gavel: rounds", "", gavel.rounds, 6.0, tolerance=0.0),
             FigureRow("Gavel: utilisation", "", _granted_fraction(gavel), 0.78, tolerance=0.01, note=_UTILISATION_NOTE),
-            FigureRow("Hadar: rounds", "", len(ours.rounds), 5.0, float(fewest), tolerance=0.0, note=_GANGS_NOTE),
+            FigureRow("Hadar: rounds", "", ours.rounds, 5.0, float(fewest), tolerance=0.0, note=_GANGS_NOTE),
             FigureRow(
                 "Hadar: utilisation", "", _granted_fraction(ours), 0.87, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
             ),
@@ -90,18 +91,18 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
     )
 
 
-def _replay_example(policy: RoundPolicy) -> ReplayResult:
+def _replay_example(policy: Decider) -> ReplayResult:
     """Replays the example. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
     jobs = [
         ReplayJob(job, width, round(epochs * ROUND_SECONDS), dict(zip(GPUS_BY_TYPE, map(float, pace), strict=True)))
         for job, (width, epochs, pace) in JOB_EPOCHS.items()
     ]
-    return replay_rounds(jobs, GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, period=ROUND_SECONDS)
+    return replay(jobs, GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, authors_rounds())
 
 
 def _granted_fraction(run: ReplayResult) -> float:
-    granted = sum(sum(record.granted_gpus.values()) for record in run.rounds)
-    return granted / (len(run.rounds) * sum(run.gpus_by_type.values()))
+    granted = sum(sum(record.granted_gpus.values()) for record in run.records)
+    return granted / (len(run.records) * sum(run.gpus_by_type.values()))
 
 
 def bottleneck_pace(gpus: Sequence[int], pace: tuple[int, int, int]) -> float:

@@ -12,13 +12,13 @@ from slurmsched.experiments.experiment import Bound, ExperimentResult, Experimen
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity, makespan_lower_bound
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.problem import ReplayJob, RoundPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
-from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, sized_jobs
+from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, authors_rounds, sized_jobs
 from slurmsched.knowledge import load_gavel_rates
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.replay import Decider, ReplayJob, ReplayResult
 
 JOB_COUNT: Final = 480
 QUICK_JOB_COUNT: Final = 120
@@ -33,17 +33,17 @@ class _Baseline:
     `bound` says how the measured total time is compared with `total`.
     """
 
-    make: Callable[[], RoundPolicy]
+    make: Callable[[], Decider]
     total: float
     median: float | None = None
     bound: Bound = Bound.AT_LEAST
 
 
-def _gavel_policy(policy: str = "max_min_fairness_perf") -> RoundPolicy:
+def _gavel_policy(policy: str = "max_min_fairness_perf") -> Decider:
     return GavelReplayPolicy("gavel", GAVEL_POLICIES[policy], np.random.default_rng(0))
 
 
-_WITHOUT_PUBLISHED: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
+_WITHOUT_PUBLISHED: Final[Mapping[str, Callable[[], Decider]]] = {
     "hadar": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS, make_utility=slack_aware)),
     "hadar, effective throughput": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS)),
     "gavel, for total time": lambda: _gavel_policy("min_total_duration_perf"),
@@ -78,7 +78,7 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
     jobs = sized_jobs(QUICK_JOB_COUNT if setup.quick else JOB_COUNT, setup.seeds[0], rates)
     makers = [*_WITHOUT_PUBLISHED.items(), *((name, rival.make) for name, rival in _BASELINES.items())]
     runs = {
-        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
+        name: replay(jobs, CLUSTER_OF_60, make(), authors_rounds(RESTART_SECONDS))
         for name, make in setup.track_progress(makers, "replaying")
     }
     rows = [*_static_rows(runs, makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type))]
@@ -86,18 +86,15 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
         [] if setup.quick else [*WIDTH_VARIANTS.items()], "with other gangs"
     ):
         rows += _width_variant_rows(width_variant, sized_jobs(len(jobs), setup.seeds[0], rates, width))
-    curves = {name: run.utilisation_curve for name, run in runs.items()}
-    curves |= {f"{name} {kind}": run.utilisation_curve_of(kind) for name, run in runs.items() for kind in GPU_TYPES}
+    curves = {name: run.utilisation_curve() for name, run in runs.items()}
+    curves |= {f"{name} {kind}": run.utilisation_curve(kind) for name, run in runs.items() for kind in GPU_TYPES}
     return ExperimentResult("hadar-static", tuple(rows), curves)
 
 
 def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterator[FigureRow]:
     """Compares Hadar with Gavel and with the lower bound."""
     makers = {"hadar": _WITHOUT_PUBLISHED["hadar"], "gavel": _BASELINES["gavel"].make}
-    runs = {
-        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
-        for name, make in makers.items()
-    }
+    runs = {name: replay(jobs, CLUSTER_OF_60, make(), authors_rounds(RESTART_SECONDS)) for name, make in makers.items()}
     hours = {name: run.makespan / HOUR for name, run in runs.items()} | {
         "fastest": makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type) / HOUR
     }
@@ -122,7 +119,7 @@ def _static_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterat
         )
         yield FigureRow(f"{name} utilisation", "", run.utilisation, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE)
         yield FigureRow(
-            f"{name} decision, slowest", "s", max(run.decision_seconds), bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
+            f"{name} decision, slowest", "s", max(run.decisions), bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
         )
     yield FigureRow(
         "fastest possible total time", "h", lower_bound / HOUR, bound=Bound.INFORMATIVE, note=_LOWER_BOUND_NOTE

@@ -16,14 +16,14 @@ import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.baselines import makespan_lower_bound
-from slurmsched.experiments.mixed.forked_replay import replay_forked
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.hadare import HadarEReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_NODES,
     MIX_MODELS_BY_NAME,
     NODES_AS_LISTED,
+    authors_rounds,
     estimated_throughputs,
     mix_jobs,
     one_gpu_nodes,
@@ -31,6 +31,8 @@ from slurmsched.experiments.mixed.workloads import (
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.replay import ReplayResult, RoundSemantics
 
 RESTART_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 5.0
@@ -137,8 +139,8 @@ def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
 
 def slot_utilisation(run: ReplayResult, slot: float) -> float:
     """Returns the paper's CRU: busy time of all nodes over all slots, the last slot in full."""
-    busy = sum(sum(record.busy_gpu_seconds.values()) for record in run.rounds)
-    return busy / (sum(run.gpus_by_type.values()) * slot * len(run.rounds))
+    busy = sum(sum(record.busy_gpu_seconds.values()) for record in run.records)
+    return busy / (sum(run.gpus_by_type.values()) * slot * len(run.records))
 
 
 def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
@@ -146,16 +148,15 @@ def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
     nodes, slot = CLUSTER_NODES[name], SLOT_SECONDS[-1]
     jobs = mix_jobs(mix_, nodes, seed)
     runs = {
-        "gavel": replay_rounds(jobs, one_gpu_nodes(nodes), _gavel_policy(), period=slot, overhead=RESTART_SECONDS),
-        "gavel, types as listed": replay_rounds(
-            jobs, one_gpu_nodes(NODES_AS_LISTED[name]), _gavel_policy(), period=slot, overhead=RESTART_SECONDS
+        "gavel": replay(jobs, one_gpu_nodes(nodes), _gavel_policy(), authors_rounds(RESTART_SECONDS, slot)),
+        "gavel, types as listed": replay(
+            jobs, one_gpu_nodes(NODES_AS_LISTED[name]), _gavel_policy(), authors_rounds(RESTART_SECONDS, slot)
         ),
-        "hadar": replay_rounds(
+        "hadar": replay(
             jobs,
             one_gpu_nodes(nodes),
             HadarReplayPolicy(HadarScheduler(make_utility=slack_aware)),
-            period=slot,
-            overhead=RESTART_SECONDS,
+            authors_rounds(RESTART_SECONDS, slot),
         ),
         "hadare": _replay_hadare(name, mix_, seed, slot, EXCHANGE_SECONDS),
     }
@@ -175,7 +176,8 @@ def _replay_hadare(name: str, mix_: str, seed: int, slot: float, exchange_second
     nodes = CLUSTER_NODES[name]
     jobs = mix_jobs(mix_, nodes, seed)
     estimates_by_model = {job.model: estimated_throughputs(job.model, nodes) for job in jobs}
-    return replay_forked(jobs, one_gpu_nodes(nodes), estimates_by_model, period=slot, exchange_seconds=exchange_seconds)
+    rounds = RoundSemantics(slot, exchange_seconds=exchange_seconds)
+    return replay(jobs, one_gpu_nodes(nodes), HadarEReplayPolicy(estimates_by_model), rounds)
 
 
 def _utilisation_by_slot(

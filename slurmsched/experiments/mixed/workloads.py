@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
-from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
 from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.simulation.replay import GpuWorkers, ReplayJob, RoundSemantics
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats import read_gavel
 from slurmsched.traces.generators import hadar_workload
@@ -27,6 +27,11 @@ GPU_TYPES: Final = ("v100", "p100", "k80")
 
 CLUSTER_OF_60: Final = GpuWorkers.from_gpu_counts(dict.fromkeys(GPU_TYPES, 20), per_server=4)
 """The cluster of Hadar's simulations: 15 servers, 20 GPUs of each type."""
+
+
+def authors_rounds(restart_seconds: float = 0.0, period: float = 360.0) -> RoundSemantics:
+    """Returns the rounds of Gavel's and Hadar's simulators: whole steps, and a round ends with its busiest job."""
+    return RoundSemantics(period, restart_seconds=restart_seconds, ends_with_busiest=True)
 
 
 def replay_job(job: TraceJob, rates: Knowledge) -> ReplayJob:
