@@ -213,8 +213,9 @@ class _Replay:
         """Return the seconds that a job loses by a start or a move, which is counted."""
         state = self.active[job]
         restarts = grant not in before if grant.moved is None else not state.runs or job in grant.moved
-        state.restarts += restarts and state.start is not None
-        state.migrations += restarts and state.runs
+        # Copies of one job start one by one; only what it was put on again after it had run is a restart of a job.
+        state.restarts += restarts and state.start is not None and not grant.steps
+        state.migrations += restarts and state.runs and not grant.steps
         if state.start is None:
             state.start = self.now
         return min(self.semantics.restart_seconds, slot) if restarts else 0.0

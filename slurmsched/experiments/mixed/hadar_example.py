@@ -10,10 +10,11 @@ from typing import Final
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.workloads import authors_rounds
+from slurmsched.experiments.mixed.workloads import LIVE_NOTE, authors_rounds, replay_live
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
 from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import Decider, GpuWorkers, Grant, ReplayJob, ReplayResult, RoundInput
 
 ROUND_SECONDS: Final = 360.0
@@ -85,19 +86,32 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
             FigureRow(
                 "Hadar: utilisation", "", _granted_fraction(ours), 0.87, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
             ),
+            *_live_rows(),
             FigureRow("fewest rounds of whole gangs", "", fewest, 5.0, bound=Bound.INFORMATIVE, note=_GANGS_NOTE),
             FigureRow("fewest rounds if tasks add up", "", added, 5.0, bound=Bound.INFORMATIVE, note=_GANGS_NOTE),
         ),
     )
 
 
+def _live_rows() -> Iterator[FigureRow]:
+    for name, rounds, utilisation in (("Gavel", 6.0, 0.78), ("Hadar", 5.0, 0.87)):
+        workers, semantics = GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), daemon_rounds(0.0, ROUND_SECONDS)
+        run = replay_live(name.lower(), _example_jobs(), workers, semantics)
+        yield FigureRow(f"live: {name}: rounds", "", run.rounds, rounds, bound=Bound.INFORMATIVE, note=LIVE_NOTE)
+        granted = _granted_fraction(run)
+        yield FigureRow(f"live: {name}: utilisation", "", granted, utilisation, bound=Bound.INFORMATIVE, note=LIVE_NOTE)
+
+
 def _replay_example(policy: Decider) -> ReplayResult:
-    """Replays the example. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
-    jobs = [
+    return replay(_example_jobs(), GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, authors_rounds())
+
+
+def _example_jobs() -> list[ReplayJob]:
+    """Returns the jobs. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
+    return [
         ReplayJob(job, width, round(epochs * ROUND_SECONDS), dict(zip(GPUS_BY_TYPE, map(float, pace), strict=True)))
         for job, (width, epochs, pace) in JOB_EPOCHS.items()
     ]
-    return replay(jobs, GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, authors_rounds())
 
 
 def _granted_fraction(run: ReplayResult) -> float:

@@ -12,12 +12,21 @@ from slurmsched.experiments.experiment import Bound, ExperimentResult, Experimen
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity, makespan_lower_bound
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, authors_rounds, sized_jobs
+from slurmsched.experiments.mixed.workloads import (
+    CLUSTER_OF_60,
+    GPU_TYPES,
+    LIVE_NOTE,
+    WIDTH_VARIANTS,
+    authors_rounds,
+    replay_live,
+    sized_jobs,
+)
 from slurmsched.knowledge import load_gavel_rates
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
 from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import Decider, ReplayJob, ReplayResult
 
 JOB_COUNT: Final = 480
@@ -54,6 +63,8 @@ _BASELINES: Final[Mapping[str, _Baseline]] = {
     "yarn-cs": _Baseline(YarnCapacity, 1.67),
 }
 
+_LIVE_POLICIES: Final = ("hadar", "gavel", "tiresias", "yarn-cs")
+
 _INPUTS_NOTE: Final = (
     "Jobs are generated, because the trace's 480 are not public: sizes in K80 hours, GPUs per job as in the Philly"
     " trace, Gavel's rates."
@@ -86,6 +97,11 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
         [] if setup.quick else [*WIDTH_VARIANTS.items()], "with other gangs"
     ):
         rows += _width_variant_rows(width_variant, sized_jobs(len(jobs), setup.seeds[0], rates, width))
+    live_runs = {
+        name: replay_live(name, jobs, CLUSTER_OF_60, daemon_rounds(RESTART_SECONDS, authors_rounds().period))
+        for name in setup.track_progress(_LIVE_POLICIES, "as the daemon decides")
+    }
+    rows += _live_rows(live_runs, makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type))
     curves = {name: run.utilisation_curve() for name, run in runs.items()}
     curves |= {f"{name} {kind}": run.utilisation_curve(kind) for name, run in runs.items() for kind in GPU_TYPES}
     return ExperimentResult("hadar-static", tuple(rows), curves)
@@ -108,6 +124,29 @@ def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterat
         yield FigureRow(
             f"{width_variant}: {name} utilisation", "", run.utilisation, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
         )
+
+
+def _live_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterator[FigureRow]:
+    note = LIVE_NOTE + _INPUTS_NOTE
+    for name, run in runs.items():
+        for figure, unit, measured in (
+            ("total time", "h", run.makespan / HOUR),
+            ("median completion", "h", run.median_jct / HOUR),
+            ("utilisation", "", run.utilisation),
+        ):
+            yield FigureRow(f"live: {name} {figure}", unit, measured, bound=Bound.INFORMATIVE, note=note)
+    ours = runs["hadar"]
+    over_bound = ours.makespan / lower_bound
+    metric = "live: hadar total time over the fastest possible"
+    yield FigureRow(metric, "x", over_bound, None, 1.0, bound=Bound.INFORMATIVE, note=note)
+    for name, rival in _BASELINES.items():
+        total, median = runs[name].makespan / ours.makespan, runs[name].median_jct / ours.median_jct
+        for figure, measured, published in (
+            ("total time", total, rival.total),
+            ("median completion", median, rival.median),
+        ):
+            metric = f"live: {name} over hadar: {figure}"
+            yield FigureRow(metric, "x", measured, published, bound=Bound.INFORMATIVE, note=note)
 
 
 def _static_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterator[FigureRow]:
