@@ -174,8 +174,9 @@ class _Replay:
             return 1
         period, rounds = self.semantics.period, list[int]()
         for grant in grants:
+            rates = grant.rates or self._rates(grant)
             for at, job in enumerate(grant.jobs):
-                each = self._steps_in(grant, at, self._rates(grant)[at], period)
+                each = self._steps_in(grant, at, rates[at], period)
                 if each:
                     rounds.append(ceil(self.active[job].remaining / each - _ROUNDING))
         if self.arrivals:
@@ -183,8 +184,7 @@ class _Replay:
         return max(1, min(rounds, default=1))
 
     def _rates(self, grant: Grant) -> tuple[float, ...]:
-        if grant.rates:
-            return grant.rates
+        """Return the rates of a grant that names none."""
         types, specs = self.workers.types_of(grant.workers), [self.active[job].spec for job in grant.jobs]
         partners = (None,) if len(specs) == 1 else reversed(specs)
         return tuple(gang_rate(spec, types, partner) for spec, partner in zip(specs, partners, strict=True))
@@ -198,11 +198,12 @@ class _Replay:
 
     def _serve(self, grants: Sequence[Grant], count: int) -> list[_Share]:
         """Return what each job of each grant does in `count` equal rounds."""
-        before, semantics = {outcome.grant for outcome in self.previous}, self.semantics
+        semantics = self.semantics
+        before = {outcome.grant for outcome in self.previous} if any(grant.moved is None for grant in grants) else ()
         serve, shares = self._serve_whole_steps if semantics.whole_steps else self._serve_divided, list[_Share]()
         for index, grant in enumerate(grants):
             slot = semantics.period - semantics.exchange_seconds
-            if self.failure_time is not None:
+            if self.failure_time is not None and grant.workers:
                 fails = min(self.failure_time(self.rounds, worker) for worker in grant.workers)
                 slot = max(0.0, min(slot, fails - semantics.exchange_seconds))
             delays = [self._restart_seconds(job, grant, before, slot) for job in grant.jobs]
@@ -223,7 +224,9 @@ class _Replay:
     def _serve_whole_steps(
         self, index: int, grant: Grant, delays: Sequence[float], slot: float, count: int
     ) -> Iterator[_Share]:
-        for at, (job, delay, rate) in enumerate(zip(grant.jobs, delays, self._rates(grant), strict=True)):
+        for at, (job, delay, rate) in enumerate(
+            zip(grant.jobs, delays, grant.rates or self._rates(grant), strict=True)
+        ):
             most = self._steps_in(grant, at, rate, slot - delay) * count
             remaining = self.active[job].remaining
             if grant.steps:
@@ -242,7 +245,7 @@ class _Replay:
     def _serve_divided(
         self, index: int, grant: Grant, delays: Sequence[float], slot: float, count: int
     ) -> Iterator[_Share]:
-        rates, slot = self._rates(grant), slot * count
+        rates, slot = grant.rates or self._rates(grant), slot * count
         alone = grant.rates_alone or rates
         remaining = [self.active[job].remaining for job in grant.jobs]
         ends = [
@@ -267,26 +270,28 @@ class _Replay:
         semantics, span = self.semantics, self.semantics.period * count
         for state in (self.states[job] for outcome in self.previous for job in outcome.grant.jobs):
             state.runs, state.workers = False, ()
-        busy, steps = [0.0] * len(grants), [list[float]() for _ in grants]
+        busy, steps = [0.0] * len(grants), list[tuple[float, ...]]([()] * len(grants))
         finished_after = dict[str, float]()
         for share in shares:
-            seconds = share.busy if semantics.ends_within_round else span
-            busy[share.grant] = max(busy[share.grant], seconds)
-            steps[share.grant].append(share.steps)
-            state, workers = self.active[share.job], grants[share.grant].workers
+            job, at = share.job, share.grant
+            seconds, end = (share.busy, share.end) if semantics.ends_within_round else (span, span)
+            busy[at] = max(busy[at], seconds)
+            steps[at] = (*steps[at], share.steps)
+            state, workers = self.active[job], grants[at].workers
             state.remaining -= share.steps
             state.attained_service += seconds * (len(workers) or state.spec.gpus)
-            state.runs, state.workers = True, tuple(sorted((*state.workers, *workers)))
-            end = share.end if semantics.ends_within_round else span
-            finished_after[share.job] = max(finished_after.get(share.job, 0.0), end)
+            state.runs = True
+            if workers:
+                state.workers = tuple(sorted((*state.workers, *workers)))
+            finished_after[job] = max(finished_after[job], end) if job in finished_after else end
         ended = {job: after for job, after in finished_after.items() if self.active[job].remaining <= 0}
         is_cut = semantics.ends_with_busiest or (not self.arrivals and len(ended) == len(self.active))
         length = semantics.exchange_seconds + max(busy) if is_cut and busy else span
         outcomes = tuple(
-            GrantOutcome(grant, busy[at], tuple(job for job in grant.jobs if job in ended), tuple(steps[at]))
+            GrantOutcome(grant, busy[at], tuple(filter(ended.__contains__, grant.jobs)) if ended else (), steps[at])
             for at, grant in enumerate(grants)
         )
-        self.records.append(_round_record(round_input, outcomes, length))
+        self.records.append(_round_record(round_input, outcomes, length, len(finished_after)))
         begins = self.now + semantics.exchange_seconds
         for job in finished_after:
             self.active[job].last_run = self.now + length
@@ -297,23 +302,25 @@ class _Replay:
         return set(ended)
 
 
-def _round_record(round_input: RoundInput, outcomes: Sequence[GrantOutcome], seconds: float) -> RoundRecord:
+def _round_record(
+    round_input: RoundInput, outcomes: Sequence[GrantOutcome], seconds: float, running: int
+) -> RoundRecord:
     busy, granted, types = defaultdict[str, float](float), Counter[str](), round_input.workers.gpu_types
-    for outcome in outcomes:
+    on_workers = [outcome for outcome in outcomes if outcome.grant.workers]
+    for outcome in on_workers:
         for worker in outcome.grant.workers:
             busy[types[worker]] += outcome.busy_seconds
             granted[types[worker]] += 1
-    running = {job for outcome in outcomes for job in outcome.grant.jobs}
-    previous_grants = {outcome.grant for outcome in round_input.previous}
+    before = {outcome.grant for outcome in round_input.previous if outcome.grant.workers}
     return RoundRecord(
         round_input.time,
         seconds,
         dict(busy),
         dict(granted),
-        len(running),
-        len(round_input.jobs) - len(running),
-        sum(outcome.grant in previous_grants for outcome in outcomes),
-        sum(any(job in round_input.jobs for job in outcome.grant.jobs) for outcome in round_input.previous),
+        running,
+        len(round_input.jobs) - running,
+        sum(outcome.grant in before for outcome in on_workers),
+        sum(any(job in round_input.jobs for job in grant.jobs) for grant in before),
     )
 
 
@@ -321,22 +328,23 @@ def _check_grants(round_input: RoundInput, grants: Iterable[Grant], decider: str
     """Raise ReplayError for an invalid grant."""
     taken, granted = set[int](), set[str]()
     for grant in grants:
-        for wrong in _violations(grant, round_input, taken, granted):
+        if wrong := _violation(grant, round_input, taken, granted):
             raise ReplayError(f"{decider} cannot grant {','.join(grant.jobs)} workers {grant.workers}: {wrong}")
         taken.update(grant.workers)
         granted.update(grant.jobs)
 
 
-def _violations(grant: Grant, round_input: RoundInput, taken: set[int], granted: set[str]) -> Iterator[str]:
-    if len({*grant.jobs}) != len(grant.jobs) or len(grant.jobs) not in (1, 2):
-        yield "expected one job or two"
-    if unknown := [job for job in grant.jobs if job not in round_input.jobs]:
-        yield f"{unknown[0]} is not there"
-    elif not granted.isdisjoint(grant.jobs) and not grant.steps:
-        yield "copies of one job need the steps of each"
-    elif not grant.workers and not (grant.rates and grant.moved is not None):
-        yield "it needs workers, or rates and moves"
-    elif any(not 0 <= worker < len(round_input.workers) for worker in grant.workers):
-        yield "there are no such workers"
-    elif len({*grant.workers}) < len(grant.workers) or not taken.isdisjoint(grant.workers):
-        yield "a worker is granted twice"
+def _violation(grant: Grant, round_input: RoundInput, taken: set[int], granted: set[str]) -> str:
+    jobs, workers = grant.jobs, grant.workers
+    if len(jobs) != 1 and (len(jobs) != 2 or jobs[0] == jobs[1]):  # noqa: PLR2004 as the next words say
+        return "expected one job or two"
+    for job in jobs:
+        if job not in round_input.jobs:
+            return f"{job} is not there"
+        if job in granted and not grant.steps:
+            return "copies of one job need the steps of each"
+    if not workers:
+        return "" if grant.rates and grant.moved is not None else "it needs workers, or rates and moves"
+    if any(not 0 <= worker < len(round_input.workers) for worker in workers):
+        return "there are no such workers"
+    return "a worker is granted twice" if len({*workers}) < len(workers) or not taken.isdisjoint(workers) else ""

@@ -33,7 +33,7 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
     pools, sizing = Pools(snapshot.nodes), Proportional()
-    # An empty cluster remembers a job's demand by its id, and the demand differs by the type that the job is shown with.
+    # An empty cluster remembers the demand of a job by its id, and here that differs by GPU type.
     empty_clusters = {kind: EmptyCluster(pools, snapshot, knowledge, sizing) for kind in types}
     rates_by_request: dict[tuple[object, ...], list[float]] = {}
     rates = np.zeros((len(situation.jobs), len(types)))
