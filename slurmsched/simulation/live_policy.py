@@ -116,25 +116,34 @@ def knowledge_of(jobs: Iterable[ReplayJob], reference: str) -> Knowledge:
     )
 
 
-def submissions(
-    jobs: Iterable[ReplayJob], seconds: Callable[[ReplayJob], float], *, copies: int = 0, half_gpus: bool = False
-) -> dict[str, tuple[Job, ...]]:
-    """Return each job as its owner would submit it, by its id in the replay.
+@dataclass(frozen=True, slots=True)
+class SubmissionForm:
+    """How owners submit their jobs.
 
-    `seconds` is its duration for the hint. With `copies` it is an array of so many copies of a forked job. Gangs accept
-    any number of nodes, so that they may be placed on several GPU types. With `half_gpus` jobs of one GPU ask for half
-    of its shards, of which it has two, so that two may share it.
+    With `copies` each job is an array of so many copies of a forked job. With `half_gpus` jobs of one GPU ask for half
+    of its shards, of which it has two, so that two may share it. Gangs accept any number of nodes, so that they may be
+    placed on several GPU types; with `gpus_per_node` those that are wider ask for as few nodes as hold them.
     """
-    return {
-        job.id: tuple(_submission(number, job, seconds(job), copies, half_gpus)) for number, job in enumerate(jobs, 1)
-    }
+
+    copies: int = 0
+    half_gpus: bool = False
+    gpus_per_node: int = 0
 
 
-def _submission(number: int, job: ReplayJob, seconds: float, copies: int, half_gpus: bool) -> Iterator[Job]:
-    half = half_gpus and job.gpus == 1
+def submissions(
+    jobs: Iterable[ReplayJob], seconds: Callable[[ReplayJob], float], form: SubmissionForm | None = None
+) -> dict[str, tuple[Job, ...]]:
+    """Return each job as its owner would submit it, by its id in the replay. `seconds` is its duration for the hint."""
+    chosen = form or SubmissionForm()
+    return {job.id: tuple(_submission(number, job, seconds(job), chosen)) for number, job in enumerate(jobs, 1)}
+
+
+def _submission(number: int, job: ReplayJob, seconds: float, form: SubmissionForm) -> Iterator[Job]:
+    copies, half = form.copies, form.half_gpus and job.gpus == 1
     request = Request(
         gpus=0 if half else job.gpus,
         shards=1 if half else 0,
+        nodes=ceil(job.gpus / (form.gpus_per_node or job.gpus)),
         max_nodes=job.gpus if job.gpus > 1 else None,
         tasks=job.gpus,
         cpus=job.gpus,

@@ -17,7 +17,7 @@ from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
 from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, estimate_throughput
 from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
-from slurmsched.simulation.live_policy import LivePolicy, knowledge_of, nodes_of, submissions
+from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
 from slurmsched.simulation.replay import GpuWorkers, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats import read_gavel
@@ -57,7 +57,7 @@ def replay_live(
     With `copies` every job is forked. Durations are hinted in seconds on the first GPU type.
     """
     reference = workers.gpu_types[0]
-    submitted = submissions(jobs, lambda job: job.steps / job.rates[reference], copies=copies)
+    submitted = submissions(jobs, lambda job: job.steps / job.rates[reference], SubmissionForm(copies))
     live = LivePolicy(policy(name), nodes_of(workers), submitted, knowledge_of(known or jobs, reference))
     return replay(jobs, workers, live, rounds)
 

@@ -7,19 +7,30 @@ job that continues loses nothing, even with another partner.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
+from slurmsched.policies.policies import policy, schedules_shards
 from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan
 from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import (
+    LivePolicy,
+    SubmissionForm,
+    daemon_rounds,
+    knowledge_of,
+    nodes_of,
+    submissions,
+)
 from slurmsched.simulation.replay import GpuWorkers, Grant, ReplayJob, ReplayResult, RoundInput, RoundSemantics
 
-PERIOD = 360.0
+PERIOD: Final = 360.0
+GPU_TYPE: Final = "v100"
+"""The type of all GPUs, of which durations are."""
 
 
 def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
@@ -112,15 +123,36 @@ def workload_jobs(workload: Workload) -> list[ReplayJob]:
     ]
 
 
+def replay_live(workload: Workload, node_gpus: Ints, name: str, order: str, *, overhead: float = 60.0) -> ReplayResult:
+    """Runs all jobs to their end under the daemon's policy of this name.
+
+    Under a policy that schedules shards one-GPU jobs ask for half of a GPU, so that two of them may share one.
+    """
+    shards = schedules_shards(name)
+    beside = [dict(zip(workload.models, rates, strict=True)) for rates in workload.relative_rates.tolist()]
+    jobs = [
+        replace(job, rates={GPU_TYPE: 1.0}, colocated_fractions={GPU_TYPE: beside[kind]})
+        for job, kind in zip(workload_jobs(workload), workload.job_type.tolist(), strict=True)
+    ]
+    workers = _gpu_workers(node_gpus)
+    submitted = submissions(jobs, lambda job: job.work, SubmissionForm(0, shards, int(node_gpus.max())))
+    nodes = nodes_of(workers, shards=2 if shards else 0)
+    live = LivePolicy(policy(name, order), nodes, submitted, knowledge_of(jobs, GPU_TYPE))
+    return replay(jobs, workers, live, daemon_rounds(overhead, PERIOD, whole_steps=False))
+
+
+def _gpu_workers(node_gpus: Ints) -> GpuWorkers:
+    servers = np.repeat(np.arange(len(node_gpus)), node_gpus).tolist()
+    return GpuWorkers((GPU_TYPE,) * len(servers), tuple(servers))
+
+
 def replay_workload(
-    workload: Workload, node_gpus: Ints, policy: ReplayPolicy, *, period: float = PERIOD, overhead: float = 60.0
+    workload: Workload, node_gpus: Ints, decides: ReplayPolicy, *, period: float = PERIOD, overhead: float = 60.0
 ) -> ReplayResult:
     """Runs all jobs to their end. `node_gpus` are the GPUs of each node; times are in seconds.
 
     Raises ReplayError for a policy that never runs some jobs.
     """
     rounds = RoundSemantics(period, restart_seconds=overhead, whole_steps=False, partner_speeds_up=True)
-    workers = GpuWorkers(
-        ("gpu",) * int(node_gpus.sum()), tuple(np.repeat(np.arange(len(node_gpus)), node_gpus).tolist())
-    )
-    return replay(workload_jobs(workload), workers, TesseraeDecider(workload, node_gpus, policy), rounds)
+    decider = TesseraeDecider(workload, node_gpus, decides)
+    return replay(workload_jobs(workload), _gpu_workers(node_gpus), decider, rounds)
