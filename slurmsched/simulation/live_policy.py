@@ -128,6 +128,9 @@ class SubmissionForm:
     copies: int = 0
     half_gpus: bool = False
     gpus_per_node: int = 0
+    cpus_per_gpu: int = 1
+    memory_per_gpu: int = 0
+    """MiB, which may be tuned; 0 where jobs ask for no memory."""
 
 
 def submissions(
@@ -140,13 +143,15 @@ def submissions(
 
 def _submission(number: int, job: ReplayJob, seconds: float, form: SubmissionForm) -> Iterator[Job]:
     copies, half = form.copies, form.half_gpus and job.gpus == 1
+    nodes = ceil(job.gpus / (form.gpus_per_node or job.gpus))
     request = Request(
         gpus=0 if half else job.gpus,
         shards=1 if half else 0,
-        nodes=ceil(job.gpus / (form.gpus_per_node or job.gpus)),
+        nodes=nodes,
         max_nodes=job.gpus if job.gpus > 1 else None,
         tasks=job.gpus,
-        cpus=job.gpus,
+        cpus=form.cpus_per_gpu * job.gpus,
+        memory=ceil(form.memory_per_gpu * job.gpus / nodes),
     )
     hints = Hints(
         given=True,
@@ -154,6 +159,7 @@ def _submission(number: int, job: ReplayJob, seconds: float, form: SubmissionFor
         checkpoint=CheckpointSignal.USR1,
         lead=0,
         duration=max(1, ceil(seconds)),
+        memory_tunable=form.memory_per_gpu > 0,
         fork=round(job.steps) if copies else None,
     )
     for task in range(max(copies, 1)):

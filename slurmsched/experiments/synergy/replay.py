@@ -16,7 +16,12 @@ from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
 from slurmsched.experiments.synergy_allocation.problem import SynergyVariant
+from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
+from slurmsched.model import NodeAllocation, Resources
+from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, nodes_of, submissions
 from slurmsched.simulation.replay import (
     ActiveJob,
     GpuWorkers,
@@ -147,6 +152,37 @@ def round_semantics(scenario: ReplayScenario, variant: SynergyVariant, period: f
     is_static = last < _STATIC_ARRIVALS_WITHIN
     first_round = _STATIC_ARRIVALS_WITHIN if is_static else period * ceil(first / period)
     return RoundSemantics(period, first_round=first_round, ends_within_round=False)
+
+
+_GPU_TYPE: Final = "v100"
+_MIB_PER_GB: Final = 1024
+
+
+def replay_live(
+    scenario: ReplayScenario, knowledge: Knowledge, name: str, order: str, rounds: RoundSemantics
+) -> ReplayResult:
+    """Runs all jobs under the daemon's policy of this name, by the speeds of the matrices. Raises ReplayError."""
+    gpus, by_id = scenario.server_count * scenario.gpus_per_server, {str(job.id): job for job in scenario.jobs}
+    fair_cpus, fair_memory = scenario.fair_share
+
+    def rate(job: ReplayJob, allocations: Sequence[NodeAllocation], _partner: ReplayJob | None) -> float:
+        model = by_id[job.id].model
+        per_gpu = [
+            (share.resources.cpus / share.resources.gpus, share.resources.memory / _MIB_PER_GB / share.resources.gpus)
+            for share in allocations
+        ]
+        slowest = min(model.matrix.speed_at(cpus, memory) for cpus, memory in per_gpu)
+        return slowest / model.matrix.speed_at(*scenario.fair_share) / model.iteration_seconds
+
+    jobs = [replace(job, model=SYNERGY_MODEL_NAMES.get(job.model, job.model)) for job in replay_jobs(scenario)]
+    form = SubmissionForm(0, False, scenario.gpus_per_server, round(fair_cpus), round(fair_memory * _MIB_PER_GB))
+    workers = GpuWorkers.from_gpu_counts({_GPU_TYPE: gpus}, scenario.gpus_per_server)
+    node = Resources(
+        scenario.gpus_per_server, round(scenario.cpus_per_server), round(scenario.memory_per_server * _MIB_PER_GB)
+    )
+    nodes = tuple(replace(server, total=node) for server in nodes_of(workers))
+    submitted = submissions(jobs, lambda job: job.work, form)
+    return replay(jobs, workers, LivePolicy(policy(name, order), nodes, submitted, knowledge, rate), rounds)
 
 
 class SynergyDecider:
