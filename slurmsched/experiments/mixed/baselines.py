@@ -14,9 +14,8 @@ import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array, vstack
 
-from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput
-from slurmsched.experiments.mixed.replay import ReplayError
 from slurmsched.policies.gavel.rounds import JobCombination, assign_workers
+from slurmsched.simulation.replay import ActiveJob, Grant, ReplayError, ReplayJob, RoundInput
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from itertools import combinations
 import numpy as np
 
 from slurmsched.arrays import Floats, Mask
-from slurmsched.experiments.mixed.problem import ActiveJob, Grant, ReplayJob, RoundInput, gang_rate
 from slurmsched.policies.gavel.objectives import GavelPolicy
 from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, TimeFractions
 from slurmsched.policies.gavel.rounds import (
@@ -19,6 +18,7 @@ from slurmsched.policies.gavel.rounds import (
     assign_workers,
     greedy_round,
 )
+from slurmsched.simulation.replay import ActiveJob, Grant, ReplayJob, RoundInput, gang_rate
 
 
 def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: bool = False) -> GavelProblem:
@@ -30,7 +30,7 @@ def gavel_problem(round_input: RoundInput, gpu_types: Sequence[str], *, packed: 
         gpus=np.array([round_input.workers.gpus_by_type[kind] for kind in gpu_types], dtype=np.float64),
         rates=np.array([[job.rates.get(kind, 0.0) for kind in gpu_types] for job in jobs]),
         widths=np.array([job.gpus for job in jobs], dtype=np.float64),
-        remaining=np.array([job.remaining_steps for job in round_input.jobs.values()], dtype=np.float64),
+        remaining=np.array([job.remaining for job in round_input.jobs.values()], dtype=np.float64),
         elapsed=np.array([round_input.time - job.arrival for job in jobs]),
         isolated_time=np.zeros(len(jobs)),
         weights=np.array([job.weight for job in jobs]),
@@ -72,7 +72,7 @@ def _colocated_rate(job: ReplayJob, partner: ReplayJob, gpu_type: str) -> float:
 
 @dataclass(slots=True)
 class GavelReplayPolicy:
-    """One of Gavel's policies as a `RoundPolicy`.
+    """One of Gavel's policies as a `Decider`.
 
     It visits GPU types in the cluster's order; a blind policy draws another order from `random` each round.
     """

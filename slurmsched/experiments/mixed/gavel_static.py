@@ -14,15 +14,24 @@ from cattrs import BaseValidationError, Converter
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
-from slurmsched.experiments.mixed.problem import ReplayJob
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
-from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, static_trace_jobs
+from slurmsched.experiments.mixed.workloads import (
+    CLUSTER_OF_60,
+    LIVE_NOTE,
+    authors_rounds,
+    replay_live,
+    static_trace_jobs,
+)
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
+from slurmsched.simulation.replay import ReplayJob, ReplayResult
 
 TOLERANCE: Final = 0.03
 HOUR: Final = 3600.0
 QUICK_JOB_COUNT: Final = 120
+LIVE_OBJECTIVE: Final = "max_min_fairness_perf"
+"""Gavel's policy whose objective the daemon's policy `gavel` has."""
 ORDER_DRAWS: Final = 5
 """Replays of a blind policy with different random orders of GPU types, over which the figure is averaged."""
 
@@ -67,17 +76,36 @@ def run_gavel_static(setup: ExperimentSetup) -> ExperimentResult:
     ]
     selected = [result for result in known_results if not setup.quick or result.jobs <= QUICK_JOB_COUNT]
     rows = [row for result in setup.track_progress(selected, "replaying") for row in _policy_rows(result, jobs, setup)]
+    same_as_live = [result for result in selected if result.policy_name == LIVE_OBJECTIVE]
+    rows += [
+        row
+        for result in setup.track_progress(same_as_live, "as the daemon decides")
+        for row in _live_rows(result, jobs)
+    ]
     return ExperimentResult("gavel-static", tuple(rows))
+
+
+def _live_rows(reference: _GavelResult, jobs: Sequence[ReplayJob]) -> Iterator[FigureRow]:
+    """Compares the daemon's policy, whose objective is this one, with Gavel's simulator."""
+    run = replay_live("gavel", jobs[: reference.jobs], CLUSTER_OF_60, daemon_rounds(0.0, authors_rounds().period))
+    name = f"live: {reference.jobs} jobs, gavel"
+    for figure, unit, ours, theirs in (
+        ("makespan", "h", run.makespan / HOUR, reference.makespan_s / HOUR),
+        ("mean JCT", "h", run.mean_jct / HOUR, reference.avg_jct_s / HOUR),
+        ("utilisation", "", run.utilisation, reference.utilisation),
+    ):
+        yield FigureRow(f"{name}: {figure}", unit, ours, None, theirs, bound=Bound.INFORMATIVE, note=LIVE_NOTE)
 
 
 def _policy_rows(reference: _GavelResult, jobs: Sequence[ReplayJob], setup: ExperimentSetup) -> Iterator[FigureRow]:
     policy = GAVEL_POLICIES[reference.policy_name]
     seeds = np.random.SeedSequence(setup.seeds[0]).spawn(ORDER_DRAWS if policy.blind else 1)
     runs: list[ReplayResult] = [
-        replay_rounds(
+        replay(
             jobs[: reference.jobs],
             CLUSTER_OF_60,
             GavelReplayPolicy(reference.policy_name, policy, np.random.default_rng(seed)),
+            authors_rounds(),
         )
         for seed in seeds
     ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurmsched.experiments.mixed.problem import ActiveJob, GpuWorkers, Grant, ReplayJob, RoundInput
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, TaskAllocation
+from slurmsched.simulation.replay import ActiveJob, GpuWorkers, Grant, ReplayJob, RoundInput
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ def _hadar_job(
 ) -> HadarJob:
     job, throughput = active.spec, gang_throughput(active.spec, pools)
     return HadarJob(
-        job.id, throughputs.setdefault(throughput, throughput), active.remaining_steps, job.steps, now - job.arrival
+        job.id, throughputs.setdefault(throughput, throughput), active.remaining, job.steps, now - job.arrival
     )
 
 

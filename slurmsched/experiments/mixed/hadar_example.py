@@ -10,10 +10,12 @@ from typing import Final
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.problem import GpuWorkers, Grant, ReplayJob, RoundInput, RoundPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.workloads import LIVE_NOTE, authors_rounds, replay_live
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
+from slurmsched.simulation.replay import Decider, GpuWorkers, Grant, ReplayJob, ReplayResult, RoundInput
 
 ROUND_SECONDS: Final = 360.0
 GPUS_BY_TYPE: Final = {"v100": 2, "p100": 3, "k80": 1}
@@ -78,30 +80,43 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
     return ExperimentResult(
         "hadar-example",
         (
-            FigureRow("Gavel: rounds", "", len(gavel.rounds), 6.0, tolerance=0.0),
+            FigureRow("Gavel: rounds", "", gavel.rounds, 6.0, tolerance=0.0),
             FigureRow("Gavel: utilisation", "", _granted_fraction(gavel), 0.78, tolerance=0.01, note=_UTILISATION_NOTE),
-            FigureRow("Hadar: rounds", "", len(ours.rounds), 5.0, float(fewest), tolerance=0.0, note=_GANGS_NOTE),
+            FigureRow("Hadar: rounds", "", ours.rounds, 5.0, float(fewest), tolerance=0.0, note=_GANGS_NOTE),
             FigureRow(
                 "Hadar: utilisation", "", _granted_fraction(ours), 0.87, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
             ),
+            *_live_rows(),
             FigureRow("fewest rounds of whole gangs", "", fewest, 5.0, bound=Bound.INFORMATIVE, note=_GANGS_NOTE),
             FigureRow("fewest rounds if tasks add up", "", added, 5.0, bound=Bound.INFORMATIVE, note=_GANGS_NOTE),
         ),
     )
 
 
-def _replay_example(policy: RoundPolicy) -> ReplayResult:
-    """Replays the example. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
-    jobs = [
+def _live_rows() -> Iterator[FigureRow]:
+    for name, rounds, utilisation in (("Gavel", 6.0, 0.78), ("Hadar", 5.0, 0.87)):
+        workers, semantics = GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), daemon_rounds(0.0, ROUND_SECONDS)
+        run = replay_live(name.lower(), _example_jobs(), workers, semantics)
+        yield FigureRow(f"live: {name}: rounds", "", run.rounds, rounds, bound=Bound.INFORMATIVE, note=LIVE_NOTE)
+        granted = _granted_fraction(run)
+        yield FigureRow(f"live: {name}: utilisation", "", granted, utilisation, bound=Bound.INFORMATIVE, note=LIVE_NOTE)
+
+
+def _replay_example(policy: Decider) -> ReplayResult:
+    return replay(_example_jobs(), GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, authors_rounds())
+
+
+def _example_jobs() -> list[ReplayJob]:
+    """Returns the jobs. An epoch has as many steps as a round has seconds, so that every rate is an integer."""
+    return [
         ReplayJob(job, width, round(epochs * ROUND_SECONDS), dict(zip(GPUS_BY_TYPE, map(float, pace), strict=True)))
         for job, (width, epochs, pace) in JOB_EPOCHS.items()
     ]
-    return replay_rounds(jobs, GpuWorkers.from_gpu_counts(GPUS_BY_TYPE), policy, period=ROUND_SECONDS)
 
 
 def _granted_fraction(run: ReplayResult) -> float:
-    granted = sum(sum(record.granted_gpus.values()) for record in run.rounds)
-    return granted / (len(run.rounds) * sum(run.gpus_by_type.values()))
+    granted = sum(sum(record.granted_gpus.values()) for record in run.records)
+    return granted / (len(run.records) * sum(run.gpus_by_type.values()))
 
 
 def bottleneck_pace(gpus: Sequence[int], pace: tuple[int, int, int]) -> float:

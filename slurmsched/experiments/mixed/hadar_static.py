@@ -12,13 +12,22 @@ from slurmsched.experiments.experiment import Bound, ExperimentResult, Experimen
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity, makespan_lower_bound
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.problem import ReplayJob, RoundPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
-from slurmsched.experiments.mixed.workloads import CLUSTER_OF_60, GPU_TYPES, WIDTH_VARIANTS, sized_jobs
+from slurmsched.experiments.mixed.workloads import (
+    CLUSTER_OF_60,
+    GPU_TYPES,
+    LIVE_NOTE,
+    WIDTH_VARIANTS,
+    authors_rounds,
+    replay_live,
+    sized_jobs,
+)
 from slurmsched.knowledge import load_gavel_rates
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
+from slurmsched.simulation.replay import Decider, ReplayJob, ReplayResult
 
 JOB_COUNT: Final = 480
 QUICK_JOB_COUNT: Final = 120
@@ -33,17 +42,17 @@ class _Baseline:
     `bound` says how the measured total time is compared with `total`.
     """
 
-    make: Callable[[], RoundPolicy]
+    make: Callable[[], Decider]
     total: float
     median: float | None = None
     bound: Bound = Bound.AT_LEAST
 
 
-def _gavel_policy(policy: str = "max_min_fairness_perf") -> RoundPolicy:
+def _gavel_policy(policy: str = "max_min_fairness_perf") -> Decider:
     return GavelReplayPolicy("gavel", GAVEL_POLICIES[policy], np.random.default_rng(0))
 
 
-_WITHOUT_PUBLISHED: Final[Mapping[str, Callable[[], RoundPolicy]]] = {
+_WITHOUT_PUBLISHED: Final[Mapping[str, Callable[[], Decider]]] = {
     "hadar": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS, make_utility=slack_aware)),
     "hadar, effective throughput": lambda: HadarReplayPolicy(HadarScheduler(restart_cost=RESTART_SECONDS)),
     "gavel, for total time": lambda: _gavel_policy("min_total_duration_perf"),
@@ -53,6 +62,8 @@ _BASELINES: Final[Mapping[str, _Baseline]] = {
     "tiresias": _Baseline(Tiresias, 1.35, 1.40),
     "yarn-cs": _Baseline(YarnCapacity, 1.67),
 }
+
+_LIVE_POLICIES: Final = ("hadar", "gavel", "tiresias", "yarn-cs")
 
 _INPUTS_NOTE: Final = (
     "Jobs are generated, because the trace's 480 are not public: sizes in K80 hours, GPUs per job as in the Philly"
@@ -78,7 +89,7 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
     jobs = sized_jobs(QUICK_JOB_COUNT if setup.quick else JOB_COUNT, setup.seeds[0], rates)
     makers = [*_WITHOUT_PUBLISHED.items(), *((name, rival.make) for name, rival in _BASELINES.items())]
     runs = {
-        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
+        name: replay(jobs, CLUSTER_OF_60, make(), authors_rounds(RESTART_SECONDS))
         for name, make in setup.track_progress(makers, "replaying")
     }
     rows = [*_static_rows(runs, makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type))]
@@ -86,18 +97,20 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
         [] if setup.quick else [*WIDTH_VARIANTS.items()], "with other gangs"
     ):
         rows += _width_variant_rows(width_variant, sized_jobs(len(jobs), setup.seeds[0], rates, width))
-    curves = {name: run.utilisation_curve for name, run in runs.items()}
-    curves |= {f"{name} {kind}": run.utilisation_curve_of(kind) for name, run in runs.items() for kind in GPU_TYPES}
+    live_runs = {
+        name: replay_live(name, jobs, CLUSTER_OF_60, daemon_rounds(RESTART_SECONDS, authors_rounds().period))
+        for name in setup.track_progress(_LIVE_POLICIES, "as the daemon decides")
+    }
+    rows += _live_rows(live_runs, makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type))
+    curves = {name: run.utilisation_curve() for name, run in runs.items()}
+    curves |= {f"{name} {kind}": run.utilisation_curve(kind) for name, run in runs.items() for kind in GPU_TYPES}
     return ExperimentResult("hadar-static", tuple(rows), curves)
 
 
 def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterator[FigureRow]:
     """Compares Hadar with Gavel and with the lower bound."""
     makers = {"hadar": _WITHOUT_PUBLISHED["hadar"], "gavel": _BASELINES["gavel"].make}
-    runs = {
-        name: replay_rounds(jobs, CLUSTER_OF_60, make(), period=360.0, overhead=RESTART_SECONDS)
-        for name, make in makers.items()
-    }
+    runs = {name: replay(jobs, CLUSTER_OF_60, make(), authors_rounds(RESTART_SECONDS)) for name, make in makers.items()}
     hours = {name: run.makespan / HOUR for name, run in runs.items()} | {
         "fastest": makespan_lower_bound(jobs, CLUSTER_OF_60.gpus_by_type) / HOUR
     }
@@ -113,6 +126,29 @@ def _width_variant_rows(width_variant: str, jobs: Sequence[ReplayJob]) -> Iterat
         )
 
 
+def _live_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterator[FigureRow]:
+    note = LIVE_NOTE + _INPUTS_NOTE
+    for name, run in runs.items():
+        for figure, unit, measured in (
+            ("total time", "h", run.makespan / HOUR),
+            ("median completion", "h", run.median_jct / HOUR),
+            ("utilisation", "", run.utilisation),
+        ):
+            yield FigureRow(f"live: {name} {figure}", unit, measured, bound=Bound.INFORMATIVE, note=note)
+    ours = runs["hadar"]
+    over_bound = ours.makespan / lower_bound
+    metric = "live: hadar total time over the fastest possible"
+    yield FigureRow(metric, "x", over_bound, None, 1.0, bound=Bound.INFORMATIVE, note=note)
+    for name, rival in _BASELINES.items():
+        total, median = runs[name].makespan / ours.makespan, runs[name].median_jct / ours.median_jct
+        for figure, measured, published in (
+            ("total time", total, rival.total),
+            ("median completion", median, rival.median),
+        ):
+            metric = f"live: {name} over hadar: {figure}"
+            yield FigureRow(metric, "x", measured, published, bound=Bound.INFORMATIVE, note=note)
+
+
 def _static_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterator[FigureRow]:
     ours = runs["hadar"]
     for name, run in runs.items():
@@ -122,7 +158,7 @@ def _static_rows(runs: Mapping[str, ReplayResult], lower_bound: float) -> Iterat
         )
         yield FigureRow(f"{name} utilisation", "", run.utilisation, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE)
         yield FigureRow(
-            f"{name} decision, slowest", "s", max(run.decision_seconds), bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
+            f"{name} decision, slowest", "s", max(run.decisions), bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
         )
     yield FigureRow(
         "fastest possible total time", "h", lower_bound / HOUR, bound=Bound.INFORMATIVE, note=_LOWER_BOUND_NOTE

@@ -8,7 +8,7 @@ introduction, and likewise its 30 % and 34 % for utilisation and 90 % and 124 % 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
@@ -16,21 +16,26 @@ import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.mixed.baselines import makespan_lower_bound
-from slurmsched.experiments.mixed.forked_replay import replay_forked
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
-from slurmsched.experiments.mixed.replay import ReplayResult, replay_rounds
+from slurmsched.experiments.mixed.hadare import HadarEReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_NODES,
+    LIVE_NOTE,
     MIX_MODELS_BY_NAME,
     NODES_AS_LISTED,
+    authors_rounds,
     estimated_throughputs,
     mix_jobs,
     one_gpu_nodes,
+    replay_live,
 )
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import daemon_rounds
+from slurmsched.simulation.replay import ReplayJob, ReplayResult, RoundSemantics
 
 RESTART_SECONDS: Final = 10.0
 EXCHANGE_SECONDS: Final = 5.0
@@ -112,6 +117,7 @@ def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
     for name in setup.track_progress(tuple(CLUSTER_NODES), "replaying"):
         runs = {mix_: [_run_mix(name, mix_, seed) for seed in seeds] for mix_ in MIX_MODELS_BY_NAME}
         rows += _cluster_rows(name, runs)
+        rows += _live_rows(name, [run for of_mix in runs.values() for run in of_mix])
         for mix_ in MIX_MODELS_BY_NAME:
             series[f"{name} {mix_}: utilisation by slot"] = sweep = _utilisation_by_slot(
                 name, mix_, seeds, EXCHANGE_SECONDS
@@ -137,8 +143,8 @@ def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
 
 def slot_utilisation(run: ReplayResult, slot: float) -> float:
     """Returns the paper's CRU: busy time of all nodes over all slots, the last slot in full."""
-    busy = sum(sum(record.busy_gpu_seconds.values()) for record in run.rounds)
-    return busy / (sum(run.gpus_by_type.values()) * slot * len(run.rounds))
+    busy = sum(sum(record.busy_gpu_seconds.values()) for record in run.records)
+    return busy / (sum(run.gpus_by_type.values()) * slot * len(run.records))
 
 
 def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
@@ -146,18 +152,18 @@ def _run_mix(name: str, mix_: str, seed: int) -> _MixMetrics:
     nodes, slot = CLUSTER_NODES[name], SLOT_SECONDS[-1]
     jobs = mix_jobs(mix_, nodes, seed)
     runs = {
-        "gavel": replay_rounds(jobs, one_gpu_nodes(nodes), _gavel_policy(), period=slot, overhead=RESTART_SECONDS),
-        "gavel, types as listed": replay_rounds(
-            jobs, one_gpu_nodes(NODES_AS_LISTED[name]), _gavel_policy(), period=slot, overhead=RESTART_SECONDS
+        "gavel": replay(jobs, one_gpu_nodes(nodes), _gavel_policy(), authors_rounds(RESTART_SECONDS, slot)),
+        "gavel, types as listed": replay(
+            jobs, one_gpu_nodes(NODES_AS_LISTED[name]), _gavel_policy(), authors_rounds(RESTART_SECONDS, slot)
         ),
-        "hadar": replay_rounds(
+        "hadar": replay(
             jobs,
             one_gpu_nodes(nodes),
             HadarReplayPolicy(HadarScheduler(make_utility=slack_aware)),
-            period=slot,
-            overhead=RESTART_SECONDS,
+            authors_rounds(RESTART_SECONDS, slot),
         ),
         "hadare": _replay_hadare(name, mix_, seed, slot, EXCHANGE_SECONDS),
+        **_replay_live(name, jobs, slot),
     }
     metrics = {
         policy: dict(zip(_METRICS, (run.makespan, run.mean_jct, slot_utilisation(run, slot)), strict=True))
@@ -171,11 +177,28 @@ def _gavel_policy() -> GavelReplayPolicy:
     return GavelReplayPolicy("gavel", GAVEL_POLICIES["max_min_fairness_perf"], np.random.default_rng(0))
 
 
+def _replay_live(name: str, jobs: Sequence[ReplayJob], slot: float) -> Mapping[str, ReplayResult]:
+    """Replays the daemon's policies. `hadare` has an array of copies of each job, one for each node, whose rates it
+    estimates as the authors do; the others know the real rates."""
+    nodes, rounds = CLUSTER_NODES[name], daemon_rounds(RESTART_SECONDS, slot)
+    workers, estimated = (
+        one_gpu_nodes(nodes),
+        [replace(job, rates=estimated_throughputs(job.model, nodes)) for job in jobs],
+    )
+    with_exchange = replace(rounds, exchange_seconds=EXCHANGE_SECONDS)
+    return {
+        "live hadare": replay_live("hadare", jobs, workers, with_exchange, estimated, copies=len(nodes)),
+        "live hadar": replay_live("hadar", jobs, workers, rounds),
+        "live gavel": replay_live("gavel", jobs, workers, rounds),
+    }
+
+
 def _replay_hadare(name: str, mix_: str, seed: int, slot: float, exchange_seconds: float) -> ReplayResult:
     nodes = CLUSTER_NODES[name]
     jobs = mix_jobs(mix_, nodes, seed)
     estimates_by_model = {job.model: estimated_throughputs(job.model, nodes) for job in jobs}
-    return replay_forked(jobs, one_gpu_nodes(nodes), estimates_by_model, period=slot, exchange_seconds=exchange_seconds)
+    rounds = RoundSemantics(slot, exchange_seconds=exchange_seconds)
+    return replay(jobs, one_gpu_nodes(nodes), HadarEReplayPolicy(estimates_by_model), rounds)
 
 
 def _utilisation_by_slot(
@@ -231,6 +254,26 @@ def _cluster_rows(name: str, runs_by_mix: Mapping[str, Sequence[_MixMetrics]]) -
     over_bound = _gain(runs, "fastest", "total time", "hadare")
     metric = f"{name} HadarE: total time over the fastest possible"
     yield FigureRow(metric, "x", over_bound, None, 1.0, 0.35, Bound.AT_MOST, note=NOTES["fastest"])
+
+
+def _live_rows(name: str, runs: Sequence[_MixMetrics]) -> Iterator[FigureRow]:
+    """Measures the daemon's policies against the authors' Gavel and against each other."""
+    published, note = PUBLISHED_GAINS[name], LIVE_NOTE + _INPUTS_NOTE
+    for figure in _METRICS:
+        for baseline in ("gavel", "live gavel"):
+            over = baseline.replace("gavel", "Gavel")
+            gain = _gain(runs, "live hadare", figure, baseline)
+            yield _informative_row(f"{name} live: HadarE: {figure} over {over}", gain, published.hadare[figure], note)
+            gain = _gain(runs, "live hadar", figure, baseline)
+            yield _informative_row(f"{name} live: Hadar: {figure} over {over}", gain, published.hadar[figure], note)
+        gain, asked = (
+            _gain(runs, "live hadare", figure, "live hadar"),
+            published.hadare[figure] / published.hadar[figure],
+        )
+        yield _informative_row(f"{name} live: HadarE: {figure} over live Hadar", gain, asked, note)
+    over_bound = _gain(runs, "fastest", "total time", "live hadare")
+    metric = f"{name} live: HadarE: total time over the fastest possible"
+    yield FigureRow(metric, "x", over_bound, None, 1.0, bound=Bound.INFORMATIVE, note=note)
 
 
 def _informative_row(metric: str, measured: float, published: float | None, note: str) -> FigureRow:

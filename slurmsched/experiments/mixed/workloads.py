@@ -7,15 +7,18 @@ random factor, which Gavel and Hadar know from profiling and HadarE learns as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
-from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
 from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.policies.policies import policy
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
+from slurmsched.simulation.replay import GpuWorkers, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats import read_gavel
 from slurmsched.traces.generators import hadar_workload
@@ -27,6 +30,36 @@ GPU_TYPES: Final = ("v100", "p100", "k80")
 
 CLUSTER_OF_60: Final = GpuWorkers.from_gpu_counts(dict.fromkeys(GPU_TYPES, 20), per_server=4)
 """The cluster of Hadar's simulations: 15 servers, 20 GPUs of each type."""
+
+
+def authors_rounds(restart_seconds: float = 0.0, period: float = 360.0) -> RoundSemantics:
+    """Returns the rounds of Gavel's and Hadar's simulators: whole steps, and a round ends with its busiest job."""
+    return RoundSemantics(period, restart_seconds=restart_seconds, ends_with_busiest=True)
+
+
+LIVE_NOTE: Final = (
+    "As the daemon decides: its policy of that name with default settings and guards, on leases, in rounds of fixed"
+    " length. GPUs that become idle within a round stay so until the next. "
+)
+
+
+def replay_live(
+    name: str,
+    jobs: Sequence[ReplayJob],
+    workers: GpuWorkers,
+    rounds: RoundSemantics,
+    known: Sequence[ReplayJob] = (),
+    *,
+    copies: int = 0,
+) -> ReplayResult:
+    """Replays the daemon's policy of this name. It knows the rates of `known`, the same jobs, else the real ones.
+
+    With `copies` every job is forked. Durations are hinted in seconds on the first GPU type.
+    """
+    reference = workers.gpu_types[0]
+    submitted = submissions(jobs, lambda job: job.steps / job.rates[reference], SubmissionForm(copies))
+    live = LivePolicy(policy(name), nodes_of(workers), submitted, knowledge_of(known or jobs, reference))
+    return replay(jobs, workers, live, rounds)
 
 
 def replay_job(job: TraceJob, rates: Knowledge) -> ReplayJob:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Final
 
@@ -16,25 +16,37 @@ from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
 from slurmsched.experiments.synergy_allocation.problem import SynergyVariant
-from slurmsched.simulation import JobResult, SimulationResult
+from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
+from slurmsched.model import NodeAllocation, Resources
+from slurmsched.policies.policies import policy
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, nodes_of, submissions
+from slurmsched.simulation.replay import (
+    ActiveJob,
+    GpuWorkers,
+    Grant,
+    ReplayJob,
+    ReplayResult,
+    RoundInput,
+    RoundSemantics,
+)
 
 
 @dataclass(slots=True)
 class JobProgress:
-    """A job's progress. `service` is its run time in seconds, `expected_speedup` that of `RoundSpeed`, `last_run` the
-    end of its last round. A `starved` job once waited so long that it goes before all others."""
+    """A job with its state in the kernel. `expected_speedup` is that of `RoundSpeed`. A `starved` job once waited so
+    long that it goes before all others."""
 
     job: IterationJob
-    iterations_done: float = 0.0
-    service: float = 0.0
-    expected_speedup: float = 1.0
-    last_run: float = -1.0
+    active: ActiveJob
+    expected_speedup: float
     starved: bool = False
 
     @property
     def remaining_seconds(self) -> float:
         """Returns the expected remaining run time in seconds."""
-        return self.job.model.iteration_seconds * (self.job.iterations - self.iterations_done) / self.expected_speedup
+        return self.job.model.iteration_seconds * self.active.remaining / self.expected_speedup
 
 
 def _fifo(progress: JobProgress, _now: float) -> tuple[float, ...]:
@@ -46,7 +58,7 @@ def _srtf(progress: JobProgress, _now: float) -> tuple[float, ...]:
 
 
 def _las(progress: JobProgress, _now: float) -> tuple[float, ...]:
-    return (-progress.starved, progress.service * progress.job.gpus, progress.job.arrival)
+    return (-progress.starved, progress.active.attained_service, progress.job.arrival)
 
 
 def _ftf(progress: JobProgress, now: float) -> tuple[float, ...]:
@@ -68,10 +80,10 @@ ORDERS: Final[Mapping[str, Callable[[JobProgress, float], tuple[float, ...]]]] =
 _STARVATION_AFTER: Final = 1000 * 3600.0
 """Seconds without running after which a job goes before all others (the authors' guard against starvation)."""
 
+_NO_JOBS: Final = frozenset[str]()
+
 _STATIC_ARRIVALS_WITHIN: Final = 1.0
 """If all jobs arrive within this many seconds, the first round is at this time."""
-
-_ROUNDING: Final = 1e-9
 
 
 def replay_trace(
@@ -82,7 +94,7 @@ def replay_trace(
     *,
     period: float = 300.0,
     window: tuple[int, int] | None = None,
-) -> SimulationResult:
+) -> ReplayResult:
     """Runs until every job, or every job with an index in `window`, has ended. Rounds are `period` seconds apart.
 
     Raises ExperimentError for an unknown mechanism or order, and for a job with more GPUs than the cluster.
@@ -97,98 +109,123 @@ def replay_trace(
             f" {scenario.server_count * scenario.gpus_per_server}"
         )
     began, cpu = time.perf_counter(), time.process_time()
-    state = _ReplayState(scenario, mechanism, order, variant, period)
-    state.run(*(window or (0, len(scenario.jobs))))
-    return SimulationResult(
-        policy=mechanism,
+    fair_cpus, fair_memory = scenario.fair_share
+    gpus = scenario.server_count * scenario.gpus_per_server
+    run = replay(
+        replay_jobs(scenario),
+        GpuWorkers.from_gpu_counts({"gpu": gpus}, scenario.gpus_per_server),
+        SynergyDecider(scenario, mechanism, order, variant),
+        round_semantics(scenario, variant, period),
+        window=window,
+        same_until_change=order == "fifo",
+    )
+    return replace(
+        run,
         order=order,
-        trace="replay",
-        seed=0,
-        jobs=tuple(
-            JobResult(
-                job=str(job.id),
-                arrival=job.arrival,
-                work=job.iterations * job.model.iteration_seconds,
-                gpus=job.gpus,
-                model=job.model.name,
-                end=end,
-                state="UNFINISHED" if end is None else "COMPLETED",
-            )
-            for job, end in zip(scenario.jobs, state.end_times, strict=True)
-        ),
-        samples=(),
-        total_gpus=scenario.server_count * scenario.gpus_per_server,
-        total_cpus=scenario.server_count * scenario.cpus_per_server,
-        total_memory=scenario.server_count * scenario.memory_per_server * 1024,
-        rounds=state.rounds,
-        decisions=tuple(state.decisions),
+        total_cpus=gpus * fair_cpus,
+        total_memory=gpus * fair_memory * 1024,
         wall_s=time.perf_counter() - began,
         cpu_s=time.process_time() - cpu,
-        window=window,
     )
 
 
-class _ReplayState:
-    """The state between two rounds. Jobs are given by their index in the scenario."""
+def replay_jobs(scenario: ReplayScenario) -> list[ReplayJob]:
+    """Returns the jobs for the kernel; a step is an iteration."""
+    return [
+        ReplayJob(
+            str(job.id),
+            job.gpus,
+            job.iterations,
+            arrival=job.arrival,
+            model=job.model.name,
+            work=job.iterations * job.model.iteration_seconds,
+        )
+        for job in scenario.jobs
+    ]
 
-    def __init__(
-        self, scenario: ReplayScenario, mechanism: str, order: str, variant: SynergyVariant, period: float
-    ) -> None:
-        self.scenario, self.variant, self.period = scenario, variant, period
+
+def round_semantics(scenario: ReplayScenario, variant: SynergyVariant, period: float) -> RoundSemantics:
+    """Returns the rounds of the authors' simulator, in which jobs end with a round, or of the paper's text."""
+    first, last = scenario.jobs[0].arrival, scenario.jobs[-1].arrival
+    if not variant.whole_iterations:
+        return RoundSemantics(period, first_round=first, whole_steps=False)
+    is_static = last < _STATIC_ARRIVALS_WITHIN
+    first_round = _STATIC_ARRIVALS_WITHIN if is_static else period * ceil(first / period)
+    return RoundSemantics(period, first_round=first_round, ends_within_round=False)
+
+
+_GPU_TYPE: Final = "v100"
+_MIB_PER_GB: Final = 1024
+
+
+def replay_live(
+    scenario: ReplayScenario, knowledge: Knowledge, name: str, order: str, rounds: RoundSemantics
+) -> ReplayResult:
+    """Runs all jobs under the daemon's policy of this name, by the speeds of the matrices. Raises ReplayError."""
+    gpus, by_id = scenario.server_count * scenario.gpus_per_server, {str(job.id): job for job in scenario.jobs}
+    fair_cpus, fair_memory = scenario.fair_share
+
+    def rate(job: ReplayJob, allocations: Sequence[NodeAllocation], _partner: ReplayJob | None) -> float:
+        model = by_id[job.id].model
+        per_gpu = [
+            (share.resources.cpus / share.resources.gpus, share.resources.memory / _MIB_PER_GB / share.resources.gpus)
+            for share in allocations
+        ]
+        slowest = min(model.matrix.speed_at(cpus, memory) for cpus, memory in per_gpu)
+        return slowest / model.matrix.speed_at(*scenario.fair_share) / model.iteration_seconds
+
+    jobs = [replace(job, model=SYNERGY_MODEL_NAMES.get(job.model, job.model)) for job in replay_jobs(scenario)]
+    form = SubmissionForm(0, False, scenario.gpus_per_server, round(fair_cpus), round(fair_memory * _MIB_PER_GB))
+    workers = GpuWorkers.from_gpu_counts({_GPU_TYPE: gpus}, scenario.gpus_per_server)
+    node = Resources(
+        scenario.gpus_per_server, round(scenario.cpus_per_server), round(scenario.memory_per_server * _MIB_PER_GB)
+    )
+    nodes = tuple(replace(server, total=node) for server in nodes_of(workers))
+    submitted = submissions(jobs, lambda job: job.work, form)
+    return replay(jobs, workers, LivePolicy(policy(name, order), nodes, submitted, knowledge, rate), rounds)
+
+
+class SynergyDecider:
+    """One of Synergy's mechanisms, or a baseline, over the jobs that the order offers it.
+
+    Jobs are given by their index in the scenario.
+    """
+
+    def __init__(self, scenario: ReplayScenario, mechanism: str, order: str, variant: SynergyVariant) -> None:
+        self.name = mechanism
+        self.scenario, self.variant = scenario, variant
         self.sort_key, self.is_fifo = ORDERS[order], order == "fifo"
         self.offers_all_jobs = mechanism == "greedy" and order != "las"
         self.widest_first = mechanism == "tune" and order == "las" and not variant.sorts_by_demand
         self.mechanism: ReplayMechanism = MECHANISMS[mechanism](scenario, variant)
-        self.progress = [
-            JobProgress(job, expected_speedup=self.mechanism.expected_speedup(index))
-            for index, job in enumerate(scenario.jobs)
-        ]
-        self.end_times: list[float | None] = [None] * len(scenario.jobs)
+        self.progress: dict[int, JobProgress] = {}
         self.runnable: list[int] = []
         self.speeds: Mapping[int, RoundSpeed] = {}
-        self.next_arrival = 0
-        self.rounds = 0
-        self.decisions: list[float] = []
+        self.grants: list[Grant] = []
+        self._decided_for: list[int] = []
+        self._grant_of: dict[tuple[int, float], Grant] = {}
+        self._known = 0
 
-    def run(self, first: int, end: int) -> None:
-        """Runs until the jobs from `first` to before `end` have ended."""
-        decided_for: list[int] = []
-        now = self._first_round_time()
-        while any(end is None for end in self.end_times[first:end]):
-            self._admit_arrivals(now)
-            if not self.runnable:
-                now = self._next_round_after(self.scenario.jobs[self.next_arrival].arrival, now)
-                continue
-            self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], now))
-            selected = self._select_jobs()
-            if selected != decided_for:
-                self._decide(selected)
-                decided_for = selected
-            self._mark_starved(now)
-            count = self._identical_rounds(now)
-            self._advance(now, count)
-            self.rounds += count
-            now += count * self.period
+    def decide(self, round_input: RoundInput) -> Sequence[Grant]:
+        self._update_runnable(round_input)
+        self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], round_input.time))
+        selected = self._select_jobs()
+        if selected != self._decided_for:
+            self._decide(selected, round_input.period)
+            self._decided_for = selected
+        self._mark_starved(round_input.time)
+        return self.grants
 
-    def _first_round_time(self) -> float:
-        arrivals = [job.arrival for job in self.scenario.jobs]
-        if not self.variant.whole_iterations:
-            return arrivals[0]
-        return (
-            _STATIC_ARRIVALS_WITHIN
-            if arrivals[-1] < _STATIC_ARRIVALS_WITHIN
-            else self.period * ceil(arrivals[0] / self.period)
-        )
-
-    def _next_round_after(self, arrival: float, now: float) -> float:
-        """Returns the time of the first round after an arrival on an empty cluster."""
-        return now + self.period * max(1, ceil((arrival - now) / self.period))
-
-    def _admit_arrivals(self, now: float) -> None:
+    def _update_runnable(self, round_input: RoundInput) -> None:
+        """Add the jobs that have arrived, and remove those that have ended."""
         jobs = self.scenario.jobs
-        while self.next_arrival < len(jobs) and jobs[self.next_arrival].arrival <= now:
-            self.runnable.append(self.next_arrival)
-            self.next_arrival += 1
+        if any(outcome.ended_jobs for outcome in round_input.previous):
+            self.runnable = [index for index in self.runnable if str(jobs[index].id) in round_input.jobs]
+        while self._known < len(jobs) and jobs[self._known].arrival <= round_input.time:
+            job, expected = jobs[self._known], self.mechanism.expected_speedup(self._known)
+            self.progress[self._known] = JobProgress(job, round_input.jobs[str(job.id)], expected)
+            self.runnable.append(self._known)
+            self._known += 1
 
     def _select_jobs(self) -> list[int]:
         """Returns the jobs to place: in order, those for which GPUs are left, regardless of CPUs and memory (section
@@ -207,52 +244,27 @@ class _ReplayState:
             selected.sort(key=lambda index: -self.scenario.jobs[index].gpus)
         return selected
 
-    def _decide(self, selected: Sequence[int]) -> None:
-        began = time.perf_counter()
+    def _decide(self, selected: Sequence[int], period: float) -> None:
         for index in self.speeds:
             self.progress[index].expected_speedup = self.mechanism.expected_speedup(index)
         self.speeds = self.mechanism.round_speeds(selected)
+        self.grants = []
         for index, pace in self.speeds.items():
             self.progress[index].expected_speedup = pace.expected
-        self.decisions.append(time.perf_counter() - began)
+            if (index, pace.rate) not in self._grant_of:
+                self._grant_of[index, pace.rate] = self._grant(self.scenario.jobs[index], pace.rate, period)
+            self.grants.append(self._grant_of[index, pace.rate])
+
+    def _grant(self, job: IterationJob, rate: float, period: float) -> Grant:
+        seconds = job.model.iteration_seconds / rate
+        # As the authors divide, so that no iteration is lost to rounding.
+        steps = (floor(period / seconds),) if self.variant.whole_iterations else ()
+        return Grant((str(job.id),), (), (1 / seconds,), steps=steps, moved=_NO_JOBS)
 
     def _mark_starved(self, now: float) -> None:
         if self.is_fifo or now - self.scenario.jobs[0].arrival <= _STARVATION_AFTER:
             return
         for index in self.runnable:
             progress = self.progress[index]
-            since = progress.job.arrival if progress.last_run < 0 else progress.last_run
+            since = progress.job.arrival if progress.active.last_run is None else progress.active.last_run
             progress.starved = progress.starved or now - since > _STARVATION_AFTER
-
-    def _iterations_per_round(self, index: int) -> float:
-        """Returns the iterations that a running job does in a round."""
-        seconds = self.scenario.jobs[index].model.iteration_seconds / self.speeds[index].rate
-        return floor(self.period / seconds) if self.variant.whole_iterations else self.period / seconds
-
-    def _identical_rounds(self, now: float) -> int:
-        """Returns the number of rounds from this one on with the same result: in arrival order all until a job ends or
-        arrives."""
-        if not self.is_fifo:
-            return 1
-        steps = [(self.progress[index], self._iterations_per_round(index)) for index in self.speeds]
-        rounds = [ceil((p.job.iterations - p.iterations_done) / each - _ROUNDING) for p, each in steps if each]
-        if self.next_arrival < len(self.scenario.jobs):
-            rounds.append(ceil((self.scenario.jobs[self.next_arrival].arrival - now) / self.period))
-        if not rounds:
-            stuck = self.scenario.jobs[next(iter(self.speeds))]
-            raise ExperimentError(f"job {stuck.id} never ends: one of its iterations takes longer than a round")
-        return max(1, min(rounds))
-
-    def _advance(self, now: float, count: int) -> None:
-        for index, pace in self.speeds.items():
-            progress, per_round = self.progress[index], self._iterations_per_round(index)
-            before, total = progress.iterations_done, progress.job.iterations
-            progress.iterations_done = min(total, before + count * per_round)
-            progress.service += count * self.period
-            progress.last_run = now + count * self.period
-            if progress.iterations_done < total - _ROUNDING:
-                continue
-            self.end_times[index] = progress.last_run
-            if not self.variant.whole_iterations:
-                self.end_times[index] = now + (total - before) * progress.job.model.iteration_seconds / pace.rate
-            self.runnable.remove(index)

@@ -1,28 +1,36 @@
 """Replays jobs on equal nodes of one GPU type, round by round (Tesserae, section 5).
 
-Policies see arrivals and ends at the end of a round, but a job may end within a round, and its partner then has the
-GPUs to itself. A job that starts or moves loses `overhead` seconds; a job that continues loses nothing, even with
-another partner. Equal inputs give equal results.
+A job may end within a round, and its partner then has the GPUs to itself. A job that starts or moves loses seconds; a
+job that continues loses nothing, even with another partner.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from time import perf_counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
 
-from slurmsched.arrays import Floats, Ints, Mask
-from slurmsched.experiments.experiment import ExperimentError
+from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.experiments.tesserae.workload import Workload
-from slurmsched.model.reasons import pluralise
+from slurmsched.policies.policies import policy, schedules_shards
 from slurmsched.policies.tesserae.migration import NO_JOB, PlacementPlan
-from slurmsched.simulation import JobResult, SimulationResult
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.live_policy import (
+    LivePolicy,
+    SubmissionForm,
+    daemon_rounds,
+    knowledge_of,
+    nodes_of,
+    submissions,
+)
+from slurmsched.simulation.replay import GpuWorkers, Grant, ReplayJob, ReplayResult, RoundInput, RoundSemantics
 
-WORK_EPSILON: Final = 1e-6
-"""Seconds of work that count as 0."""
+PERIOD: Final = 360.0
+GPU_TYPE: Final = "v100"
+"""The type of all GPUs, of which durations are."""
 
 
 def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
@@ -34,26 +42,6 @@ def running_partners(placement: PlacementPlan) -> tuple[Ints, Ints]:
     first, second = np.searchsorted(job, shared[:, 0]), np.searchsorted(job, shared[:, 1])
     partner[first], partner[second] = second, first
     return job, partner
-
-
-def work_done(speed: Floats, partner: Ints, remaining: Floats, delay: Floats, period: float) -> tuple[Floats, Floats]:
-    """Returns the seconds of work of each job, and when in the round it ends, infinite if it does not.
-
-    `speed` is the relative speed beside the partner.
-    """
-    has_partner = partner != NO_JOB
-    with np.errstate(divide="ignore"):
-        end = delay + np.where(speed > 0, remaining / speed, np.inf)
-    # Only the first of a pair to end does so at the packed rate; the other has the GPUs to itself from then on.
-    alone_from = np.where(has_partner, np.minimum(end[partner], period), period)
-    shared = np.clip(alone_from - delay, 0.0, None) * speed
-    end = np.where(end > alone_from, np.maximum(alone_from, delay) + remaining - shared, end)
-    most = shared + np.clip(period - np.maximum(alone_from, delay), 0.0, None)
-    return np.minimum(remaining, most), np.where(remaining <= most + WORK_EPSILON, np.minimum(end, period), np.inf)
-
-
-_MAX_IDLE_ROUNDS: Final = 100
-"""Consecutive rounds without progress after which the replay fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,107 +71,88 @@ class ReplayPolicy(Protocol):
 
 
 @dataclass(slots=True)
-class _JobStates:
-    """The state of every job."""
+class TesseraeDecider:
+    """A `ReplayPolicy` as the kernel's decider; jobs are numbered in order of arrival."""
 
-    remaining: Floats
-    attained_service: Floats
-    start: Floats
-    end: Floats
-    restarts: Ints
-    migrations: Ints
-    running: Mask = field(init=False)
+    workload: Workload
+    node_gpus: Ints
+    policy: ReplayPolicy
+    _previous: PlacementPlan = field(default_factory=lambda: PlacementPlan.from_rows(()))
 
-    def __post_init__(self) -> None:
-        self.running = np.zeros(len(self.remaining), dtype=np.bool_)
+    @property
+    def name(self) -> str:
+        return self.policy.name
+
+    def decide(self, round_input: RoundInput) -> Sequence[Grant]:
+        workload, jobs = self.workload, round_input.jobs
+        active = np.fromiter(map(int, jobs), dtype=np.int64, count=len(jobs))
+        remaining, attained_service = np.zeros(len(workload)), np.zeros(len(workload))
+        remaining[active] = [job.remaining for job in jobs.values()]
+        attained_service[active] = [job.attained_service for job in jobs.values()]
+        state = ReplayState(
+            round_input.time,
+            round_input.period,
+            workload,
+            self.node_gpus,
+            active,
+            remaining,
+            attained_service,
+            self._previous,
+        )
+        plan = self.policy.decide(state)
+        self._previous = plan.placement
+        moved = frozenset(str(job) for job in plan.migrated)
+        job, partner = running_partners(plan.placement)
+        speeds = workload.speeds(job, partner).tolist()
+        grants = list[Grant]()
+        for index, (number, other) in enumerate(zip(job.tolist(), partner.tolist(), strict=True)):
+            if other == NO_JOB:
+                grants.append(Grant((str(number),), (), (1.0,), moved=moved))
+            elif index < other:
+                rates = (speeds[index], speeds[other])
+                grants.append(Grant((str(number), str(job[other])), (), rates, (1.0, 1.0), moved=moved))
+        return grants
+
+
+def workload_jobs(workload: Workload) -> list[ReplayJob]:
+    """Returns the jobs, whose steps are seconds of work alone, by their numbers in order of arrival."""
+    columns = (workload.arrival.tolist(), workload.seconds.tolist(), workload.gpus.tolist(), workload.job_type.tolist())
+    return [
+        ReplayJob(str(number), gpus, seconds, arrival=arrival, model=workload.models[kind], work=seconds)
+        for number, (arrival, seconds, gpus, kind) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def replay_live(workload: Workload, node_gpus: Ints, name: str, order: str, *, overhead: float = 60.0) -> ReplayResult:
+    """Runs all jobs to their end under the daemon's policy of this name.
+
+    Under a policy that schedules shards one-GPU jobs ask for half of a GPU, so that two of them may share one.
+    """
+    shards = schedules_shards(name)
+    beside = [dict(zip(workload.models, rates, strict=True)) for rates in workload.relative_rates.tolist()]
+    jobs = [
+        replace(job, rates={GPU_TYPE: 1.0}, colocated_fractions={GPU_TYPE: beside[kind]})
+        for job, kind in zip(workload_jobs(workload), workload.job_type.tolist(), strict=True)
+    ]
+    workers = _gpu_workers(node_gpus)
+    submitted = submissions(jobs, lambda job: job.work, SubmissionForm(0, shards, int(node_gpus.max())))
+    nodes = nodes_of(workers, shards=2 if shards else 0)
+    live = LivePolicy(policy(name, order), nodes, submitted, knowledge_of(jobs, GPU_TYPE))
+    return replay(jobs, workers, live, daemon_rounds(overhead, PERIOD, whole_steps=False))
+
+
+def _gpu_workers(node_gpus: Ints) -> GpuWorkers:
+    servers = np.repeat(np.arange(len(node_gpus)), node_gpus).tolist()
+    return GpuWorkers((GPU_TYPE,) * len(servers), tuple(servers))
 
 
 def replay_workload(
-    workload: Workload, node_gpus: Ints, policy: ReplayPolicy, *, period: float = 360.0, overhead: float = 60.0
-) -> SimulationResult:
+    workload: Workload, node_gpus: Ints, decides: ReplayPolicy, *, period: float = PERIOD, overhead: float = 60.0
+) -> ReplayResult:
     """Runs all jobs to their end. `node_gpus` are the GPUs of each node; times are in seconds.
 
-    Raises ExperimentError for a policy that never runs some jobs.
+    Raises ReplayError for a policy that never runs some jobs.
     """
-    jobs, began = len(workload), perf_counter()
-    never = np.full(jobs, np.nan)
-    count = np.zeros(jobs, dtype=np.int64)
-    job_states = _JobStates(
-        workload.seconds.copy(), np.zeros(jobs), never.copy(), never.copy(), count.copy(), count.copy()
-    )
-    previous, now, rounds, idle_rounds, decision_seconds = PlacementPlan.from_rows(()), 0.0, 0, 0, list[float]()
-    while np.isnan(job_states.end).any():
-        active = np.flatnonzero((workload.arrival <= now) & np.isnan(job_states.end))
-        if not len(active):
-            now += period * np.ceil((workload.arrival[np.isnan(job_states.end)].min() - now) / period)
-            continue
-        state = ReplayState(
-            now, period, workload, node_gpus, active, job_states.remaining, job_states.attained_service, previous
-        )
-        started = perf_counter()
-        plan = policy.decide(state)
-        decision_seconds.append(perf_counter() - started)
-        work_seconds = _run_round(job_states, state, plan, overhead)
-        idle_rounds = 0 if work_seconds > 0 else idle_rounds + 1
-        if idle_rounds > _MAX_IDLE_ROUNDS:
-            others = pluralise(len(active) - 1, "other job")
-            raise ExperimentError(f"{policy.name} never runs job {active[0]} and {others}")
-        previous, now, rounds = plan.placement, now + period, rounds + 1
-    total, wall = float(node_gpus.sum()), perf_counter() - began
-    return SimulationResult(
-        policy.name,
-        "",
-        "",
-        0,
-        jobs=_job_results(workload, job_states),
-        samples=(),
-        total_gpus=total,
-        total_cpus=0.0,
-        total_memory=0.0,
-        rounds=rounds,
-        decisions=tuple(decision_seconds),
-        wall_s=wall,
-        cpu_s=wall,
-    )
-
-
-def _run_round(job_states: _JobStates, state: ReplayState, plan: TesseraePlan, overhead: float) -> float:
-    """Runs one round and returns the seconds of work done."""
-    workload, now, period = state.workload, state.time, state.period
-    job, partner = running_partners(plan.placement)
-    migrated = np.zeros(len(workload), dtype=np.bool_)
-    migrated[list(plan.migrated)] = True
-    starts = ~job_states.running[job]
-    delay = np.where(starts | migrated[job], min(overhead, period), 0.0)
-    job_states.restarts[job] += (starts | migrated[job]) & ~np.isnan(job_states.start[job])
-    job_states.migrations[job] += migrated[job]
-    job_states.start[job] = np.where(np.isnan(job_states.start[job]), now, job_states.start[job])
-    remaining = job_states.remaining[job]
-    done, end = work_done(workload.speeds(job, partner), partner, remaining, delay, period)
-    job_states.remaining[job] = np.maximum(remaining - done, 0.0)
-    job_states.attained_service[job] += workload.gpus[job] * np.minimum(end, period)
-    job_states.running[:] = False
-    finished = remaining - done < WORK_EPSILON
-    job_states.running[job[~finished]] = True
-    job_states.end[job[finished]] = now + end[finished]
-    return float(done.sum())
-
-
-def _job_results(workload: Workload, job_states: _JobStates) -> tuple[JobResult, ...]:
-    return tuple(
-        JobResult(
-            job=str(number),
-            arrival=float(workload.arrival[number]),
-            work=float(workload.seconds[number]),
-            gpus=float(workload.gpus[number]),
-            model=workload.models[int(workload.job_type[number])],
-            start=float(job_states.start[number]),
-            end=float(job_states.end[number]),
-            state="COMPLETED",
-            service=float(job_states.attained_service[number]),
-            useful=float(workload.seconds[number] * workload.gpus[number]),
-            restarts=int(job_states.restarts[number]),
-            migrations=int(job_states.migrations[number]),
-        )
-        for number in range(len(workload))
-    )
+    rounds = RoundSemantics(period, restart_seconds=overhead, whole_steps=False, partner_speeds_up=True)
+    decider = TesseraeDecider(workload, node_gpus, decides)
+    return replay(workload_jobs(workload), _gpu_workers(node_gpus), decider, rounds)

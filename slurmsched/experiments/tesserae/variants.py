@@ -26,7 +26,7 @@ from slurmsched.experiments.tesserae.policies import (
     las_order,
     tiresias_order,
 )
-from slurmsched.experiments.tesserae.replay import ReplayPolicy, replay_workload
+from slurmsched.experiments.tesserae.replay import ReplayPolicy, replay_live, replay_workload
 from slurmsched.experiments.tesserae.round import TesseraeVariant, allocate_in_order
 from slurmsched.experiments.tesserae.workload import Workload, colocated_fractions, pair_weights, workload_from_trace
 from slurmsched.knowledge.estimation import add_noise, complete_matrix
@@ -118,6 +118,16 @@ VARIANTS: Final[Mapping[str, PolicyFactory]] = {
 # fmt: on
 
 
+LIVE_VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
+    "live: tesserae": ("tesserae", "las"),
+    "live: tesserae-packed": ("tesserae-packed", "las"),
+    "live: tesserae-ftf": ("tesserae-ftf", "ftf"),
+    "live: synergy": ("synergy", "las"),
+    "live: gavel": ("gavel", "las"),
+}
+"""The daemon's policies and their orders, by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
     """One replay.
@@ -144,10 +154,13 @@ class EvaluationConfig:
 
 def run_config(config: EvaluationConfig) -> RunMetrics:
     """Replays one configuration. Raises ExperimentError, ProfileError."""
-    if config.variant not in VARIANTS:
+    if config.variant not in VARIANTS and config.variant not in LIVE_VARIANTS:
         raise ExperimentError(f"there is no variant {config.variant!r}; variants: {', '.join(VARIANTS)}")
     generated = _generated_workload(config)
     node_gpus: Ints = np.full(NODE_COUNT, GPUS_PER_NODE)
+    if config.variant in LIVE_VARIANTS:
+        name, order = LIVE_VARIANTS[config.variant]
+        return run_metrics(replay_live(generated, node_gpus, name, order, overhead=config.overhead))
     policy = VARIANTS[config.variant](
         pair_weights(_reported_rates(config, generated.relative_rates), config.min_pair_rate), node_gpus
     )
@@ -198,7 +211,7 @@ def evaluation_configs(base: EvaluationConfig) -> Iterator[EvaluationConfig]:
     """Yields all configurations, as variations of `base`; some are repeated."""
     for variant in (COSTLY_VARIANT, "gavel-ftf: tesserae"):
         yield replace(with_fewer_jobs(base), variant=variant)
-    for variant in FULL_SIZE_VARIANTS:
+    for variant in (*FULL_SIZE_VARIANTS, *LIVE_VARIANTS):
         yield replace(base, variant=variant)
     for variant in ("tesserae-t", "text", "text, no names"):
         yield replace(base, variant=variant, overhead=0.0)

@@ -9,14 +9,16 @@ would free no needed GPU. A waiting copy stays held if the running ones will fin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from math import floor
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, JobState, NodeAllocation, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree
+from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import HadarPrices
-from slurmsched.policies.hadare.job_tracker import divide_steps
 from slurmsched.policies.hadare.throughput import ThroughputEstimates, estimates_by_type
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
@@ -181,3 +183,26 @@ def _total_steps(copies: Iterable[Job]) -> int:
 def _steps_done(state: Mapping[str, object]) -> Mapping[JobId, int]:
     done = state.get("done")
     return {job: steps for job, steps in done.items() if isinstance(steps, int)} if isinstance(done, Mapping) else {}
+
+
+def divide_steps(steps: int, rates: Sequence[float]) -> tuple[int, ...]:
+    """Divides the steps over copies with these rates in steps per second, so that the last copy ends earliest.
+
+    Each copy's portion differs from the exact proportion by less than the number of copies. A few steps go to the
+    fastest copies only (the rule of the last round). Raises PolicyError if there are steps but no rate is above 0.
+    """
+    if steps < 0 or any(rate < 0 for rate in rates):
+        raise PolicyError(f"cannot divide {steps} steps over rates {', '.join(f'{rate:g}' for rate in rates)}")
+    total_rate = sum(rates)
+    if steps and not total_rate > 0:
+        raise PolicyError(f"no copy of the job can run on any node, but {steps} steps are left")
+    portions = [floor(steps * (rate / total_rate)) if rate else 0 for rate in rates]
+    while sum(portions) > steps:  # the portion of a very small rate may be rounded up
+        portions[max(range(len(rates)), key=portions.__getitem__)] -= 1
+    ends = [((portions[copy] + 1) / rate, copy) for copy, rate in enumerate(rates) if rate > 0]
+    heapify(ends)
+    for _ in range(steps - sum(portions)):
+        _, copy = heappop(ends)
+        portions[copy] += 1
+        heappush(ends, ((portions[copy] + 1) / rates[copy], copy))
+    return tuple(portions)

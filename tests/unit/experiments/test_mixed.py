@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,20 @@ import pytest
 from slurmsched.experiments import ExperimentError, ExperimentSetup
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
-from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob, RoundPolicy
-from slurmsched.experiments.mixed.replay import replay_rounds
+from slurmsched.experiments.mixed.workloads import authors_rounds
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.simulation.kernel import replay
+from slurmsched.simulation.replay import Decider, GpuWorkers, ReplayJob, ReplayResult
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
 
 CLUSTER = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 2}, per_server=2)
+
+
+def run_replay(jobs: Sequence[ReplayJob], cluster: GpuWorkers, decider: Decider) -> ReplayResult:
+    return replay(jobs, cluster, decider, authors_rounds())
 
 
 def work(name: str, seconds: int, *, width: int = 1, slow: float = 2.0, model: str = "m") -> ReplayJob:
@@ -43,13 +49,13 @@ def gavel(name: str, seed: int = 0) -> GavelReplayPolicy:
 @pytest.mark.parametrize("name", sorted(GAVEL_POLICIES))
 def test_every_policy_ends_every_job_and_again_the_same(name: str) -> None:
     jobs = [work(str(number), 400 + 100 * number, width=1 + number % 2, slow=1.0 + number) for number in range(7)]
-    first, second = (replay_rounds(jobs, CLUSTER, gavel(name)) for _ in range(2))
+    first, second = (run_replay(jobs, CLUSTER, gavel(name)) for _ in range(2))
     assert first.end_times.keys() == {job.id for job in jobs}
-    assert (first.end_times, first.rounds) == (second.end_times, second.rounds)
+    assert (first.end_times, first.records) == (second.end_times, second.records)
 
 
 def test_gavel_gives_turns_on_the_fast_type() -> None:
-    done = replay_rounds(
+    done = run_replay(
         [work(name, 2000) for name in "abc"], GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_perf")
     )
     assert max(done.end_times.values()) - min(done.end_times.values()) <= 3 * 360
@@ -57,14 +63,14 @@ def test_gavel_gives_turns_on_the_fast_type() -> None:
 
 def test_a_packed_pair_shares_the_gpu_it_is_fast_on() -> None:
     jobs = [work("a", 900), work("b", 900)]
-    packed = replay_rounds(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_packed"))
-    alone = replay_rounds(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_perf"))
+    packed = run_replay(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_packed"))
+    alone = run_replay(jobs, GpuWorkers.from_gpu_counts({"v100": 1}), gavel("max_min_fairness_perf"))
     assert packed.makespan == pytest.approx(1000, rel=0.01)
     assert alone.makespan == pytest.approx(1800, rel=0.01)
 
 
 def test_tiresias_serves_the_second_queue_after_the_first() -> None:
-    done = replay_rounds(
+    done = run_replay(
         [work("long", 4000), work("short", 200)],
         GpuWorkers.from_gpu_counts({"v100": 1}),
         Tiresias(queue_bounds=(720.0,)),
@@ -76,26 +82,26 @@ def test_tiresias_serves_the_second_queue_after_the_first() -> None:
 def test_tiresias_keeps_a_gang_on_one_type_and_yarn_does_not() -> None:
     jobs = [work("narrow", 1000), work("wide", 100, width=3)]
     with_six = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 4}, per_server=4)
-    assert replay_rounds(jobs, with_six, Tiresias()).end_times["wide"] == pytest.approx(500.0)
-    mixed = replay_rounds(jobs[1:], CLUSTER, YarnCapacity())
-    assert mixed.rounds[0].granted_gpus == {"v100": 2, "k80": 1}
+    assert run_replay(jobs, with_six, Tiresias()).end_times["wide"] == pytest.approx(500.0)
+    mixed = run_replay(jobs[1:], CLUSTER, YarnCapacity())
+    assert mixed.records[0].granted_gpus == {"v100": 2, "k80": 1}
 
 
 def test_yarn_lets_nobody_pass_and_stops_nobody() -> None:
     jobs = [work("runs", 1000, width=3), work("waits", 100, width=2), work("narrow", 100)]
-    done = replay_rounds(jobs, CLUSTER, YarnCapacity())
+    done = run_replay(jobs, CLUSTER, YarnCapacity())
     assert done.end_times["waits"] > done.end_times["runs"]
     assert done.end_times["narrow"] > done.end_times["runs"]
-    assert done.rounds[0].running == 1
+    assert done.records[0].running == 1
 
 
 @pytest.mark.parametrize(
     "policy", [Tiresias(), YarnCapacity(), gavel("max_min_fairness_perf")], ids=lambda one: one.name
 )
-def test_nobody_runs_where_it_cannot(policy: RoundPolicy) -> None:
+def test_nobody_runs_where_it_cannot(policy: Decider) -> None:
     jobs = [work(str(number), 500, slow=0.0) for number in range(3)]
-    done = replay_rounds(jobs, CLUSTER, policy)
-    assert all(record.granted_gpus.get("k80", 0) == 0 for record in done.rounds)
+    done = run_replay(jobs, CLUSTER, policy)
+    assert all(record.granted_gpus.get("k80", 0) == 0 for record in done.records)
 
 
 CASE = {

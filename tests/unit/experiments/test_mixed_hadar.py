@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from slurmsched.experiments.experiment import ExperimentSetup
 from slurmsched.experiments.mixed.baselines import makespan_lower_bound
-from slurmsched.experiments.mixed.forked_replay import replay_forked
 from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
 from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck_pace, fewest_rounds, run_hadar_example
+from slurmsched.experiments.mixed.hadare import HadarEReplayPolicy
 from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
-from slurmsched.experiments.mixed.problem import GpuWorkers, ReplayJob, RoundPolicy
-from slurmsched.experiments.mixed.replay import ReplayError, replay_rounds
-from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED
+from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED, authors_rounds
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.simulation.kernel import WorkerFailure, replay
+from slurmsched.simulation.replay import Decider, GpuWorkers, ReplayError, ReplayJob, ReplayResult, RoundSemantics
 
 NODES = GpuWorkers(("fast", "slow", "slow"), (0, 1, 2))
 ESTIMATES = {"m": {"fast": 2.0, "slow": 1.0}}
@@ -25,22 +26,35 @@ def work(name: str, steps: int, width: int = 1, **rates: float) -> ReplayJob:
     return ReplayJob(name, width, steps, rates or {"fast": 2.0, "slow": 1.0}, model="m")
 
 
+def replay_forked(
+    jobs: Sequence[ReplayJob],
+    nodes: GpuWorkers,
+    estimates: Mapping[str, Mapping[str, float]],
+    *,
+    period: float = 360.0,
+    exchange_seconds: float = 5.0,
+    failure_time: WorkerFailure | None = None,
+) -> ReplayResult:
+    rounds = RoundSemantics(period, exchange_seconds=exchange_seconds)
+    return replay(jobs, nodes, HadarEReplayPolicy(estimates), rounds, failure_time=failure_time)
+
+
 def test_a_gang_runs_on_both_types_at_the_pace_of_the_slower() -> None:
     cluster = GpuWorkers.from_gpu_counts({"fast": 2, "slow": 2})
 
-    run = replay_rounds([work("wide", 3600, width=4)], cluster, HadarReplayPolicy())
+    run = replay([work("wide", 3600, width=4)], cluster, HadarReplayPolicy(), authors_rounds())
 
     assert run.makespan == 3600.0
-    assert run.rounds[0].granted_gpus == {"fast": 2, "slow": 2}
+    assert run.records[0].granted_gpus == {"fast": 2, "slow": 2}
 
 
 def test_who_stays_in_his_pools_keeps_his_workers() -> None:
     cluster = GpuWorkers.from_gpu_counts({"fast": 4})
     jobs = [work("short", 100, fast=1.0), *(work(f"long{at}", 2000, fast=1.0) for at in range(3))]
 
-    run = replay_rounds(jobs, cluster, HadarReplayPolicy(HadarScheduler(restart_cost=10.0)), overhead=10.0)
+    run = replay(jobs, cluster, HadarReplayPolicy(HadarScheduler(restart_cost=10.0)), authors_rounds(10.0))
 
-    assert all(record.kept_grants == 3 for record in run.rounds[1:])
+    assert all(record.kept_grants == 3 for record in run.records[1:])
     assert run.end_times["long0"] == pytest.approx(2010.0)
 
 
@@ -48,7 +62,7 @@ def test_forked_copies_share_a_job_in_proportion() -> None:
     run = replay_forked([work("only", 400)], NODES, ESTIMATES, period=360.0, exchange_seconds=5.0)
 
     assert run.makespan == pytest.approx(105.0)
-    assert run.rounds[0].granted_gpus == {"fast": 1, "slow": 2}
+    assert run.records[0].granted_gpus == {"fast": 1, "slow": 2}
 
 
 def test_steps_of_a_copy_that_died_are_done_by_the_others() -> None:
@@ -62,7 +76,7 @@ def test_steps_of_a_copy_that_died_are_done_by_the_others() -> None:
         failure_time=lambda number, node: 55.0 if (number, node) == (0, 2) else float("inf"),
     )
 
-    assert len(run.rounds) == 2
+    assert len(run.records) == 2
     assert run.makespan == pytest.approx(360.0 + 5.0 + 13.0)
 
 
@@ -72,7 +86,7 @@ def test_wrong_estimates_are_mended_by_what_is_measured() -> None:
 
     run = replay_forked([work("only", 3000)], NODES, alike, period=360.0, exchange_seconds=0.0)
 
-    assert [round(sum(record.busy_gpu_seconds.values())) for record in run.rounds[:2]] == [1080, 1080]
+    assert [round(sum(record.busy_gpu_seconds.values())) for record in run.records[:2]] == [1080, 1080]
     assert run.makespan == pytest.approx(750.0)
 
 
@@ -88,10 +102,10 @@ def test_the_fastest_possible_uses_what_each_node_is_best_at() -> None:
 
 
 @pytest.mark.parametrize("policy", [pytest.param(HadarReplayPolicy(), id="hadar"), pytest.param(None, id="hadare")])
-def test_nobody_is_faster_than_the_fastest_possible(policy: RoundPolicy | None) -> None:
+def test_nobody_is_faster_than_the_fastest_possible(policy: Decider | None) -> None:
     jobs = [work(f"j{at}", 500 + 300 * at) for at in range(5)]
 
-    run = replay_rounds(jobs, NODES, policy) if policy else replay_forked(jobs, NODES, ESTIMATES)
+    run = replay(jobs, NODES, policy, authors_rounds()) if policy else replay_forked(jobs, NODES, ESTIMATES)
 
     assert run.makespan >= makespan_lower_bound(jobs, NODES.gpus_by_type)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.experiments import ExperimentError
 from slurmsched.experiments.tesserae.evaluation import (
     EvaluationResults,
     ablation_rows,
@@ -32,6 +31,7 @@ from slurmsched.experiments.tesserae.variants import VARIANTS, EvaluationConfig,
 from slurmsched.experiments.tesserae.workload import Workload, pair_weights
 from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
 from slurmsched.policies.tesserae.migration import PlacementPlan
+from slurmsched.simulation.replay import ReplayError
 from slurmsched.simulation.results import run_metrics
 
 HALVES = np.array([[0.8]])
@@ -104,7 +104,7 @@ def test_a_move_costs_as_much_as_a_start_and_is_counted() -> None:
 
 
 def test_a_policy_that_runs_nobody_is_told_so() -> None:
-    with pytest.raises(ExperimentError, match="prescribed never runs job 0"):
+    with pytest.raises(ReplayError, match="prescribed never runs job 0"):
         replay_workload(jobs((0, 10, 1)), SIZES, Prescribed([[]]))
 
 

@@ -63,6 +63,14 @@ def test_no_system_starts_a_job_where_it_is_known_not_to_run(name: str) -> None:
     assert policy(name).decide(only).waiting["1"].code is ReasonCode.NEVER_FITS
 
 
+def test_a_gang_too_wide_for_one_type_is_chosen_for_another() -> None:
+    cluster = (node("narrow", 1, "k80"), node("wide", 2, "v100"))
+    wide = job(1, hint="model=even", request=Request(gpus=2, cpus=2))
+    decision = GAVEL.decide(situation(cluster, [wide], RATES))
+    assert types(decision) == {"1": "v100"}
+    assert decision.order[0].key.startswith("chosen for v100")
+
+
 def test_a_type_that_was_asked_for_stands() -> None:
     request = Request(gpus=1, cpus=1, gpu_type="k80")
     decision = GAVEL.decide(asked(job(1, hint="model=gains", request=request), job(2, hint="model=even")))

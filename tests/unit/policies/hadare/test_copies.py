@@ -1,31 +1,15 @@
-"""Numbers of copies, steps for them, and what is known of their speed."""
+"""Steps for copies, and what is known of their speed."""
 
 from __future__ import annotations
 
 import pytest
 
-from slurmsched.policies.hadare.job_tracker import (
-    ForkedJob,
-    JobTracker,
-    TrackingError,
-    assign_nodes,
-    copy_ids,
-    divide_steps,
-    split_copy_id,
-)
+from slurmsched.experiments.mixed.hadare import ForkedJob, assign_nodes
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.hadare.policy import divide_steps
 from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, ThroughputEstimates, estimate_throughput
 
 V100, K80 = GpuSpec(15.7, 16), GpuSpec(4.1, 12)
-
-
-def test_copies_have_numbers_of_their_own() -> None:
-    assert copy_ids(7, 3, 100) == (107, 207, 307)
-    assert [split_copy_id(number, 100) for number in (7, 107, 307)] == [(7, 0), (7, 1), (7, 3)]
-
-
-def test_a_parent_beyond_the_most_jobs_would_share_a_number_with_a_copy() -> None:
-    with pytest.raises(TrackingError, match="jobs are numbered from 0 to 99"):
-        copy_ids(100, 2, 100)
 
 
 @pytest.mark.parametrize(
@@ -43,40 +27,8 @@ def test_steps_are_dispatched(steps: int, rates: tuple[float, ...], expected: tu
 
 
 def test_steps_that_nobody_can_do_are_no_silent_loss() -> None:
-    with pytest.raises(TrackingError, match="no copy of the job can run"):
+    with pytest.raises(PolicyError, match="no copy of the job can run"):
         divide_steps(5, (0.0, 0.0))
-
-
-def test_what_a_dead_copy_had_not_reported_is_leased_again() -> None:
-    job = JobTracker(100).begin_round({1: 60, 2: 40})
-    job = job.report(1, 1, 60).report(2, 1, 15).end_copy(2, 1)
-    job = job.report(2, 1, 40).close_round()
-
-    assert (job.aggregated, job.remaining) == (75, 25)
-
-
-def test_a_report_of_an_older_round_counts_no_more() -> None:
-    job = JobTracker(100).begin_round({1: 50}).report(1, 1, 20).close_round().begin_round({1: 50})
-
-    assert job.report(1, 1, 50).close_round().aggregated == 20
-
-
-def test_more_than_was_leased_does_not_count() -> None:
-    assert JobTracker(100).begin_round({1: 10}).report(1, 1, 99).close_round().aggregated == 10
-
-
-@pytest.mark.parametrize(
-    ("open_round", "portions", "said"),
-    [
-        pytest.param(False, {1: 60, 2: 41}, "100 are left", id="more than are left"),
-        pytest.param(True, {1: 1}, "still open", id="before the last round is closed"),
-    ],
-)
-def test_steps_are_not_leased_twice(open_round: bool, portions: dict[int, int], said: str) -> None:
-    job = JobTracker(100).begin_round({1: 10}) if open_round else JobTracker(100)
-
-    with pytest.raises(TrackingError, match=said):
-        job.begin_round(portions)
 
 
 @pytest.mark.parametrize(
