@@ -10,7 +10,7 @@ import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobState
-from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Sizing
@@ -53,9 +53,8 @@ class StrideProblem:
 
     def __init__(self, situation: Situation, sizing: Sizing) -> None:
         self.situation = situation
-        self.resources = resources = RoundResources.of(situation)
+        self.resources = resources = RoundResources.of(situation, sizing)
         self.pools = resources.free.pools
-        self.demands = DemandCache(self.pools, resources.eligibility, situation.knowledge, sizing)
         self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, situation.knowledge, sizing)
         self.capacity = resources.free.copy()
         """Free resources if no managed job ran."""
@@ -74,7 +73,7 @@ class StrideProblem:
     def _runnable_job(self, job: Job) -> RunnableJob:
         allocation = self.resources.running.get(job.id)
         return RunnableJob(
-            job, self.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
+            job, self.resources.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
         )
 
     def _assign_running(self, runnable: RunnableJob) -> None:
