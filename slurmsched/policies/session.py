@@ -142,9 +142,10 @@ class Session:
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self._node_score = node_score
-        if types := entitlement.preferred_types:
-            ranks = np.array([types.index(gpu_type) for gpu_type in self.pools.gpu_types], dtype=np.int64)
-            self._node_score = _PreferredTypes(ranks, node_score)
+        if entitlement.preferred_types:
+            place = {gpu_type: rank for rank, gpu_type in enumerate(entitlement.preferred_types)}
+            ranks = [place.get(gpu_type, len(place)) for gpu_type in self.pools.gpu_types]
+            self._node_score = _PreferredTypes(np.array(ranks, dtype=np.int64), node_score)
 
     def find_placement(self, demand: ResourceDemand, level: DemandLevel, free: FreeResources) -> Placement | None:
         """Return a placement on these free resources, or None. Allocates nothing."""

@@ -115,8 +115,8 @@ class Entitlement:
     """How much each job was served, in seconds of the GPUs it is due (the pass of stride scheduling, the virtual time
     of fair queueing): the lowest is next."""
     preferred_types: tuple[str, ...] = ()
-    """All GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the
-    policy's node score chooses. Empty leaves all to the node score."""
+    """GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the policy's
+    node score chooses. A type that is missing comes last; empty leaves all to the node score."""
     mixes_types: bool = False
     """Whether gangs may be placed on several GPU types: a job that cannot is told so if it waits for that."""
     utility: Callable[[Mapping[JobId, Allocation]], float] | None = None
