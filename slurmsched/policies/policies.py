@@ -239,7 +239,7 @@ def takes_order(name: str) -> bool:
     return name in POLICIES and POLICIES[name].takes_order
 
 
-def schedules_shards(name: str, parts: bool) -> bool:
+def schedules_shards(name: str, parts: bool = False) -> bool:
     """Whether this policy also schedules parts of GPUs and jobs without GPUs, given `policy.parts`; False of an unknown
     one."""
     return name in POLICIES and (POLICIES[name].shards or (parts and POLICIES[name].reads(PARTS)))

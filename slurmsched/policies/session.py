@@ -106,21 +106,23 @@ class Session:
         self.rank_reason = {ranked.job: ranked.key for ranked in ranking}
         self.jobs = {job.id: job for job in situation.jobs}
         self.sizing = sizing
-        resources = entitlement.resources or RoundResources.of(situation)
+        resources = entitlement.resources or RoundResources.of(situation, sizing)
         self.free_at_minimum, self.free_as_planned = resources.free.copy(), resources.free.copy()
         self.pools = resources.free.pools
         self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
             group: {} for group in entitlement.anti_affinity.values()
         }
         """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
-        self.demands = DemandCache(
-            self.pools,
-            resources.eligibility,
-            situation.knowledge,
-            sizing,
-            gpu_types=entitlement.gpu_types,
-            excluded_nodes=self._nodes_of_peers,
-        )
+        self.demands = resources.demands
+        if entitlement.gpu_types or entitlement.anti_affinity or resources.sizing != sizing:
+            self.demands = DemandCache(
+                self.pools,
+                resources.eligibility,
+                situation.knowledge,
+                sizing,
+                gpu_types=entitlement.gpu_types,
+                excluded_nodes=self._nodes_of_peers,
+            )
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():
             self._record_group_nodes(job_id, allocation)
@@ -144,8 +146,9 @@ class Session:
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self.node_score = node_score.prepared(situation, self.pools)
-        if types := entitlement.preferred_types:
-            ranks = [types.index(kind) if kind in types else len(types) for kind in self.pools.gpu_types]
+        if entitlement.preferred_types:
+            place = {gpu_type: rank for rank, gpu_type in enumerate(entitlement.preferred_types)}
+            ranks = [place.get(gpu_type, len(place)) for gpu_type in self.pools.gpu_types]
             self.node_score = _PreferredTypes(np.array(ranks, dtype=np.int64), self.node_score)
 
     def find_placement(

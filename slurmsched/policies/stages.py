@@ -8,9 +8,11 @@ from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, Request, Snapshot
+from slurmsched.policies.cluster.demand import DemandCache
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.sizes import Sizing
 from slurmsched.settings.definition import TicketSettings
 
 
@@ -66,21 +68,26 @@ class Order(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundResources:
-    """What is free as a round begins, and what the running jobs have; nobody changes it."""
+    """What is free as a round begins, what the running jobs have, and what jobs demand by `sizing` where an entitlement
+    restricts none of them; nobody changes it."""
 
     free: FreeResources
     eligibility: Eligibility
     running: Mapping[JobId, Allocation]
+    sizing: Sizing
+    demands: DemandCache
 
     @classmethod
-    def of(cls, situation: Situation) -> RoundResources:
+    def of(cls, situation: Situation, sizing: Sizing) -> RoundResources:
         free = FreeResources.of_snapshot(situation.snapshot)
         running = {
             job.id: free.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
             for job in situation.jobs
             if job.allocations and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }
-        return cls(free, Eligibility(free.pools, situation.snapshot, situation.open_nodes), running)
+        eligibility = Eligibility(free.pools, situation.snapshot, situation.open_nodes)
+        demands = DemandCache(free.pools, eligibility, situation.knowledge, sizing)
+        return cls(free, eligibility, running, sizing, demands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +117,8 @@ class Entitlement:
     """How much each job was served, in seconds of the GPUs it is due (the pass of stride scheduling, the virtual time
     of fair queueing): the lowest is next."""
     preferred_types: tuple[str, ...] = ()
-    """All GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the
-    policy's node score chooses. Empty leaves all to the node score."""
+    """GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the policy's
+    node score chooses. A type that is missing comes last; empty leaves all to the node score."""
     mixes_types: bool = False
     """Whether gangs may be placed on several GPU types: a job that cannot is told so if it waits for that."""
     utility: Callable[[Mapping[JobId, Allocation]], float] | None = None

@@ -87,7 +87,7 @@ class LoadBalancer:
         """GPU-seconds that the jobs of each pool have had: the sum of tickets times passes."""
 
     def assign(self, runnable: RunnableJob, part: float | None = None) -> None:
-        """Assigns a job without a pool to the least loaded pool of the type of which its user is shortest.
+        """Assign a job without a pool to the least loaded pool of the type of which its user is shortest.
 
         A new job's pass starts `part` of a slice above the lowest in the pool; None leaves the pass of a job that only
         lost its pool. `part` is 1 for a single new job, so that many short jobs in a row get no more than one long job.
@@ -107,11 +107,11 @@ class LoadBalancer:
             self._add_load(runnable, 1.0)
 
     def _min_pass_of(self, pool: int) -> float:
-        """Returns the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""
+        """Return the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""
         return self._min_pass.get(pool, self._global_min_pass)
 
     def _cap_lead(self, runnable: RunnableJob) -> None:
-        """Caps its pass at two slices above the pool's lowest, so that GPU time no other job could use soon stops
+        """Cap its pass at two slices above the pool's lowest, so that GPU time no other job could use soon stops
         counting against it."""
         quantum = max(runnable.min_quantum(self._settings), self._problem.situation.period)
         runnable.pass_value = min(
@@ -119,7 +119,7 @@ class LoadBalancer:
         )
 
     def balance(self, waiting: Sequence[RunnableJob]) -> None:
-        """Reassigns a few waiting jobs: first to pools of another type, then to other pools of the same type."""
+        """Reassign a few waiting jobs: first to pools of another type, then to other pools of the same type."""
         most = self._settings.migrations
         if len(self._entitlements.types) > 1:
             self._rebalance_types(waiting, most)
@@ -152,7 +152,7 @@ class LoadBalancer:
         self._add_holding(runnable, sign)
 
     def _add_holding(self, runnable: RunnableJob, sign: float) -> None:
-        """Counts its tickets against its user's holding of the type of its pool."""
+        """Count its tickets against its user's holding of the type of its pool."""
         if runnable.is_local and runnable.job.id in self._unconfined:
             key = (runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool])
             self._shortfalls[key] = self._shortfalls.get(key, 0.0) - sign * runnable.tickets
@@ -187,7 +187,7 @@ class LoadBalancer:
     def _type_gap(
         self, user: str, by_user_and_type: Mapping[tuple[str, str], list[RunnableJob]]
     ) -> tuple[float, str, str]:
-        """Returns the user's gap in GPUs between two types, the type with too much and the type with too little."""
+        """Return the user's gap in GPUs between two types, the type with too much and the type with too little."""
         short = {gpu_type: self._shortfalls.get((user, gpu_type), 0.0) for gpu_type in self._entitlements.types}
         sources = [gpu_type for gpu_type in short if by_user_and_type.get((user, gpu_type))]
         target = max(short, key=lambda gpu_type: short[gpu_type])
@@ -198,9 +198,9 @@ class LoadBalancer:
         return gap > runnable.tickets and len(self._pools_of_type(runnable.demand, gpu_type)) > 0
 
     def _rebalance_pools(self, pools: Ints, by_pool: Mapping[int, list[RunnableJob]]) -> bool:
-        """Reassigns a waiting job from the pool whose jobs will be furthest behind to the one furthest ahead.
+        """Reassign a waiting job from the pool whose jobs will be furthest behind to the one furthest ahead.
 
-        Returns False where no job brings the two closer.
+        Return False where no job brings the two closer.
         """
         tickets, had = self._tickets[pools], self._service[pools]
         ahead = _projected_pass(tickets, had + self._horizon * self._capacity[pools])
@@ -225,7 +225,7 @@ class LoadBalancer:
 
 
 def _projected_pass(tickets: Floats, served: Floats) -> Floats:
-    """Returns the mean pass that the jobs of each pool will have reached; infinite for a pool without jobs."""
+    """Return the mean pass that the jobs of each pool will have reached; infinite for a pool without jobs."""
     return np.where(tickets > _EPSILON, served / np.maximum(tickets, _EPSILON), np.inf)
 
 
@@ -295,7 +295,7 @@ class _PassOrder:
 
 
 def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:
-    """Returns the running jobs whose slice is not over, to the nearest round."""
+    """Return the running jobs whose slice is not over, to the nearest round."""
     protected: dict[JobId, Reason] = {}
     for runnable in queue:
         if runnable.allocation is None:
@@ -323,7 +323,7 @@ class _Turns:
         """How far a job's pass is above the lowest in its pool, and the GPUs it is entitled to."""
 
     def ranking(self) -> tuple[RankedJob, ...]:
-        """Returns all jobs of the situation, those that end last."""
+        """Return all jobs of the situation, those that end last."""
         ending = (job.id for job in self._problem.situation.jobs if job.state is JobState.COMPLETING)
         return (
             *(RankedJob(job, f"{ahead} ahead, entitled to {due} GPUs") for job, (ahead, due) in self._texts.items()),
@@ -346,7 +346,7 @@ class _Turns:
         return Reason(ReasonCode.SLICE_ENDED, details)
 
     def why_wait(self, allocations: Mapping[JobId, Allocation]) -> dict[JobId, Reason]:
-        """Returns why the jobs without an allocation wait: for their turn in the queue of their pool, or for room."""
+        """Return why the jobs without an allocation wait: for their turn in the queue of their pool, or for room."""
         before, reasons = Counter[int](), dict[JobId, Reason]()
         names = [self._problem.pools.node(pool).name for pool in range(len(self._problem.pools))]
         for runnable in self._queue:
@@ -365,7 +365,7 @@ class _Turns:
         return reasons
 
     def _no_home_reason(self, runnable: RunnableJob) -> Reason:
-        """Returns why a job without a pool waits: it needs several nodes, or fits nowhere."""
+        """Return why a job without a pool waits: it needs several nodes, or fits nowhere."""
         if what := self._problem.empty_cluster.unmet_demand(runnable.job):
             return Reason(ReasonCode.NEVER_FITS, {"what": what})
         no_room = Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
@@ -373,7 +373,7 @@ class _Turns:
 
 
 def _home_after(runnable: RunnableJob, allocations: Mapping[JobId, Allocation]) -> int:
-    """Returns the pool of a job after the round: it stays assigned to the one that it was placed in."""
+    """Return the pool of a job after the round: it stays assigned to the one that it was placed in."""
     held = allocations.get(runnable.job.id)
     return held.pools[0] if held is not None and runnable.is_local else runnable.assigned_pool
 
@@ -384,7 +384,7 @@ def _assign_pools(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[int, float]:
-    """Assigns jobs without a pool, balances the pools, and returns the lowest pass of each pool."""
+    """Assign jobs without a pool, balance the pools, and return the lowest pass of each pool."""
     pools = problem.pools
     names = {f"{pools.node(pool).name} {pools.gpu_types[pool]}": pool for pool in range(len(pools))}
     assigned, newcomers = list[RunnableJob](), list[RunnableJob]()
@@ -414,7 +414,7 @@ def _assign_pools(
 
 
 def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, PassRecord]:
-    """Returns the record of every job; for a job on several nodes the pool names only their GPU type."""
+    """Return the record of every job; for a job on several nodes the pool names only their GPU type."""
     pools, attained = problem.pools, problem.situation.knowledge.attained_gpu_seconds
     names = [f"{pools.node(pool).name} {gpu_type}" for pool, gpu_type in enumerate(pools.gpu_types)]
     records: dict[JobId, PassRecord] = {}

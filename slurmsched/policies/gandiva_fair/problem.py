@@ -10,7 +10,7 @@ import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobState
-from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.pools import Allocation
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Sizing
@@ -40,11 +40,11 @@ class RunnableJob:
     pass_value: float = 0.0
 
     def min_quantum(self, settings: TicketSettings) -> float:
-        """Returns the length of its shortest slice in seconds."""
+        """Return the length of its shortest slice in seconds."""
         return settings.quantum if self.is_local else settings.wide_quantum
 
     def stride(self, quantum: float) -> float:
-        """Returns by how many seconds a slice of `quantum` seconds advances its pass."""
+        """Return by how many seconds a slice of `quantum` seconds advances its pass."""
         return self.size * quantum / max(self.tickets, _MIN_TICKETS)
 
 
@@ -53,9 +53,8 @@ class StrideProblem:
 
     def __init__(self, situation: Situation, sizing: Sizing) -> None:
         self.situation = situation
-        self.resources = resources = RoundResources.of(situation)
+        self.resources = resources = RoundResources.of(situation, sizing)
         self.pools = resources.free.pools
-        self.demands = DemandCache(self.pools, resources.eligibility, situation.knowledge, sizing)
         self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, situation.knowledge, sizing)
         self.capacity = resources.free.copy()
         """Free resources if no managed job ran."""
@@ -74,11 +73,11 @@ class StrideProblem:
     def _runnable_job(self, job: Job) -> RunnableJob:
         allocation = self.resources.running.get(job.id)
         return RunnableJob(
-            job, self.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
+            job, self.resources.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
         )
 
     def _assign_running(self, runnable: RunnableJob) -> None:
-        """Assigns a running job to the pool it runs in, even where a new job of this demand could not start."""
+        """Assign a running job to the pool it runs in, even where a new job of this demand could not start."""
         if runnable.allocation is None:
             runnable.is_local = bool(len(self.local_pools(runnable.demand)))
             return
@@ -86,14 +85,14 @@ class StrideProblem:
         runnable.assigned_pool = runnable.allocation.pools[0] if runnable.is_local else -1
 
     def local_pools(self, demand: ResourceDemand) -> Ints:
-        """Returns the pools that hold the whole gang when no other managed job is there."""
+        """Return the pools that hold the whole gang when no other managed job is there."""
         known = self._local_pools.get(demand)
         if known is None:
             known = self._local_pools[demand] = self._find_local_pools(demand)
         return known
 
     def is_local_pool(self, demand: ResourceDemand, pool: int) -> bool:
-        """Returns whether the pool is one of `local_pools(demand)`."""
+        """Return whether the pool is one of `local_pools(demand)`."""
         known = self._local_pool_sets.get(demand)
         if known is None:
             known = self._local_pool_sets[demand] = frozenset(self.local_pools(demand).tolist())
@@ -119,7 +118,7 @@ class StrideProblem:
         return np.flatnonzero(suitable)
 
     def gpus_by_type(self) -> Mapping[str, float]:
-        """Returns the GPUs of each type on nodes that are open to managed jobs or run one; may be 0."""
+        """Return the GPUs of each type on nodes that are open to managed jobs or run one; may be 0."""
         used = {
             pool
             for runnable in self.runnable_jobs
@@ -136,7 +135,7 @@ class StrideProblem:
         return counts
 
     def types_of(self, runnable: RunnableJob) -> frozenset[str]:
-        """Returns the GPU types it may run on; none for a job that can never run."""
+        """Return the GPU types it may run on; none for a job that can never run."""
         known = self._types.get(runnable.demand)
         if known is None:
             known = self._types[runnable.demand] = frozenset(

@@ -37,14 +37,14 @@ class StrideJob:
 
 
 def plain_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, float]) -> JobId:
-    """Returns the job with the lowest pass, of any size, and advances its pass; ties go to the first in the queue."""
+    """Return the job with the lowest pass, of any size, and advance its pass; ties go to the first in the queue."""
     job = min(queue, key=lambda job: passes[job.job])
     passes[job.job] += 1 / job.tickets
     return job.job
 
 
 def gang_aware_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, float], gpus: int) -> tuple[JobId, ...]:
-    """Returns the jobs that run for the next quantum on a server with `gpus` GPUs, and advances their passes.
+    """Return the jobs that run for the next quantum on a server with `gpus` GPUs, and advance their passes.
 
     Jobs are taken in order of pass, ties in order of the queue; those that do not fit are skipped.
     """
@@ -78,7 +78,7 @@ class ScalarFreeResources:
         )
 
     def as_arrays(self, pools: Pools) -> FreeResources:
-        """Returns the same as arrays."""
+        """Return the same as arrays."""
         columns = (
             np.array(column, dtype=np.int64) for column in (self.gpus, self.cpus, self.memory, self.exclusive_jobs)
         )
@@ -87,7 +87,7 @@ class ScalarFreeResources:
         return free
 
     def fits(self, allocation: Allocation) -> bool:
-        """Returns whether all of it is free."""
+        """Return whether all of it is free."""
         for pool, gpus, cpus, memory in zip(
             allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
         ):
@@ -205,7 +205,7 @@ class SplitStride:
     def _local_stride(
         self, pool: int, queue: Iterable[JobId], free: ScalarFreeResources, schedule: StrideSchedule
     ) -> None:
-        """Runs gang-aware stride in one pool: in order of pass, each job that still fits."""
+        """Run gang-aware stride in one pool: in order of pass, each job that still fits."""
         running = self._session.running
         for job in queue:
             if free.gpus[pool] <= 0:
@@ -221,7 +221,7 @@ class SplitStride:
                 schedule.started[job] = placement
 
     def _placement_in(self, pool: int, demand: ResourceDemand) -> tuple[Placement, Allocation]:
-        """Returns the placement of the whole gang in this pool, with the least it accepts, and its allocation."""
+        """Return the placement of the whole gang in this pool, with the least it accepts, and its allocation."""
         known = self._placements.get((demand, pool))
         if known is None:
             kind = int(self._pools.kind_of[pool])
@@ -232,7 +232,7 @@ class SplitStride:
     def _central_stride(
         self, wide: Sequence[JobId], local: Sequence[JobId], free: ScalarFreeResources, schedule: StrideSchedule
     ) -> None:
-        """Runs gang-aware stride for jobs without a home, on GPUs left by jobs with a home and a lower pass. They are
+        """Run gang-aware stride for jobs without a home, on GPUs left by jobs with a home and a lower pass. They are
         consolidated whatever the policy's node score is: each node more has another queue that they disturb."""
         if not wide:
             return
@@ -265,7 +265,7 @@ class SplitStride:
                 schedule.started[job] = placement
 
     def _keep_undisturbed(self, free: ScalarFreeResources, schedule: StrideSchedule) -> None:
-        """Keeps unscheduled running jobs where no started job needs their resources; preempts the others."""
+        """Keep unscheduled running jobs where no started job needs their resources; preempts the others."""
         session, node_of, newcomers = self._session, self._pools.node_of, dict[int, JobId]()
         for job in sorted(schedule.started, key=session.rank_of.__getitem__):
             for pool in schedule.started[job].pools:
@@ -283,7 +283,7 @@ class SplitStride:
                 schedule.preempted[job] = first
 
     def _most_overdue(self, schedule: StrideSchedule, moves: int) -> frozenset[JobId]:
-        """Returns at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue first.
+        """Return at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue first.
 
         Nodes are in one group if a starting or a preempted job spans them.
         """
@@ -319,7 +319,7 @@ class SplitStride:
 
 
 def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
-    """Returns the allocation with the GPUs added that are reserved in its pools."""
+    """Return the allocation with the GPUs added that are reserved in its pools."""
     return replace(
         allocation,
         gpus=tuple(gpus + int(reserved[pool]) for pool, gpus in zip(allocation.pools, allocation.gpus, strict=True)),

@@ -313,7 +313,7 @@ def _initial_holdings(
             whole[job.user] += share
             continue
         usable = sum(capacity[gpu_type] for gpu_type in kinds)
-        for gpu_type in kinds if usable else ():
+        for gpu_type in sorted(kinds) if usable else ():  # the same order, and so the same sums, in every process
             part = share * capacity[gpu_type] / usable
             left[gpu_type] -= part
             confined[job.user][gpu_type] = confined[job.user].get(gpu_type, 0.0) + part

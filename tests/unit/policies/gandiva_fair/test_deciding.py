@@ -135,6 +135,14 @@ def test_a_round_that_is_decided_again_from_what_was_stored_decides_the_same() -
     assert encode_state(decode_state(GandivaFairState, cluster.state)) == cluster.state
 
 
+def test_what_a_user_holds_of_several_types_is_summed_in_the_same_order_in_every_process() -> None:
+    types = ("v100", "p100", "k80", "a100", "t4")
+    nodes = [node(f"n{number}", gpu_type=kind, features=frozenset({kind})) for number, kind in enumerate(types)]
+    confined = job(1, request=Request(gpus=1, features="v100|p100|k80|a100"))
+    state = GANDIVA_FAIR.decide(situation(nodes, [confined])).state
+    assert [*decode_state(GandivaFairState, state).accounts["alice"].holdings] == ["a100", "k80", "p100", "v100"]
+
+
 def test_what_was_had_while_nobody_decided_counts() -> None:
     """Rounds that were missed lose nothing: passes follow from the GPU-seconds that jobs attained."""
     late = after(running(1, 7200), job(2, 8, user="bob"), service=8 * 7200)
