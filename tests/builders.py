@@ -21,7 +21,7 @@ from slurmsched.model import (
     Snapshot,
     parse_hints,
 )
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.stages import Situation
 
 GIB = 1024

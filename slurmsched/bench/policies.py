@@ -24,8 +24,7 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.fgd.trace import draw_arrivals, read_nodes, read_tasks
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
 from slurmsched.knowledge import Knowledge
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.gavel.problem import GavelProblem

@@ -8,8 +8,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_job_ids
 from slurmsched.model import JobId
-from slurmsched.report.history import expand_array
-from slurmsched.report.job_view import explain_job, explanation_view
+from slurmsched.report.job_view import expand_array, explain_job, explanation_view
 
 
 @click.command()

@@ -8,8 +8,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_job_ids
 from slurmsched.model import JobId
-from slurmsched.report.history import expand_array, job_history
-from slurmsched.report.job_view import history_view
+from slurmsched.report.job_view import expand_array, history_view, job_history
 
 
 @click.command()

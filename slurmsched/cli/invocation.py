@@ -16,7 +16,7 @@ import click
 
 from slurmsched.daemon.clock import Clock, RealClock
 from slurmsched.daemon.heartbeat import HeartbeatFile
-from slurmsched.report.history import JobNotSeenError
+from slurmsched.report.job_view import JobNotSeenError
 from slurmsched.report.quantities import duration
 from slurmsched.report.status import ClusterStatus, cluster_status
 from slurmsched.settings.definition import Settings

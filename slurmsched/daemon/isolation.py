@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from slurmsched.daemon.clock import Clock
-from slurmsched.model import ClusterOverview, JobId, Request, Snapshot, SynschedError, cluster_overview
+from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snapshot, SynschedError, cluster_overview
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.fragmentation import survey_with_fragments
 from slurmsched.rounds.round import RoundResult
 from slurmsched.rounds.scope import unmanaged_reason

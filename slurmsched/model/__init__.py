@@ -1,6 +1,6 @@
 """The data model that all other packages share: frozen values that need neither a cluster nor a clock."""
 
-from slurmsched.model.decision import Decision, RankedJob, Target
+from slurmsched.model.decision import Decision, Explanation, RankedJob, Target
 from slurmsched.model.encoding import EncodingError, decode, encode, to_plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
@@ -29,6 +29,7 @@ __all__ = [
     "ClusterOverview",
     "Decision",
     "EncodingError",
+    "Explanation",
     "Gpu",
     "GpuUsage",
     "Hints",

@@ -55,3 +55,18 @@ class Decision:
     waiting: Mapping[JobId, Reason]
     victims: Mapping[JobId, JobId] = field(default_factory=dict)
     state: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a job runs where it does, or waits, in plain words, as `synsched explain` prints it. JSON-safe.
+
+    `headline` is one sentence. `ordered_behind` names the nearest jobs ahead of it that have GPUs, nearest first.
+    `what_would_change` lists what its owner could do or wait for. `facts` are figures by name.
+    """
+
+    job: JobId
+    headline: str
+    ordered_behind: tuple[str, ...] = ()
+    what_would_change: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)

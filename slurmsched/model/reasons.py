@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from math import isinf
 from typing import Final
@@ -211,6 +212,13 @@ def format_duration(seconds: float) -> str:
         return "unknown time"
     size, unit = next(((size, unit) for size, unit in _DURATION_UNITS if seconds >= size), _DURATION_UNITS[-1])
     return f"{seconds / size:.3g} {unit}"
+
+
+def time_of_day(at: float, now: float) -> str:
+    """Local time of day, with the date if it is not that of `now`. Both in unix seconds."""
+    then = datetime.fromtimestamp(at)
+    today = then.date() == datetime.fromtimestamp(now).date()
+    return f"{then:%H:%M}" if today else f"{then:%Y-%m-%d %H:%M}"
 
 
 def format_gpu_hours(gpu_seconds: float) -> str:

@@ -14,9 +14,9 @@ from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.admit.shrink import ShrinkRunning
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.finish.resize import resize_running
+from slurmsched.policies.finish.restart import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
 from slurmsched.policies.orders import FirstInFirstOut
 from slurmsched.policies.place.placement import NodeScore

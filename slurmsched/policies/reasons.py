@@ -14,9 +14,8 @@ from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode, Res
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
-from slurmsched.policies.cluster.free import FreeResources, managed_gpus
 from slurmsched.policies.cluster.gang import Gang, why_single_type
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import FreeResources, Pools, managed_gpus
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session

@@ -11,8 +11,7 @@ import numpy as np
 from slurmsched.arrays import Ints, Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import NodeScore, PartDemand, Placement, find_placement
 from slurmsched.policies.sizes import Sizing
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Final, Protocol
 
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.pools import PoolKind
+from slurmsched.policies.cluster.resources import PoolKind
 
 
 @dataclass(frozen=True, slots=True)

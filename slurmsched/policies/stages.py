@@ -10,8 +10,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, Request, Snapshot
 from slurmsched.policies.cluster.demand import DemandCache
 from slurmsched.policies.cluster.eligibility import Eligibility
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.sizes import Sizing
 from slurmsched.settings.definition import TicketSettings
 

@@ -1,4 +1,4 @@
-"""Terminal views of one job: why it runs or waits (`synsched explain`), and its events (`synsched history`)."""
+"""One job: why it runs or waits (`synsched explain`), and its events and operations (`synsched history`)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,39 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from slurmsched.model import JobId, JobState, Result, Verb, decode
+from slurmsched.model import Explanation, JobId, JobState, Result, SynschedError, Verb, decode
 from slurmsched.model.reasons import format_gpu_hours, pluralise
-from slurmsched.report.history import JobHistory, JobNotSeenError, job_history
 from slurmsched.report.quantities import duration, local_time
 from slurmsched.report.tables import Column, Listing, safe_line
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.read_only import ReadOnlyStore
-from slurmsched.store.rows import JobRow, SetAsideRow
+from slurmsched.store.rows import EventRow, JobRow, OperationRow, SetAsideRow
+
+
+class JobNotSeenError(SynschedError):
+    """No round has seen this job as a managed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """Events and operations of one job, oldest first. `service` is in GPU-seconds over all its runs."""
+
+    job: JobRow
+    service: float
+    events: tuple[EventRow, ...]
+    operations: tuple[OperationRow, ...]
+
+
+def job_history(store: ReadOnlyStore, job: JobId) -> JobHistory:
+    """The stored history of a job. Raises JobNotSeenError, UnreadableError."""
+    row = store.job(job)
+    if row is None:
+        raise JobNotSeenError(f"job {job} is not known here: 'squeue -j {job}' shows it if it is not managed")
+    return JobHistory(row, store.service(job), store.events(job), store.operations(job))
+
+
+def expand_array(store: ReadOnlyStore, job: JobId) -> tuple[JobId, ...]:
+    """The job itself, or for the id of an array its known tasks."""
+    return (job,) if store.job(job) is not None else store.array_tasks(job) or (job,)
 
 
 @dataclass(frozen=True, slots=True)

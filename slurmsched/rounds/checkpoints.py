@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, NotifiedJob, Reason, ReasonCode, SchedulerState, Snapshot
-from slurmsched.rounds.explanation import time_of_day
+from slurmsched.model.reasons import time_of_day
 from slurmsched.rounds.guards import checkpoint_lead
 from slurmsched.settings.definition import Settings
 

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from slurmsched.model import Job, JobId, JobState, NodeAllocation, Reason, ReasonCode, SynschedError, Target
-from slurmsched.model.reasons import pluralise
-from slurmsched.rounds.explanation import Explanation, time_of_day
+from slurmsched.model import (
+    Explanation,
+    Job,
+    JobId,
+    JobState,
+    NodeAllocation,
+    Reason,
+    ReasonCode,
+    SynschedError,
+    Target,
+)
+from slurmsched.model.reasons import pluralise, time_of_day
 from slurmsched.rounds.guards import checkpoint_signal
 from slurmsched.rounds.round import RoundResult
 

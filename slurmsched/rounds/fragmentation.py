@@ -23,7 +23,7 @@ from slurmsched.model import (
     cluster_overview,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     FragmentClass,

@@ -21,8 +21,8 @@ from slurmsched.model import (
     SchedulerState,
     Snapshot,
 )
+from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.policies import schedules_shards
-from slurmsched.rounds.explanation import time_of_day
 from slurmsched.rounds.release import held_by_us
 from slurmsched.settings.definition import ManageSettings, Settings
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import JobId, Reason, ReasonCode, SetAsideJob, Snapshot, encode
-from slurmsched.rounds.explanation import Explanation
+from slurmsched.model import Explanation, JobId, Reason, ReasonCode, SetAsideJob, Snapshot, encode
 from slurmsched.store.database import Database
 
 _UPSERT: Final = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from slurmsched.model import (
     ClusterOverview,
+    Explanation,
     JobId,
     Node,
     Outcome,
@@ -22,7 +23,6 @@ from slurmsched.model import (
     encode,
 )
 from slurmsched.rounds.device_mismatch import DeviceMismatch
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.database import Database
 from slurmsched.store.events import JobEvent, JobEventKind, events_of_outcomes, record_events
 from slurmsched.store.jobs import update_jobs

@@ -10,8 +10,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.model import MILLI_PER_GPU
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import TaskDemand
 from slurmsched.policies.place.scores import PlacementHeuristic, PoolScoreTable

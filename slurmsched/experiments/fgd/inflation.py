@@ -26,8 +26,7 @@ from slurmsched.experiments.fgd.baselines import (
     RandomPoolScoreTable,
 )
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import FreeResources, Pools
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, TargetWorkload, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
 

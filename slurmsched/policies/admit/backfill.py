@@ -11,8 +11,7 @@ from math import inf
 
 from slurmsched.model import Job
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.session import FailedRequestCache, Session
 
 

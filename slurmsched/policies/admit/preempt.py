@@ -11,7 +11,7 @@ import numpy as np
 from slurmsched.arrays import Ints
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import FailedRequestCache, Session
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import FailedRequestCache, Session
 

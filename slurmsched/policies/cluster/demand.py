@@ -14,7 +14,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import Pools
 from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing, demand_range
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurmsched.arrays import Mask
 from slurmsched.model import Job, NodeState, Request, Reservation, Snapshot
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import Pools
 from slurmsched.policies.errors import PolicyError
 
 FeatureConstraint = Callable[[frozenset[str]], bool]

@@ -15,8 +15,7 @@ import numpy as np
 from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from slurmsched.model import JobId
-from slurmsched.policies.cluster.pools import Allocation, PoolKind
+from slurmsched.policies.cluster.resources import Allocation, PoolKind
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources, memory_on_node

@@ -22,7 +22,7 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.demand import ResourceDemand
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
     PassRecord,

@@ -11,7 +11,7 @@ import numpy as np
 from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobState
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Sizing
 from slurmsched.policies.stages import RoundResources, Situation

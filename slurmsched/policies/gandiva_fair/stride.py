@@ -16,8 +16,7 @@ import numpy as np
 from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand, Placement, find_placement
 from slurmsched.policies.session import FailedRequestCache, Session
 

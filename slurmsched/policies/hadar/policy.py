@@ -22,9 +22,8 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.eligibility import Eligibility
-from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import (
     GangThroughput,

@@ -30,9 +30,8 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.model import MILLI_PER_GPU, Request
-from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import gang_of
-from slurmsched.policies.cluster.pools import Allocation, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
 
 COVERAGE: Final = 0.95

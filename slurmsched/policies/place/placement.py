@@ -14,9 +14,8 @@ import numpy as np
 from slurmsched.arrays import Ints, Mask
 from slurmsched.model import NodeAllocation, ReasonCode, Resources
 from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.free import FreeResources
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.pools import Allocation, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.sizes import PerTaskResources, memory_on_node
 from slurmsched.policies.stages import Situation
 

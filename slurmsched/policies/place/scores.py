@@ -28,8 +28,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, ReasonCode
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,

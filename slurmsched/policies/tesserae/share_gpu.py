@@ -31,8 +31,7 @@ from slurmsched.model import (
 )
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair

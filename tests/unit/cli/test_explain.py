@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import Operation, Outcome, Reason, ReasonCode, Result, Verb, encode
-from slurmsched.rounds.explanation import Explanation
+from slurmsched.model import Explanation, Operation, Outcome, Reason, ReasonCode, Result, Verb, encode
 from slurmsched.store.journal import Journal
 from tests.builders import job, node, snapshot
 from tests.unit.cli.conftest import NOON, Site

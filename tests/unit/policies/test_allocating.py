@@ -7,7 +7,7 @@ import pytest
 from slurmsched.knowledge import Profile
 from slurmsched.model import Request
 from slurmsched.policies.cluster.gang import gang_of
-from slurmsched.policies.cluster.pools import PoolKind
+from slurmsched.policies.cluster.resources import PoolKind
 from slurmsched.policies.sizes import AsRequested, DemandRange, PerTaskResources, Proportional, Tune
 from tests.builders import GIB, profile
 

@@ -8,7 +8,7 @@ import pytest
 
 from slurmsched.model import Decision, Job, NodeAllocation, ReasonCode, Request, Resources
 from slurmsched.policies.finish.defragment import defragment
-from slurmsched.policies.finish.migrate import migrate_to_due_type
+from slurmsched.policies.finish.restart import migrate_to_due_type
 from slurmsched.policies.gandiva_fair.policy import GandivaTickets
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.orders import FirstInFirstOut, LeastAttainedService

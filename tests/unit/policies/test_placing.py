@@ -12,7 +12,7 @@ from slurmsched.model import Job, Node, NodeState, Request, Reservation
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel
 from slurmsched.policies.cluster.eligibility import Eligibility
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.place.placement import CONSOLIDATED, find_placement
 from slurmsched.policies.sizes import AsRequested, Proportional
 from slurmsched.policies.stages import Situation

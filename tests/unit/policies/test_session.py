@@ -10,7 +10,7 @@ import pytest
 from slurmsched.model import JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies import PreemptionRule, Situation
 from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.orders import FirstInFirstOut, rank_by
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED

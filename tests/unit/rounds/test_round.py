@@ -8,9 +8,8 @@ from datetime import datetime
 import pytest
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Hold, Job, Request, SchedulerState, decode, encode
+from slurmsched.model import Explanation, Hold, Job, Request, SchedulerState, decode, encode
 from slurmsched.rounds.explainer import UnknownJobError, explain
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, RoundSettings, Settings
 from tests.builders import GIB, job, node, share, snapshot

@@ -11,6 +11,7 @@ from slurmsched.backends.recorded import pack_recording, unpack_recording
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     ClusterOverview,
+    Explanation,
     Hold,
     Job,
     Operation,
@@ -26,7 +27,6 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.rounds.explainer import explain
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import Mode, RoundSettings, Settings
 from slurmsched.store.state import USUAL_REQUESTS_WINDOW

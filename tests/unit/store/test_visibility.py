@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slurmsched.model import (
+    Explanation,
     Operation,
     Outcome,
     Reason,
@@ -24,7 +25,6 @@ from slurmsched.model import (
 )
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.state import Account, Trade, decode_state, encode_state
-from slurmsched.rounds.explanation import Explanation
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics
 from slurmsched.store.publication import (

@@ -21,7 +21,7 @@ from slurmsched.model import (
     Resources,
 )
 from slurmsched.policies import policy
-from slurmsched.policies.cluster.pools import Pools
+from slurmsched.policies.cluster.resources import Pools
 from slurmsched.policies.place.fragmentation import TaskDemand, target_workload
 from tests.builders import job, node, share, situation
 

@@ -17,8 +17,7 @@ from slurmsched.experiments.fgd.baselines import (
     MigratingScoreTable,
     RandomPoolScoreTable,
 )
-from slurmsched.policies.cluster.free import FreeResources
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.fragmentation import (
     FragmentationMeasure,
     TargetWorkload,

@@ -11,7 +11,7 @@ from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobId, RankedJob, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.preempt import Preempt
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.gandiva_fair.policy import GandivaTickets
 from slurmsched.policies.gandiva_fair.stride import FillIdle, SplitStride
 from slurmsched.policies.orders import never_preempts, rank_by

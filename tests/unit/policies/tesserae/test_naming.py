@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from slurmsched.model import Job, Node
-from slurmsched.policies.cluster.free import FreeResources
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.orders import FirstInFirstOut
 from slurmsched.policies.place.placement import CONSOLIDATED, Placement
 from slurmsched.policies.session import Session

@@ -1,8 +1,4 @@
-"""Restarts running jobs with more of the spare resources, where that clearly saves more than a restart costs.
-
-In the paper every round places all jobs anew (Mohan et al., Synergy, OSDI 2022, section 4.2), so no job is limited to
-what was free when it started. Here allocations last and a restart costs.
-"""
+"""Restarts running jobs where that clearly pays: on the GPU type that they are due, or with more CPUs and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from typing import Final
 
 from slurmsched.model import Job, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.cluster.pools import Allocation
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
@@ -86,3 +83,36 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
 
 def _per_task(allocation: Allocation, parts: tuple[int, ...]) -> PerTaskResources:
     return PerTaskResources(allocation.cpus[0] // parts[0], max(allocation.memory) // max(parts))
+
+
+def migrate_to_due_type(session: Session) -> None:
+    """Move jobs in order, as many as may still move this round. No job is moved onto several types."""
+    restart_cost = session.situation.restart_cost
+    for ranked in session.ranking:
+        job = session.jobs[ranked.job]
+        if session.moves_left <= 0:
+            return
+        if job.id not in session.running or not session.is_preemptible(job.id):
+            continue
+        saving = _saved_seconds(session, job)
+        if saving <= MIN_BENEFIT * restart_cost:
+            continue
+        placement = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
+        if placement is not None:
+            details = {"saving": format_duration(saving), "cost": format_duration(restart_cost)}
+            session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
+
+
+def _saved_seconds(session: Session, job: Job) -> float:
+    """Return by how many seconds the job would end sooner. Without a duration estimate it is assumed half finished."""
+    knowledge, rates = session.situation.knowledge, session.entitlement.rates
+    due = session.entitlement.gpu_types.get(job.id, frozenset())
+    if len(due) != 1:
+        return 0.0
+    (gpu_type,) = due
+    now = min((rates.get((job.id, on_node.gpu_type), 0.0) for on_node in job.allocations), default=0.0)
+    then = rates[job.id, gpu_type]
+    remaining = knowledge.remaining_seconds(job)
+    if isinf(remaining):
+        remaining = knowledge.executed_seconds(job)
+    return remaining * (1 - now / then) if then > now else 0.0
