@@ -1,4 +1,4 @@
-"""Measures decisions of single policies.
+"""Measures the time and memory of decisions.
 
 Fragmentation gradient descent is measured per task, on openb's nodes and pods; Tesserae per stage (figure 14 of its
 paper); Hadar on a cluster that grows with the queue (Sultana et al., figure 5); Gavel on jobs drawn as by its authors.
@@ -21,18 +21,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurmsched.arrays import Floats, Ints
+from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.bench.workload import follow_decision, generate_snapshot
 from slurmsched.experiments.fgd.trace import draw_arrivals, read_nodes, read_tasks
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
 from slurmsched.knowledge import Knowledge
+from slurmsched.model import SchedulerState
 from slurmsched.policies.cluster.resources import FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
-from slurmsched.policies.gavel.problem import GavelProblem
+from slurmsched.policies.gavel.problem import GAVEL_POLICIES, GavelProblem
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, TaskDemand, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
+from slurmsched.policies.policies import policy
 from slurmsched.policies.tesserae.migration import PlacementPlan
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import Settings
 
 _ARRIVAL_SEED = 42
 
@@ -379,3 +384,38 @@ def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator
         for by_type in scaling
     ]
     return replace(problem, colocated_rates=np.array(colocated))
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTime:
+    """Seconds of one whole decision on a full cluster, and the process's peak memory in MB."""
+
+    policy: str
+    gpus: int
+    jobs: int
+    nodes: int
+    repeat: int
+    median_s: float
+    p95_s: float
+    peak_rss_mb: float
+
+
+def time_decision(
+    settings: Settings, knowledge: Knowledge, *, gpus: int, jobs: int, nodes: int, repetitions: Iterable[int]
+) -> DecisionTime:
+    """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`."""
+    decider = policy(settings.policy.system, settings.policy.order, settings.policy.las_queues)
+    identity = Identity("bench", Privilege.SLURM_USER)
+    empty = generate_snapshot(gpus, nodes, jobs)
+    first_round = run_round(empty, SchedulerState(), settings, knowledge, identity, policy_override=decider)
+    warm, memory = follow_decision(first_round.snapshot, first_round.decision)
+    situation = run_round(warm, memory, settings, knowledge, identity, policy_override=decider).situation
+    seconds: list[float] = []
+    for _ in repetitions:
+        began = perf_counter()
+        decider.decide(situation)
+        seconds.append(perf_counter() - began)
+    slowest = quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    name = settings.policy.system
+    return DecisionTime(name, gpus, jobs, nodes, len(seconds), median(seconds), slowest, peak)

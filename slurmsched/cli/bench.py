@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from slurmsched.bench.consolidation import time_consolidation
-from slurmsched.bench.decision import time_decision
 from slurmsched.bench.hostile_rounds import BOUND_MS, run_hostile
 from slurmsched.bench.jobside import time_jobside
+from slurmsched.bench.policies import time_decision
 from slurmsched.bench.store import time_store
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context

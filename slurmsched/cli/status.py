@@ -13,8 +13,7 @@ from rich.live import Live
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import split_names
-from slurmsched.report.status import ClusterStatus, filter_status
-from slurmsched.report.status_view import jobs_view, status_view
+from slurmsched.report.status import ClusterStatus, filter_status, jobs_view, status_view
 
 if TYPE_CHECKING:
     from slurmsched.report.shares import TicketShares

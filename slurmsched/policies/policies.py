@@ -9,8 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from slurmsched.policies.admit.allocate import AllocateFree
-from slurmsched.policies.admit.backfill import EasyBackfill
+from slurmsched.policies.admit.allocate import AllocateFree, EasyBackfill
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import migrate_to_due_type
 from slurmsched.policies.orders import (

@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from slurmsched.policies.hadare.policy import divide_steps
-from slurmsched.policies.hadare.throughput import ThroughputEstimates, learned_scale
+from slurmsched.policies.hadare.policy import ThroughputEstimates, divide_steps, learned_scale
 from slurmsched.simulation.replay import Grant, RoundInput
 
 _UNMEASURED_SCALE: Final = 1e-12

@@ -14,7 +14,7 @@ import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
-from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.policies.hadare.policy import GpuSpec, ModelSpec, estimate_throughput
 from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions

@@ -19,8 +19,8 @@ import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
-from slurmsched.experiments.synergy.published import PUBLISHED_LOAD_JCT, PUBLISHED_RATIO_GAINS
 from slurmsched.experiments.synergy.replay import replay_trace
+from slurmsched.experiments.synergy.static import PUBLISHED_LOAD_JCT, PUBLISHED_RATIO_GAINS
 from slurmsched.experiments.synergy_allocation.problem import AUTHORS, OURS, PAPER, SynergyVariant
 from slurmsched.traces.generators import TaskSplit, synergy_workload
 

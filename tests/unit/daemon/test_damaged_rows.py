@@ -17,8 +17,7 @@ from rich.console import Console
 from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
 from slurmsched.model import MeasuredRate, Operation, Reason, ReasonCode, SynschedError, Verb
 from slurmsched.report.job_view import explain_job, explanation_view, history_view, job_history
-from slurmsched.report.status import cluster_status
-from slurmsched.report.status_view import status_view
+from slurmsched.report.status import cluster_status, status_view
 from slurmsched.store.measurements import LastReport, RateSample, RejectedReport
 from slurmsched.store.read_only import open_read_only
 from slurmsched.store.store import Store

@@ -6,8 +6,7 @@ import pytest
 
 from slurmsched.experiments.mixed.hadare import ForkedJob, assign_nodes
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.hadare.policy import divide_steps
-from slurmsched.policies.hadare.throughput import GpuSpec, ModelSpec, ThroughputEstimates, estimate_throughput
+from slurmsched.policies.hadare.policy import GpuSpec, ModelSpec, ThroughputEstimates, divide_steps, estimate_throughput
 
 V100, K80 = GpuSpec(15.7, 16), GpuSpec(4.1, 12)
 

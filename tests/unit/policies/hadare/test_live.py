@@ -12,7 +12,7 @@ import pytest
 from slurmsched.knowledge import Profile, Scaling
 from slurmsched.model import Decision, Job, JobState, Node, NodeState, ReasonCode
 from slurmsched.policies import policy
-from slurmsched.policies.hadare.throughput import estimates_by_type
+from slurmsched.policies.hadare.policy import estimates_by_type
 from tests.builders import job, node, share, situation
 
 TYPES = ("v100", "p100", "k80")
