@@ -59,6 +59,8 @@ def replay(
     """
     wall, cpu = time.perf_counter(), time.process_time()
     by_arrival = tuple(sorted(jobs, key=lambda job: job.arrival))
+    if repeated := [job for job, count in Counter(job.id for job in by_arrival).items() if count > 1]:
+        raise ReplayError(f"there are several jobs {repeated[0]}: give each an id of its own")
     loop = _Replay(by_arrival, workers, decider, semantics, failure_time)
     loop.run({job.id for job in by_arrival[slice(*(window or (None,)))]}, skips=same_until_change)
     return ReplayResult(

@@ -158,6 +158,11 @@ def test_only_the_window_has_to_end() -> None:
     assert len(done.measured_jobs) == 1
 
 
+def test_two_jobs_of_one_id_are_told_apart_from_copies() -> None:
+    with pytest.raises(ReplayError, match="there are several jobs a: give each an id of its own"):
+        replay([work("a", 1), work("a", 2)], CLUSTER, Scripted([[Grant(("a",), (0,))]]), RoundSemantics(100))
+
+
 def test_a_start_is_no_restart_and_a_move_is_both() -> None:
     script = [[Grant(("a",), (0,))], [Grant(("a",), (1,))], [], [Grant(("a",), (1,))]]
     done = replay([work("a", 3500)], CLUSTER, Scripted(script), RoundSemantics(100, restart_seconds=10))
