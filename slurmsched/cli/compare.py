@@ -18,8 +18,18 @@ from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import split_names
 from slurmsched.cli.progress import progress_reporter
 from slurmsched.cli.simulate import parse_window
-from slurmsched.comparison import CellResult, FailedCell, Sweep, build_sweep, run_locally
-from slurmsched.comparison.sweep import ArrayOptions, SweepFolder, scale_load, submit_array, wait_for_array
+from slurmsched.comparison.sweep import (
+    ArrayOptions,
+    CellResult,
+    FailedCell,
+    Sweep,
+    SweepFolder,
+    build_sweep,
+    run_locally,
+    scale_load,
+    submit_array,
+    wait_for_array,
+)
 from slurmsched.model import Node, Resources
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.comparison import compare_results, comparison_page, comparison_view

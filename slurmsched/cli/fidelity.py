@@ -14,7 +14,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import policy_options, with_mode, with_policy
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.fidelity import generate_workload, measure_fidelity, shorten_period
+from slurmsched.fidelity.validation import generate_workload, measure_fidelity, shorten_period
 from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, Listing
 from slurmsched.settings.definition import Mode

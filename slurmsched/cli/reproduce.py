@@ -10,7 +10,7 @@ import click
 
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.progress import with_progress
-from slurmsched.experiments import ExperimentSetup, FigureRow
+from slurmsched.experiments.experiment import ExperimentSetup, FigureRow
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.registry import run_experiment as run
 from slurmsched.report.experiments import outcome_view

@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slurmsched.comparison import CellResult, FailedCell, Sweep
+from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep
 from slurmsched.model import SynschedError
 from slurmsched.report.quantities import percent
 from slurmsched.report.simulation import duration_or_dash

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
-from slurmsched.experiments import Bound, ExperimentResult, FigureRow
+from slurmsched.experiments.experiment import Bound, ExperimentResult, FigureRow
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.tables import Column, Listing
 

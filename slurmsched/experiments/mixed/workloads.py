@@ -20,7 +20,7 @@ from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
 from slurmsched.simulation.replay import GpuWorkers, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
-from slurmsched.traces.formats import read_gavel
+from slurmsched.traces.formats.gavel import read_gavel
 from slurmsched.traces.generators import hadar_workload
 from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext

@@ -24,8 +24,8 @@ from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import RoundSemantics
 from slurmsched.traces import TraceError
 from slurmsched.traces.clusters import load_cluster
-from slurmsched.traces.formats import synergy_rows
 from slurmsched.traces.formats.registry import read_trace
+from slurmsched.traces.formats.synergy import synergy_rows
 from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from slurmsched.cli import reproduce as command
-from slurmsched.experiments import Bound, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
 from tests.unit.cli.conftest import Site
 
 ROWS = (

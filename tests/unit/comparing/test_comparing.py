@@ -12,11 +12,17 @@ from rich.console import Console
 
 from slurmsched.backends.slurm import submission
 from slurmsched.backends.slurm.commands import CommandResult, Commands
-from slurmsched.comparison import CellResult, FailedCell, Sweep, SweepCell, build_sweep, run_cell, run_locally
 from slurmsched.comparison.sweep import (
     ArrayOptions,
+    CellResult,
+    FailedCell,
+    Sweep,
+    SweepCell,
     SweepFolder,
     SweepFolderError,
+    build_sweep,
+    run_cell,
+    run_locally,
     scale_load,
     submit_array,
     wait_for_array,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments import Bound, ExperimentError, ExperimentSetup, FigureRow
+from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentSetup, FigureRow
 from slurmsched.experiments.registry import EXPERIMENTS, run_experiment
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.fgd.figures import CURVE_DIGESTS, curve_digest, read_published
 from slurmsched.experiments.fgd.inflation import CURVE_POINTS, PUBLISHED_POLICIES, inflate, score_table_factory
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals

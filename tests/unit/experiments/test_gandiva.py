@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments import ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentSetup
 from slurmsched.experiments.gandiva_fair import (
     SUSPEND_RESUME,
     TimeSlicing,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.workloads import authors_rounds

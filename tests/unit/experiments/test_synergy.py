@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments import ExperimentError, ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.experiments.synergy.jobs import (
     IterationJob,

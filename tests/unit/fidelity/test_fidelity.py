@@ -14,14 +14,16 @@ import pytest
 
 from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.fidelity import Fidelity, generate_workload, shorten_period
 from slurmsched.fidelity.validation import (
     LONGEST,
     SHORTEST,
+    Fidelity,
     LiveJobResult,
     SleeperJobs,
     compare_with_simulation,
+    generate_workload,
     hint_comment,
+    shorten_period,
 )
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.profiles import shipped_profiles

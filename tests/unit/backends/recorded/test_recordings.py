@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmsched.backends import Backend, BackendError
+from slurmsched.backends.protocol import Backend, BackendError
 from slurmsched.backends.recorded import (
     RecordedBackend,
     Recording,

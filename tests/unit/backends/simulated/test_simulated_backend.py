@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.backends import Backend, UnreachableError
+from slurmsched.backends.protocol import Backend, UnreachableError
 from slurmsched.backends.simulated import (
     NO_FAULTS,
     Fault,

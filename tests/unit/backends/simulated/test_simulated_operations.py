@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmsched.backends import Identity, Privilege
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.simulated import SimulatedBackend, Submission, VirtualClock, VirtualCluster
 from slurmsched.model import (
     Hold,
