@@ -123,7 +123,6 @@ LIVE_VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
     "live: tesserae-packed": ("tesserae-packed", "las"),
     "live: tesserae-ftf": ("tesserae-ftf", "ftf"),
     "live: synergy": ("synergy", "las"),
-    "live: gavel": ("gavel", "las"),
 }
 """The daemon's policies and their orders, by name."""
 
