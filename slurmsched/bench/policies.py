@@ -29,7 +29,8 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import SchedulerState
 from slurmsched.policies.cluster.resources import FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel.problem import GAVEL_POLICIES, GavelProblem
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
+from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, TaskDemand, typical_workload

@@ -18,8 +18,8 @@ class CommandEntry:
 COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
     "See": {
         "status": CommandEntry("status", "Show which jobs run, which wait and why."),
-        "explain": CommandEntry("explain", "Explain why a job waits, or runs where it does."),
-        "history": CommandEntry("history", "Show what happened to a job."),
+        "explain": CommandEntry("job", "Explain why a job waits, or runs where it does."),
+        "history": CommandEntry("job", "Show what happened to a job."),
         "free": CommandEntry("free", "Show what could start right now."),
         "plan": CommandEntry("plan", "Show what a round would do now."),
         "doctor": CommandEntry("doctor", "Check the installation and say how to fix it."),

@@ -9,7 +9,8 @@ from itertools import combinations
 import numpy as np
 
 from slurmsched.arrays import Floats, Mask
-from slurmsched.policies.gavel.problem import GavelPolicy, GavelProblem, IsolatedTime, TimeFractions
+from slurmsched.policies.gavel.objectives import GavelPolicy
+from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, TimeFractions
 from slurmsched.policies.gavel.rounds import (
     RESET_INTERVAL,
     AllocationLedger,

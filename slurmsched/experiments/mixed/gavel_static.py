@@ -22,7 +22,7 @@ from slurmsched.experiments.mixed.workloads import (
     static_trace_jobs,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.gavel.problem import GAVEL_POLICIES
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import ReplayJob, ReplayResult

@@ -17,7 +17,8 @@ import numpy as np
 from cattrs import BaseValidationError, Converter
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
-from slurmsched.policies.gavel.problem import GAVEL_POLICIES, GavelProblem, TimeFractions, makespan
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES, makespan
+from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions
 
 _JOB_NAME = re.compile(r"[^\s(),\[\]'\"]+")
 _PAIR: Final = 2

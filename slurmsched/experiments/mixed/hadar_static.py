@@ -22,7 +22,7 @@ from slurmsched.experiments.mixed.workloads import (
     sized_jobs,
 )
 from slurmsched.knowledge import load_gavel_rates
-from slurmsched.policies.gavel.problem import GAVEL_POLICIES
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
 from slurmsched.simulation.kernel import replay

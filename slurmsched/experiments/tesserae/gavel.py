@@ -20,7 +20,8 @@ from slurmsched.experiments.tesserae.policies import WorkerLeases
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime, Objective
+from slurmsched.policies.gavel.objectives import Objective
+from slurmsched.policies.gavel.problem import GavelProblem, IsolatedTime
 from slurmsched.policies.gavel.rounds import (
     RESET_INTERVAL,
     AllocationLedger,

@@ -31,7 +31,7 @@ from slurmsched.experiments.tesserae.round import TesseraeVariant, allocate_in_o
 from slurmsched.experiments.tesserae.workload import Workload, colocated_fractions, pair_weights, workload_from_trace
 from slurmsched.knowledge.estimation import add_noise, complete_matrix
 from slurmsched.knowledge.published import load_gavel_rates
-from slurmsched.policies.gavel.problem import Objective, finish_time_fairness, least_attained_service
+from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
 from slurmsched.simulation.results import RunMetrics, run_metrics
 from slurmsched.traces.generators import generate
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobId
+from slurmsched.model import Job, JobId, Request
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, gang_of
 from slurmsched.policies.cluster.resources import Pools
@@ -88,7 +88,7 @@ class DemandCache:
         self._knowledge, self._sizing = knowledge, sizing
         self._position = {node.name: index for index, node in enumerate(pools.nodes)}
         self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
-        self._by_job: dict[str, ResourceDemand] = {}
+        self._by_job: dict[JobId, tuple[Request, ResourceDemand]] = {}
 
     def of(self, job: Job) -> ResourceDemand:
         """Return the job's demand: the same object for equal requests."""
@@ -96,9 +96,11 @@ class DemandCache:
         if excluded:
             request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
             return self._cached(replace(job, original_request=request))
-        demand = self._by_job.get(job.id)
-        if demand is None:
-            demand = self._by_job[job.id] = self._cached(job)
+        known = self._by_job.get(job.id)
+        if known is not None and known[0] is job.original_request:
+            return known[1]
+        demand = self._cached(job)
+        self._by_job[job.id] = job.original_request, demand
         return demand
 
     def lift_restriction(self, job: Job) -> None:

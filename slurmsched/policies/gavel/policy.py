@@ -16,7 +16,8 @@ from slurmsched.arrays import Floats, Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, JobId, JobState, RankedJob
 from slurmsched.policies.cluster.resources import Pools, managed_gpus
-from slurmsched.policies.gavel.problem import GavelProblem, least_attained_service
+from slurmsched.policies.gavel.objectives import least_attained_service
+from slurmsched.policies.gavel.problem import GavelProblem
 from slurmsched.policies.gavel.rounds import RESET_INTERVAL, AllocationLedger, GavelState, greedy_round
 from slurmsched.policies.reasons import EmptyCluster
 from slurmsched.policies.sizes import Proportional

@@ -15,7 +15,7 @@ from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
 from slurmsched.experiments.mixed.workloads import authors_rounds
 from slurmsched.experiments.registry import run_experiment
-from slurmsched.policies.gavel.problem import GAVEL_POLICIES
+from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.replay import Decider, GpuWorkers, ReplayJob, ReplayResult
 

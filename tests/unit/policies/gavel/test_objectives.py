@@ -12,17 +12,15 @@ from scipy.optimize import linprog
 
 from slurmsched.arrays import Floats
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.gavel.problem import (
+from slurmsched.policies.gavel.objectives import (
     GAVEL_POLICIES,
-    GavelProblem,
-    TimeFractions,
-    equal_time_fractions,
     finish_time_fairness,
     first_in_first_out,
     least_attained_service,
     makespan,
     throughput,
 )
+from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions, equal_time_fractions
 
 
 def problem(gpus: list[int], rates: list[list[float]], widths: list[int] | None = None) -> GavelProblem:
