@@ -44,7 +44,7 @@ DEFAULT_REMAINING: Final = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HadarProblem:
-    """The input of `HadarScheduler.decide`. Pools are numbered as in `policies.cluster.pools.Pools`.
+    """The input of `HadarScheduler.decide`. Pools are numbered as in `policies.cluster.resources.Pools`.
 
     Non-preemptible jobs and their GPUs are left out.
     """
