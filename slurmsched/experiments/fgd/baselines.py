@@ -52,7 +52,7 @@ GPU_COUNT_TAGS: Final = (0, 1, 2, 4, 8)
 
 def _tag(task: TaskDemand) -> int:
     """Returns the index of the task's tag. A number of GPUs between two tags has the lower one."""
-    return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= task.whole_gpus)
+    return max(index for index, tag in enumerate(GPU_COUNT_TAGS) if tag <= (0 if task.shares_gpu else task.gpus))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class PoolKind:
 class Allocation:
     """GPUs, CPUs and MiB of a job in each of its pools. `exclusive` closes the nodes to all other jobs.
 
-    A job with shards has no whole GPU, but `part` milli-GPU of one device of each pool. `devices` are the positions in
+    A job with shards has no whole GPU, but `part` milli-GPU of a device of each pool. `devices` are the positions in
     each pool of its devices; empty where they are not known.
     """
 

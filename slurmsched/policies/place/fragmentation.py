@@ -64,15 +64,11 @@ class TaskDemand:
         """Whether it takes a part of one GPU, so that the choice of the GPU matters."""
         return self.gpus == 1 and self.milli_per_gpu < MILLI_PER_GPU
 
-    @cached_property
-    def whole_gpus(self) -> int:
-        """Number of its GPUs if it takes them whole, else 0."""
-        return 0 if self.shares_gpu else self.gpus
-
     def allocation(self, pool: int, devices: tuple[int, ...]) -> Allocation:
         """Return the allocation of these devices of one pool."""
-        part = self.milli_per_gpu if self.shares_gpu else 0
-        return Allocation((pool,), (self.whole_gpus,), (self.cpus,), (self.memory,), part=part, devices=(devices,))
+        whole = self.milli_per_gpu == MILLI_PER_GPU
+        gpus, part = (self.gpus, 0) if whole else (0, self.milli_per_gpu)
+        return Allocation((pool,), (gpus,), (self.cpus,), (self.memory,), part=part, devices=(devices,))
 
     @cached_property
     def total_milli_gpu(self) -> int:
