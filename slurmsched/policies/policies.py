@@ -202,8 +202,8 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill; to compare with",
-        lambda chosen: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, chosen.first, (EasyBackfill,)),
-        settings=OWN_ORDER,
+        lambda _: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (EasyBackfill,)),
+        settings=(PARTS,),  # jobs that move would not keep the reservation of backfill
     ),
 }
 """Every policy by name."""
