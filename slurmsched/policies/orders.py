@@ -251,8 +251,9 @@ class TetrisAlignment:
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         nodes = [node for node in situation.snapshot.nodes if node.gpus]
         whole = np.array([(n.total.gpus, n.total.cpus, max(n.total.memory, 1)) for n in nodes], dtype=float)
+        whole = whole.reshape(-1, 3)
         free = np.array([(n.free.gpus, n.free.cpus, n.free.memory) for n in nodes], dtype=float)
-        parts, reciprocal = free / whole, 1 / whole
+        parts, reciprocal = free.reshape(-1, 3) / whole, 1 / whole
         score: dict[str, float] = {}
         for job in situation.jobs:
             demand = np.array(_demand_per_node(job)) * reciprocal

@@ -105,14 +105,21 @@ def _tesserae_packed(chosen: Choices) -> Policy:
     from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, share_gpus  # noqa: PLC0415
 
     return Pipeline(
-        "tesserae-packed", chosen.order, AsRequested(), LEAST_FRAGMENTS, (*chosen.first, share_gpus), (AllocateOwnGpu,)
+        "tesserae-packed",
+        chosen.order,
+        AsRequested(shares_memory=False),
+        LEAST_FRAGMENTS,
+        (share_gpus,),
+        (AllocateOwnGpu,),
     )
 
 
 def _fgd(chosen: Choices) -> Policy:
     from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
 
-    return Pipeline("fgd", chosen.order, AsRequested(), LEAST_FRAGMENTS, chosen.first, (AllocateFree,))
+    return Pipeline(
+        "fgd", chosen.order, AsRequested(shares_memory=False), LEAST_FRAGMENTS, chosen.first, (AllocateFree,)
+    )
 
 
 def _gavel(chosen: Choices) -> Policy:
@@ -176,7 +183,9 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         lambda chosen: _tesserae("tesserae-ftf", replace(chosen, order=FinishTimeFairness())),
         settings=OWN_ORDER,
     ),
-    "tesserae-packed": PolicyRow("two jobs on halves of one GPU by matching (Tesserae)", _tesserae_packed, shards=True),
+    "tesserae-packed": PolicyRow(
+        "two jobs on halves of one GPU by matching (Tesserae)", _tesserae_packed, (ORDER, PARTS), shards=True
+    ),  # jobs that move would take the halves that are matched
     "fgd": PolicyRow("each job where the fewest idle GPUs become unusable (FGD)", _fgd, shards=True),
     "tiresias": PolicyRow(
         "attained service in two queues (Tiresias), to compare with",

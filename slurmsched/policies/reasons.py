@@ -201,7 +201,8 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     shares = (nodes[on_node.node].proportional_share(on_node.resources.gpus) for on_node in allocations)
     share = sum(shares, Resources()).cpus
     gain = session.situation.knowledge.relative_speed(job, allocations, nodes) - 1
-    if profile is not None and ((has < share and gain >= 0) or (has > share and gain > 0)):
+    tuned = profile is not None and session.sizing.by_sensitivity
+    if profile is not None and tuned and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
         return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"}),)
     # a request is rounded up for each part of a gang

@@ -41,6 +41,10 @@ class Sizing(Protocol):
     def name(self) -> str:
         """A short name: `tune`."""
 
+    @property
+    def by_sensitivity(self) -> bool:
+        """Whether a job with a profile gets what its sensitivity says."""
+
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         """Return what the gang should have, and the least it accepts, on nodes of this kind."""
 
@@ -90,6 +94,7 @@ class _NoUpgrades:
     """Sizings whose best is their minimum: a job has nothing to gain from spare resources."""
 
     __slots__ = ()
+    by_sensitivity = False
 
     def upgrades(
         self,
@@ -103,12 +108,16 @@ class _NoUpgrades:
 
 @dataclass(frozen=True, slots=True)
 class AsRequested(_NoUpgrades):
-    """CPUs and memory as requested."""
+    """CPUs and memory as requested. A job that requests no memory gets its proportional share; or, unless
+    `shares_memory`, what Slurm gives it, which is not counted."""
 
+    shares_memory: bool = True
     name: str = "as requested"
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         per_task = requested_size(gang, kind)
+        if not self.shares_memory and not gang.request.memory:
+            per_task = replace(per_task, memory=0)
         return DemandRange(per_task, per_task)
 
 
@@ -133,6 +142,7 @@ class Tune:
     as fast as its GPU-proportional share. A job without a profile gets what it requested."""
 
     name: str = "tune"
+    by_sensitivity: bool = True
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         matrix = gang.profile and gang.profile.matrix(kind.gpu_type)
@@ -171,6 +181,7 @@ class Greedy(_NoUpgrades):
     """Synergy-Greedy, a baseline of the paper: a job gets its best-case demand, and waits until all of it is free."""
 
     name: str = "greedy"
+    by_sensitivity: bool = True
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
         best = Tune().demand_range(gang, kind).best

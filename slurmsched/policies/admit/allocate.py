@@ -7,7 +7,7 @@ Scheduling System", JSSPP 1995.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from slurmsched.model import Job, JobState, Reason, ReasonCode
@@ -64,7 +64,7 @@ class WaitForCompleting:
         if placement is None:
             self._failed.add(demand)
             return False
-        session.reserve(placement)
+        session.reserve(replace(placement, devices=free_soon.devices_for(placement.allocation(session.pools))))
         nodes = sorted(session.pools.node(pool).name for pool in placement.pools)
         leaving = [other.id for other in self._completing if not set(nodes).isdisjoint(other.nodes)]
         session.set_waiting_reason(
@@ -105,18 +105,19 @@ class EasyBackfill:
             return False
         session.allocate(job, placement)
         if reservation and beyond:
-            reservation.free_beside.allocate(placement.allocation(session.pools))
+            reservation.free_beside.allocate(session.placements[job.id].allocation(session.pools))
         return True
 
 
 def _reserve(session: Session, demand: ResourceDemand) -> _BackfillReservation | None:
     """Release jobs in the order of their expected ends until the gang fits; None where it never does."""
     free = session.free_at_minimum.copy()
-    for end, allocation in sorted(_expected_ends(session), key=lambda entry: entry[0]):
-        free.release(allocation)
+    for end, held in sorted(_expected_ends(session), key=lambda entry: entry[0]):
+        free.release(held)
         placement = session.find_placement(demand, DemandLevel.BEST, free)
         if placement is not None:
-            free.allocate(placement.allocation(session.pools))
+            allocation = placement.allocation(session.pools)
+            free.allocate(replace(allocation, devices=free.devices_for(allocation)))
             return _BackfillReservation(end, free)
     return None
 

@@ -11,7 +11,7 @@ import numpy as np
 from slurmsched.arrays import Ints
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.resources import FreeResources
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import FailedRequestCache, Session
 
@@ -45,7 +45,7 @@ class VictimQueue:
             for allocation in allocations
             for entry in zip(
                 allocation.pools,
-                (0,) * len(allocation.pools) if allocation.devices else allocation.gpus,
+                _with_unknown_devices(allocation),
                 allocation.cpus,
                 allocation.memory,
                 (allocation.exclusive,) * len(allocation.pools),
@@ -77,6 +77,13 @@ class VictimQueue:
             _summed(nodes, self.exclusive[:end], len(pools.nodes)),
             self.devices[: self.device_ends[count]],
         )
+
+
+def _with_unknown_devices(allocation: Allocation) -> tuple[int, ...]:
+    """Return the GPUs of each pool, 0 where the devices are known."""
+    if not allocation.devices:
+        return allocation.gpus
+    return tuple(0 if held else gpus for gpus, held in zip(allocation.gpus, allocation.devices, strict=True))
 
 
 def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:

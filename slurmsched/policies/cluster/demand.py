@@ -163,25 +163,27 @@ class DemandCache:
     def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...], gang: Gang) -> Iterator[CandidatePools]:
         """Yield pools with one demand range for all: every worker gets the same, and the smallest share decides.
 
-        These are the pools of each kind, and those of each GPU type with the range of the kind that has the least. For
-        a job with shards their GPUs have as many shards; a job without GPUs uses all of its pools together.
+        These are the pools of one GPU type whose kinds have the same range, and then those of several ranges, with the
+        smallest of them. For a job with shards their GPUs have as many shards; a job without GPUs uses all its pools.
         """
         pools, present = self._pools, [int(kind) for kind in np.unique(self._pools.kind_of[mask])]
         if not gang.gpus_per_part and not gang.shards:
             yield _candidate_pools(mask, ranges, pools.kind_of)
             return
+        alike = defaultdict[tuple[str, int], dict[DemandRange, list[int]]](lambda: defaultdict(list))
         for kind in present:
-            yield _candidate_pools(mask & (pools.kind_of == kind), ranges, np.full(len(pools), kind))
-        alike = defaultdict[tuple[str, int], list[int]](list)
-        for kind in present:
-            alike[pools.kinds[kind].gpu_type, pools.kinds[kind].shards if gang.shards else 0].append(kind)
-        for _, kinds in sorted(alike.items()):
-            if len(kinds) > 1:
-                leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
-                candidates = _candidate_pools(
-                    mask & np.isin(pools.kind_of, kinds), ranges, np.full(len(pools), leanest)
-                )
-                yield replace(candidates, one_required=pools.kind_of == leanest)
+            shards = pools.kinds[kind].shards if gang.shards else 0
+            alike[pools.kinds[kind].gpu_type, shards][ranges[kind]].append(kind)
+        for by_range in alike.values():
+            for kinds in by_range.values():
+                yield _candidate_pools(mask & np.isin(pools.kind_of, kinds), ranges, np.full(len(pools), kinds[0]))
+        for _, by_range in sorted(alike.items(), key=lambda entry: entry[0]):
+            leanest_first = sorted(by_range, key=lambda size: (size.minimum.cpus, size.minimum.memory))
+            for at, leanest in enumerate(leanest_first[:-1]):
+                kinds = [kind for size in leanest_first[at:] for kind in by_range[size]]
+                usable = mask & np.isin(pools.kind_of, kinds)
+                candidates = _candidate_pools(usable, ranges, np.full(len(pools), by_range[leanest][0]))
+                yield replace(candidates, one_required=np.isin(pools.kind_of, by_range[leanest]))
 
     def _mixed_type_candidates(
         self, mask: Mask, ranges: tuple[DemandRange, ...], mixed_types: frozenset[str]

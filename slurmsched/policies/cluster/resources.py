@@ -31,7 +31,7 @@ class Allocation:
     """GPUs, CPUs and MiB of a job in each of its pools. `exclusive` closes the nodes to all other jobs.
 
     A job with shards has no whole GPU, but `part` milli-GPU of a device of each pool. `devices` are the positions in
-    each pool of its devices; empty where they are not known.
+    each pool of its devices; those of a pool, or of all, are empty where they are not known.
     """
 
     pools: tuple[int, ...]
@@ -78,6 +78,8 @@ class Pools:
         self.memory: Ints = np.array([node.total.memory for node in self.nodes], dtype=np.int64)
         self.device_count: Ints = np.array([len(gpus) for gpus in self.devices], dtype=np.int64)
         self.shards: Ints = np.array([kind.shards for kind in kinds], dtype=np.int64)
+        self.rounding: Ints = np.where(self.shards > 0, MILLI_PER_GPU // np.maximum(self.shards, 1), 1)
+        """Milli-GPU of one shard: a device that lacks less than that is idle, since parts are rounded down."""
 
     def __len__(self) -> int:
         return len(self.gpu_types)
@@ -109,8 +111,7 @@ class Pools:
         The devices are known where GPUs have shards and Slurm says which ones the job has.
         """
         taken = [(pool, on_node) for on_node in on_nodes if (pool := self._pool(on_node)) is not None]
-        devices = [self._positions(pool, on_node) for pool, on_node in taken]
-        known = tuple(held for held in devices if held is not None)
+        devices = tuple(self._positions(pool, on_node) for pool, on_node in taken)
         parts = [self.kind(pool).milli_of_shards(on_node.shards) for pool, on_node in taken if on_node.shards]
         return Allocation(
             tuple(pool for pool, _ in taken),
@@ -119,19 +120,18 @@ class Pools:
             tuple(on_node.resources.memory for _, on_node in taken),
             exclusive,
             parts[0] if parts else 0,
-            known if any(known) and len(known) == len(devices) else (),
+            devices if any(devices) else (),
         )
 
     def _pool(self, on_node: NodeAllocation) -> int | None:
         return self._by_node_and_type.get((on_node.node, on_node.gpu_type), self._first_on_node.get(on_node.node))
 
-    def _positions(self, pool: int, on_node: NodeAllocation) -> tuple[int, ...] | None:
-        """Return the positions of the job's devices in the pool; None where they are not all known."""
-        gpus = 1 if on_node.shards else on_node.resources.gpus
+    def _positions(self, pool: int, on_node: NodeAllocation) -> tuple[int, ...]:
+        """Return the positions of the job's devices in the pool; none where they are not all known."""
         if not self.shards[pool]:
-            return None if gpus else ()
+            return ()
         held = tuple(at for at, gpu in enumerate(self.devices[pool]) if gpu.index in on_node.indices)
-        return held if len(held) == gpus else None
+        return held if len(held) == (1 if on_node.shards else on_node.resources.gpus) else ()
 
 
 def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
@@ -230,7 +230,7 @@ class FreeResources:
         if len(devices):
             milli = milli.copy()
             np.add.at(milli, (devices[:, 0], devices[:, 1]), devices[:, 2])
-            milli = np.minimum(milli, MILLI_PER_GPU)
+            milli = np.where(milli > MILLI_PER_GPU - self.pools.rounding[:, None], MILLI_PER_GPU, milli)
             known = _whole(milli) - _whole(self._milli)
         return FreeResources(
             self.pools,
@@ -266,7 +266,7 @@ class FreeResources:
             allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
         ):
             node = self.pools.node_of[pool]
-            if self.gpus[pool] < gpus or self.cpus[node] < cpus or self.memory[node] < memory:
+            if (gpus and self.gpus[pool] < gpus) or self.cpus[node] < cpus or self.memory[node] < memory:
                 return False
             if self.exclusive_jobs[node] or (allocation.part and self.milli[pool].max() < allocation.part):
                 return False
@@ -276,15 +276,13 @@ class FreeResources:
         """Return the positions of the devices that Slurm chooses for an allocation without devices.
 
         For whole GPUs these are the first idle ones; for a part the first with enough left, used or not (measured on
-        Slurm 22.05, 24.11 and 26.05). Empty where there are too few, and where GPUs have no shards.
+        Slurm 22.05, 24.11 and 26.05). None in pools with too few, and in those whose GPUs have no shards.
         """
         least, chosen = allocation.part or MILLI_PER_GPU, list[tuple[int, ...]]()
         for pool, gpus in zip(allocation.pools, allocation.gpus, strict=True):
             wanted = 1 if allocation.part else gpus
             large = np.flatnonzero(self.milli[pool] >= least)[:wanted] if self.pools.shards[pool] else ()
-            if len(large) < wanted:
-                return ()
-            chosen.append(tuple(int(device) for device in large))
+            chosen.append(tuple(int(device) for device in large) if len(large) == wanted else ())
         return tuple(chosen) if any(chosen) else ()
 
     def _change(self, allocation: Allocation, sign: int) -> None:
@@ -296,21 +294,25 @@ class FreeResources:
             self.memory[node] += sign * memory
             self.exclusive_jobs[node] -= sign * allocation.exclusive
             self.changed_nodes.append(node)
-            if allocation.devices:
+            if allocation.devices and allocation.devices[at]:
                 self._change_devices(pool, allocation.devices[at], sign * (allocation.part or MILLI_PER_GPU))
             elif gpus:
                 self.gpus[pool] += sign * gpus
                 self._uncertain.add(pool)
 
     def _change_devices(self, pool: int, devices: tuple[int, ...], milli: int) -> None:
-        row, whole = self._milli[pool], 0
+        row, whole, gained = self._milli[pool], MILLI_PER_GPU - self.pools.rounding[pool], 0
         for device in devices:
             before = row[device]
-            row[device] = after = max(0, min(before + milli, MILLI_PER_GPU))
-            whole += int(after == MILLI_PER_GPU) - int(before == MILLI_PER_GPU)
+            after = before + milli
+            row[device] = 0 if after < 0 else MILLI_PER_GPU if after > whole else after
+            gained += int(row[device] == MILLI_PER_GPU) - int(before == MILLI_PER_GPU)
+            if abs(milli) == MILLI_PER_GPU and before == row[device]:  # another device was assumed for this job
+                gained += 1 if milli > 0 else -1
+                self._uncertain.add(pool)
         if self.gpus[pool] < 0:  # what is released pays for what was allocated twice
             self._uncertain.add(pool)
-        self.gpus[pool] += whole
+        self.gpus[pool] += gained
 
 
 def _existing(pools: Pools) -> Mask:

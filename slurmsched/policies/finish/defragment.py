@@ -52,7 +52,9 @@ def defragment(session: Session) -> None:
     for job in waiting if session.may_evict else ():
         if session.moves_left <= 0:
             return
-        if not session.needs_placement(job) or (exchange := _fewest_moves(session, job)) is None:
+        if not session.needs_placement(job) or _is_promised(session, job):
+            continue
+        if (exchange := _fewest_moves(session, job)) is None:
             continue
         cost: dict[str, str | int | float] = {"jobs": ", ".join(sorted(exchange.moved)), "cost": round(exchange.cost)}
         reasons = {job.id: Reason(ReasonCode.ROOM_IS_MADE, cost)}
@@ -60,6 +62,12 @@ def defragment(session: Session) -> None:
             nodes = ", ".join(session.pools.node(pool).name for pool in elsewhere.pools)
             reasons[moved] = Reason(ReasonCode.MAKES_ROOM, {"job": job.id, "nodes": nodes})
         session.exchange(job, exchange.placement, exchange.moved, reasons)
+
+
+def _is_promised(session: Session, job: Job) -> bool:
+    """Whether resources of completing jobs are reserved for the job."""
+    why = session.reasons.get(job.id)
+    return why is not None and why.code is ReasonCode.FREED_SOON
 
 
 def _movable_jobs(session: Session) -> Iterator[_Movable]:
@@ -74,9 +82,11 @@ def _movable_jobs(session: Session) -> Iterator[_Movable]:
 
 def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
     """Return the exchange with the fewest moves that lets the job start on one node, and of equally few the cheapest;
-    None if the moves that are left do not suffice."""
+    None if the moves that are left do not suffice, or no move is needed: then it waits for something else."""
     demand = session.demands.of(job)
-    if demand.gang.min_nodes > 1 or demand.gang.request.exclusive or demand.required_nodes:
+    if demand.gang.min_nodes > 1 or demand.gang.request.exclusive or len(demand.required_nodes) > 1:
+        return None
+    if session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum) is not None:
         return None
     by_node: dict[int, list[_Movable]] = {}
     for other in _movable_jobs(session):
@@ -103,7 +113,8 @@ def _freeable_pools(session: Session, demand: ResourceDemand, by_node: dict[int,
         for other in others:
             free.release(other.allocation)
     fits = {int(pool) for pools in fitting_pools(demand, DemandLevel.MINIMUM, free) for pool in pools}
-    return sorted(pool for pool in fits if int(session.pools.node_of[pool]) in by_node)
+    required, nodes = demand.required_nodes, {pool: int(session.pools.node_of[pool]) for pool in fits}
+    return sorted(pool for pool in fits if nodes[pool] in by_node and (not required or nodes[pool] in required))
 
 
 def _freeing_sets(
@@ -120,7 +131,8 @@ def _freeing_sets(
         indices = list(combination)
         cpus, memory, gpus = held[indices].sum(axis=0).tolist()
         devices = free.milli[pool] + parts[indices].sum(axis=0)
-        emptied = int((devices == MILLI_PER_GPU).sum() - (free.milli[pool] == MILLI_PER_GPU).sum())
+        whole = MILLI_PER_GPU - session.pools.rounding[pool]
+        emptied = int((devices > whole).sum() - (free.milli[pool] == MILLI_PER_GPU).sum())
         enough = cpus >= missing[0] and memory >= missing[1] and free.gpus[pool] + gpus + emptied >= need.gpus[0]
         if not enough or (need.part and devices.max() < need.part):
             continue

@@ -153,8 +153,10 @@ def find_placement(
 def fitting_pools(demand: ResourceDemand, level: DemandLevel, free: FreeResources) -> Iterator[Ints]:
     """Yield the pools that hold one node's parts of the gang, for each set of pools that it may use."""
     parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.min_nodes)
+    only_required = len(demand.required_nodes) == demand.gang.max_nodes
+    among = np.isin(free.pools.node_of, demand.required_nodes) if only_required else None
     for candidates in demand.single_node:
-        yield _PoolFit(demand, candidates, level, free).fitting(parts, parts)
+        yield _PoolFit(demand, candidates, level, free, among).fitting(parts, parts)
 
 
 def _first_placement(fits: Iterable[_PoolFit], node_score: NodeScore, count: int) -> Placement | None:
@@ -211,7 +213,7 @@ class _PoolFit:
         """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory."""
         gang = self.demand.gang
         memory = np.maximum(self.part_memory * most, gang.memory_per_node)
-        fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part)
+        fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part) if gang.gpus_per_part else self.usable
         if (milli := self.demand.milli) is not None:
             fits &= (self.free.milli >= milli[:, None]).any(axis=1)
         return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))

@@ -315,7 +315,7 @@ class _LeastFragments(NodeScore):
         for each, part in {*zip(cpus.tolist(), milli.tolist(), strict=True)}:
             task = TaskDemand(each, 0, 1 if part else demand.gpus, part or (MILLI_PER_GPU if demand.gpus else 0))
             of_task = (cpus == each) & (milli == part)
-            scores[of_task] = table.scores_of(task)[candidates[of_task]]
+            scores[of_task] = table.scores_of(task)[candidates[of_task]] - _WORTH_WEIGHT * (part == MILLI_PER_GPU)
         return candidates[np.lexsort((self._idle_milli[candidates], -scores))[:count]]
 
     def _table(self, free: FreeResources) -> PoolScoreTable:

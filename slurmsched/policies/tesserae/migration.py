@@ -305,13 +305,15 @@ def _previous_rows(session: Session, number: dict[JobId, int]) -> Iterator[_Row]
     for victim in session.victims.keys() & number.keys():
         allocation = session.pools.allocation(session.jobs[victim].allocations)
         for pool, gpus in zip(allocation.pools, allocation.gpus, strict=True):
-            yield int(session.pools.node_of[pool]), gpus, number[victim]
+            if gpus:
+                yield int(session.pools.node_of[pool]), gpus, number[victim]
 
 
 def _planned_rows(session: Session, number: dict[JobId, int]) -> Iterator[_Row]:
     for job, placement in session.placements.items():
         for pool, parts in zip(placement.pools, placement.parts, strict=True):
-            yield int(session.pools.node_of[pool]), parts * placement.gang.gpus_per_part, number[job]
+            if placement.gang.gpus_per_part:
+                yield int(session.pools.node_of[pool]), parts * placement.gang.gpus_per_part, number[job]
 
 
 def _placement_plan(rows: Iterator[_Row]) -> PlacementPlan:

@@ -226,8 +226,11 @@ class HalfGpuSlots:
         def fits(host: Job, guest: Job) -> bool:
             if guest.id not in fitting:
                 fitting[guest.id] = [frozenset(found.tolist()) for found in _pools_for(self.session, guest, shards)]
-            return self.session.demands.of(guest).gang.parts == len(held[host.id]) and any(
-                known.issuperset(held[host.id]) for known in fitting[guest.id]
+            demand, nodes = self.session.demands.of(guest), {int(pools.node_of[pool]) for pool in held[host.id]}
+            return (
+                demand.gang.parts == len(held[host.id])
+                and nodes.issuperset(demand.required_nodes)
+                and any(known.issuperset(held[host.id]) for known in fitting[guest.id])
             )
 
         yield from match_pairs(

@@ -1,0 +1,185 @@
+"""Parts of GPUs and jobs without GPUs beside whole ones, under policies that were made for whole GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Decision, JobState, NodeAllocation, ReasonCode, Request, Resources
+from slurmsched.policies import policy
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from tests.builders import job, node, share, situation
+
+
+def has(count: int, gpu: int, where: str = "n1") -> NodeAllocation:
+    return NodeAllocation(where, Resources(0, 1, 0), "", (gpu,), count)
+
+
+def shards(count: int, **other: object) -> Request:
+    return Request(shards=count, cpus=1, **other)  # type: ignore[arg-type]  # by name
+
+
+def nodes_of(decision: Decision) -> dict[str, str]:
+    return {target.job: ",".join(sorted(target.nodes)) for target in decision.targets.values()}
+
+
+def test_tesserae_renames_nodes_though_jobs_without_gpus_move_too() -> None:
+    jobs = [
+        job(1, 2, hint="duration=1h", submit_time=1.0),
+        job(2, 1, hint="duration=2h", submit_time=2.0),
+        job(3, request=Request(cpus=13), on=[NodeAllocation("n1", Resources(0, 13, 0))], submit_time=3.0),
+        job(4, request=Request(cpus=10), on=[NodeAllocation("n2", Resources(0, 10, 0))], submit_time=4.0),
+    ]
+    decision = policy("tesserae", "srtf").decide(situation([node("n1", 2), node("n2", 2)], jobs))
+    assert set(nodes_of(decision)) == {"1", "2", "4"}
+
+
+@pytest.mark.parametrize("name", ["fgd", "slurm", "synergy", "proportional"])
+def test_a_gang_uses_nodes_of_unequal_kinds_though_a_smaller_one_is_there(name: str) -> None:
+    """The share of n0 is the least, but n0 has too few GPUs for half of the gang."""
+    nodes = [node("n0", 1, cpus=4), node("n1", 4, cpus=8), node("n2", 4, cpus=24)]
+    gang = job(1, request=Request(gpus=4, nodes=2, tasks=2, cpus=4, memory=100))
+    assert nodes_of(policy(name, "fifo").decide(situation(nodes, [gang]))) == {"1": "n1,n2"}
+
+
+def test_the_rest_of_a_gpu_is_taken_before_a_whole_one_with_fewer_shards() -> None:
+    nodes = [node("n1", 1, shards=8), node("n2", 1, shards=4)]
+    jobs = [job(1, request=shards(4), on=[has(4, 0)]), job(2, request=shards(4))]
+    usual = ((shards(4), 50), (Request(gpus=1), 10))
+    assert nodes_of(policy("fgd", "fifo").decide(situation(nodes, jobs, recent_requests=usual)))["2"] == "n1"
+
+
+def test_backfill_does_not_take_the_rest_of_a_gpu_that_the_first_job_needs_whole() -> None:
+    jobs = [
+        job(1, request=shards(4), on=[has(4, 0)], start_time=9000.0, time_limit=2000, priority=10),
+        job(2, request=shards(8), time_limit=5000, priority=9),
+        job(3, request=shards(4), time_limit=100_000, priority=8),
+    ]
+    assert set(nodes_of(policy("slurm").decide(situation([node("n1", 1, shards=8)], jobs)))) == {"1"}
+
+
+def test_what_a_job_leaves_is_kept_for_the_first_that_waits_for_it() -> None:
+    jobs = [
+        job(1, request=shards(4), on=[has(4, 0)], state=JobState.COMPLETING),
+        job(2, request=shards(8), submit_time=2.0),
+        job(3, request=shards(4), submit_time=3.0),
+    ]
+    decision = policy("synergy", "fifo").decide(situation([node("n1", 1, shards=8)], jobs, managed=jobs[1:]))
+    assert nodes_of(decision) == {}
+
+
+def test_a_job_without_gpus_starts_beside_gpus_that_are_kept_for_another() -> None:
+    jobs = [
+        job(1, 2, on=[share("n1", 2, cpus=1)], state=JobState.COMPLETING),
+        job(2, 1, submit_time=2.0),
+        job(3, request=Request(cpus=1), submit_time=3.0),
+    ]
+    decision = policy("synergy", "fifo").decide(situation([node("n1", 2, shards=4)], jobs, managed=jobs[1:]))
+    assert nodes_of(decision) == {"3": "n1"}
+
+
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_devices_are_counted_right_though_those_of_one_job_are_not_known(looked_at: bool) -> None:
+    pools = Pools([node("n1", 2, shards=4)])
+    free = FreeResources.of_empty_cluster(pools)
+    known = pools.allocation([NodeAllocation("n1", Resources(1, 1, 0), "v100", (0,))])
+    unknown = pools.allocation([NodeAllocation("n1", Resources(1, 1, 0), "v100", ())])
+    for change in (free.allocate, free.release):
+        for allocation in (known, unknown):
+            change(allocation)
+            if looked_at:
+                assert (free.milli[0] == 1000).sum() == free.gpus[0]
+    assert free.gpus.tolist() == [2]
+    assert free.milli.tolist() == [[1000, 1000]]
+
+
+@pytest.mark.parametrize("count", [3, 4, 7, 12])
+def test_a_gpu_is_whole_again_once_all_its_shards_are_free(count: int) -> None:
+    """Thirds of a GPU are 333 milli-GPU each, and three of them 999."""
+    nodes = [node("n1", 1, shards=count), node("n2", 1, "a100", shards=count)]
+    jobs = [
+        job(n, request=shards(1), on=[has(1, 0)], hint="duration=100h", submit_time=100.0 + n) for n in range(count)
+    ]
+    jobs.append(job(99, request=Request(gpus=1, gpu_type="v100"), hint="duration=1h", submit_time=1.0))
+    preempting = situation(nodes, jobs, max_moves=count)
+    assert nodes_of(policy("synergy", "srtf").decide(preempting))["99"] == "n1"
+    moving = policy("fgd", "fifo", defragment=True).decide(preempting)
+    assert nodes_of(moving) == {**{str(n): "n2" for n in range(count)}, "99": "n1"}
+
+
+def test_a_guest_stays_on_the_nodes_that_it_asks_for() -> None:
+    beside = {"a": {"b": 0.8}, "b": {"a": 0.7}}
+    models = {
+        model: Profile(model, "", {}, "by hand", {"v100": Scaling((1,), (1.0,), beside=kept)})
+        for model, kept in beside.items()
+    }
+    nodes = [node("n1", 1, shards=10), node("n2", 1, shards=10, busy=[0])]
+    host = job(1, request=shards(5), hint="model=a", on=[has(5, 0)])
+    guest = job(2, request=shards(5, pinned=frozenset({"n2"})), hint="model=b")
+    decision = policy("tesserae-packed", "fifo").decide(situation(nodes, [host, guest], Knowledge(models)))
+    assert decision.waiting["2"].code is ReasonCode.NO_SHARDS
+
+
+def test_nothing_moves_for_a_job_that_waits_for_a_completing_one() -> None:
+    nodes = [node("n1", 2), node("n2", 4), node("n3", 2)]
+    jobs = [
+        job(1, 2, on=[share("n1", 2, 2, 0)], state=JobState.COMPLETING),
+        job(2, 2, on=[share("n2", 2, 2, 0)]),
+        job(3, 1, on=[share("n2", (2,), 1, 0)]),
+        job(4, 1, on=[share("n3", 1, 1, 0)]),
+        job(5, 2, submit_time=2.0, memory=10),
+    ]
+    decision = policy("synergy", "fifo", defragment=True).decide(situation(nodes, jobs, managed=jobs[1:]))
+    assert (decision.waiting["5"].code, dict(decision.victims)) == (ReasonCode.FREED_SOON, {})
+
+
+def test_room_is_made_on_the_one_node_that_a_job_asks_for() -> None:
+    nodes = [node("n1", 2, shards=4), node("n2", 1, shards=4)]
+    pinned = job(2, request=Request(gpus=2, cpus=2, pinned=frozenset({"n1"})))
+    asked = situation(nodes, [job(1, 1, on=[share("n1", 1, 1, 0)]), pinned])
+    assert nodes_of(policy("fgd", "fifo", defragment=True).decide(asked)) == {"1": "n2", "2": "n1"}
+
+
+def test_alignment_on_a_cluster_without_gpus() -> None:
+    assert nodes_of(policy("tetris").decide(situation([node("n1", 0)], [job(1, request=Request(cpus=2))]))) == {
+        "1": "n1"
+    }
+
+
+@given(
+    st.integers(1, 4),
+    st.sampled_from([3, 4, 7, 8]),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9)), max_size=40),
+)
+def test_idle_gpus_are_those_of_which_no_job_has_a_shard(
+    gpus: int, count: int, steps: list[tuple[bool, int, int]]
+) -> None:
+    """The model is the shards that are used of each GPU; each step is a start, of whole GPUs or of shards, or an end."""
+    pools = Pools([node("n1", gpus, cpus=999, shards=count)])
+    free, used = FreeResources.of_empty_cluster(pools), [0] * gpus
+    running: list[tuple[Allocation, dict[int, int]]] = []
+    for starts, size, which in steps:
+        if not starts and running:
+            allocation, held = running.pop(which % len(running))
+            free.release(allocation)
+            for device, amount in held.items():
+                used[device] -= amount
+        elif starts:
+            wanted = size % count if size >= 3 else 0
+            part = pools.kinds[0].milli_of_shards(wanted)
+            asked = Allocation((0,), (0 if wanted else size + 1,), (1,), (0,), part=part)
+            fits = [device for device in range(gpus) if used[device] <= (count - wanted if wanted else 0)]
+            assert free.fits(asked) == (len(fits) >= (1 if wanted else size + 1))
+            if free.fits(asked):
+                (devices,) = free.devices_for(asked)
+                assert devices == tuple(fits[: len(devices)])
+                running.append((replace(asked, devices=(devices,)), dict.fromkeys(devices, wanted or count)))
+                free.allocate(running[-1][0])
+                for device in devices:
+                    used[device] += wanted or count
+        assert free.gpus.tolist() == [used.count(0)]
+        assert [idle == 1000 for idle in free.milli[0].tolist()] == [amount == 0 for amount in used]
