@@ -158,7 +158,7 @@ def test_alignment_on_a_cluster_without_gpus() -> None:
 def test_idle_gpus_are_those_of_which_no_job_has_a_shard(
     gpus: int, count: int, steps: list[tuple[bool, int, int]]
 ) -> None:
-    """The model is the shards that are used of each GPU; each step is a start, of whole GPUs or of shards, or an end."""
+    """The model is the used shards of each GPU; each step is a start, of whole GPUs or of shards, or an end."""
     pools = Pools([node("n1", gpus, cpus=999, shards=count)])
     free, used = FreeResources.of_empty_cluster(pools), [0] * gpus
     running: list[tuple[Allocation, dict[int, int]]] = []
