@@ -105,13 +105,13 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
     ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed",
     ReasonCode.BEHIND: "waits behind {count:job} in {order} order; the last one that runs is {last:job #}",
-    ReasonCode.NO_ROOM: "is next in order, but no nodes have {gpus:GPU} free for it",
-    ReasonCode.NO_SHARDS: "is next in order, but no GPU has {shards:free shard} with enough free CPUs and memory",
+    ReasonCode.NO_ROOM: "waits: no nodes have {gpus:GPU} free for it",
+    ReasonCode.NO_SHARDS: "waits: no GPU has {shards:free shard} with enough free CPUs and memory",
     ReasonCode.BESIDE_ANOTHER: (
         "waits: on {node} Slurm may place it on GPU {gpu} beside {jobs:job #}, and these must not share a GPU"
     ),
     ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts a job on {node}, and Slurm chooses the GPU",
-    ReasonCode.NO_CPUS: "is next in order, but no nodes have {cpus:CPU} and enough memory free for it",
+    ReasonCode.NO_CPUS: "waits: no nodes have {cpus:CPU} and enough memory free for it",
     ReasonCode.ONE_TYPE: "waits for {gpus:GPU} of one type and cannot use several types: {why}",
     ReasonCode.NEVER_FITS: "asks for more than the cluster has: {what}",
     ReasonCode.DEPENDENCY: "waits for its dependency: {dependency}",

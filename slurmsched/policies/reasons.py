@@ -84,6 +84,8 @@ class EmptyCluster:
             return f"{pluralise(cpus, 'CPU')} on one node; the largest has {largest}"
         if memory > (largest := int(of_pools.memory[nodes].max())):
             return f"{memory} MiB of memory on one node; the largest has {largest}"
+        if demand.gang.min_nodes > 1 and len({of_pools.gpu_types[pool] for pool in pools} - {""}) > 1:
+            return f"GPUs of one type on {demand.gang.min_nodes} nodes, with its CPUs and memory"
         return "this combination of GPUs, CPUs and memory on its nodes"
 
 
@@ -128,7 +130,8 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
         else:
             waits.append(job)
             passed_over = True
-    last = next((ranked.job for ranked in reversed(session.ranking) if ranked.job in targets), None)
+    placed = (ranked.job for ranked in reversed(session.ranking) if ranked.job in targets)
+    last = next((job for job in placed if session.jobs[job].original_request.gpus), None)
     situation = session.situation
     empty = EmptyCluster(
         session.pools, situation.snapshot, situation.knowledge, session.sizing, session.entitlement.gpu_types

@@ -19,7 +19,7 @@ from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
 
-_MAX_SETS: Final = 20_000
+_MAX_SETS: Final = 5000
 """Most sets of jobs of one size considered on a node."""
 _MAX_ATTEMPTS: Final = 200
 """Most sets of one size for which other nodes are searched."""
@@ -92,11 +92,12 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
     for other in _movable_jobs(session):
         by_node.setdefault(other.node, []).append(other)
     candidates = _freeable_pools(session, demand, by_node)
-    for size in range(1, session.moves_left + 1):
+    on_node = {pool: by_node[int(session.pools.node_of[pool])] for pool in candidates}
+    for size in range(1, min(session.moves_left, max(map(len, on_node.values()), default=0)) + 1):
         sets = [
             (sum(leaving.cost for leaving in chosen), pool, chosen)
             for pool in candidates
-            for chosen in _freeing_sets(session, demand, pool, by_node[int(session.pools.node_of[pool])], size)
+            for chosen in _freeing_sets(session, demand, pool, on_node[pool], size)
         ]
         sets.sort(key=lambda entry: (entry[0], entry[1], [leaving.job for leaving in entry[2]]))
         for cost, pool, chosen in sets[:_MAX_ATTEMPTS]:

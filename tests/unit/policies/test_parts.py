@@ -183,3 +183,11 @@ def test_idle_gpus_are_those_of_which_no_job_has_a_shard(
                     used[device] += wanted or count
         assert free.gpus.tolist() == [used.count(0)]
         assert [idle == 1000 for idle in free.milli[0].tolist()] == [amount == 0 for amount in used]
+
+
+def test_making_room_ends_though_any_number_of_jobs_may_move() -> None:
+    nodes = [node("n1", 4), node("n2", 4)]
+    jobs = [job(n, 1, on=[share(f"n{1 + n // 3}", ((n % 3),), 1, 0)]) for n in range(6)]
+    wide = job(9, request=Request(gpus=4, gpus_per_node=4, cpus=4))
+    asked = situation(nodes, [*jobs, wide], max_moves=10**30, restart_cost=1e300)
+    assert set(policy("synergy", "fifo", defragment=True).decide(asked).waiting) == {"9"}

@@ -199,7 +199,7 @@ NOTES = Settings(nodes=NodeSettings(admin_comment=True))
 def test_advice_is_only_noted() -> None:
     jobs = [held(1), job(2), job(3, admin_comment="JS1:abc"), job(4, admin_comment="synsched: old")]
     result = planned(snapshot([node()], jobs), {"1": (share(),)}, mode=Mode.ADVISE, settings=NOTES)
-    waits = "synsched: is next in order, but no nodes have 1 GPU free for it"
+    waits = "synsched: waits: no nodes have 1 GPU free for it"
     assert [(op.verb, op.subject, op.after) for op in result.operations] == [
         (Verb.NOTE, "1", "synsched: is next in given order and fits"),
         (Verb.NOTE, "2", waits),
@@ -208,7 +208,7 @@ def test_advice_is_only_noted() -> None:
 
 
 def test_a_note_that_says_it_already_is_not_written_again() -> None:
-    jobs = [job(1, admin_comment="synsched: is next in order, but no nodes have 1 GPU free for it")]
+    jobs = [job(1, admin_comment="synsched: waits: no nodes have 1 GPU free for it")]
     assert planned(snapshot([node()], jobs), {}, mode=Mode.ADVISE, settings=NOTES).operations == ()
 
 

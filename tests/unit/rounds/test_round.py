@@ -60,7 +60,7 @@ BUSY = [
 def test_a_waiting_job_is_told_what_would_change() -> None:
     result = result_of(BUSY, Prescribed({"1": BUSY[0].allocations, "2": BUSY[1].allocations}, order=("2", "1", "3")))
     told = explain(result, "3")
-    assert told.headline == "job 3 is next in order, but no nodes have 1 GPU free for it"
+    assert told.headline == "job 3 waits: no nodes have 1 GPU free for it"
     assert told.ordered_behind == ("job 1 of alice, 6 GPUs: number 2", "job 2 of bob, 1 GPU: number 1")
     assert told.what_would_change == (
         "fewer GPUs: a 1-GPU job would fit now",

@@ -150,7 +150,7 @@ def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
     ("request_", "code"),
     [
         pytest.param(shards(6), ReasonCode.NO_SHARDS, id="shards are left, too few on each GPU"),
-        pytest.param(WHOLE, ReasonCode.BEHIND, id="no whole GPU"),
+        pytest.param(WHOLE, ReasonCode.NO_ROOM, id="no whole GPU"),
         pytest.param(Request(cpus=23), ReasonCode.NO_CPUS, id="no CPUs"),
     ],
 )
