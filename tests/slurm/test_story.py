@@ -65,6 +65,9 @@ def test_1_fourteen_jobs_by_three_people_wait_for_the_round(mini: Mini, story: S
     mini.sure("sbatch", "--parsable", "-p", "debug", "-c", "1", "--wrap", "sleep 3600", user="alice")
     unmanaged = mini.train("bob", "-p", "debug", "--gres=gpu:k80:1", "-c", "1", "--mem=1000")
     mini.until("the unmanaged job runs", lambda: mini.state(unmanaged) == "RUNNING")
+    mini.until(
+        "no earlier job is ending", lambda: "COMPLETING" not in {job["JobState"] for job in mini.jobs().values()}
+    )
     story.unmanaged = tuple(mini.jobs())
     story.facts = steady(mini, story.unmanaged)
 
