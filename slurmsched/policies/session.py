@@ -106,6 +106,8 @@ class Session:
         self.jobs = {job.id: job for job in situation.jobs}
         self.sizing = sizing
         resources = entitlement.resources or RoundResources.of(situation, sizing)
+        self.free_at_start = resources.free
+        """Not to be changed."""
         self.free_at_minimum, self.free_as_planned = resources.free.copy(), resources.free.copy()
         self.pools = resources.free.pools
         self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
@@ -190,7 +192,7 @@ class Session:
 
         `why` is the reason for people; None says where the job is in the order.
         """
-        placement = self._with_devices(placement)
+        placement = placement.with_devices(self.free_at_minimum)
         least = self.at_minimum(self.demands.of(job), placement)
         allocation = least.allocation(self.pools)
         self.placements[job.id] = least
@@ -230,7 +232,7 @@ class Session:
         What the placement takes beyond the job's current allocation must be free.
         """
         self._release(job.id, job)
-        placement = self._with_devices(placement)
+        placement = placement.with_devices(self.free_at_minimum)
         self.placements[job.id] = placement
         self._record_group_nodes(job.id, placement.allocation(self.pools))
         for free in (self.free_at_minimum, self.free_as_planned):
@@ -309,12 +311,6 @@ class Session:
         return frozenset(
             self.pools.nodes[node].name for other, nodes in nodes_of.items() if other != job.id for node in nodes
         )
-
-    def _with_devices(self, placement: Placement) -> Placement:
-        """Return the placement with the devices that Slurm will choose, unless it has some."""
-        if placement.devices:
-            return placement
-        return replace(placement, devices=self.free_at_minimum.devices_for(placement.allocation(self.pools)))
 
     def _release(self, victim: JobId, newcomer: Job) -> None:
         self.moves_left -= victim not in self.victims

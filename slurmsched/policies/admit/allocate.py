@@ -7,7 +7,7 @@ Scheduling System", JSSPP 1995.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 from slurmsched.model import Job, JobState, Reason, ReasonCode
@@ -64,7 +64,7 @@ class WaitForCompleting:
         if placement is None:
             self._failed.add(demand)
             return False
-        session.reserve(replace(placement, devices=free_soon.devices_for(placement.allocation(session.pools))))
+        session.reserve(placement.with_devices(free_soon))
         nodes = sorted(session.pools.node(pool).name for pool in placement.pools)
         leaving = [other.id for other in self._completing if not set(nodes).isdisjoint(other.nodes)]
         session.set_waiting_reason(
@@ -116,8 +116,7 @@ def _reserve(session: Session, demand: ResourceDemand) -> _BackfillReservation |
         free.release(held)
         placement = session.find_placement(demand, DemandLevel.BEST, free)
         if placement is not None:
-            allocation = placement.allocation(session.pools)
-            free.allocate(replace(allocation, devices=free.devices_for(allocation)))
+            free.allocate(placement.with_devices(free).allocation(session.pools))
             return _BackfillReservation(end, free)
     return None
 

@@ -226,9 +226,8 @@ class FreeResources:
 
         `devices` has rows of pool, position and milli-GPU; each device is released once, in one row or several.
         """
-        milli, known = self._milli, np.zeros_like(gpus)
+        milli, known = self._milli.copy(), np.zeros_like(gpus)
         if len(devices):
-            milli = milli.copy()
             np.add.at(milli, (devices[:, 0], devices[:, 1]), devices[:, 2])
             milli = np.where(milli > MILLI_PER_GPU - self.pools.rounding[:, None], MILLI_PER_GPU, milli)
             known = _whole(milli) - _whole(self._milli)
@@ -238,7 +237,7 @@ class FreeResources:
             self.cpus + cpus,
             self.memory + memory,
             self.exclusive_jobs - exclusive_jobs,
-            milli if len(devices) else milli.copy(),
+            milli,
             set(np.flatnonzero((gpus > 0) | (self.gpus < 0)).tolist()) | self._uncertain,
         )
 

@@ -6,7 +6,7 @@ Source: ours; Weng et al. ("Beware of Fragmentation", ATC 2023) place jobs so th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Final
 
@@ -167,7 +167,7 @@ def _try_exchange(
     placement = session.find_placement(demand, DemandLevel.MINIMUM, free, there)
     if placement is None:
         return None
-    _allocate(session, free, placement)
+    free.allocate(placement.with_devices(free).allocation(session.pools))
     largest_first = sorted(leaving, key=lambda other: -other.cost)
     moved = _place_elsewhere(session, free, largest_first, session.pools.node_of != session.pools.node_of[pool])
     return None if moved is None else _Exchange(placement, moved, cost)
@@ -185,15 +185,9 @@ def _place_elsewhere(
         if placement is None:
             return None
         tried = free.copy()
-        _allocate(session, tried, placement)
+        tried.allocate(placement.with_devices(tried).allocation(session.pools))
         rest = _place_elsewhere(session, tried, leaving[1:], elsewhere)
         if rest is not None:
             return {leaving[0].job: placement, **rest}
         left[list(placement.pools)] = False
     return None
-
-
-def _allocate(session: Session, free: FreeResources, placement: Placement) -> None:
-    allocation = placement.allocation(session.pools)
-    devices = free.devices_for(allocation)
-    free.allocate(replace(allocation, devices=devices))

@@ -31,9 +31,7 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     without a profile is equally fast on every type.
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
-    pools, sizing = Pools(snapshot.nodes), Proportional()
-    # An empty cluster remembers the demand of a job by its id, and here that differs by GPU type.
-    empty_clusters = {kind: EmptyCluster(pools, snapshot, knowledge, sizing) for kind in types}
+    empty_cluster = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
     rates_by_request: dict[tuple[object, ...], list[float]] = {}
     rates = np.zeros((len(situation.jobs), len(types)))
     for row, job in enumerate(situation.jobs):
@@ -42,7 +40,7 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
             rates_by_request[key] = [
                 rate
                 if (rate := _rate_on_type(job, kind, knowledge)) > 0
-                and not empty_clusters[kind].unmet_demand(with_gpu_type(job, kind))
+                and not empty_cluster.unmet_demand(with_gpu_type(job, kind))
                 else 0.0
                 for kind in types
             ]

@@ -6,7 +6,7 @@ Source: Mohan et al. (Synergy, OSDI 2022), section 4.2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -45,6 +45,10 @@ class Placement:
         on_node = memory_on_node(self.gang, self.per_task, max(self.parts))
         cpus = tuple(parts * self.per_task.cpus for parts in self.parts)
         return Allocation(self.pools, gpus, cpus, (on_node,) * len(self.pools), False, part, self.devices)
+
+    def with_devices(self, free: FreeResources) -> Placement:
+        """Return the placement with the devices that Slurm will choose of these, unless it has some."""
+        return self if self.devices else replace(self, devices=free.devices_for(self.allocation(free.pools)))
 
     def node_allocations(self, cluster: Pools) -> tuple[NodeAllocation, ...]:
         """Return the allocation by node, as in the model. Its `indices` are the GPUs that Slurm should choose."""

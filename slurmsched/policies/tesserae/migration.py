@@ -291,8 +291,7 @@ def rename_nodes(session: Session) -> None:
     for job, placement in session.placements.items():
         pools = tuple(_pool_on_new_node(session, pool, node_map) for pool in placement.pools)
         renamed = replace(placement, pools=pools, devices=())
-        devices = session.free_at_minimum.devices_for(renamed.allocation(session.pools))
-        session.placements[job] = replace(renamed, devices=devices)
+        session.placements[job] = renamed.with_devices(session.free_at_minimum)
         for free in (session.free_at_minimum, session.free_as_planned):
             free.allocate(session.placements[job].allocation(session.pools))
 

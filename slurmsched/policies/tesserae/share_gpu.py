@@ -31,7 +31,7 @@ from slurmsched.model import (
 )
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair
@@ -116,7 +116,7 @@ class ShardedDevices:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._initial = FreeResources.of_snapshot(session.situation.snapshot).milli
+        self._initial = session.free_at_start.milli
         self._starting: Mask = np.zeros(len(session.pools), dtype=np.bool_)
         for placement in session.placements.values():
             if placement.gang.shards:
