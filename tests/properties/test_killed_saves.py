@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from signal import SIGKILL
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
@@ -50,9 +51,10 @@ def killed_after(folder: Path, saves: int, seconds: float) -> tuple[int, int]:
     said = [process.stdout.readline() for _ in range(1 + saves)]
     time.sleep(seconds)
     process.kill()
-    said += process.stdout.read().splitlines()  # not communicate(): it leaves out what readline() has buffered
-    process.wait(timeout=20)
-    steps = [int(line.split()[1]) for line in said]
+    said += process.stdout.read().splitlines(keepends=True)  # communicate() leaves out what readline() has buffered
+    assert process.wait(timeout=20) == -SIGKILL, "it saves until it is killed"
+    whole = [line for line in said if line.endswith("\n")]  # without buffering a kill can cut a line
+    steps = [int(line.split()[1]) for line in whole]
     return steps[0], steps[-1]
 
 
