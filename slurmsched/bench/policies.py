@@ -365,7 +365,7 @@ def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator
         np.array(_GPU_COUNTS, dtype=np.float64),
         np.array(
             [
-                [scaling[kind][w].at(int(width)) for w in _GPU_TYPES]
+                [scaling[kind][gpu_type].rate_at(int(width)) for gpu_type in _GPU_TYPES]
                 for kind, width in zip(job_types, widths, strict=True)
             ]
         ),
