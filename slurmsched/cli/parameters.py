@@ -112,8 +112,12 @@ def policy_options(command: F) -> F:
 
 
 def with_defragmentation(settings: Settings, *, requested: bool) -> Settings:
-    """Returns the settings for a round that defragments, if requested."""
-    return replace(settings, policy=replace(settings.policy, defragment=True)) if requested else settings
+    """Returns the settings for a round that defragments, if requested. Raises click.UsageError under a policy that
+    does not."""
+    if not requested:
+        return settings
+    _check_read(settings, "policy.defragment")
+    return replace(settings, policy=replace(settings.policy, defragment=True))
 
 
 def with_mode(settings: Settings, mode: str | None) -> Settings:
@@ -122,6 +126,17 @@ def with_mode(settings: Settings, mode: str | None) -> Settings:
 
 
 def with_policy(settings: Settings, system: str | None, order: str | None) -> Settings:
-    """Returns the settings with `system` and `order`, as far as they are given."""
+    """Returns the settings with `system` and `order`, as far as they are given. Raises click.UsageError for an order
+    that the policy does not read."""
     policy = settings.policy
-    return replace(settings, policy=replace(policy, system=system or policy.system, order=order or policy.order))
+    chosen = replace(settings, policy=replace(policy, system=system or policy.system, order=order or policy.order))
+    if order is not None:
+        _check_read(chosen, "policy.order")
+    return chosen
+
+
+def _check_read(settings: Settings, name: str) -> None:
+    from slurmsched.policies.policies import settings_problem  # noqa: PLC0415 (numpy: slow for commands that only read)
+
+    if problem := settings_problem(settings.policy.system, settings.policy.order, {name}):
+        raise click.UsageError(problem)

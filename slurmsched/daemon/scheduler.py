@@ -29,7 +29,7 @@ from slurmsched.daemon.isolation import (
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, SchedulerState, Snapshot, SynschedError
-from slurmsched.policies.policies import policy
+from slurmsched.policies.policies import order_read, policy
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
 from slurmsched.rounds.round import RoundResult, run_round
@@ -94,17 +94,18 @@ def schedule_round(
     The round is stored in the database before the cluster is polled: without space for it nothing is changed. After an
     error the next round determines the outcomes of open intents. `log` gets errors that did not end the round.
     """
-    rounds, policy = context.settings.rounds, context.settings.policy
+    settings = context.settings
     store.journal.close_interrupted_rounds(clock.now())
-    round_id = store.journal.begin_round(clock.now(), rounds.mode.value, policy.system, policy.order)
-    gate = Gate(context.settings, store.switches, clock)
-    spool = context.settings.reports.spool
+    order = order_read(settings.policy.system, settings.policy.order)
+    round_id = store.journal.begin_round(clock.now(), settings.rounds.mode.value, settings.policy.system, order)
+    gate = Gate(settings, store.switches, clock)
+    spool = settings.reports.spool
     applier = Applier(
         context.backend,
         store.journal,
         gate,
         clock,
-        rounds,
+        settings.rounds,
         tick=tick,
         stopping=stopping,
         checkpointed=lambda jobs: _checkpointed(spool, jobs),

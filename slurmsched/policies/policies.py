@@ -242,9 +242,9 @@ def _defragmentation() -> tuple[FinishStep, ...]:
     return (defragment,)
 
 
-def takes_order(name: str) -> bool:
-    """Whether the settings choose the order of this policy; False of an unknown one."""
-    return name in POLICIES and POLICIES[name].takes_order
+def order_read(name: str, order: str) -> str:
+    """This order if the policy reads it; empty for a policy with an order of its own, and for an unknown one."""
+    return order if name in POLICIES and POLICIES[name].takes_order else ""
 
 
 def schedules_shards(name: str, parts: bool = False) -> bool:

@@ -13,6 +13,7 @@ from rich.text import Text
 from slurmsched.daemon.scheduler import RoundReport
 from slurmsched.model import JobId, JobSpec, JobState, Operation, Reason, ReasonCode, Result, Verb
 from slurmsched.model.reasons import pluralise
+from slurmsched.policies.policies import order_read
 from slurmsched.report.quantities import duration, local_time
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.rounds.explainer import reason_of
@@ -42,8 +43,9 @@ class PlannedOperation:
 class PlannedRound:
     """The operations of a round in order, and its decision about every managed job, as of `at` (unix seconds).
 
-    `starts` are the nodes of jobs that would start, `keeps` those of jobs that keep running, `waits` the reasons of
-    jobs that would wait. `dispatched` gives the number of steps for each copy of a forked job.
+    `ordering` is empty for a policy with an order of its own. `starts` are the nodes of jobs that would start, `keeps`
+    those of jobs that keep running, `waits` the reasons of jobs that would wait. `dispatched` gives the number of steps
+    for each copy of a forked job.
     """
 
     at: float
@@ -71,7 +73,7 @@ def planned_round(
         at=result.snapshot.time,
         mode=settings.rounds.mode.value,
         system=decision.policy,
-        ordering=settings.policy.order,
+        ordering=order_read(settings.policy.system, settings.policy.order),
         operations=tuple(_planned_operation(operation, commands) for operation in result.plan.operations),
         starts={job: nodes for job, nodes in allocated.items() if job not in staying},
         keeps={job: nodes for job, nodes in allocated.items() if job in staying},
@@ -112,7 +114,8 @@ _EFFECT: Final = {
 def plan_view(plan: PlannedRound, with_commands: bool = False) -> RenderableType:
     """The operations with their reasons and undos, then the steps of copies and the waiting jobs."""
     queue = f"{len(plan.keeps)} stay, {len(plan.starts)} start, {len(plan.waits)} wait"
-    header = f"{plan.system}, {plan.ordering} order, mode {plan.mode}: {queue}"
+    order = f", {plan.ordering} order" if plan.ordering else ""
+    header = f"{plan.system}{order}, mode {plan.mode}: {queue}"
     parts: list[RenderableType] = [safe_line(header, "bold")]
     if plan.operations:
         parts += [Text(""), _operations_table(plan, with_commands)]

@@ -298,7 +298,8 @@ def header_view(status: ClusterStatus) -> RenderableType:
     last = status.round
     if last is None:
         return safe_line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life])
-    how = f"synsched{where}: mode {status.mode}, system {last.system}, order {last.ordering}"
+    order = f", order {last.ordering}" if last.ordering else ""
+    how = f"synsched{where}: mode {status.mode}, system {last.system}{order}"
     spent = sum(seconds or 0.0 for seconds in (last.observe_s, last.decide_s, last.plan_s, last.apply_s))
     took = f", took {duration(spent)}" if spent else ""
     return Group(

@@ -32,7 +32,7 @@ from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.policies import policy, schedules_shards, takes_order
+from slurmsched.policies.policies import order_read, policy, schedules_shards
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
@@ -232,7 +232,7 @@ class SimulationEngine:
             return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
         full = all(not node.idle_gpus for node in self.cluster.nodes.values())
-        is_fifo = self.choice.order == "fifo" and takes_order(self.choice.system)
+        is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
         return waiting and not (full and is_fifo)
 
     def _run_round(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.published import is_synergy_file, iteration_seconds
 from slurmsched.model import Node, SynschedError
-from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, policy, takes_order
+from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, order_read, policy
 from slurmsched.traces import Trace
 from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.formats.registry import read_trace
@@ -49,7 +49,7 @@ class PolicyChoice:
     @property
     def name(self) -> str:
         """The name as in `parse_policy`: `synergy/fifo`, `slurm`."""
-        return f"{self.system}/{self.order}" if takes_order(self.system) else self.system
+        return f"{self.system}/{self.order}" if order_read(self.system, self.order) else self.system
 
 
 def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = DEFAULT_LAS_QUEUES) -> PolicyChoice:

@@ -12,7 +12,7 @@ import numpy as np
 from slurmsched.arrays import Floats
 from slurmsched.backends.simulated import SimulatedJob, UsageInterval, VirtualCluster
 from slurmsched.model import MILLI_PER_GPU, JobId, JobState
-from slurmsched.policies.policies import takes_order
+from slurmsched.policies.policies import order_read
 from slurmsched.simulation.inputs import CLOCK_START, PolicyChoice, Scenario, SimulationOptions
 from slurmsched.traces import TraceJob
 
@@ -167,7 +167,7 @@ def collect_result(finished: FinishedSimulation, wall_s: float, cpu_s: float) ->
     total = sum(len(node.gpus) for node in scenario.nodes)
     return SimulationResult(
         policy=choice.system,
-        order=choice.order if takes_order(choice.system) else "",
+        order=order_read(choice.system, choice.order),
         trace=scenario.trace.name,
         seed=options.seed,
         jobs=tuple(

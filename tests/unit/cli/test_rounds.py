@@ -47,6 +47,26 @@ def test_a_plan_that_makes_room_is_decided_by_the_policy_in_force(site: Site, sl
     assert slurm.calls.writes == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--defrag", "--system", "slurm"), "policy.defragment means nothing to policy slurm"),
+        (("--order", "srtf", "--system", "hadar"), "policy.order means nothing to policy hadar"),
+    ],
+)
+def test_a_plan_refuses_options_that_its_policy_does_not_read(
+    site: Site, slurm: SimulatedBackend, options: tuple[str, ...], words: str
+) -> None:
+    result = site.run("plan", *options)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_a_plan_names_no_order_for_a_policy_with_its_own(site: Site, slurm: SimulatedBackend) -> None:
+    assert site.lines("plan", "--system", "hadar")[0].startswith("hadar, mode ")
+    assert site.lines("plan")[0].startswith("synergy, las order, mode ")
+
+
 def test_plan_shows_what_a_round_would_do_and_changes_nothing(site: Site, slurm: SimulatedBackend) -> None:
     before = states(slurm)
     lines = site.lines("plan", "--commands", columns=200)
