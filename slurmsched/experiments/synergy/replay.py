@@ -205,10 +205,12 @@ class SynergyDecider:
         self._decided_for: list[int] = []
         self._grant_of: dict[tuple[int, float], Grant] = {}
         self._known = 0
+        self._index_of = {str(job.id): index for index, job in enumerate(scenario.jobs)}
 
     def decide(self, round_input: RoundInput) -> Sequence[Grant]:
         self._update_runnable(round_input)
-        self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], round_input.time))
+        if not self.is_fifo:  # they are kept as they arrived
+            self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], round_input.time))
         selected = self._select_jobs()
         if selected != self._decided_for:
             self._decide(selected, round_input.period)
@@ -219,8 +221,8 @@ class SynergyDecider:
     def _update_runnable(self, round_input: RoundInput) -> None:
         """Add the jobs that have arrived, and remove those that have ended."""
         jobs = self.scenario.jobs
-        if any(outcome.ended_jobs for outcome in round_input.previous):
-            self.runnable = [index for index in self.runnable if str(jobs[index].id) in round_input.jobs]
+        if ended := {self._index_of[job] for outcome in round_input.previous for job in outcome.ended_jobs}:
+            self.runnable = [index for index in self.runnable if index not in ended]
         while self._known < len(jobs) and jobs[self._known].arrival <= round_input.time:
             job, expected = jobs[self._known], self.mechanism.expected_speedup(self._known)
             self.progress[self._known] = JobProgress(job, round_input.jobs[str(job.id)], expected)
