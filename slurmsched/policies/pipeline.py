@@ -52,7 +52,8 @@ class Pipeline:
     Jobs are considered in order. A running job keeps what it has. For a newcomer the `admission_steps` are tried until
     one admits it; if none does, it waits and the jobs behind it are still tried. A job that was evicted is a newcomer
     when its turn comes, so that the next round does not undo this one. In the end the `finish_steps` run. If the
-    entitlement tells what a round's allocations are worth, evictions that do not add to it are taken back.
+    entitlement tells what a round's allocations are worth, evictions that do not add to it are taken back. What the
+    `last_steps` move is not weighed so.
     """
 
     name: str
@@ -66,6 +67,8 @@ class Pipeline:
     """Tried for each newcomer, least disruptive first."""
     entitle: Entitle | None = None
     """Decides what jobs are due; None lets every job use what it asked for."""
+    last_steps: tuple[FinishStep, ...] = ()
+    """Run after the finish steps, once it is certain which evictions stand."""
 
     def decide(self, situation: Situation) -> Decision:
         """Raises PolicyError if neither the row nor its entitlement has an order."""
@@ -83,6 +86,11 @@ class Pipeline:
             self._run(session)
             if worth > entitlement.utility(session.allocations()):
                 session.rollback(with_evictions)
+            else:
+                session.moves_left, session.may_evict = situation.max_moves, True
+        for last in self.last_steps:
+            last(session)
+        session.cancel_noop_evictions()
         targets, waiting = explain(session, order.name)
         state = dict(situation.state)
         if entitlement.next_state:

@@ -132,15 +132,15 @@ def _gavel(chosen: Choices) -> Policy:
 def _hadar(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.policy import HadarPrices  # noqa: PLC0415
 
-    steps = (*chosen.first, migrate_to_due_type, *FINISH_STEPS)
-    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=HadarPrices())
+    steps = (migrate_to_due_type, *FINISH_STEPS)
+    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=HadarPrices(), last_steps=chosen.first)
 
 
 def _hadare(chosen: Choices) -> Policy:
     from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
-    steps = (*chosen.first, migrate_to_due_type, spread_copies, *FINISH_STEPS, dispatch_steps)
-    return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices())
+    steps, last = (migrate_to_due_type, spread_copies, *FINISH_STEPS), (*chosen.first, dispatch_steps)
+    return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices(), last_steps=last)
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:

@@ -83,7 +83,7 @@ def planned_round(
             if job.state is JobState.PENDING and job.id not in allocated and job.id not in result.unmanaged
         },
         order=tuple(ranked.job for ranked in decision.order),
-        unmanaged=len(result.unmanaged),
+        unmanaged=sum(result.snapshot.jobs_by_id[job].state is not JobState.FINISHED for job in result.unmanaged),
         dispatched={
             job: why for job in allocated for why in decision.targets[job].reasons if why.code is ReasonCode.DISPATCHED
         },

@@ -26,20 +26,19 @@ from slurmsched.rounds.scope import eligible_nodes
 from slurmsched.rounds.specs import pinned_spec
 
 Amounts = Counter[str]
-"""Amounts of CPUs, memory (MiB), GPUs by type and shards by device, under the keys below."""
+"""Amounts of CPUs, memory (MiB), and of each GPU in its shards (one if it has none), under the keys below."""
 
 _CPUS: Final = "cpus"
 _MEMORY: Final = "memory"
-_GPUS: Final = "gpus:"
-_SHARDS: Final = "shards:"
-"""Followed by a GPU's index: the free shards of that GPU."""
+_GPU: Final = "gpu:"
+"""Followed by a GPU's index."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Resources on one node. The jobs in `occupants` all have to leave first; it is empty for what is free now."""
+    """Resources on one node. The `occupant` has to leave first; it is empty for what is free now."""
 
-    occupants: tuple[JobId, ...]
+    occupant: JobId
     amounts: Amounts
 
 
@@ -48,25 +47,36 @@ class PlannedResources:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._nodes = snapshot.nodes_by_name
-        self._released_shards: dict[tuple[str, int], list[tuple[JobId, int]]] = {}
-        self._parts = {node.name: [_Part((), _free_amounts(node))] for node in snapshot.nodes}
+        self._parts = {node.name: [_Part("", _free_amounts(node))] for node in snapshot.nodes}
+        self._known_devices = {
+            (share.node, index) for job in snapshot.jobs for share in job.allocations for index in share.indices
+        }
 
     def release(self, job: JobId, allocations: Iterable[NodeAllocation]) -> None:
         """Let the resources of a job that may be requeued be allocated to starts that wait for it to leave."""
         for share in allocations:
             if share.node in self._parts:
-                self._parts[share.node].append(_Part((job,), _allocated_amounts(share, self._nodes[share.node])))
-                self._restore_whole_gpus(job, share)
+                self._parts[share.node].append(_Part(job, self._allocated_amounts(share)))
 
-    def _restore_whole_gpus(self, job: JobId, allocation: NodeAllocation) -> None:
-        """Add a whole GPU once all jobs that share it in shards may leave."""
-        node = self._nodes[allocation.node]
-        for gpu in (gpu for gpu in node.gpus if allocation.shards and gpu.index in allocation.indices):
-            leaving = self._released_shards.setdefault((node.name, gpu.index), [])
-            leaving.append((job, allocation.shards))
-            if MILLI_PER_GPU * sum(shards for _, shards in leaving) // gpu.shards >= gpu.used:
-                occupants = tuple(occupant for occupant, _ in leaving)
-                self._parts[node.name].append(_Part(occupants, Counter({_GPUS + gpu.type: 1})))
+    def _allocated_amounts(self, allocation: NodeAllocation) -> Amounts:
+        """What a running job's allocation releases. Where its GPUs are not known, they are ones in use of which nobody
+        knows."""
+        amounts = Counter({_CPUS: allocation.resources.cpus, _MEMORY: allocation.resources.memory})
+        by_index = {gpu.index: gpu for gpu in self._nodes[allocation.node].gpus}
+        indices = [index for index in allocation.indices if index in by_index]
+        if not indices:
+            unknown = [
+                gpu.index
+                for gpu in by_index.values()
+                if gpu.used
+                and allocation.gpu_type in ("", gpu.type)
+                and (allocation.node, gpu.index) not in self._known_devices
+            ]
+            indices = unknown[: allocation.resources.gpus]
+            self._known_devices |= {(allocation.node, index) for index in indices}
+        for index in indices:
+            amounts[f"{_GPU}{index}"] += allocation.shards or max(by_index[index].shards, 1)
+        return amounts
 
     def allocate(
         self, allocations: Sequence[NodeAllocation], victim_rank: Callable[[JobId], int | None]
@@ -83,10 +93,10 @@ class PlannedResources:
                 part.amounts[kind] += amount
 
         for share in allocations:
-            if not self._draw(share, victim_rank, drawn):
+            if share.node not in self._parts or not self._draw(share, victim_rank, drawn):
                 undo()
                 return None
-        occupants = dict.fromkeys(occupant for part, _, _ in drawn for occupant in part.occupants)
+        occupants = dict.fromkeys(part.occupant for part, _, _ in drawn if part.occupant)
         return tuple(occupants), undo
 
     def _draw(
@@ -95,91 +105,47 @@ class PlannedResources:
         victim_rank: Callable[[JobId], int | None],
         drawn: list[tuple[_Part, str, int]],
     ) -> bool:
-        if allocation.node not in self._parts:
-            return False
-        ranked_parts = [
-            (_highest_victim_rank(part.occupants, victim_rank), index, part)
-            for index, part in enumerate(self._parts[allocation.node])
-        ]
-        parts = [part for rank, _, part in sorted((r, p, q) for r, p, q in ranked_parts if r is not None)]
-        if allocation.shards and not self._draw_shards(allocation, drawn):
-            return False
-        for kinds, wanted in _needed_amounts(allocation, self._nodes[allocation.node]):
-            needed = wanted
-            for part in parts:
-                for kind in kinds:
-                    amount = min(needed, part.amounts[kind])
-                    if amount > 0:
-                        part.amounts[kind] -= amount
-                        drawn.append((part, kind, amount))
-                        needed -= amount
-            if needed:
+        ranked = [(victim_rank(part.occupant) if part.occupant else -1, part) for part in self._parts[allocation.node]]
+        usable = sorted(((rank, part) for rank, part in ranked if rank is not None), key=lambda entry: entry[0])
+        parts = [part for _, part in usable]
+        if allocation.shards:
+            needs = [(f"{_GPU}{index}", allocation.shards) for index in allocation.indices]
+        else:
+            needs = _whole_gpus(self._nodes[allocation.node], allocation.gpu_type, parts)[: allocation.resources.gpus]
+            if len(needs) < allocation.resources.gpus:
                 return False
-        return True
-
-    def _draw_shards(self, allocation: NodeAllocation, drawn: list[tuple[_Part, str, int]]) -> bool:
-        """Draw the shards from their planned GPU: one that is partly free, or idle and then cut into shards."""
-        free, node = self._parts[allocation.node][0], self._nodes[allocation.node]
-        for index in allocation.indices:
-            kind, device = f"{_SHARDS}{index}", next((gpu for gpu in node.gpus if gpu.index == index), None)
-            if device is None:
-                return False
-            if kind not in free.amounts and free.amounts[_GPUS + device.type] > 0:
-                drawn += [(free, _GPUS + device.type, 1), (free, kind, -device.shards)]
-                free.amounts[_GPUS + device.type] -= 1
-                free.amounts[kind] += device.shards
-            if free.amounts[kind] < allocation.shards:
-                return False
-            free.amounts[kind] -= allocation.shards
-            drawn.append((free, kind, allocation.shards))
-        return True
+        needs += [(_CPUS, allocation.resources.cpus), (_MEMORY, allocation.resources.memory)]
+        return all(_draw_amount(parts, kind, amount, drawn) for kind, amount in needs)
 
 
-def _highest_victim_rank(occupants: Iterable[JobId], victim_rank: Callable[[JobId], int | None]) -> int | None:
-    """The highest rank among them; -1 for free resources, None if one of them may never leave."""
-    ranks = [victim_rank(occupant) for occupant in occupants]
-    return None if None in ranks else max((rank for rank in ranks if rank is not None), default=-1)
+def _whole_gpus(node: Node, gpu_type: str, parts: Sequence[_Part]) -> list[tuple[str, int]]:
+    """The GPUs of this type, or of any, of which all is in these parts, each with its shards: those first that the
+    first parts have."""
+    whole = list[tuple[int, int, str, int]]()
+    for gpu in node.gpus:
+        kind, shards = f"{_GPU}{gpu.index}", max(gpu.shards, 1)
+        holders = [(at, part.amounts[kind]) for at, part in enumerate(parts) if part.amounts[kind] > 0]
+        if gpu_type in ("", gpu.type) and sum(amount for _, amount in holders) >= shards:
+            whole.append((holders[-1][0], gpu.index, kind, shards))
+    return [(kind, shards) for _, _, kind, shards in sorted(whole)]
+
+
+def _draw_amount(parts: Iterable[_Part], kind: str, needed: int, drawn: list[tuple[_Part, str, int]]) -> bool:
+    """Draw from these parts in turn; False if they have less."""
+    for part in parts:
+        amount = min(needed, part.amounts[kind])
+        if amount > 0:
+            part.amounts[kind] -= amount
+            drawn.append((part, kind, amount))
+            needed -= amount
+    return needed <= 0
 
 
 def _free_amounts(node: Node) -> Amounts:
     free = Counter({_CPUS: max(node.free.cpus, 0), _MEMORY: max(node.free.memory, 0)})
-    free.update(_GPUS + gpu.type for gpu in node.gpus if gpu.idle)
-    free.update(
-        {
-            f"{_SHARDS}{g.index}": (MILLI_PER_GPU - g.used) * g.shards // MILLI_PER_GPU
-            for g in node.gpus
-            if g.shards and g.used
-        }
-    )
+    for gpu in node.gpus:
+        free[f"{_GPU}{gpu.index}"] = (MILLI_PER_GPU - gpu.used) * max(gpu.shards, 1) // MILLI_PER_GPU
     return free
-
-
-def _allocated_amounts(allocation: NodeAllocation, node: Node) -> Amounts:
-    """What a running job's allocation releases; the types of its GPUs are looked up by index where they are missing."""
-    amounts = Counter({_CPUS: allocation.resources.cpus, _MEMORY: allocation.resources.memory})
-    types = {gpu.index: gpu.type for gpu in node.gpus}
-    if allocation.shards:
-        amounts.update({f"{_SHARDS}{index}": allocation.shards for index in allocation.indices})
-        return amounts
-    if allocation.gpu_type or len(allocation.indices) != allocation.resources.gpus:
-        amounts[_GPUS + (allocation.gpu_type or _only_type(node))] += allocation.resources.gpus
-    else:
-        amounts.update(_GPUS + types.get(index, "") for index in allocation.indices)
-    return amounts
-
-
-def _needed_amounts(allocation: NodeAllocation, node: Node) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """The amounts of an allocation, scarcest first; GPUs without a type may be of any type."""
-    types = (allocation.gpu_type,) if allocation.gpu_type else tuple(sorted(node.gpu_types))
-    return (
-        (tuple(_GPUS + gpu_type for gpu_type in types), allocation.resources.gpus),
-        ((_CPUS,), allocation.resources.cpus),
-        ((_MEMORY,), allocation.resources.memory),
-    )
-
-
-def _only_type(node: Node) -> str:
-    return next(iter(node.gpu_types)) if len(node.gpu_types) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +187,11 @@ def check_feasible(situation: Situation, decision: Decision) -> FeasibilityCheck
     ]
     moves = frozenset(start.job.id for start in starts if start.job.state is JobState.RUNNING)
     check = _FeasibilityPass(situation, decision, jobs, moves).check(starts)
-    if moves and check.deferred:
-        check = _FeasibilityPass(situation, decision, jobs, frozenset()).check(starts)
+    while in_vain := frozenset(
+        job for job in moves if job in check.deferred or decision.victims.get(job) in check.deferred
+    ):
+        moves -= in_vain
+        check = _FeasibilityPass(situation, decision, jobs, moves).check(starts)
     return check
 
 

@@ -177,7 +177,8 @@ def _stalled(job: Job, waiting: _PendingContext) -> Reason | None:
     if slurm_reason is None:
         return None
     return Reason(
-        ReasonCode.LIMITS if slurm_reason.startswith(_LIMIT_REASONS) else ReasonCode.STALLED, {"reason": slurm_reason}
+        ReasonCode.LIMITS if slurm_reason.startswith(_LIMIT_REASONS) else ReasonCode.STALLED,
+        {"reason": slurm_reason or "Slurm gave no reason"},
     )
 
 

@@ -55,9 +55,14 @@ def parse_gpus(text: str | None) -> tuple[Gres, ...]:
     return tuple(entry for entry in parse_gres(text) if entry.name == "gpu" and entry.count)
 
 
+def parse_shards(text: str | None) -> tuple[Gres, ...]:
+    """The shards in the list, each with the GPU type that it asks for."""
+    return tuple(entry for entry in parse_gres(text) if entry.name == "shard")
+
+
 def count_shards(text: str | None) -> int:
     """The number of shards in the list."""
-    return sum(entry.count for entry in parse_gres(text) if entry.name == "shard")
+    return sum(entry.count for entry in parse_shards(text))
 
 
 def _is_other_tres(part: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
+from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus, parse_shards
 from slurmsched.backends.slurm.hostlist import MAX_NAMES, expand_hostlist
 from slurmsched.backends.slurm.records import or_empty, parse_count, parse_count_range, parse_mebibytes, parse_tres
 from slurmsched.model import Request
@@ -45,11 +46,14 @@ def parse_form(fields: Mapping[str, str]) -> RequestForm:
     )
 
 
+_GRES_KEYS: Final = ("TresPerJob", "TresPerNode", "TresPerTask")
+
+
 def unmanageable_reason(fields: Mapping[str, str]) -> str:
     """Why no UPDATE can express the job's request; empty if one can."""
     if parse_gpus(fields.get("TresPerSocket")):
         return "it asks for GPUs per socket"
-    if any(len(parse_gpus(fields.get(key))) > 1 for key in ("TresPerJob", "TresPerNode", "TresPerTask")):
+    if any(len(parse(fields.get(key))) > 1 for key in _GRES_KEYS for parse in (parse_gpus, parse_shards)):
         return "it asks for GPUs of several types"
     return ""
 
@@ -66,7 +70,8 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
     each = _count(per_node)
     gpus = _count(per_job) or each * nodes or _count(per_task) * tasks or parse_count(totals.get("gres/gpu"))
     cpus = _cpus(fields, totals, gpus, waiting=waiting)
-    types = {entry.type for entry in (*per_node, *per_job, *per_task) if entry.type}
+    shards = [entry for key in _GRES_KEYS for entry in parse_shards(fields.get(key))]
+    types = {entry.type for entry in (*per_node, *per_job, *per_task, *shards) if entry.type}
     return Request(
         gpus=gpus,
         gpu_type=next(iter(types)) if len(types) == 1 else None,

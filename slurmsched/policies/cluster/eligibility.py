@@ -130,10 +130,11 @@ class Eligibility:
         return self._masks[key]
 
     def _with_devices(self, request: Request, shards: int) -> Mask:
-        """Return the pools that have such GPUs. Slurm chooses the GPU of shards, so their nodes have one GPU type."""
+        """Return the pools that have such GPUs. Slurm chooses the GPU of shards without a type, so that they need nodes
+        with one GPU type."""
         pools = self._pools
         if shards:
-            return (pools.shards >= shards) & pools.on_single_type_node
+            return (pools.shards >= shards) & (pools.on_single_type_node | (request.gpu_type is not None))
         return pools.device_count > 0 if request.gpus else pools.first_on_node
 
     def _partition_mask(self, partition: str, reservation: str) -> Mask:

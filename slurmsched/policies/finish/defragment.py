@@ -29,7 +29,8 @@ _MAX_NODES_TRIED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Movable:
-    """A running job on one node that may be moved. `cost` is what its restart costs, in GPU-seconds."""
+    """A running job on one node that may be moved. `cost` is what its restart costs, in GPU-seconds: without a
+    checkpoint also what it has done so far."""
 
     job: JobId
     node: int
@@ -76,7 +77,9 @@ def _movable_jobs(session: Session) -> Iterator[_Movable]:
             continue
         if not allocation.part or allocation.devices:  # the device that a part gives back must be known
             gpus = allocation.gpus[0] + allocation.part / MILLI_PER_GPU
-            cost = session.situation.restart_cost * max(gpus, 1 / MILLI_PER_GPU)
+            running = session.jobs[job]
+            lost = 0.0 if running.hints.checkpoint else running.run_time
+            cost = (session.situation.restart_cost + lost) * max(gpus, 1 / MILLI_PER_GPU)
             yield _Movable(job, int(session.pools.node_of[allocation.pools[0]]), allocation, cost)
 
 

@@ -152,13 +152,14 @@ class CopyGroup:
 def copy_groups(
     jobs: Iterable[Job], knowledge: Knowledge, types: Iterable[str], done: Mapping[JobId, int]
 ) -> list[CopyGroup]:
-    """Returns the forked jobs among these, in submission order of their copies.
+    """Returns the forked jobs among these, in submission order of their copies: those of whole GPUs, since copies on
+    parts of GPUs are jobs like others.
 
     `done` has the steps of each forked job that were known to be done before.
     """
     copies: dict[JobId, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: job.queue_key):
-        if job.copy_of:
+        if job.copy_of and job.original_request.gpus:
             copies.setdefault(job.copy_of, []).append(job)
     return [_copy_group(job, copies[job], knowledge, tuple(types), done.get(job, 0)) for job in copies]
 
@@ -221,7 +222,7 @@ def spread_copies(session: Session) -> None:
     step = AllocateFree(session)
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
-        if job.copy_of and session.needs_placement(job):
+        if job.id in session.entitlement.anti_affinity and session.needs_placement(job):
             session.demands.lift_restriction(job)
             step.try_admit(job)
 

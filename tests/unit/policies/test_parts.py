@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, JobState, NodeAllocation, ReasonCode, Request, Resources
+from slurmsched.model import Decision, Gpu, JobState, NodeAllocation, Reason, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from tests.builders import job, node, share, situation
@@ -70,6 +70,51 @@ def test_what_a_job_leaves_is_kept_for_the_first_that_waits_for_it() -> None:
     ]
     decision = policy("synergy", "fifo").decide(situation([node("n1", 1, shards=8)], jobs, managed=jobs[1:]))
     assert nodes_of(decision) == {}
+
+
+@pytest.mark.parametrize("name", ["synergy", "fgd", "hadar", "gavel", "tesserae"])
+def test_shards_of_a_type_are_placed_on_gpus_of_it_also_on_nodes_with_several(name: str) -> None:
+    both = replace(node("n1", 2, shards=4), gpus=(Gpu(0, "v100", shards=4), Gpu(1, "a100", shards=4)))
+    jobs = [job(1, request=shards(2, gpu_type="a100")), job(2, request=shards(2, gpu_type="p100"))]
+    decision = policy(name).decide(situation([both, node("n2", 1, "p100", shards=4)], jobs))
+    assert nodes_of(decision) == {"1": "n1", "2": "n2"}
+    assert decision.targets["1"].allocations[0].indices == (1,)
+
+
+def test_shards_without_a_type_are_told_to_name_one_where_nodes_have_several() -> None:
+    both = replace(node("n1", 2, shards=4), gpus=(Gpu(0, "v100", shards=4), Gpu(1, "a100", shards=4)))
+    (why,) = policy("synergy").decide(situation([both], [job(1, request=shards(2))])).waiting.values()
+    assert why.code is ReasonCode.NEVER_FITS
+    assert why.sentence.endswith("name one, as in --gres=shard:a100:2")
+
+
+@pytest.mark.parametrize("name", ["synergy", "gavel", "hadar", "hadare", "gandiva-fair", "tesserae"])
+def test_room_is_made_for_a_job_without_gpus(name: str) -> None:
+    nodes = [node("n1", 2, cpus=8, shards=4), node("n2", 3, cpus=8, shards=4)]
+    jobs = [
+        job(1, 2, on=[share("n2", 2, 2)], hint="move=no"),
+        job(2, request=shards(2), on=[has(2, 0)], hint="ckpt=usr1"),
+        job(3, request=Request(cpus=8), submit_time=5.0),
+    ]
+    settled = situation(nodes, jobs, non_preemptible={"1": Reason(ReasonCode.ASKED_TO_STAY)})
+    assert nodes_of(policy(name, defragment=True).decide(settled)) == {"1": "n2", "2": "n2", "3": "n1"}
+
+
+def test_a_job_without_checkpoint_moves_last() -> None:
+    nodes = [node("n1", 2), node("n2", 2), node("n3", 1)]
+    jobs = [
+        job(1, 1, on=[share("n1", 1, 1)], run_time=7200.0),
+        job(2, 1, on=[share("n2", 1, 1)], hint="ckpt=usr1", run_time=7200.0),
+        job(3, 2, submit_time=5.0, memory=10),
+    ]
+    assert set(policy("synergy", "fifo", defragment=True).decide(situation(nodes, jobs)).victims) == {"2"}
+
+
+def test_copies_on_parts_of_gpus_are_jobs_like_others() -> None:
+    jobs = [replace(job(f"9_{task}", request=shards(4), hint="fork=500"), array_job="9") for task in range(2)]
+    decision = policy("hadare").decide(situation([node("n1", 2, shards=4)], jobs))
+    assert nodes_of(decision) == {"9_0": "n1", "9_1": "n1"}
+    assert {target.steps for target in decision.targets.values()} == {None}
 
 
 def test_a_job_without_gpus_starts_beside_gpus_that_are_kept_for_another() -> None:

@@ -18,6 +18,7 @@ from slurmsched.model import (
     Reason,
     ReasonCode,
     Request,
+    Resources,
     SchedulerState,
     Snapshot,
     Verb,
@@ -173,6 +174,35 @@ def test_what_cannot_be_done_is_deferred_and_disturbs_nobody(targets: Any, victi
     result = planned(seen, targets, victims, **other)
     assert result.operations == ()
     assert set(result.deferred) == {"2"}
+
+
+def test_shards_start_on_a_whole_gpu_once_its_job_left() -> None:
+    wanted = NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 4)
+    seen = snapshot([node("n1", 1, shards=4)], [job(1, on=[share("n1", 1)]), held(2, request=Request(shards=4))])
+    assert told(planned(seen, {"2": (wanted,)}, {"1": "2"})) == ["requeue 1", "reshape 2", "release 2 after 1"]
+
+
+def test_shards_start_on_what_two_jobs_leave_of_a_gpu() -> None:
+    parts = [NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), count) for count in (1, 2, 3)]
+    jobs = [job(n, request=Request(shards=n), on=[parts[n - 1]]) for n in (1, 2)]
+    seen = snapshot([node("n1", 1, shards=4)], [*jobs, held(3, request=Request(shards=3))])
+    result = planned(seen, {"3": (parts[2],)}, {"1": "3", "2": "3"})
+    assert told(result) == ["requeue 2", "reshape 3", "release 3 after 2"]
+
+
+def test_a_start_that_is_not_possible_stops_no_move_for_another() -> None:
+    jobs = [job(1, gpus=1, on=[share("n1", 1)]), job(5, gpus=1, on=[share("n3", 1)])]
+    nodes = [node("n1", 2), node("n2", 1), node("n3", 2), node("n4", 1)]
+    seen = snapshot(nodes, [*jobs, held(2, gpus=2), held(3, gpus=9), held(4, gpus=2)])
+    targets = {"1": "n2", "2": "n1", "3": "n3", "5": "n4"}
+    gpus = {"1": 1, "2": 2, "3": 9, "5": 1}
+    decided = {number: (share(where, gpus[number]),) for number, where in targets.items()}
+    result = planned(seen, decided, {"1": "2", "5": "3"})
+    assert [line for line in told(result) if "requeue" in line or "release" in line] == [
+        "requeue 1",
+        "release 1 after 1",
+        "release 2 after 1",
+    ]
 
 
 def test_a_decision_that_does_not_add_up_moves_nobody() -> None:

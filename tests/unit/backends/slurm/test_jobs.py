@@ -41,6 +41,7 @@ def one(**other: Any) -> Job:
         pytest.param({"TresPerTask": "cpu=2,gres/gpu=1"}, {"NumTasks": "5"}, 5, None, None, id="--gpus-per-task"),
         pytest.param({}, {"ReqTRES": "cpu=1,node=1,gres/gpu=2"}, 2, None, None, id="only in the totals"),
         pytest.param({"TresPerNode": "gres/shard:5"}, {}, 0, None, None, id="shards only"),
+        pytest.param({"TresPerNode": "gres/shard:a100:5"}, {}, 0, None, "a100", id="shards of a type"),
     ],
 )
 def test_gpus_are_counted_however_they_were_asked_for(
