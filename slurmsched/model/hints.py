@@ -60,6 +60,11 @@ class Hints:
     """`held=hook`: the job_submit hook holds the job until a round starts it; its owner does not."""
     problems: tuple[str, ...] = ()
 
+    @property
+    def checkpoint_signal(self) -> CheckpointSignal | None:
+        """The signal that makes the job write a checkpoint; None if it writes none, said (`ckpt=none`) or unsaid."""
+        return None if self.checkpoint is CheckpointSignal.NONE else self.checkpoint
+
 
 NO_HINTS: Final = Hints()
 

@@ -57,7 +57,8 @@ OWN_ORDER: Final = (DEFRAGMENT, PARTS)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the settings choose for a policy: an order, and finish steps that come before its own."""
+    """What the settings choose for a policy: an order, and finish steps, which come before its own; or last, where the
+    policy weighs evictions, since what they move is not to be weighed."""
 
     order: Order
     first: tuple[FinishStep, ...] = ()

@@ -74,12 +74,11 @@ class EmptyCluster:
             return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
         if each > most:
             return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}"
-        no_type = (
-            not any(mask.any() for mask in self._eligibility.pool_masks(job)) and not job.original_request.gpu_type
-        )
+        if job.original_request.gpu_type or any(mask.any() for mask in self._eligibility.pool_masks(job)):
+            return ""
+        types = {self._free.pools.gpu_types[pool] for mask in masks for pool in np.flatnonzero(mask)}
         several = "shards of any GPU type on nodes that have several types: name one, as in --gres=shard:{}:{}"
-        types = sorted({self._free.pools.gpu_types[pool] for mask in masks for pool in np.flatnonzero(mask)})
-        return several.format(types[0], each) if no_type and types else ""
+        return several.format(min(types), each) if types else ""
 
     def _too_many_cpus_or_memory(self, demand: ResourceDemand, pools: Ints) -> str:
         parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.max_nodes)

@@ -46,8 +46,7 @@ def guard_reasons(job: Job, context: GuardContext) -> dict[str, Reason]:
 
 def checkpoint_signal(job: Job) -> CheckpointSignal | None:
     """The signal that makes the job write a checkpoint; None if its hint names none."""
-    signal = job.hints.checkpoint
-    return None if signal is CheckpointSignal.NONE else signal
+    return job.hints.checkpoint_signal
 
 
 def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:

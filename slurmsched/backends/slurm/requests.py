@@ -46,7 +46,7 @@ def parse_form(fields: Mapping[str, str]) -> RequestForm:
     )
 
 
-_GRES_KEYS: Final = ("TresPerJob", "TresPerNode", "TresPerTask")
+_GRES_KEYS: Final = ("TresPerNode", "TresPerJob", "TresPerTask")
 
 
 def unmanageable_reason(fields: Mapping[str, str]) -> str:
@@ -66,7 +66,7 @@ def parse_request(fields: Mapping[str, str], *, waiting: bool, max_nodes_named: 
     totals = parse_tres(fields.get("ReqTRES") or fields.get("TRES"))
     nodes, max_nodes = _nodes(fields, totals, waiting=waiting)
     tasks = max(parse_count(fields.get("NumTasks"), 1), 1)
-    per_node, per_job, per_task = (parse_gpus(fields.get(key)) for key in ("TresPerNode", "TresPerJob", "TresPerTask"))
+    per_node, per_job, per_task = (parse_gpus(fields.get(key)) for key in _GRES_KEYS)
     each = _count(per_node)
     gpus = _count(per_job) or each * nodes or _count(per_task) * tasks or parse_count(totals.get("gres/gpu"))
     cpus = _cpus(fields, totals, gpus, waiting=waiting)

@@ -78,7 +78,7 @@ def _movable_jobs(session: Session) -> Iterator[_Movable]:
         if not allocation.part or allocation.devices:  # the device that a part gives back must be known
             gpus = allocation.gpus[0] + allocation.part / MILLI_PER_GPU
             running = session.jobs[job]
-            lost = 0.0 if running.hints.checkpoint else running.run_time
+            lost = 0.0 if running.hints.checkpoint_signal else running.run_time
             cost = (session.situation.restart_cost + lost) * max(gpus, 1 / MILLI_PER_GPU)
             yield _Movable(job, int(session.pools.node_of[allocation.pools[0]]), allocation, cost)
 

@@ -100,10 +100,11 @@ def test_room_is_made_for_a_job_without_gpus(name: str) -> None:
     assert nodes_of(policy(name, defragment=True).decide(settled)) == {"1": "n2", "2": "n2", "3": "n1"}
 
 
-def test_a_job_without_checkpoint_moves_last() -> None:
+@pytest.mark.parametrize("hint", ["", "ckpt=none"])
+def test_a_job_without_checkpoint_moves_last(hint: str) -> None:
     nodes = [node("n1", 2), node("n2", 2), node("n3", 1)]
     jobs = [
-        job(1, 1, on=[share("n1", 1, 1)], run_time=7200.0),
+        job(1, 1, on=[share("n1", 1, 1)], hint=hint, run_time=7200.0),
         job(2, 1, on=[share("n2", 1, 1)], hint="ckpt=usr1", run_time=7200.0),
         job(3, 2, submit_time=5.0, memory=10),
     ]
