@@ -181,8 +181,9 @@ def test_a_model_is_profiled_by_real_jobs_and_drift_is_shown(site: Mini) -> None
     shown = site.sure("synsched", "profile", "show", "fed", "--profiles", f"{home}/profiles.json", "--json")
     rows = json.loads(shown)["matrices"]["v100"]
     speed = dict(zip(rows["cpus"], (row[0] for row in rows["speed"]), strict=True))
-    assert speed[1] < speed[2] < speed[4]
-    assert speed[6] == pytest.approx(speed[4], rel=0.15)
+    most = max(speed.values())
+    assert speed[1] < speed[2] < most
+    assert most < 5.2 * speed[1], "the fifth CPU adds nothing; a busy machine makes a reading smaller, not larger"
 
 
 def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
