@@ -31,13 +31,14 @@ export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29511
 srun python3 /opt/slurmsched/examples/train.py --epochs 30 --pause 0.05
 """
 PIPELINE: Final = """#!/bin/bash
-# Each step waits for data that as many workers as there are CPUs prepare, up to four.
+# Each step waits for data that as many workers as there are CPUs prepare, up to four: for so long that the milliseconds
+# by which a busy machine wakes it late hardly count.
 exec python3 - << END
 import os, time
 from slurmsched.jobside import Training
 training = Training(lambda path: path.touch(), lambda path: None)
 while True:
-    time.sleep(0.08 / min(int(os.environ["SLURM_CPUS_PER_TASK"]), 4))
+    time.sleep(0.4 / min(int(os.environ["SLURM_CPUS_PER_TASK"]), 4))
     training.step()
 END
 """
@@ -181,9 +182,8 @@ def test_a_model_is_profiled_by_real_jobs_and_drift_is_shown(site: Mini) -> None
     shown = site.sure("synsched", "profile", "show", "fed", "--profiles", f"{home}/profiles.json", "--json")
     rows = json.loads(shown)["matrices"]["v100"]
     speed = dict(zip(rows["cpus"], (row[0] for row in rows["speed"]), strict=True))
-    most = max(speed.values())
-    assert speed[1] < speed[2] < most
-    assert most < 5.2 * speed[1], "the fifth CPU adds nothing; a busy machine makes a reading smaller, not larger"
+    assert speed[1] < speed[2] < speed[4]
+    assert speed[6] == pytest.approx(speed[4], rel=0.15)
 
 
 def test_who_lies_is_named_and_nobody_else_is_touched(site: Mini) -> None:
