@@ -18,7 +18,6 @@ from slurmsched.model import (
     Target,
 )
 from slurmsched.model.reasons import pluralise, time_of_day
-from slurmsched.rounds.guards import checkpoint_signal
 from slurmsched.rounds.round import RoundResult
 
 _MAX_NAMED: Final = 3
@@ -93,7 +92,7 @@ def _changes(result: RoundResult, job: Job) -> Iterator[str]:
             last, end = freed
             at = time_of_day(end, result.snapshot.time)
             yield f"job {last} ends at {at} at the latest; then there are enough GPUs"
-    if managed and checkpoint_signal(job) is None:
+    if managed and job.hints.checkpoint_signal is None:
         yield "submit with ckpt=usr1 (or the signal that makes it save): then it can be moved to better nodes"
     if managed and result.situation.knowledge.profile(job) is None:
         yield "submit with model=NAME or task=image, language or speech: then it gets the CPUs its speed needs"

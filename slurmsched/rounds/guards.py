@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from slurmsched.model import CheckpointSignal, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
+from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.settings.definition import CheckpointSettings, Settings
 
@@ -44,14 +44,9 @@ def guard_reasons(job: Job, context: GuardContext) -> dict[str, Reason]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def checkpoint_signal(job: Job) -> CheckpointSignal | None:
-    """The signal that makes the job write a checkpoint; None if its hint names none."""
-    return job.hints.checkpoint_signal
-
-
 def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:
     """Seconds between the checkpoint signal and the requeue; 0 for a job without a signal."""
-    if checkpoint_signal(job) is None:
+    if job.hints.checkpoint_signal is None:
         return 0
     requested = checkpoint.lead if job.hints.lead is None else job.hints.lead
     return round(min(requested, checkpoint.longest_lead))
@@ -75,7 +70,7 @@ def _asked_to_stay(job: Job, _: GuardContext) -> Reason | None:
 
 def _no_checkpoint(job: Job, context: GuardContext) -> Reason | None:
     required = context.settings.guards.require_checkpoint
-    return Reason(ReasonCode.NO_CHECKPOINT) if required and checkpoint_signal(job) is None else None
+    return Reason(ReasonCode.NO_CHECKPOINT) if required and job.hints.checkpoint_signal is None else None
 
 
 def _min_run_time(job: Job, context: GuardContext) -> Reason | None:

@@ -25,7 +25,7 @@ from slurmsched.model.reasons import format_duration
 from slurmsched.policies.stages import Situation
 from slurmsched.rounds.checkpoints import NEWCOMERS, AwaitedCheckpoint, has_checkpointed
 from slurmsched.rounds.feasibility import FeasibilityCheck, PlannedStart, check_feasible
-from slurmsched.rounds.guards import checkpoint_lead, checkpoint_signal
+from slurmsched.rounds.guards import checkpoint_lead
 from slurmsched.rounds.priorities import nice_operations, weight_operations
 from slurmsched.rounds.release import restore_placement
 from slurmsched.rounds.set_aside import set_aside_operations
@@ -67,7 +67,7 @@ class CheckpointLeads:
 
     def signal(self, job: Job) -> CheckpointSignal | None:
         """The signal to send before the job is requeued; None if the job has none or has already had its lead."""
-        return None if has_checkpointed(job, self.snapshot, self.state, self.settings) else checkpoint_signal(job)
+        return None if has_checkpointed(job, self.snapshot, self.state, self.settings) else job.hints.checkpoint_signal
 
     def seconds(self, job: Job) -> int:
         """Seconds between that signal and the requeue; 0 if no signal is sent."""

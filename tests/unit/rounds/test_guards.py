@@ -12,7 +12,6 @@ from slurmsched.rounds.guards import (
     GUARDS,
     GuardContext,
     checkpoint_lead,
-    checkpoint_signal,
     guard_reasons,
     guarded_jobs,
 )
@@ -110,5 +109,5 @@ def test_the_lead_before_a_requeue(hint: str, lead: int) -> None:
 
 
 def test_the_signal_is_the_one_that_was_named() -> None:
-    assert checkpoint_signal(running("ckpt=usr2")) is CheckpointSignal.USR2
-    assert checkpoint_signal(running("ckpt=none")) is None
+    assert running("ckpt=usr2").hints.checkpoint_signal is CheckpointSignal.USR2
+    assert running("ckpt=none").hints.checkpoint_signal is None
