@@ -126,11 +126,17 @@ local KEYS = {
     { "mem", "tune or keep", function(value)
         return (value == "tune" or value == "keep") and { memory_tunable = value == "tune" }
     end },
+    { "cpus", "tune or keep", function(value)
+        return (value == "tune" or value == "keep") and { cpus_tunable = value == "tune" }
+    end },
     { "fork", "the steps of the whole job, as 50000", function(value)
         return #value <= 12 and value:match("^[1-9][0-9]*$") and { fork = value }
     end },
     { "held", "hook", function(value)
         return value == "hook" and { held_by_hook = true }
+    end },
+    { "left", "an option of sbatch", function(value)
+        return is_name(value) and { left = value }
     end },
 }
 
@@ -170,7 +176,10 @@ function hook.parse(comment)
         return hints
     end
     local seen = {}
+    hints.marks_only = true
     for item in (word:sub(#PREFIX + 1) .. ","):gmatch("([^,]*),") do
+        local key = item:match("^[^=]*")
+        hints.marks_only = hints.marks_only and (key == "held" or key == "left") or nil
         if item ~= "" then
             hints.problems[#hints.problems + 1] = read_item(item, hints, seen)
         end
@@ -178,9 +187,16 @@ function hook.parse(comment)
     return hints
 end
 
--- The mark in the comment that says whose hold it is. -----------------------------------------------------------------
+-- Whether its owner asks with the comment for the job to be managed.
+function hook.opts_in(comment)
+    local hints = hook.parse(comment)
+    return hints.given and not hints.marks_only
+end
 
--- The comment without anybody's `held=`; a hint word stays, since it may be what opts the job in.
+-- The marks in the comment that say whose hold it is, or why there is none. ----------------------------------------------
+
+-- The comment without anybody's `held=` and `left=`, and whether its hint word had nothing else. The word stays, since it
+-- may be what opts the job in.
 function hook.unmarked(comment)
     local first, last = hint_word(comment)
     if not first then
@@ -188,22 +204,25 @@ function hook.unmarked(comment)
     end
     local kept = {}
     for item in (comment:sub(first + #PREFIX, last) .. ","):gmatch("([^,]*),") do
-        if item:match("^[^=]*") ~= "held" then
+        local key = item:match("^[^=]*")
+        if key ~= "held" and key ~= "left" then
             kept[#kept + 1] = item
         end
     end
-    return comment:sub(1, first - 1) .. PREFIX .. table.concat(kept, ",") .. comment:sub(last + 1)
+    return comment:sub(1, first - 1) .. PREFIX .. table.concat(kept, ",") .. comment:sub(last + 1), #kept == 0
 end
 
--- The comment with our mark; nil where it would grow so long that the hints, or the job, would be refused.
-function hook.marked(comment)
+-- The comment with our mark; nil where it would grow so long that the hints, or the job, would be refused. A comma tells
+-- a bare word of the owner, who opts in with it, from one that is `ours`.
+function hook.marked(comment, mark, ours)
     local first, last = hint_word(comment)
     if not first then
+        ours = true
         comment = comment .. (comment == "" and "" or " ") .. PREFIX
         first, last = #comment - #PREFIX + 1, #comment
     end
     local word = comment:sub(first, last)
-    local with_mark = word .. (word == PREFIX and "" or ",") .. MARK
+    local with_mark = word .. (word == PREFIX and ours and "" or ",") .. (mark or MARK)
     local result = comment:sub(1, first - 1) .. with_mark .. comment:sub(last + 1)
     return characters(with_mark) <= LONGEST and #result <= LONGEST_COMMENT and result or nil
 end
@@ -223,7 +242,7 @@ local function read_start(path)
     if not file then
         return nil
     end
-    local text = file:read(8192)
+    local text = file:read(65536)
     file:close()
     return text
 end
@@ -340,7 +359,210 @@ local function managed(job, conf)
     end
     return any_in(partitions, set_of(conf.partitions))
         or set_of(conf.qos)[job.qos or ""]
-        or (conf.opt_in == "yes" and hook.parse(job.comment or "").given)
+        or (conf.opt_in == "yes" and hook.opts_in(job.comment or ""))
+end
+
+-- Jobs that are left to plain Slurm. --------------------------------------------------------------------------------
+
+-- A number that was given; the highest ones of 16, 32 and 64 bits stand for none.
+local function number(value)
+    local known = tonumber(value)
+    return known and known ~= NO_VAL16 and known ~= NO_VAL16 + 1 and known < slurm.NO_VAL and known or nil
+end
+
+local function given(value)
+    return type(value) == "string" and value ~= "" or (number(value) or 0) ~= 0
+end
+
+local function has_bit(value, bit)
+    return math.floor((tonumber(value) or 0) / bit) % 2 == 1
+end
+
+-- Devices are asked for in these fields; `gres` repeats one of the others.
+local DEVICES = { "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task" }
+local NO_DEVICES = { gpu = true, shard = true, cpu = true, mem = true, node = true, billing = true }
+
+-- What a text such as `gres/gpu:v100:2,nic:1` asks for: a list of { name, type, count }.
+local function devices_of(text)
+    local list = {}
+    for item in (text or ""):gmatch("[^,%s]+") do
+        local name, rest = item:gsub("^gres[:/]", ""):match("^([%w_]+)(.*)$")
+        local kind, count = (rest or ""):match("^[:/]?(.-)[:=]?(%d*)$")
+        kind = (kind or ""):gsub("[:=]$", "")
+        list[#list + 1] = { name or item, kind, tonumber(count) or 1 }
+    end
+    return list
+end
+
+local function asks_for_several_types(job)
+    for _, field in ipairs(DEVICES) do
+        local types = 0
+        for _, device in ipairs(devices_of(job[field])) do
+            types = types + (device[1] == "gpu" and device[3] > 0 and 1 or 0)
+        end
+        if types > 1 then
+            return true
+        end
+    end
+end
+
+local function asks_for_other_devices(job)
+    for _, field in ipairs(DEVICES) do
+        for _, device in ipairs(devices_of(job[field])) do
+            if not NO_DEVICES[device[1]] and device[3] > 0 then
+                return true
+            end
+        end
+    end
+end
+
+-- Whether the first of two numbers is given and is more than the second, which is given too.
+local function exceeds(asked, most)
+    return number(asked) ~= nil and number(most) ~= nil and number(asked) > number(most)
+end
+
+-- Options of sbatch, why a job with one is let go, and how it is seen: a field that is given, or a function. The words
+-- are those of sbatch_options.toml in slurmsched/backends/slurm, and a test holds the two against each other. Those that
+-- squeue does not show have a mark for the comment.
+-- As `unplannable_reason` in slurmsched/policies/cluster/gang.py.
+local function asks_for_gpus_on_each_of_some_nodes(job)
+    local fewest, on_each = number(job.min_nodes) or 1, false
+    for _, device in ipairs(devices_of(job.tres_per_node)) do
+        on_each = on_each or device[1] == "gpu" and device[3] > 0
+    end
+    return on_each and exceeds(job.max_nodes, fewest) and (number(job.num_tasks) or 1) <= fewest
+end
+
+local LET_GO = {
+    { "--gpus-per-socket", "it asks for GPUs per socket (--gpus-per-socket)", "tres_per_socket" },
+    { "--gpus=type,type", "it asks for GPUs of several types", asks_for_several_types },
+    { "--gres=other", "it asks for devices other than GPUs (--gres)", asks_for_other_devices },
+    { "--gres-flags=enforce-binding", "its CPUs must be near its GPUs (--gres-flags=enforce-binding)", function(job)
+        return has_bit(job.bitflags, 16)
+    end, "gres-flags" },
+    { "--licenses", "it needs licences (--licenses)", "licenses" },
+    { "--bb", "it uses a burst buffer (--bb)", "burst_buffer" },
+    { "--tmp", "it asks for temporary disk space (--tmp)", "pn_min_tmp_disk" },
+    { "--mincpus=more", "it asks for more CPUs on a node than its tasks use (--mincpus)", function(job)
+        return exceeds((number(job.pn_min_cpus) or 0) * (number(job.min_nodes) or 1), job.min_cpus)
+    end },
+    { "--ntasks-per-core", "it limits the tasks on a core (--ntasks-per-core)", "ntasks_per_core" },
+    { "--ntasks-per-node=other", "its number of tasks is not what its nodes have at --ntasks-per-node each", function(job)
+        local each, tasks = number(job.ntasks_per_node), number(job.num_tasks)
+        return each ~= nil and tasks ~= nil and tasks ~= each * (number(job.min_nodes) or math.ceil(tasks / each))
+    end },
+    { "--ntasks-per-gpu", "it asks for tasks per GPU (--ntasks-per-gpu)", "ntasks_per_gpu", "ntasks-per-gpu" },
+    { "--ntasks-per-socket", "it limits the tasks on a socket (--ntasks-per-socket)", "ntasks_per_socket" },
+    { "--sockets-per-node",
+        "it asks for nodes with certain sockets and cores (--sockets-per-node, --cores-per-socket or -B)",
+        function(job)
+            return given(job.sockets_per_node) or given(job.cores_per_socket)
+        end },
+    { "--overcommit", "it has more tasks than CPUs (--overcommit)", function(job)
+        return exceeds(job.num_tasks, job.min_cpus)
+    end },
+    { "--nodes=range", "it asks for GPUs on each node of a range (--nodes), so Slurm chooses how many nodes",
+        asks_for_gpus_on_each_of_some_nodes, "nodes" },
+    { "--oversubscribe", "it may share its CPUs with other jobs (--oversubscribe, or OverSubscribe=FORCE)", function(job)
+        return number(job.shared) == 1
+    end },
+    { "--core-spec", "it sets cores or threads aside for the system (--core-spec, --thread-spec)", "core_spec" },
+    { "--prefer", "it prefers nodes with certain features (--prefer)", "prefer" },
+    { "--batch", "its script must run on certain nodes (--batch)", "batch_features", "batch" },
+    { "--exclusive=user", "it shares its nodes with certain jobs only (--exclusive=user, mcs or topo)", function(job)
+        return (number(job.shared) or 0) >= 2
+    end },
+    { "--contiguous", "its nodes must be beside each other (--contiguous)", "contiguous" },
+    { "--switches", "its nodes must be on few switches (--switches)", "req_switch" },
+    { "--segment", "its nodes must be in blocks (--segment)", "segment_size" },
+    { "--spread-job", "it is to be spread over many nodes (--spread-job)", function(job)
+        return has_bit(job.bitflags, 256)
+    end, "spread-job" },
+    { "--extra", "the site may choose its nodes by --extra", "extra", "extra" },
+    { "--reboot", "its nodes are restarted before it starts (--reboot)", "reboot" },
+    { "--time-min", "its time may be shortened (--time-min)", "time_min" },
+    { "--reservation=one,two", "it may use several reservations (--reservation)", function(job)
+        return (job.reservation or ""):find(",") ~= nil
+    end },
+}
+
+-- Why the job is left to plain Slurm, and the mark that says so; nil for a job that can be managed.
+local function let_go(job)
+    for _, row in ipairs(LET_GO) do
+        local seen = row[3]
+        if type(seen) == "string" and given(job[seen]) or type(seen) == "function" and seen(job) then
+            return row[2], row[4]
+        end
+    end
+end
+
+-- The totals of the partitions as the daemon writes them into its heartbeat, by partition:
+-- `largest = NAME=nodes,CPUs,most CPUs of a node,most MiB of a node,TYPE:most GPUs of a node:GPUs,... ...`
+local function largest(conf)
+    local totals = {}
+    for name, numbers, gpus in (conf.largest or ""):gmatch("(%S+)=(%d+,%d+,%d+,%d+)(%S*)") do
+        local nodes, cpus, node_cpus, memory = numbers:match("^(%d+),(%d+),(%d+),(%d+)$")
+        local known = {
+            nodes = tonumber(nodes), cpus = tonumber(cpus), node_cpus = tonumber(node_cpus), memory = tonumber(memory),
+            on_node = {}, in_all = {},
+        }
+        for kind, most, all in gpus:gmatch(",([^:,]*):(%d+):(%d+)") do
+            known.on_node[kind], known.in_all[kind] = tonumber(most), tonumber(all)
+        end
+        totals[name] = known
+    end
+    return totals
+end
+
+local function counted(amount, noun)
+    return ("%d %s%s"):format(amount, noun, amount == 1 and "" or "s")
+end
+
+-- What the job asks for beyond this partition; nil where it may fit. In the words of slurmsched/rounds/scope.py.
+local function excess(job, most)
+    local nodes, tasks = number(job.min_nodes) or 1, number(job.num_tasks) or 1
+    local spread = number(job.max_nodes) or most.nodes
+    if nodes > most.nodes then
+        return ("%s; the partition has %d"):format(counted(nodes, "node"), most.nodes)
+    end
+    for field, times in pairs({ tres_per_job = 1, tres_per_node = nodes, tres_per_task = tasks }) do
+        for _, device in ipairs(devices_of(job[field])) do
+            local kind, count = device[2], device[3]
+            local noun = (kind == "" and "" or kind .. " ") .. "GPU"
+            local on_node = field == "tres_per_node" and count or math.max(
+                field == "tres_per_task" and count or 1, math.ceil(count * times / spread))
+            if device[1] == "gpu" and count * times > (most.in_all[kind] or 0) then
+                return ("%s; the partition has %d"):format(counted(count * times, noun), most.in_all[kind] or 0)
+            elseif device[1] == "gpu" and on_node > (most.on_node[kind] or 0) then
+                return ("%s on one node; the largest has %d"):format(counted(on_node, noun), most.on_node[kind] or 0)
+            end
+        end
+    end
+    local each_task = number(job.cpus_per_task) or 1
+    local cpus = math.max(
+        each_task * (number(job.ntasks_per_node) or 1), number(job.pn_min_cpus) or 1,
+        math.ceil((number(job.min_cpus) or 1) / spread))
+    if (number(job.min_cpus) or 1) > most.cpus then
+        return ("%s; the partition has %d"):format(counted(number(job.min_cpus), "CPU"), most.cpus)
+    elseif cpus > most.node_cpus then
+        return ("%s on one node; the largest has %d"):format(counted(cpus, "CPU"), most.node_cpus)
+    end
+    local memory = tonumber(job.min_mem_per_node) or (tonumber(job.min_mem_per_cpu) or 0) * cpus
+    if memory > most.memory and memory < 2 ^ 62 then
+        return ("%d MiB of memory on one node; the largest has %d"):format(memory, most.memory)
+    end
+end
+
+-- What the job asks for beyond every partition that it names; nil where it may fit one, or one is not known.
+local function beyond(job, conf)
+    local totals, what = largest(conf), nil
+    for name in pairs(set_of(job.partition)) do
+        what = totals[name] and excess(job, totals[name])
+        if not what then
+            return nil
+        end
+    end
+    return what
 end
 
 -- Texts that pose as something else in Slurm's listings. -------------------------------------------------------------
@@ -451,9 +673,21 @@ local NO_ROOM = "the comment leaves no room for the mark of slurmsched: shorten 
 local WHOLE_NODES = "an exclusive job is given all GPUs of its nodes: ask for them, as with --gres=gpu:8, to be managed"
 local LATER = "the next round decides when the job starts"
 
+-- Beside READ and WRITTEN, what tells whether a job is left to plain Slurm.
+local TEXTS = { "burst_buffer", "batch_features", "licenses", "prefer", "extra", "reservation" }
+local NUMBERS = {
+    "bitflags", "pn_min_tmp_disk", "pn_min_cpus", "min_cpus", "min_nodes", "max_nodes", "num_tasks", "cpus_per_task",
+    "ntasks_per_core", "ntasks_per_gpu", "ntasks_per_node", "ntasks_per_socket", "sockets_per_node", "cores_per_socket",
+    "core_spec", "shared", "contiguous", "req_switch", "segment_size", "reboot", "min_mem_per_node", "min_mem_per_cpu",
+    "time_min",
+}
+
 -- A submission, read: plain texts and numbers, so that judging it cannot fail for what Slurm's fields are.
 local function read_submission(job_desc, part_list)
-    local job = texts_of(job_desc, WRITTEN, texts_of(job_desc, READ, {}))
+    local job = texts_of(job_desc, WRITTEN, texts_of(job_desc, READ, texts_of(job_desc, TEXTS, {})))
+    for _, field in ipairs(NUMBERS) do
+        job[field] = tonumber(job_desc[field])
+    end
     local script, offset = job_desc.script, job_desc.het_job_offset
     job.batch = script ~= nil and script ~= ""
     job.heterogeneous = offset ~= nil and offset ~= slurm.NO_VAL
@@ -490,14 +724,23 @@ local function judge_submission(job, conf)
     if #job.given > SLURMS_LONGEST then
         return conf and conf.enforces and managed(job, conf) and refuse(NO_ROOM, slurm.ERROR) or nil
     end
-    job.comment = hook.unmarked(job.given)
+    local comment, ours = hook.unmarked(job.given)
+    job.comment = comment
     tell_problems(hook.parse(job.comment).problems)
     if conf and conf.enforces and not job.held_by_owner and managed(job, conf) then
-        local mark = hook.marked(job.comment)
-        if not mark then
+        local why, option = let_go(job)
+        local what = not why and beyond(job, conf)
+        local mark = not what and hook.marked(job.comment, option and "left=" .. option, ours)
+        if what then -- Slurm refuses it, if it is so: it does not look at what a held job asks for
+            tell("the job asks for what the cluster does not have: " .. what)
+        elseif why then
+            tell("the job is left to Slurm: " .. why)
+            job.comment = option and mark or job.comment
+        elseif not mark then
             return refuse(NO_ROOM, slurm.ERROR)
+        else
+            return nil, mark, 0
         end
-        return nil, mark, 0
     end
     return nil, job.comment ~= job.given and job.comment or nil
 end
@@ -554,6 +797,9 @@ local function passes_the_line(change, conf)
     if not conf or not conf.enforces or change.trusted or not change.waits or not managed(change.after, conf) then
         return false
     end
+    if hook.parse(change.standing).left then
+        return false
+    end
     local unheld = not change.held and not change.holds
     local anew = change.asks_anew or not managed(change.before, conf)
     return change.releases or (unheld and (anew or change.restarted and change.begin ~= nil))
@@ -572,7 +818,7 @@ local function judge_change(change, conf)
         return refuse(WHOLE_NODES, ACCESS_DENIED)
     end
     local given = change.comment_given or change.standing
-    local comment = hook.unmarked(given)
+    local comment, marks_only = hook.unmarked(given)
     if change.comment_given then
         tell_problems(hook.parse(comment).problems)
     end
@@ -586,15 +832,16 @@ local function judge_change(change, conf)
             local after_the_round = os.time() + 60 + (conf.period or 300)
             return nil, comment ~= given and comment or nil, nil, math.max(change.begin or change.begins, after_the_round)
         end
-        local mark = hook.marked(comment)
+        local mark = hook.marked(comment, nil, marks_only)
         if not mark then
             return refuse(NO_ROOM, ACCESS_DENIED)
         end
         tell(LATER)
         return nil, mark, 0
     end
-    if not change.holds and hook.parse(change.standing).held_by_hook then -- a hold by the owner is not ours any more
-        comment = hook.marked(comment)
+    local standing = hook.parse(change.standing)
+    if standing.left or (not change.holds and standing.held_by_hook) then -- a hold by the owner is not ours any more
+        comment = hook.marked(comment, standing.left and "left=" .. standing.left, marks_only)
         if not comment then
             comment = change.standing
             tell("the comment is too long and stays as it was")

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from slurmsched.backends.protocol import BackendError, CallCounts, Identity, UnreachableError
 from slurmsched.backends.slurm.accounting import effective_user, parse_associations, read_identity, read_operators
-from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, count_shards_by_job, parse_configuration
+from slurmsched.backends.slurm.cluster import (
+    SlurmctldConfiguration,
+    count_shards_by_job,
+    parse_configuration,
+    with_cpu_units,
+    with_job_defaults,
+    with_preemption,
+)
 from slurmsched.backends.slurm.command_source import PartitionInfo, PollSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import UnsafeCommandError
 from slurmsched.backends.slurm.executor import BatchExecutor
+from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory
+from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
+from slurmsched.model.limits import NO_LIMITS, Limits
 
 _PARTITION_MAX_AGE: Final = 60.0
-"""Seconds after which partitions, reservations and associations are read again."""
+"""Seconds after which partitions and associations are read again."""
 _CONFIGURATION_MAX_AGE: Final = 3600.0
 """Seconds after which slurmctld's configuration and the list of operators are read again."""
 
@@ -31,6 +42,21 @@ class PollResult:
     forms: Mapping[JobId, RequestForm]
     remarks: tuple[str, ...] = ()
     """How the poll was read, one sentence each."""
+
+
+_EVENTS: Final = re.compile(
+    r"Jobs (?:submitted|completed|canceled|failed): +\d+"
+    r"|(?:REQUEST_(?:SUBMIT_BATCH_(?:HET_)?JOB|RESOURCE_ALLOCATION|UPDATE_(?:JOB|NODE|PARTITION|RESERVATION)"
+    r"|(?:CREATE|DELETE)_(?:RESERVATION|PARTITION)|KILL_JOBS?|JOB_REQUEUE|SUSPEND|RECONFIGURE"
+    r"|COMPLETE_(?:BATCH_SCRIPT|JOB_ALLOCATION))"
+    r"|MESSAGE_(?:EPILOG_COMPLETE|NODE_REGISTRATION_STATUS)|ACCOUNTING_UPDATE_MSG) +\( *\d+\) +count:\d+"
+)
+"""What sdiag counts that may let a waiting job start. Counters begin anew at midnight, which costs one early round."""
+
+
+def parse_activity(sdiag: str) -> str:
+    """The counters of sdiag's text that change when jobs or nodes do, without those by user."""
+    return "; ".join(_EVENTS.findall(sdiag.partition("statistics by user")[0]))
 
 
 class ClusterReader:
@@ -47,6 +73,8 @@ class ClusterReader:
         self._partition_info: tuple[float, PartitionInfo] | None = None
         self._association_cache: tuple[float, tuple[Association, ...], tuple[str, ...]] | None = None
         self._operator_cache: tuple[float, frozenset[str]] | None = None
+        self._limits: tuple[float, Limits] | None = None
+        self._preempting_qos: tuple[float, frozenset[str] | None] | None = None
 
     def poll(self) -> PollResult:
         """Reads the whole cluster. Raises BackendError."""
@@ -60,16 +88,25 @@ class ClusterReader:
         )
         if view.partition_info is not None:
             known = self._partition_info = time, view.partition_info
-        partition_info = known[1] if known else PartitionInfo((), ())
+        partition_info = known[1] if known else PartitionInfo(())
+        partitions = with_preemption(
+            (with_job_defaults(of, configuration) for of in partition_info.partitions), configuration
+        )
+        jobs = tuple(
+            with_gpu_defaults(job, (partitions[name] for name in job.partitions if name in partitions))
+            for job in {parsed.job.id: parsed.job for parsed in view.jobs}.values()
+        )
+        if not configuration.schedules_memory:
+            jobs = tuple(map(without_memory, jobs))
         associations, unread = self._read_associations(time)
-        jobs = tuple({parsed.job.id: parsed.job for parsed in view.jobs}.values())
-        counted = count_shards_by_job(view.nodes, jobs)
+        nodes = (with_cpu_units(node, configuration.select_parameters) for node in view.nodes)
+        counted = count_shards_by_job(nodes, jobs)
         snapshot = Snapshot(
             time=time,
-            nodes=tuple(_with_reservations(counted, Reservation.active(partition_info.reservations, time))),
+            nodes=tuple(_with_reservations(counted, Reservation.active(view.reservations, time))),
             jobs=jobs,
-            partitions=partition_info.partitions,
-            reservations=partition_info.reservations,
+            partitions=tuple(partitions.values()),
+            reservations=view.reservations,
             cluster=configuration.cluster,
             release=configuration.release,
             oddities=(*partition_info.oddities, *unread, *view.oddities),
@@ -77,6 +114,8 @@ class ClusterReader:
             set_aside=tuple(view.set_aside),
             private_data=configuration.private_data,
             operators=self._read_operators(configuration),
+            limits=self._read_limits(configuration, time),
+            preempting_qos=self._read_preempting_qos(configuration, time),
         )
         return PollResult(snapshot, {parsed.job.id: parsed.request_form for parsed in view.jobs}, view.remarks)
 
@@ -90,6 +129,7 @@ class ClusterReader:
     def invalidate(self) -> None:
         """Drops all caches, as the configuration has changed."""
         self._configuration = self._partition_info = self._association_cache = self._operator_cache = None
+        self._limits = self._preempting_qos = None
 
     def _read_operators(self, configuration: SlurmctldConfiguration) -> frozenset[str]:
         """The users who see what PrivateData hides, at most an hour old; empty, and not read, if it hides nothing."""
@@ -99,6 +139,30 @@ class ClusterReader:
         if self._operator_cache is None or not 0 <= now - self._operator_cache[0] < _CONFIGURATION_MAX_AGE:
             self._operator_cache = now, read_operators(self._commands, configuration.slurm_user)
         return self._operator_cache[1]
+
+    def _read_limits(self, configuration: SlurmctldConfiguration, now: float) -> Limits:
+        """The limits of associations and QOS, at most a minute old; not read where Slurm enforces none."""
+        if not configuration.enforces_limits:
+            return NO_LIMITS
+        if self._limits is None or not 0 <= now - self._limits[0] < _PARTITION_MAX_AGE:
+            self._limits = now, read_limits(self._commands)
+        return self._limits[1]
+
+    def _read_preempting_qos(self, configuration: SlurmctldConfiguration, now: float) -> frozenset[str] | None:
+        """The QOS whose jobs may preempt others, at most a minute old, or as they were known last where slurmdbd does
+        not answer; not read where Slurm does not preempt by QOS."""
+        if configuration.preempts_by != "qos":
+            return frozenset()
+        known = self._preempting_qos
+        if known is None or not 0 <= now - known[0] < _PARTITION_MAX_AGE:
+            try:
+                known = now, read_preempting_qos(self._commands, within=configuration.preempts_within_qos)
+            except UnreachableError:
+                raise
+            except BackendError:
+                known = now, known[1] if known else None
+            self._preempting_qos = known
+        return known[1]
 
     def _read_associations(self, now: float) -> tuple[tuple[Association, ...], tuple[str, ...]]:
         """The associations, at most a minute old, and warnings. None without accounting: all users are equal then."""
@@ -167,6 +231,14 @@ class SlurmBackend:
         poll = self._reader.poll()
         self._forms, self._remarks = poll.forms, poll.remarks
         return poll.snapshot
+
+    def activity(self) -> str:
+        """Counters of slurmctld's diagnostics, whose cost does not grow with the number of jobs; any user may read
+        them, and no lock on jobs or nodes is taken (`_slurm_rpc_dump_stats` of Slurm 25.11)."""
+        try:
+            return parse_activity(self._commands.read("sdiag"))
+        except BackendError:
+            return ""
 
     def identity(self) -> Identity:
         """The acting user and its privilege. Raises UnreachableError, BackendError."""

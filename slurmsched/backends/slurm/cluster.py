@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypedDict
 
 from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus, parse_gres
@@ -26,9 +26,7 @@ _AFTER_REASON = re.compile(r" (?:Comment|Extra|InstanceId|InstanceType|Reservati
 _FREE_TEXT: Final = re.compile(r" (?:Reason|Comment|Extra)=")
 
 _DOWN: Final = frozenset({"DOWN", "UNKNOWN", "FUTURE", "ERROR", "INVAL", "INVALID", "INVALID_REG", "NOT_RESPONDING"})
-_DRAINING: Final = frozenset(
-    {"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "BLOCKED", "EXTERNAL"}
-)
+_DRAINING: Final = frozenset({"DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "BLOCKED", "EXTERNAL"})
 _LEAVING: Final = frozenset(
     {"REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "POWER_DOWN", "POWERING_DOWN", "POWER_DRAIN"}
 )
@@ -69,7 +67,28 @@ def parse_node(line: str) -> Node:
         partitions=frozenset(filter(None, or_empty(fields.get("Partitions")).split(","))),
         reason=or_empty(_reason(line)),
         weight=parse_count(fields.get("Weight"), 1),
+        sockets=parse_count(fields.get("Sockets"), 1),
+        cores_per_socket=(cores := parse_count(fields.get("CoresPerSocket"))),
+        threads_per_core=count_threads(
+            parse_count(fields.get("CPUTot")), parse_count(fields.get("Sockets"), 1) * cores
+        ),
     )
+
+
+def count_threads(cpus: int, cores: int) -> int:
+    """The CPUs of a core. Slurm shows the threads of the hardware even where it counts cores as CPUs."""
+    return max(cpus // cores, 1) if cores > 0 else 1
+
+
+def with_cpu_units(node: Node, select_parameters: Collection[str]) -> Node:
+    """The node with what Slurm gives of its CPUs together, by the words of SelectTypeParameters.
+
+    With CR_CPU a job also gets whole cores, as the node's hardware is known, but is charged for single CPUs.
+    """
+    by_socket = not {"CR_SOCKET", "CR_SOCKET_MEMORY"}.isdisjoint(select_parameters)
+    by_cpu = not {"CR_CPU", "CR_CPU_MEMORY"}.isdisjoint(select_parameters)
+    unit = node.threads_per_core * (max(node.cores_per_socket, 1) if by_socket else 1)
+    return node if unit == 1 else replace(node, cpu_unit=unit, bills_cpus=by_cpu)
 
 
 def _reason(line: str) -> str:
@@ -80,7 +99,10 @@ def _reason(line: str) -> str:
 
 
 def parse_node_state(text: str) -> NodeState:
-    """The state of `MIXED+DRAIN` or `DOWN*`. Flags match whole: Slurm powers up POWERED_DOWN nodes, not DOWN ones."""
+    """The state of `MIXED+DRAIN` or `DOWN*`. Flags match whole: Slurm powers up POWERED_DOWN nodes, not DOWN ones.
+
+    A node in maintenance is up: it is reserved then, and jobs of that reservation start.
+    """
     flags = set(text.upper().rstrip("".join(_STATE_SUFFIXES) + "~#-+").split("+"))
     flags |= {_STATE_SUFFIXES[sign] for sign in text if sign in _STATE_SUFFIXES}
     if flags & _DOWN:
@@ -158,7 +180,9 @@ def _milli_gpu(gpu: Gpu, shards: int) -> int:
 @dataclass(frozen=True, slots=True)
 class SlurmctldConfiguration:
     """Settings of `scontrol show config`. `preempt_exempt_time` is in seconds, `private_data` what users do not see of
-    other users; `tracked_tres` are the TRES that accounting counts, such as `gres/gpu`."""
+    other users; `tracked_tres` are the TRES that accounting counts, such as `gres/gpu`; `select_parameters` are the
+    words of SelectTypeParameters, such as `CR_CORE_MEMORY`; the amounts are as in `Partition`. `preempts_by` is
+    `partition_prio`, `qos` or empty, as PreemptType says; `preempts_within_qos` whether PreemptMode has WITHIN."""
 
     cluster: str
     release: str
@@ -166,6 +190,22 @@ class SlurmctldConfiguration:
     preempt_exempt_time: int = 0
     private_data: frozenset[str] = frozenset()
     tracked_tres: frozenset[str] = frozenset()
+    enforces_limits: bool = False
+    select_parameters: frozenset[str] = frozenset()
+    cpus_per_gpu: int = 0
+    memory_per_gpu: int = 0
+    memory_per_cpu: int = 0
+    preempts_by: str = ""
+    preempts_within_qos: bool = False
+
+    @property
+    def schedules_memory(self) -> bool:
+        """Whether jobs get memory of their own; also where the configuration does not tell."""
+        return not self.select_parameters or any("MEMORY" in word for word in self.select_parameters)
+
+
+_ENFORCING_LIMITS: Final = frozenset({"limits", "safe", "all"})
+"""Words of AccountingStorageEnforce."""
 
 
 def parse_configuration(text: str) -> SlurmctldConfiguration:
@@ -184,6 +224,12 @@ def parse_configuration(text: str) -> SlurmctldConfiguration:
         preempt_exempt_time=parse_seconds(settings.get("PreemptExemptTime")) or 0,
         private_data=_names(settings.get("PrivateData", "").lower()) - {"none"},
         tracked_tres=_names(settings.get("AccountingStorageTRES", "").lower()),
+        memory_per_cpu=_limit(settings.get("DefMemPerCPU")) or 0,
+        **_job_defaults(settings.get("JobDefaults")),
+        select_parameters=_names(settings.get("SelectTypeParameters", "").upper()),
+        preempts_by=or_empty(settings.get("PreemptType")).lower().removeprefix("preempt/").removeprefix("none"),
+        preempts_within_qos="WITHIN" in _names(settings.get("PreemptMode", "").upper()),
+        enforces_limits=bool(_names(settings.get("AccountingStorageEnforce", "").lower()) & _ENFORCING_LIMITS),
     )
 
 
@@ -200,7 +246,81 @@ def parse_partition(line: str, preempt_exempt_time: int = 0) -> Partition:
         default=fields.get("Default") == "YES",
         priority_tier=parse_count(fields.get("PriorityTier"), 1),
         preempt_exempt_time=preempt_exempt_time,
+        max_cpus_per_node=_limit(fields.get("MaxCPUsPerNode")),
+        max_memory_per_node=_limit(fields.get("MaxMemPerNode")),
+        max_nodes=_limit(fields.get("MaxNodes")),
+        qos=or_empty(fields.get("QoS")),
+        accounts=_admitted(fields.get("AllowAccounts")),
+        denied_accounts=_names(fields.get("DenyAccounts")),
+        admitted_qos=_admitted(fields.get("AllowQos")),
+        denied_qos=_names(fields.get("DenyQos")),
+        memory_per_cpu=_limit(fields.get("DefMemPerCPU")) or 0,
+        sharing=_sharing(fields),
+        preempt_mode=or_empty(fields.get("PreemptMode")).upper() or "OFF",
+        **_job_defaults(fields.get("JobDefaults")),
     )
+
+
+def _sharing(fields: Mapping[str, str]) -> str:
+    """As in `Partition`. With FORCE:1 each CPU has one job; Slurm 26.05 shows whole nodes as `Exclusive=NODE`."""
+    oversubscribe, exclusive = fields.get("OverSubscribe", "").upper(), fields.get("Exclusive", "").upper()
+    if oversubscribe == "EXCLUSIVE" or exclusive == "NODE":
+        return "EXCLUSIVE"
+    if oversubscribe.startswith("FORCE") and oversubscribe != "FORCE:1":
+        return oversubscribe
+    by_kind = {kind: fields.get(f"Exclusive{kind.capitalize()}", "") for kind in ("USER", "TOPO")}
+    return next((kind for kind, shown in by_kind.items() if shown == "YES"), exclusive.removeprefix("NO"))
+
+
+def _admitted(text: str | None) -> frozenset[str] | None:
+    """The names of a list; None for all."""
+    return None if text is None or text.upper() == "ALL" else _names(text)
+
+
+def with_job_defaults(partition: Partition, configuration: SlurmctldConfiguration) -> Partition:
+    """The partition with the cluster's defaults for jobs where it has none of its own."""
+    return replace(
+        partition,
+        cpus_per_gpu=partition.cpus_per_gpu or configuration.cpus_per_gpu,
+        memory_per_gpu=partition.memory_per_gpu or configuration.memory_per_gpu,
+        memory_per_cpu=partition.memory_per_cpu or configuration.memory_per_cpu,
+    )
+
+
+def with_preemption(partitions: Iterable[Partition], configuration: SlurmctldConfiguration) -> dict[str, Partition]:
+    """The partitions by name; with preempt/partition_prio Slurm preempts for jobs of a higher tier those on common
+    nodes, where their partition does not forbid it."""
+    known = tuple(partitions)
+    if configuration.preempts_by != "partition_prio":
+        return {partition.name: partition for partition in known}
+    preemptible = [partition for partition in known if partition.preempt_mode != "OFF"]
+    return {
+        partition.name: replace(
+            partition,
+            preempts=any(
+                other.priority_tier < partition.priority_tier and not other.nodes.isdisjoint(partition.nodes)
+                for other in preemptible
+            ),
+        )
+        for partition in known
+    }
+
+
+class _JobDefaults(TypedDict):
+    cpus_per_gpu: int
+    memory_per_gpu: int
+
+
+def _job_defaults(text: str | None) -> _JobDefaults:
+    """CPUs and MiB per GPU of `DefCpuPerGPU=3,DefMemPerGPU=2000`."""
+    given = parse_tres(text)
+    return _JobDefaults(
+        cpus_per_gpu=_limit(given.get("DefCpuPerGPU")) or 0, memory_per_gpu=_limit(given.get("DefMemPerGPU")) or 0
+    )
+
+
+def _limit(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
 
 
 def parse_reservation(line: str) -> Reservation:
@@ -208,6 +328,7 @@ def parse_reservation(line: str) -> Reservation:
     fields = parse_fields(line)
     if "ReservationName" not in fields:
         raise SlurmParseError(f"not a reservation: {line[:60]!r}")
+    flags = _names(fields.get("Flags"))
     return Reservation(
         name=fields["ReservationName"],
         nodes=frozenset(expand_hostlist(fields.get("Nodes", ""))),
@@ -215,6 +336,9 @@ def parse_reservation(line: str) -> Reservation:
         end=parse_time(fields.get("EndTime")) or float("inf"),
         users=_names(fields.get("Users")),
         accounts=_names(fields.get("Accounts")),
+        maintenance="MAINT" in flags,
+        flex="FLEX" in flags,
+        magnetic="MAGNETIC" in flags,
     )
 
 

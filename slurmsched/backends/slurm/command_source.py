@@ -16,9 +16,10 @@ from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_node
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import SlurmParseError, unread_reason
 from slurmsched.backends.slurm.job_details import JobDetails, read_details
-from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, limits_from_totals, parse_jobs, parse_state
+from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, is_hooked, limits_from_totals, parse_jobs, parse_state
 from slurmsched.backends.slurm.operation_commands import checked_job_id
 from slurmsched.backends.slurm.records import JobRecord, or_empty, parse_count, parse_mebibytes, parse_tres
+from slurmsched.backends.slurm.sbatch_options import sbatch_options
 from slurmsched.backends.slurm.squeue_table import SqueueRow, read_squeue
 from slurmsched.model import Job, JobId, JobState, Node, Partition, Reservation, SetAsideJob
 
@@ -51,8 +52,10 @@ _SCONTROL_NAMES: Final = {
     "tres-per-task": "TresPerTask",
     "cpus-per-tres": "CpusPerTres",
     "mem-per-tres": "MemPerTres",
+    "MinCPUs": "MinCPUsNode",
+    **{option.column: option.column for option in sbatch_options() if option.column},
 }
-"""squeue's columns and scontrol's names of the same fields."""
+"""squeue's columns and scontrol's names of the same fields; those that only show an option keep squeue's."""
 
 _NO_TEXT: Final = "(null)"
 """squeue's text for an empty comment; other words for 'empty' may be a user's comment."""
@@ -66,10 +69,9 @@ _WITH_NODES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Partitions and reservations, and a warning for each one that could not be read."""
+    """Partitions, and a warning for each one that could not be read."""
 
     partitions: tuple[Partition, ...]
-    reservations: tuple[Reservation, ...]
     oddities: tuple[str, ...] = ()
 
 
@@ -86,6 +88,7 @@ class ClusterView:
     partition_info: PartitionInfo | None = None
     oddities: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 class PollSource(Protocol):
@@ -96,7 +99,7 @@ class PollSource(Protocol):
         """`commands` or `pyslurm`."""
 
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
-        """Nodes and jobs; with `with_partitions` also partitions and reservations. Raises BackendError."""
+        """Nodes, jobs and reservations; with `with_partitions` also partitions. Raises BackendError."""
 
 
 @dataclass(slots=True)
@@ -185,20 +188,24 @@ class CommandSource:
 
     def read(self, commands: Commands, configuration: SlurmctldConfiguration, *, with_partitions: bool) -> ClusterView:
         """See `PollSource`."""
-        partition_info = None
-        if with_partitions:
-            exempt = configuration.preempt_exempt_time
-            partitions, odd_partitions = parse_each(
-                "partition", read_lines(commands, "partition"), lambda line: parse_partition(line, exempt)
-            )
-            reservations, odd_reservations = parse_each(
-                "reservation", read_lines(commands, "reservation"), parse_reservation
-            )
-            partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd_partitions, *odd_reservations))
+        partition_info = read_partitions(commands, configuration) if with_partitions else None
+        reservations, odd_reservations = parse_each(
+            "reservation", read_lines(commands, "reservation"), parse_reservation
+        )
         nodes, odd_nodes = parse_each("node", read_lines(commands, "node", "-a", "-d", "-o"), parse_node)
         records, unread = self.jobs.read_records(commands)
         jobs, unclear, longer = parse_jobs(records, limits_from_totals(node.total for node in nodes))
-        return ClusterView(nodes, jobs, [*unread, *unclear], partition_info, (*odd_nodes, *longer))
+        oddities = (*odd_reservations, *odd_nodes, *longer)
+        return ClusterView(nodes, jobs, [*unread, *unclear], partition_info, oddities, reservations=tuple(reservations))
+
+
+def read_partitions(commands: Commands, configuration: SlurmctldConfiguration) -> PartitionInfo:
+    """Partitions as scontrol shows them. Raises BackendError."""
+    exempt = configuration.preempt_exempt_time
+    partitions, odd = parse_each(
+        "partition", read_lines(commands, "partition"), lambda line: parse_partition(line, exempt)
+    )
+    return PartitionInfo(tuple(partitions), tuple(odd))
 
 
 def read_jobs(commands: Commands, ids: Iterable[JobId]) -> tuple[dict[JobId, Job], tuple[SetAsideJob, ...]]:
@@ -245,19 +252,23 @@ def unreadable_job(row: SqueueRow, error: Exception) -> SetAsideJob:
     """A set-aside job for a row that cannot be parsed."""
     held = row.values["PriorityLong"] == "0"
     pending = parse_state(row.text("State")) is JobState.PENDING and not held
-    return SetAsideJob(_job_id(row), unread_reason(error), row.text("UserName"), row.text("Partition"), pending)
+    by_hook = is_hooked(row.text("Reason"), row.text("Comment"), row.text("RestartCnt"))
+    return SetAsideJob(
+        _job_id(row), unread_reason(error), row.text("UserName"), row.text("Partition"), pending, by_hook
+    )
 
 
 def row_fields(row: SqueueRow) -> dict[str, str]:
-    """The row's fields under scontrol's names, as `parse_jobs` expects them."""
+    """The row's fields under scontrol's names, as `parse_jobs` expects them. The number of nodes of a waiting job is an
+    estimate of squeue's, which may be above the most that it asks for."""
     fields = {name: row.text(column) for column, name in _SCONTROL_NAMES.items()}
     if "Exclusive" in row.values:
         fields["Exclusive"] = row.text("Exclusive")
     if fields["NumTasks"] == _NO_VALUE:
         del fields["NumTasks"]
     fewest, most = parse_count(row.text("NumNodes")), parse_count(row.text("MaxNodes"))
-    ranged = most >= fewest and parse_state(row.text("State")) is JobState.PENDING
-    return fields | {"NumNodes": f"{fewest}-{most}" if ranged else str(fewest)}
+    ranged = (most > 1 or most >= fewest) and parse_state(row.text("State")) is JobState.PENDING
+    return fields | {"NumNodes": f"{min(fewest, most)}-{most}" if ranged else str(fewest)}
 
 
 def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:
@@ -346,8 +357,8 @@ def _text_key(row: SqueueRow) -> tuple[str, ...]:
 def _memory_field(row: SqueueRow) -> dict[str, str] | None:
     """The memory request of a pending job under scontrol's name, None where the table leaves it open.
 
-    squeue does not show whether it is per CPU or per node. slurmctld's total tells, unless both give the same total but
-    not the same request: on Slurm 22.05, which counts CPUs per GPU only when the job starts.
+    squeue does not show whether it is per CPU or per node. slurmctld's total tells, unless both give the same total, as
+    with one CPU on each node: the forms differ then too, once the job has more CPUs and in what its script sees.
     """
     if or_empty(row.text("mem-per-tres")):
         return {}
@@ -357,10 +368,7 @@ def _memory_field(row: SqueueRow) -> dict[str, str] | None:
     per_node, per_cpu = each * nodes == total, each * cpus == total
     if not each or (per_node and not per_cpu):
         return {"MinMemoryNode": amount}
-    if per_cpu and not per_node:
-        return {"MinMemoryCPU": amount}
-    same = per_node and parse_count(row.text("NumCPUs"), 1) == nodes and not or_empty(row.text("cpus-per-tres"))
-    return {"MinMemoryNode": amount} if same else None
+    return {"MinMemoryCPU": amount} if per_cpu and not per_node else None
 
 
 def _job_id(row: SqueueRow) -> JobId:

@@ -25,8 +25,8 @@ from slurmsched.backends.slurm.errors import (
 )
 
 _READ_COMMANDS: Final = re.compile(
-    r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config)\b|ping\Z|--version\Z)"
-    r"|squeue (?!.*--start)|sacctmgr -nP show user\b|sshare -a -P\Z"
+    r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config|assoc_mgr)\b|ping\Z|--version\Z)"
+    r"|squeue (?!.*--start)|sdiag\Z|sacctmgr -nP show (?:user|qos)\b|sshare -a -P\Z"
 )
 _CHANGE_COMMANDS: Final = re.compile(
     r"scontrol (?:hold|release|requeuehold Incomplete|update JobId=|update NodeName=|reconfigure\Z)"

@@ -79,13 +79,16 @@ def _unreadable_verdict(operation: Operation, unreadable: SetAsideJob, message: 
 
 
 def matches_spec(spec: JobSpec, current: Request) -> bool:
-    """Whether the job's current request is what the spec asks for."""
+    """Whether the job's current request is what the spec asks for. Slurm counts at least one task per node."""
+    tasks = max(spec.tasks, spec.node_count)
+    cpus = spec.cpus_per_task * tasks if spec.cpus_per_task else spec.cpus * spec.node_count
     return (
         current.pinned == frozenset(spec.nodes)
-        and current.nodes == spec.node_count
+        and (current.nodes == spec.node_count or not spec.counts_nodes)
         and (current.gpus, current.gpu_type) == (spec.gpus, spec.gpu_type)
-        and (current.cpus, current.tasks) == (spec.cpus * spec.node_count, spec.tasks)
-        and spec.memory in (0, current.memory)
+        and max(current.tasks, spec.node_count) == tasks
+        and (spec.keeps_cpus or current.cpus == cpus)
+        and (spec.keeps_memory or spec.memory in (0, current.memory))
     )
 
 
@@ -287,6 +290,8 @@ class BatchExecutor:
         """The jobs now, and those whose record cannot be parsed. A job that is gone is in neither."""
         safe = {job for job in ids if is_job_id(job)}
         jobs, unreadable_jobs = read_jobs(self.commands, safe)
+        if unreadable_jobs:  # one may only have changed between the two commands of a read
+            jobs, unreadable_jobs = read_jobs(self.commands, safe)
         aside = {job: SetAsideJob(job, "its name is not a job id") for job in ids - safe}
         for unreadable in unreadable_jobs:
             covered = (job for job in safe - jobs.keys() if unreadable.job in (job, job.partition("_")[0]))

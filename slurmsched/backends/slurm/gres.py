@@ -66,7 +66,8 @@ def count_shards(text: str | None) -> int:
 
 
 def _is_other_tres(part: str) -> bool:
-    return not part or part.split("=", 1)[0] in ("cpu", "mem", "node", "billing") or part.startswith("license/")
+    name = re.split("[=:]", part, maxsplit=1)[0]
+    return part in ("", "gres/") or name in ("cpu", "mem", "node", "billing") or part.startswith("license/")
 
 
 def _split_entries(text: str) -> Iterator[str]:

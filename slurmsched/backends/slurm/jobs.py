@@ -20,7 +20,18 @@ from slurmsched.backends.slurm.records import (
     parse_time,
 )
 from slurmsched.backends.slurm.requests import RequestForm, parse_form, parse_request, unmanageable_reason
-from slurmsched.model import Hold, Job, JobId, JobState, NodeAllocation, Request, Resources, SetAsideJob, parse_hints
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    NodeAllocation,
+    Partition,
+    Request,
+    Resources,
+    SetAsideJob,
+    parse_hints,
+)
 
 _MAX_COUNT: Final = 2**31
 """An upper bound of every count of a real cluster, and of its memory in MiB."""
@@ -146,6 +157,41 @@ class ParsedJob:
     request_form: RequestForm
 
 
+def with_gpu_defaults(job: Job, partitions: Iterable[Partition]) -> Job:
+    """The job with what its partitions give by GPU to a job that waits and does not ask for CPUs or memory.
+
+    Slurm adds that only when it looks for nodes, and shows one CPU per task and the memory per CPU until then, which
+    is the current request; an update to more CPUs holds (24.11 and 26.05). A job that asks for just one CPU per task is
+    read alike.
+    """
+    request, known = job.original_request, tuple(partitions)
+    if job.state is not JobState.PENDING or not request.gpus or not known:
+        return job
+    cpus, memory = (max(getattr(of, name) for of in known) for name in ("cpus_per_gpu", "memory_per_gpu"))
+    if cpus * request.gpus > request.cpus and not request.cpus_per_gpu and request.cpus <= request.tasks:
+        by_gpu = -(-cpus * request.gpus // request.tasks) * request.tasks
+        request = replace(request, cpus=by_gpu, cpus_by_default=True)
+    unasked = request.whole_memory or request.memory_per_cpu in {of.memory_per_cpu for of in known if of.memory_per_cpu}
+    if memory and unasked and not request.memory_per_gpu:
+        on_node = -(-memory * request.gpus // request.nodes)
+        request = replace(request, memory_per_gpu=memory, memory=on_node, memory_per_cpu=0, whole_memory=False)
+    return job if request is job.original_request else replace(job, original_request=request)
+
+
+def without_memory(job: Job) -> Job:
+    """The job as Slurm sees it where it shares out no memory: an amount is only what a node must have at least."""
+    asked, current = map(_without_memory, (job.original_request, job.current_request))
+    has = (replace(share, resources=replace(share.resources, memory=0)) for share in job.allocations)
+    return replace(job, original_request=asked, current_request=current, allocations=tuple(has))
+
+
+def _without_memory(request: Request) -> Request:
+    memory = 0 if request.whole_memory else request.memory
+    return replace(
+        request, memory=memory, memory_per_cpu=0, memory_per_gpu=0, whole_memory=False, memory_unscheduled=True
+    )
+
+
 def parse_jobs(
     records: Iterable[JobRecord], limits: ClusterLimits
 ) -> tuple[list[ParsedJob], list[SetAsideJob], list[str]]:
@@ -180,7 +226,13 @@ def parse_state(text: str) -> JobState:
 def _unreadable(record: JobRecord, error: Exception) -> SetAsideJob:
     pending = parse_state(record.state) is JobState.PENDING and record.priority != 0
     job = f"{record.array_id}_{record.array_tasks}" if record.array_tasks.isdecimal() else _job_id(record)
-    return SetAsideJob(job, unread_reason(error), record.user, record.fields.get("Partition", ""), pending)
+    by_hook = is_hooked(record.reason, record.comment, record.fields.get("Restarts", ""))
+    return SetAsideJob(job, unread_reason(error), record.user, record.fields.get("Partition", ""), pending, by_hook)
+
+
+def is_hooked(reason: str, comment: str, restarts: str) -> bool:
+    """Return whether the submit hook holds the job: its mark tells nothing on a job that has run since."""
+    return reason == "JobHeldUser" and restarts == "0" and parse_hints(comment).held_by_hook
 
 
 def _parse_tasks(expression: str) -> list[int]:
@@ -197,12 +249,12 @@ def _parse_tasks(expression: str) -> list[int]:
 
 
 def _parse_job(record: JobRecord, limits: ClusterLimits) -> Job:
-    fields = record.fields
+    fields, hints = record.fields, parse_hints(record.comment)
     state = parse_state(record.state)
     has_resources = state in (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
     request = parse_request(fields, waiting=state is JobState.PENDING, max_nodes_named=limits.max_node_names)
-    if state is not JobState.FINISHED:
-        limits.check(request)
+    if state is not JobState.FINISHED:  # what waits may ask for more than there is: a round gives it back to Slurm
+        (NO_LIMITS if state is JobState.PENDING else limits).check(request)
     return Job(
         id=_job_id(record),
         user=record.user,
@@ -234,8 +286,8 @@ def _parse_job(record: JobRecord, limits: ClusterLimits) -> Job:
         throttle=record.throttle,
         comment=record.comment,
         admin_comment=record.admin_comment,
-        hints=parse_hints(record.comment),
-        unmanageable=unmanageable_reason(fields),
+        hints=hints,
+        unmanageable=unmanageable_reason(fields, hints.left or ""),
     )
 
 
@@ -244,7 +296,8 @@ def _job_id(record: JobRecord) -> JobId:
 
 
 def _hold(record: JobRecord, state: JobState) -> Hold:
-    """The kind of hold. Priority 0 without a known reason counts as ADMIN, which no user may release."""
+    """The kind of hold. Priority 0 without a known reason counts as ADMIN, which no user may release; but Slurm gives
+    another reason to a job that the hook holds if one of its partitions does not admit it."""
     if state is not JobState.PENDING:
         return Hold.NONE
     reason = record.reason.lower()
@@ -252,4 +305,6 @@ def _hold(record: JobRecord, state: JobState) -> Hold:
         return Hold.REQUEUED
     if record.reason in _HOLD_REASONS:
         return _HOLD_REASONS[record.reason]
+    if is_hooked("JobHeldUser", record.comment, record.fields.get("Restarts", "")) and record.priority == 0:
+        return Hold.USER
     return Hold.ADMIN if record.priority == 0 else Hold.NONE

@@ -1,4 +1,26 @@
-"""Builds Slurm's commands for operations, and checks every value in them. Runs nothing."""
+"""Builds Slurm's commands for operations, and checks every value in them. Runs nothing.
+
+An UPDATE keeps what the batch script and the `srun` in it see consistent. sbatch fixes the script's environment at
+submission; slurmd writes some of it anew when the job starts. Measured on 22.05 and 26.05, and the commoner forms
+on 24.11, each with and without the update and an `srun` inside:
+
+| asked with                     | CPUs may change: `NumCPUs`, `CPUsPerTask` and `MinCPUsNode` together              |
+|--------------------------------|------------------------------------------------------------------------------------|
+| `-c`                           | yes: slurmd writes SLURM_CPUS_PER_TASK (and SLURM_TRES_PER_TASK) anew              |
+| `-n`, `--ntasks-per-node/-gpu`, `--gpus-per-task`, none | yes: the same tasks have more CPUs each                   |
+| `--threads-per-core`, `--hint` | yes, as with `-c`                                                                  |
+| `--cpus-per-gpu`, `--exclusive` | no: SLURM_CPUS_PER_GPU stays as it was; the whole node is the job's anyway       |
+
+| asked with                     | memory may change                                                                  |
+|--------------------------------|------------------------------------------------------------------------------------|
+| `--mem`                        | yes, `MinMemoryNode`: slurmd writes SLURM_MEM_PER_NODE anew                        |
+| `--mem-per-cpu`, DefMemPerCPU  | only with the CPUs: SLURM_MEM_PER_CPU stays, and a second form makes srun fail     |
+| `--mem-per-gpu`, `--mem=0`, `--exclusive` | no                                                                      |
+
+The number of tasks never changes. It is repeated where there are several on a node, since 26.05 sets it to one per node
+in an update of the nodes of a job with `--ntasks-per-gpu`; else not, as SLURM_NTASKS would appear in the script. (24.11
+does so in every update of such a job, also the release of a hold: nothing helps there but never to hold it.)
+"""
 
 from __future__ import annotations
 
@@ -108,9 +130,11 @@ def _update(operation: Operation, form: RequestForm) -> OperationCommands:
         raise UnsafeCommandError(f"not a job spec for job {job}: {spec!r}")
     old = before if isinstance(before, JobSpec) else None
     gpus_change = old is None or (old.gpus, old.gpu_type) != (spec.gpus, spec.gpu_type)
+    cpus_change = old is None or _cpus_per_task(old) != _cpus_per_task(spec) or _has_too_few_cpus(old, spec)
     # A separate line: Slurm 26.05 recomputes the CPUs, wrongly, in an update that sets GPUs per task.
     per_task = (f"update JobId={job} TresPerTask={_gpus_per_task(spec)}",) if form.per_task and gpus_change else ()
-    return OperationCommands((*per_task, f"update JobId={job} {_update_fields(spec, form, gpus_change=gpus_change)}"))
+    fields = _update_fields(spec, form, gpus_change=gpus_change, cpus_change=cpus_change)
+    return OperationCommands((*per_task, f"update JobId={job} {fields}"))
 
 
 def _prioritize(operation: Operation, _form: RequestForm) -> OperationCommands:
@@ -153,40 +177,67 @@ _COMMANDS: Final[Mapping[Verb, Callable[[Operation, RequestForm], OperationComma
 }
 
 
-def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> str:
-    """The update fields of a job spec; `gpus_change` if it has other GPUs than the current request.
+def _update_fields(spec: JobSpec, form: RequestForm, *, gpus_change: bool, cpus_change: bool) -> str:
+    """The update fields of a job spec; `gpus_change` and `cpus_change` if it has others than the current request.
 
-    CPUs, CPUs per task and CPUs per node must change together, or the job never starts. NumNodes is a range, as Slurm
-    22.05 takes a plain number as the minimum only.
+    NumNodes is a range, as Slurm 22.05 takes a plain number as the minimum only. It is not said of a job that may have
+    named no number of nodes: Slurm then counts the nodes that it is given.
     """
     nodes, tasks = checked_number(spec.node_count, 1), checked_number(spec.tasks, 1)
-    cpus = checked_number(spec.cpus, 1) * nodes
-    per_task = max(1, cpus // tasks)
-    uneven_split = spec.max_nodes is not None or (spec.gpus_per_node is None and nodes > 1)
+    checked_number(spec.cpus, 1)
     most = nodes if spec.max_nodes is None else checked_number(spec.max_nodes, nodes)
+    repeats_tasks = tasks > nodes and not form.tasks_per_node
     fields = [
         f"ReqNodeList={fold_hostlist(checked_node_name(node) for node in spec.nodes)}",
-        f"NumNodes={nodes}-{most}",
+        *([f"NumNodes={nodes}-{most}"] if spec.counts_nodes else []),
         *_gpus(spec, form, gpus_change=gpus_change),
-        f"NumTasks={tasks}",
-        *([f"TasksPerNode={-(-tasks // nodes)}"] if form.tasks_per_node else []),
-        f"NumCPUs={cpus}",
-        f"CPUsPerTask={per_task}",
-        f"MinCPUsNode={per_task if uneven_split else spec.cpus}",
-        *(["CpusPerTres="] if form.cpus_per_gpu else []),
+        *([f"NumTasks={tasks}"] if repeats_tasks else []),
+        *_cpus(spec, form, cpus_change=cpus_change),
         *_memory(spec, form),
     ]
     return " ".join(fields)
 
 
+def _cpus(spec: JobSpec, form: RequestForm, *, cpus_change: bool) -> list[str]:
+    """The CPU fields, which must change together, or the job never starts.
+
+    They are also set where the plan has as many tasks on each node, which Slurm 22.05 may split otherwise. GPUs per
+    task Slurm splits as it likes (4 and 2 of 6): an even number of CPUs would then fit no node (`BadConstraints`).
+    """
+    nodes, tasks = spec.node_count, max(spec.tasks, spec.node_count)
+    even = spec.gpus_per_node is not None and spec.max_nodes is None and tasks % nodes == 0
+    even = even and (nodes == 1 or form.per_node or form.per_job or not form.per_task)
+    splits = even and tasks > nodes > 1 and not form.tasks_per_node
+    if spec.keeps_cpus or form.cpus_per_gpu or not (cpus_change or splits):
+        return []
+    each = checked_number(_cpus_per_task(spec), 1)
+    on_node = each * tasks // nodes if even else each
+    return [f"NumCPUs={each * tasks}", f"CPUsPerTask={each}", f"MinCPUsNode={on_node}"]
+
+
+def _has_too_few_cpus(old: JobSpec, spec: JobSpec) -> bool:
+    return old.cpus * old.node_count < _cpus_per_task(spec) * max(spec.tasks, spec.node_count)
+
+
+def _cpus_per_task(spec: JobSpec) -> int:
+    return spec.cpus_per_task or max(1, spec.cpus * spec.node_count // max(spec.tasks, spec.node_count, 1))
+
+
 def _gpus(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> list[str]:
-    """The GPU fields, in the form of the original request."""
-    gpus, kind = checked_number(spec.gpus), _type_suffix(spec)
+    """The GPU fields, in the form of the original request.
+
+    GPUs in total on several nodes also get the number on each, cleared when it is open again: Slurm would split them as
+    3 and 1 instead of 2 and 2, and on 24.11 and 26.05 then not start tasks that are pinned evenly (`BadConstraints`).
+    26.05 refuses both numbers where it is not told a number of nodes.
+    """
+    gpus, kind, each = checked_number(spec.gpus), _type_suffix(spec), spec.gpus_per_node
     fields: list[str] = []
     if not gpus:
         return fields  # a request for shards or for no GPU never changes
-    if form.per_node or not (form.per_job or form.per_task):
-        each = spec.gpus_per_node
+    open_split = each is None or not spec.counts_nodes or (spec.node_count == 1 and not form.per_node)
+    if form.per_job and open_split:
+        fields += ["TresPerNode="] if form.per_node else []
+    elif form.per_job or form.per_node or not form.per_task:
         if each is None:
             if gpus % spec.node_count:
                 raise UnsafeCommandError(
@@ -211,10 +262,10 @@ def _type_suffix(spec: JobSpec) -> str:
 
 
 def _memory(spec: JobSpec, form: RequestForm) -> list[str]:
-    """The memory fields. Memory per GPU is cleared, as it would take precedence; Slurm 22.05 cannot set it again."""
-    if checked_number(spec.memory) == 0:
+    if checked_number(spec.memory) == 0 or spec.keeps_memory:
         return []
-    return [*(["MemPerTres="] if form.memory_per_gpu else []), f"MinMemoryNode={spec.memory}"]
+    keeps = form.memory_per_gpu or form.memory_per_cpu or form.whole_memory
+    return [] if keeps else [f"MinMemoryNode={spec.memory}"]
 
 
 def _nice(value: object) -> int:

@@ -1,4 +1,4 @@
-"""Builds job records, nodes, partitions and reservations from pyslurm's values.
+"""Builds job records, nodes and reservations from pyslurm's values.
 
 Names and comments are separate values, so no user's text can pass for a field. What pyslurm 25.11 does not show in
 full, or shows wrongly, is read by commands:
@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from slurmsched.backends.slurm.cluster import parse_node_state
+from slurmsched.backends.slurm.cluster import count_threads, parse_node_state
 from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
 from slurmsched.backends.slurm.hostlist import expand_hostlist, expand_numbers, parse_ranges
@@ -25,7 +25,7 @@ from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, parse_state
 from slurmsched.backends.slurm.pyslurm_poll import PyslurmValues
 from slurmsched.backends.slurm.records import JobRecord, RawAllocation, or_empty, parse_count, parse_tres
 from slurmsched.backends.slurm.squeue_table import SqueueRow
-from slurmsched.model import MILLI_PER_GPU, Gpu, JobState, Node, Partition, Reservation, Resources
+from slurmsched.model import MILLI_PER_GPU, Gpu, JobState, Node, Reservation, Resources
 
 _MAX_CPU_LIST: Final = 127
 """Bytes to which pyslurm cuts the list of CPU ids of a job on a node."""
@@ -178,7 +178,9 @@ def _tasks(job: PyslurmValues, separate_tasks: Collection[int]) -> str:
 def _fields(job: PyslurmValues) -> dict[str, str]:
     """The fields under scontrol's names, as `parse_jobs` expects them."""
     pending = parse_state(job["state"]) is JobState.PENDING
-    fewest = job["num_nodes"] or 1
+    fewest, most = job["num_nodes"] or 1, job["max_nodes"] or 0
+    if pending and 1 < most < fewest:  # while Slurm tries a job it shows an estimate, which may be above the most
+        fewest = most
     memory = (
         {"MinMemoryCPU": f"{job['memory_per_cpu']}M"}
         if job["memory_per_cpu"]
@@ -192,7 +194,7 @@ def _fields(job: PyslurmValues) -> dict[str, str]:
         memory
         | limit
         | {
-            "NumNodes": f"{fewest}-{max(job['max_nodes'] or 0, fewest)}" if pending else str(fewest),
+            "NumNodes": f"{fewest}-{max(most, fewest)}" if pending else str(fewest),
             "NumCPUs": str(job["cpus"] or 1),
             "NumTasks": str(job["ntasks"] or 1),
             "NtasksPerN:B:S:C": str(job["ntasks_per_node"] or 0),
@@ -245,7 +247,6 @@ def _format_time(at: int | None) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S") if at else "Unknown"
 
 
-_MINUTE: Final = 60
 _SHARED_GRES: Final = ("gres/shard", "gres/mps")
 
 
@@ -294,7 +295,16 @@ def build_node(values: PyslurmValues, allocated_gpus: Iterable[int], tracked_tre
         reason=values["reason"] or "",
         weight=values["weight"] or 0,
         reservation="",
+        sockets=values["sockets"] or 1,
+        cores_per_socket=values["cores_per_socket"] or 0,
+        threads_per_core=node_threads(values),
     )
+
+
+def node_threads(values: PyslurmValues) -> int:
+    """The CPUs of each core of the node; 1 where that is not known."""
+    cores = (values["sockets"] or 1) * (values["cores_per_socket"] or 0)
+    return count_threads(values["total_cpus"] or 0, cores)
 
 
 def node_totals(nodes: Iterable[PyslurmValues]) -> list[Resources]:
@@ -320,24 +330,10 @@ def _total(values: PyslurmValues, gpus: Iterable[Gres]) -> Resources:
     )
 
 
-def build_partition(values: PyslurmValues, preempt_exempt_time: int) -> Partition:
-    """The partition, with times in seconds. Raises SlurmParseError."""
-    _require_complete(values)
-    limit = values["max_time"] or 0  # pyslurm returns None for 0, and a word for no limit
-    return Partition(
-        name=values["name"],
-        nodes=frozenset(expand_hostlist(values["nodes"] or "")),
-        up=values["state"] == "UP",
-        max_time=limit * _MINUTE if isinstance(limit, int) else None,
-        default=bool(values["is_default"]),
-        priority_tier=values["priority_tier"] or 0,
-        preempt_exempt_time=preempt_exempt_time,
-    )
-
-
 def build_reservation(values: PyslurmValues) -> Reservation:
     """The reservation, with times in unix seconds. Raises SlurmParseError."""
     _require_complete(values)
+    flags = frozenset(values["flags"])
     return Reservation(
         name=values["name"],
         nodes=frozenset(expand_hostlist(values["nodes"] or "")),
@@ -345,6 +341,9 @@ def build_reservation(values: PyslurmValues) -> Reservation:
         end=float(values["end_time"] or "inf"),
         users=frozenset(filter(None, values["users"] or ())),
         accounts=frozenset(filter(None, values["accounts"] or ())),
+        maintenance="MAINTENANCE" in flags,
+        flex="FLEX" in flags,
+        magnetic="MAGNETIC" in flags,
     )
 
 

@@ -16,7 +16,7 @@ from slurmsched.backends.slurm.pyslurm_program import NO_ANSWER, NOT_INSTALLED, 
 PyslurmValues = Mapping[str, Any]
 """A record's values by pyslurm's names; under `unread` the fields that could not be read, with the error class."""
 
-_KEY_FIELDS: Final = {"jobs": "id", "nodes": "name", "partitions": "name", "reservations": "name"}
+_KEY_FIELDS: Final = {"jobs": "id", "nodes": "name", "reservations": "name"}
 """The kinds of records, and the field that identifies each record."""
 
 
@@ -29,7 +29,6 @@ class PyslurmRecords:
     mebibytes: int
     jobs: tuple[PyslurmValues, ...]
     nodes: tuple[PyslurmValues, ...]
-    partitions: tuple[PyslurmValues, ...]
     reservations: tuple[PyslurmValues, ...]
 
 

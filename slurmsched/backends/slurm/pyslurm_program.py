@@ -42,12 +42,11 @@ _JOB_FIELDS: Final = (
     "allocated_tres", "layout", "gres_per_node",
 )  # fmt: skip
 _NODE_FIELDS: Final = (
-    "name", "state", "configured_gres", "allocated_tres", "effective_cpus", "total_cpus", "threads_per_core",
-    "allocated_cpus", "real_memory", "memory_reserved_for_system", "allocated_memory", "active_features", "partitions",
-    "reason", "weight",
+    "name", "state", "configured_gres", "allocated_tres", "effective_cpus", "total_cpus",
+    "sockets", "cores_per_socket", "allocated_cpus", "real_memory", "memory_reserved_for_system", "allocated_memory",
+    "active_features", "partitions", "reason", "weight",
 )  # fmt: skip
-_PARTITION_FIELDS: Final = ("name", "nodes", "state", "max_time", "is_default", "priority_tier")
-_RESERVATION_FIELDS: Final = ("name", "nodes", "start_time", "end_time", "users", "accounts")
+_RESERVATION_FIELDS: Final = ("name", "nodes", "start_time", "end_time", "users", "accounts", "flags")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -72,8 +71,7 @@ def main(arguments: Sequence[str]) -> int:
             "release": release,
             "jobs": _table(pyslurm.Jobs.load().values(), _JOB_FIELDS, _SPECIAL_READERS),
             "nodes": _table(pyslurm.Nodes.load().values(), _NODE_FIELDS, {}),
-            "partitions": _table(pyslurm.Partitions.load().values(), _PARTITION_FIELDS, {}),
-            "reservations": _table(pyslurm.Reservations.load().values(), _RESERVATION_FIELDS, {}),
+            "reservations": _table(pyslurm.Reservations.load().values(), _RESERVATION_FIELDS, {"flags": _flags}),
         }
     except pyslurm.PyslurmError as error:
         return _fail(NO_ANSWER, error)
@@ -120,6 +118,12 @@ def _tres(job: Any, field: str) -> dict[str, int]:
     return {name: int(entry.count) for name, entry in plain.items() if entry is not None} | {
         f"gres/{name}": int(entry.count) for name, entry in tres.gres.items()
     }
+
+
+def _flags(reservation: Any, field: str) -> list[str]:
+    """pyslurm's names of the flags that are set. Raises ValueError if it does not know one of them."""
+    flags = getattr(reservation, field)
+    return [flag.name for flag in type(flags) if flag in flags]
 
 
 def _gres_per_node(job: Any, field: str) -> Any:

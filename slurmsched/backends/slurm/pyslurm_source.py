@@ -1,4 +1,4 @@
-"""Polls by pyslurm, and by commands for what pyslurm does not show.
+"""Polls by pyslurm, and by commands for what pyslurm does not show, such as most limits and defaults of partitions.
 
 Changes are made by commands only. pyslurm 25.11 silently ignores a nice of 0, an empty node list and a number of nodes,
 and cannot address a task of an array; 200 changes take 0.14 to 0.30 s through it and 0.15 to 0.28 s as lines of one
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from slurmsched.backends.slurm import pyslurm_model
-from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_node
+from slurmsched.backends.slurm.cluster import SlurmctldConfiguration, parse_node, parse_reservation
 from slurmsched.backends.slurm.command_source import (
     ClusterView,
     CommandSource,
-    PartitionInfo,
     parse_each,
     read_lines,
+    read_partitions,
     row_fields,
 )
 from slurmsched.backends.slurm.commands import Commands
@@ -26,8 +26,9 @@ from slurmsched.backends.slurm.errors import PyslurmFailedError, PyslurmUnavaila
 from slurmsched.backends.slurm.jobs import limits_from_totals, parse_jobs
 from slurmsched.backends.slurm.pyslurm_poll import PyslurmRecords, PyslurmValues, read_pyslurm
 from slurmsched.backends.slurm.records import JobRecord
+from slurmsched.backends.slurm.sbatch_options import sbatch_options
 from slurmsched.backends.slurm.squeue_table import read_squeue
-from slurmsched.model import Node, SetAsideJob
+from slurmsched.model import Node, Reservation, SetAsideJob
 from slurmsched.model.reasons import pluralise
 
 _MIN_PAUSE: Final = 60.0
@@ -35,6 +36,7 @@ _MAX_PAUSE: Final = 3600.0
 """Seconds after which pyslurm is tried again: the first pause after a failure, and the longest."""
 _REQUEST_COLUMNS: Final = (
     "TresPerJob", "TresPerNode", "TresPerSocket", "TresPerTask", "CpusPerTres", "MemPerTres", "TimeLimit",
+    "MinCPUsNode", *(option.column for option in sbatch_options() if option.column),
 )  # fmt: skip
 """The fields of a request that pyslurm does not show."""
 _INVALID_VALUES: Final = "pyslurm's values cannot be parsed"
@@ -89,7 +91,7 @@ class PyslurmSource:
                 off = _Backoff(str(error), self.clock() + pause, pause)
             else:
                 self._backoff, self._has_read = None, True
-                return self._build_view(commands, polled, configuration)
+                return self._build_view(commands, polled, configuration, with_partitions=with_partitions)
         view = self._commands.read(commands, configuration, with_partitions=with_partitions)
         self._backoff = off
         if off.incompatible and not self._has_read:
@@ -98,14 +100,15 @@ class PyslurmSource:
         return replace(view, oddities=(*view.oddities, warning))
 
     def _build_view(
-        self, commands: Commands, polled: PyslurmRecords, configuration: SlurmctldConfiguration
+        self,
+        commands: Commands,
+        polled: PyslurmRecords,
+        configuration: SlurmctldConfiguration,
+        *,
+        with_partitions: bool,
     ) -> ClusterView:
-        exempt = configuration.preempt_exempt_time
-        partitions, odd_partitions = parse_each(
-            "partition", polled.partitions, lambda values: pyslurm_model.build_partition(values, exempt)
-        )
-        reservations, odd_reservations = parse_each("reservation", polled.reservations, pyslurm_model.build_reservation)
-        partition_info = PartitionInfo(tuple(partitions), tuple(reservations), (*odd_partitions, *odd_reservations))
+        partition_info = read_partitions(commands, configuration) if with_partitions else None
+        reservations, odd_reservations, reservation_remarks = _build_reservations(commands, polled.reservations)
         reasons = {_job_number(job): _incomplete_reason(job) for job in polled.jobs}
         records = self._build_records(commands, polled, reasons)
         limits = limits_from_totals(pyslurm_model.node_totals(polled.nodes))
@@ -121,19 +124,20 @@ class PyslurmSource:
             [job for parsed, _, _ in in_order for job in parsed],
             [*unread, *(aside for _, unclear, _ in in_order for aside in unclear)],
             partition_info,
-            (*odd_nodes, *(warning for _, _, warnings in in_order for warning in warnings)),
+            (*odd_reservations, *odd_nodes, *(warning for _, _, warnings in in_order for warning in warnings)),
             (
-                f"pyslurm {polled.release} reads nodes, partitions, reservations and jobs ({polled.mebibytes} MiB)",
+                f"pyslurm {polled.release} reads nodes, reservations and jobs ({polled.mebibytes} MiB)",
                 *_group_by_reason("job", ((number, reason) for number, reason in reasons.items() if reason)),
                 *node_remarks,
+                *reservation_remarks,
             ),
+            tuple(reservations),
         )
 
     def _build_records(self, commands: Commands, polled: PyslurmRecords, reasons: dict[str, str]) -> list[JobRecord]:
         """The records of the jobs without an entry in `reasons`; adds those that cannot be parsed to `reasons`."""
         requests = self._read_requests(commands, [job for job in polled.jobs if not reasons[_job_number(job)]], reasons)
-        known = (node for node in polled.nodes if "threads_per_core" not in node["unread"])
-        threads = {node["name"]: node["threads_per_core"] or 1 for node in known}
+        threads = {node["name"]: pyslurm_model.node_threads(node) for node in polled.nodes}
         separate_tasks = pyslurm_model.tasks_with_records(polled.jobs)
         records: list[JobRecord] = []
         for job in polled.jobs:
@@ -243,6 +247,19 @@ def _build_nodes(
         "node", ((name, "pyslurm does not show which of its GPUs are allocated") for name in missing)
     )
     return [node for node in by_name.values() if node is not None], odd, remarks
+
+
+def _build_reservations(
+    commands: Commands, shown: Sequence[PyslurmValues]
+) -> tuple[list[Reservation], list[str], list[str]]:
+    """The reservations, a warning for each unreadable one, and remarks if they are read by commands."""
+    unread = {values["name"]: ", ".join(sorted(values["unread"])) for values in shown if values["unread"]}
+    if not unread:
+        return *parse_each("reservation", shown, pyslurm_model.build_reservation), []
+    remarks = _group_by_reason(
+        "reservation", ((name, f"pyslurm cannot read {fields}") for name, fields in unread.items())
+    )
+    return *parse_each("reservation", read_lines(commands, "reservation"), parse_reservation), remarks
 
 
 def _group_by_reason(kind: str, reasons: Iterable[tuple[str, str]]) -> list[str]:

@@ -49,6 +49,19 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
     "NumCPUs": (12, 12),
     "NumTasks": (12, 12),
     "NTPerNode": (12, 12),
+    "NTPerSocket": (12, 12),
+    "NTPerCore": (12, 12),
+    "SCT": (24, 64),
+    "CoreSpec": (12, 12),
+    "MinCPUs": (12, 12),
+    "MinTmpDisk": (16, 32),
+    "ReqSwitch": (12, 12),
+    "SegmentSize": (12, 12),
+    "Contiguous": (4, 4),
+    "Reboot": (4, 4),
+    "Licenses": (16, 16),
+    "BurstBuffer": (16, 16),
+    "Prefer": (16, 16),
     "MinMemory": (16, 32),
     "cpus-per-tres": (48, _TEXT_BYTES),
     "mem-per-tres": (48, _TEXT_BYTES),
@@ -72,6 +85,7 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
     "EndTime": (20, 20),
     "TimeUsed": (20, 20),
     "TimeLimit": (20, 20),
+    "MinTime": (20, 20),
     "Dependency": (128, _LIST_BYTES),
     "admin_comment": (_TEXT_BYTES, _TEXT_BYTES),
     "Name": (_TEXT_BYTES, _TEXT_BYTES),
@@ -82,10 +96,11 @@ _COLUMNS: Final[Mapping[str, tuple[int, int]]] = {
 _TASK_COLUMNS: Final[Mapping[str, int]] = {"JobID": 12, "ArrayJobID": 12, "ArrayTaskID": 12}
 """Bytes of the columns that identify a task."""
 
-_OPTIONAL_COLUMNS: Final = frozenset({"ExcNodes", "Exclusive"})
-"""Columns that not every release has: 22.05 has neither, 24.11 no `Exclusive`."""
-_PREFIX_COLUMNS: Final = frozenset({"Reason", "admin_comment"})
-"""Columns of which a prefix is enough: the reason is only shown, the comment's prefix tells who wrote it."""
+_OPTIONAL_COLUMNS: Final = frozenset({"ExcNodes", "Exclusive", "SegmentSize"})
+"""Columns that not every release has: 22.05 has none of them, 24.11 only `ExcNodes`."""
+_PREFIX_COLUMNS: Final = frozenset({"Reason", "admin_comment", "Licenses", "BurstBuffer", "Prefer"})
+"""Columns of which a prefix is enough: the reason is only shown, the comment's prefix tells who wrote it, and of the
+others it counts whether there is anything at all."""
 _TRUNCATABLE_COLUMNS: Final = _PREFIX_COLUMNS | {"ArrayTaskID"}
 """Columns that may be cut: of an array, the tasks that fit are read."""
 

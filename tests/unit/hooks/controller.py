@@ -8,6 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+HELD = "0"
+AS_IT_WAS = "4294967294"
+REFUSED, DENIED = "-1", "2002"
+RELEASE = 4294967295
+NO_ROOM = "the comment leaves no room for the mark of slurmsched: shorten it to 900 bytes, its hints to 240"
+
+MARKED = {"comment": "synsched:model=x,held=hook"}
+STANDS = {"job_state": 0, "restart_cnt": 0, "script": "#!/bin/sh", "tres_per_node": "gres/gpu:1", "partition": "gpu"}
+HOOKED = {**STANDS, **MARKED, "priority": 0}
+
 HARNESS = Path(__file__).with_name("slurmctld.lua")
 HOOK = Path(__file__).parents[3] / "hooks" / "job_submit.lua"
 

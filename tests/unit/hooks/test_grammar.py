@@ -17,9 +17,11 @@ KEYS = [
     "duration",
     "move",
     "pack",
+    "cpus",
     "mem",
     "fork",
     "held",
+    "left",
     "modell",
     "MODEL",
     "",
@@ -75,8 +77,11 @@ RIGHT = [
     "move=no",
     "pack=yes",
     "mem=tune",
+    "cpus=keep",
+    "cpus=tune",
     "fork=50000",
     "held=hook",
+    "left=spread-job",
 ]
 BLANKS = [
     " ",
@@ -129,10 +134,14 @@ def as_fields(hints: Hints) -> dict[str, str]:
         "duration": hints.duration,
         "move": move,
         "pack": pack,
+        "cpus_tunable": None if hints.cpus_tunable is None else str(hints.cpus_tunable).lower(),
         "fork": hints.fork,
+        "left": hints.left,
     }
     said = {name: str(value) for name, value in fields.items() if value is not None}
-    flags = {"memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook}
+    flags = {
+        "memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook, "marks_only": hints.marks_only,
+    }  # fmt: skip
     said |= {name: "true" for name, value in flags.items() if value}
     return said | {"given": str(hints.given).lower(), "problems": "\n".join(hints.problems)}
 
@@ -159,7 +168,8 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     assert sum(1 for hints in read if hints.given) > 7000
     assert sum(1 for hints in read if hints.problems) > 4000
     for name in (
-        "model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "fork", "held_by_hook",
+        "model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "cpus_tunable", "fork",
+        "held_by_hook",
     ):  # fmt: skip
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 

@@ -48,6 +48,13 @@ def machines(*free: int, gpu_type: str = "v100") -> list[SimulatedNode]:
             {"n1": (2, 3), "n2": (2, 3)},
             id="more nodes are used only when fewer do not do",
         ),
+        pytest.param(
+            (4, 4),
+            Request(gpus=8, cpus=4),
+            {"n1": (0, 1, 2, 3), "n2": (0, 1, 2, 3)},
+            id="no number of nodes, and none is large enough",
+        ),
+        pytest.param((4,), Request(gpus=1, features="[nvlink|v100]"), {"n1": (0,)}, id="the second alternative"),
         pytest.param((4, 4), Request(gpus=1, pinned=frozenset({"n2"})), {"n2": (0,)}, id="pinned to one node"),
         pytest.param((4, 1), Request(gpus=2, pinned=frozenset({"n2"})), None, id="pinned, and the rest does not help"),
         pytest.param((4, 4), Request(gpus=1, excluded=frozenset({"n1"})), {"n2": (0,)}, id="an excluded node"),

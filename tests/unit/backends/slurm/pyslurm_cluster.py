@@ -67,16 +67,16 @@ def pyslurm_node(name: str, **other: Any) -> dict[str, Any]:
     """An idle node, the same as `FakeNode(name)`; a core has two threads."""
     known: dict[str, Any] = {
         "name": name, "state": "IDLE", "configured_gres": {"gpu:v100": 8}, "allocated_tres": {},
-        "effective_cpus": 24, "total_cpus": 24, "threads_per_core": 2, "allocated_cpus": 0, "real_memory": 512_000,
-        "memory_reserved_for_system": None, "allocated_memory": 0, "active_features": ["v100"],
+        "effective_cpus": 24, "total_cpus": 24, "sockets": 2, "cores_per_socket": 6,
+        "allocated_cpus": 0, "real_memory": 512_000, "memory_reserved_for_system": None, "allocated_memory": 0,
+        "active_features": ["v100"],
         "partitions": ["gpu"], "reason": None, "weight": 1,
     }  # fmt: skip
     assert not other.keys() - known.keys()
     return known | other
 
 
-PARTITION = {"name": "gpu", "nodes": "n[1-2]", "state": "UP", "max_time": "UNLIMITED", "is_default": True}
-RESERVATION = {"name": "maint", "nodes": "n2", "start_time": 1_795_222_800, "end_time": 1_795_237_200}
+RESERVATION = {"name": "maint", "nodes": "n2", "start_time": 1_795_222_800, "end_time": 1_795_237_200, "flags": []}
 
 
 class PyslurmCluster:
@@ -94,7 +94,6 @@ class PyslurmCluster:
         self.moving = False
         self.shown: dict[str, Any] = {
             "version": "25.11.2", "end": "", "jobs": [], "nodes": [pyslurm_node("n1"), pyslurm_node("n2")],
-            "partitions": [PARTITION | {"priority_tier": 1}],
             "reservations": [RESERVATION | {"users": ["root"], "accounts": []}],
         }  # fmt: skip
         self._file = file

@@ -11,8 +11,19 @@ from slurmsched.backends.protocol import UnreachableError
 from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
-from slurmsched.backends.slurm.executor import job_verdict
-from slurmsched.model import JobSpec, Operation, OperationValue, Outcome, Reason, ReasonCode, Result, SetAsideJob, Verb
+from slurmsched.backends.slurm.executor import job_verdict, matches_spec
+from slurmsched.model import (
+    JobSpec,
+    Operation,
+    OperationValue,
+    Outcome,
+    Reason,
+    ReasonCode,
+    Request,
+    Result,
+    SetAsideJob,
+    Verb,
+)
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 WHY = Reason(ReasonCode.START)
@@ -298,3 +309,42 @@ def test_among_many_one_that_slurm_knows_no_more_has_overtaken_us() -> None:
 def test_what_can_be_told_of_a_job_that_cannot_be_read(verb: Verb, pending: bool, words: str, result: Result) -> None:
     aside = SetAsideJob("1", "its record cannot be read", pending=pending)
     assert job_verdict(op(verb, after=SHAPE), None, words, aside)[0] is result
+
+
+@pytest.mark.parametrize(
+    ("spec", "now", "done"),
+    [
+        pytest.param(
+            JobSpec(("n1", "n2"), 2, 5, None, None, 3, 23040, 5, cpus_per_task=1, keeps_memory=True),
+            Request(gpus=5, nodes=2, cpus=5, tasks=5, memory=30720, memory_per_cpu=7680),
+            True,
+            id="--gpus=5 -n5: five CPUs, not three on each of two nodes",
+        ),
+        pytest.param(
+            JobSpec(("n1", "n2"), 2, 6, None, None, 3, 100, 6, cpus_per_task=1),
+            Request(gpus=6, nodes=2, cpus=6, tasks=6, memory=100),
+            True,
+            id="--gpus-per-task=1 -n 6",
+        ),
+        pytest.param(
+            JobSpec(("n1", "n2"), 2, 8, 4, None, 1, 0, 1, cpus_per_task=1),
+            Request(gpus=8, nodes=2, cpus=2, tasks=2),
+            True,
+            id="--gpus=8 on two nodes: Slurm counts a task on each",
+        ),
+        pytest.param(
+            JobSpec(("n1", "n2"), 1, 2, 2, None, 2, 100, 2, cpus_per_task=1),
+            Request(gpus=2, cpus=1, tasks=1, memory=100),
+            False,
+            id="--gpus=2 --ntasks=2 --ntasks-per-gpu=1: Slurm 24.11 made one task of them",
+        ),
+        pytest.param(
+            JobSpec(("n1", "n2"), 1, 2, 2, None, 4, 100, 1, cpus_per_task=4, keeps_cpus=True),
+            Request(gpus=2, cpus=1, memory=100, cpus_per_gpu=2),
+            True,
+            id="CPUs per GPU are counted by Slurm, in 22.05 only at the start",
+        ),
+    ],
+)
+def test_an_update_is_done_when_slurm_shows_what_it_makes_of_it(spec: JobSpec, now: Request, done: bool) -> None:
+    assert matches_spec(spec, replace(now, pinned=frozenset({"n1", "n2"}))) == done

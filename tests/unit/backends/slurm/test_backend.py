@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from slurmsched.backends.protocol import BackendError, Identity, Privilege, UnreachableError
 from slurmsched.backends.slurm import connect
-from slurmsched.backends.slurm.backend import SlurmBackend
+from slurmsched.backends.slurm.backend import SlurmBackend, parse_activity
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import CommandResult, Commands, command_environment
 from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmUnavailableError, UnsafeCommandError
@@ -16,6 +18,7 @@ from slurmsched.model import Association, Operation, Reason, ReasonCode, Snapsho
 from slurmsched.settings.definition import ClusterSettings
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
+RECORDED = Path(__file__).parents[2] / "recorded"
 DURING_MAINTENANCE = 1_795_230_000.0
 
 
@@ -42,8 +45,8 @@ def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
     slurm.asked.clear()
     clock.now += 10
     backend.observe()
-    assert slurm.asked == ["show node", "squeue"]
-    assert (backend.calls.polls, backend.calls.reads, backend.calls.writes) == (2, 7, 0)
+    assert slurm.asked == ["show reservation", "show node", "squeue"], "a reservation may be new in every round"
+    assert (backend.calls.polls, backend.calls.reads, backend.calls.writes) == (2, 8, 0)
 
 
 def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
@@ -57,6 +60,54 @@ def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
     clock.now += 4000
     backend.observe()
     assert "show config" in slurm.asked
+
+
+@pytest.mark.parametrize(
+    ("preempts_by", "table", "known"),
+    [
+        pytest.param("preempt/qos", "normal||cluster\nurgent|normal|cluster\n", frozenset({"urgent"}), id="by QOS"),
+        pytest.param("preempt/qos", "", None, id="by QOS, and slurmdbd does not answer"),
+        pytest.param("preempt/partition_prio", "", frozenset(), id="by partition"),
+        pytest.param("preempt/none", "", frozenset(), id="not at all"),
+    ],
+)
+def test_which_qos_preempt_is_asked_where_slurm_preempts_by_qos(
+    preempts_by: str, table: str, known: frozenset[str] | None
+) -> None:
+    slurm = FakeSlurm()
+    slurm.preempts_by, slurm.preempting = preempts_by, table
+    assert connected(slurm).observe().preempting_qos == known
+    assert ("show qos" in slurm.asked) is (preempts_by == "preempt/qos")
+
+
+def test_which_qos_preempt_is_remembered_while_slurmdbd_does_not_answer() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    slurm.preempts_by = "preempt/qos"
+    backend = connected(slurm, clock)
+    backend.observe()
+    slurm.preempting = ""
+    clock.now += 61
+    assert backend.observe().preempting_qos == {"urgent"}
+
+
+@pytest.mark.parametrize("release", [path.parent.name for path in sorted(RECORDED.glob("*/sdiag.txt"))])
+def test_activity_is_what_slurmctld_counted_of_changes_and_not_of_questions(release: str) -> None:
+    told = (RECORDED / release / "sdiag.txt").read_text()
+    seen = parse_activity(told)
+    assert {"Jobs submitted", "REQUEST_UPDATE_JOB", "MESSAGE_NODE_REGISTRATION_STATUS"} <= {
+        counter.partition(" (")[0].partition(":")[0].strip() for counter in seen.split("; ")
+    }
+    assert "INFO" not in seen
+    asked = re.sub(r"(REQUEST_JOB_INFO +\( *\d+\) +count:)\d+", r"\g<1>999999", told)
+    assert asked != told
+    assert parse_activity(asked) == seen
+    assert parse_activity(re.sub(r"(REQUEST_UPDATE_JOB +\( *\d+\) +count:)\d+", r"\g<1>999999", told)) != seen
+
+
+def test_activity_is_unknown_where_nobody_answers() -> None:
+    slurm = FakeSlurm()
+    slurm.down = True
+    assert connected(slurm).activity() == ""
 
 
 def test_the_request_of_a_job_is_what_stands() -> None:

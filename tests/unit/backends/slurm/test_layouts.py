@@ -142,7 +142,7 @@ def test_a_layout_is_read_once_for_each_run() -> None:
     assert slurm.asked[-1] == "show job 1"
     slurm.asked.clear()
     assert backend.observe().jobs_by_id["1"].allocations[0].indices == (3,)
-    assert slurm.asked == ["show node", "squeue"]
+    assert slurm.asked == ["show reservation", "show node", "squeue"]
     again = {"StartTime": "2026-11-21T02:00:00", "GRES": "gpu:v100:1(IDX:5)"}
     slurm.jobs[1].fields |= again
     assert backend.observe().jobs_by_id["1"].allocations[0].indices == (5,)

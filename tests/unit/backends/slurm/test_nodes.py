@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from slurmsched.backends.slurm.cluster import parse_node, parse_node_state
+from slurmsched.backends.slurm.cluster import parse_node, parse_node_state, with_cpu_units
 from slurmsched.model import NodeState
 
 UP, DRAINED, DOWN = NodeState.UP, NodeState.DRAINED, NodeState.DOWN
@@ -27,8 +27,11 @@ UP, DRAINED, DOWN = NodeState.UP, NodeState.DRAINED, NodeState.DOWN
         ("IDLE%", DRAINED),
         ("IDLE+DRAIN", DRAINED),
         ("MIXED+DRAIN", DRAINED),
-        ("IDLE+MAINT", DRAINED),
-        ("IDLE+MAINTENANCE+RESERVED", DRAINED),
+        pytest.param("IDLE+MAINT", UP, id="in maintenance, and reserved"),
+        ("IDLE+MAINTENANCE+RESERVED", UP),
+        ("IDLE$", UP),
+        ("IDLE+DRAIN+MAINT", DRAINED),
+        ("DOWN$", DOWN),
         ("IDLE+REBOOT_REQUESTED", DRAINED),
         ("DOWN*", DOWN),
         ("DOWN+DRAIN", DOWN),
@@ -91,3 +94,23 @@ def test_a_reason_full_of_blanks_costs_milliseconds() -> None:
 @pytest.mark.parametrize("text", ["Reason=moved to ReservationName=old [root@2026]", "Comment=see ReservationName=x"])
 def test_a_reservation_in_what_people_write_of_a_node_is_none_of_it(text: str) -> None:
     assert parse_node(f"NodeName=n1 CPUTot=24 RealMemory=1000 State=IDLE {text}").reservation == ""
+
+
+@pytest.mark.parametrize(
+    ("shown", "parameters", "unit", "bills_cpus"),
+    [
+        pytest.param("CPUTot=24 Sockets=2 CoresPerSocket=6 ThreadsPerCore=2", {"CR_CORE_MEMORY"}, 2, False, id="cores"),
+        pytest.param("CPUTot=24 Sockets=2 CoresPerSocket=6 ThreadsPerCore=2", {"CR_SOCKET"}, 12, False, id="sockets"),
+        pytest.param("CPUTot=24 Sockets=2 CoresPerSocket=6 ThreadsPerCore=2", {"CR_CPU"}, 2, True, id="CPUs of cores"),
+        pytest.param("CPUTot=24 Sockets=2 CoresPerSocket=12 ThreadsPerCore=1", {"CR_CPU"}, 1, False, id="CPUs alone"),
+        pytest.param(
+            "CPUTot=12 Sockets=2 CoresPerSocket=6 ThreadsPerCore=2", {"CR_CORE"}, 1, False, id="its CPUs are its cores"
+        ),
+        pytest.param("CPUTot=24", {"CR_CORE"}, 1, False, id="nothing shown"),
+    ],
+)
+def test_what_slurm_gives_of_a_nodes_cpus_together(
+    shown: str, parameters: set[str], unit: int, bills_cpus: bool
+) -> None:
+    node = with_cpu_units(parse_node(f"NodeName=n1 {shown} RealMemory=1000 State=IDLE"), parameters)
+    assert (node.cpu_unit, node.bills_cpus) == (unit, bills_cpus)

@@ -232,4 +232,4 @@ def test_one_of_slurmctlds_series_fits(busy: PyslurmCluster, served: str, versio
     busy.slurm.release, busy.shown["version"] = served, version
     backend = busy.backend(demanded=True)
     assert len(backend.observe().jobs) == 2
-    assert backend.remarks[0].startswith(f"pyslurm {version} reads nodes, partitions, reservations and jobs (")
+    assert backend.remarks[0].startswith(f"pyslurm {version} reads nodes, reservations and jobs (")

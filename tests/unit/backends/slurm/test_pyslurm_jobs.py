@@ -66,6 +66,11 @@ def test_both_ways_see_the_same_cluster(cluster: PyslurmCluster) -> None:
             id="a range of nodes",
         ),
         pytest.param(
+            {"num_nodes": 3, "max_nodes": 2, "requested_tres": {"cpu": 6, "mem": 2000, "node": 3}},
+            {"fields": {"NumNodes": "2-2"}},
+            id="an estimate above the most nodes",
+        ),
+        pytest.param(
             {"required_nodes": "n[1-2]", "excluded_nodes": "n3"},
             {"fields": {"ReqNodeList": "n[1-2]", "ExcNodeList": "n3"}},
             id="lists of nodes",
@@ -317,7 +322,7 @@ class TestByCommands:
 
 
 def test_a_core_has_as_many_cpus_as_its_node_says(cluster: PyslurmCluster) -> None:
-    cluster.shown["nodes"] = [pyslurm_node("n1"), pyslurm_node("n2", threads_per_core=1)]
+    cluster.shown["nodes"] = [pyslurm_node("n1"), pyslurm_node("n2", cores_per_socket=12)]
     there = layout("0-1,4", 1, "0") | layout("0-1,4", 1, "3", "n2")
     job = cluster.read(running(1, layout=there, cpus=9, num_nodes=2), fake_running(1))
     assert [(share.node, share.resources.cpus, share.indices) for share in job.allocations] == [

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from slurmsched.backends.slurm.cluster import parse_reservation
 from slurmsched.model import NodeState, Resources
 from tests.unit.backends.slurm.pyslurm_cluster import PyslurmCluster, fake_running, layout, pyslurm_node, running
-from tests.unit.fake_slurm import FakeNode
+from tests.unit.fake_slurm import RESERVATION, FakeNode
 
 NOT_READ = {"raises": "ValueError"}
 
@@ -151,22 +152,41 @@ def test_a_weight_of_0_comes_as_none(cluster: PyslurmCluster) -> None:
     assert [node.weight for node in seen.nodes] == [node.weight for node in cluster.by_commands().nodes] == [0, 1]
 
 
+def test_partitions_are_those_that_commands_show(cluster: PyslurmCluster) -> None:
+    partitions = cluster.backend().observe().partitions
+    assert partitions == cluster.by_commands().partitions
+    assert [partition.name for partition in partitions] == ["gpu"]
+
+
 @pytest.mark.parametrize(
-    ("shown", "field", "expected"),
+    ("scontrol", "pyslurm", "kinds"),
     [
-        pytest.param({"max_time": 90}, "max_time", 5400, id="a limit in minutes"),
-        pytest.param({"max_time": "UNLIMITED"}, "max_time", None, id="no limit"),
-        pytest.param({"max_time": None}, "max_time", 0, id="a limit of 0 comes as None"),
-        pytest.param({"state": "DRAIN"}, "up", False, id="not up"),
-        pytest.param({"is_default": False}, "default", False, id="not the default"),
-        pytest.param({"priority_tier": 7}, "priority_tier", 7, id="a tier"),
-        pytest.param({"priority_tier": None}, "priority_tier", 0, id="tier 0, which comes as None"),
-        pytest.param({"nodes": None}, "nodes", frozenset(), id="no nodes"),
+        pytest.param("(null)", [], (False, False, False), id="none"),
+        pytest.param(
+            "MAINT,IGNORE_JOBS,SPEC_NODES",
+            ["MAINTENANCE", "IGNORE_RUNNING_JOBS"],
+            (True, False, False),
+            id="maintenance",
+        ),
+        pytest.param("FLEX,DAILY,SPEC_NODES,MAGNETIC", ["FLEX", "MAGNETIC"], (False, True, True), id="two at once"),
+        pytest.param("FLEX,REPLACE", ["FLEX", "REPLACE"], (False, True, False), id="one that pyslurm does not know"),
     ],
 )
-def test_partitions(cluster: PyslurmCluster, shown: dict[str, Any], field: str, expected: object) -> None:
-    cluster.shown["partitions"][0] |= shown
-    assert getattr(cluster.backend().observe().partitions_by_name["gpu"], field) == expected
+def test_the_flags_of_a_reservation_are_read_alike_by_commands_and_pyslurm(
+    cluster: PyslurmCluster, scontrol: str, pyslurm: list[str], kinds: tuple[bool, bool, bool]
+) -> None:
+    by_commands = parse_reservation(f"{RESERVATION.strip()} Flags={scontrol} State=ACTIVE")
+    cluster.shown["reservations"][0]["flags"] = pyslurm
+    cluster.slurm.reservations = f"{RESERVATION.strip()} Flags={scontrol}\n"
+    (by_pyslurm,) = cluster.backend().observe().reservations
+    assert by_pyslurm == by_commands
+    assert (by_commands.maintenance, by_commands.flex, by_commands.magnetic) == kinds
+
+
+def test_what_pyslurm_cannot_read_of_a_reservation_is_read_by_commands(cluster: PyslurmCluster) -> None:
+    cluster.shown["reservations"][0]["users"] = NOT_READ
+    seen = cluster.backend().observe()
+    assert (seen.reservations[0].users, seen.oddities) == ({"root"}, ())
 
 
 def test_reservations_without_end_or_names(cluster: PyslurmCluster) -> None:
@@ -182,9 +202,6 @@ def test_reservations_without_end_or_names(cluster: PyslurmCluster) -> None:
 @pytest.mark.parametrize(
     ("kind", "shown", "reason"),
     [
-        pytest.param("partitions", {"nodes": NOT_READ}, "pyslurm cannot read nodes", id="a partition's nodes"),
-        pytest.param("partitions", {"nodes": "n[1-"}, "brackets do not match", id="a partition's list"),
-        pytest.param("reservations", {"users": NOT_READ}, "pyslurm cannot read users", id="a reservation's users"),
         pytest.param("reservations", {"end_time": "soon"}, "reading it fails (ValueError)", id="a reservation's end"),
     ],
 )

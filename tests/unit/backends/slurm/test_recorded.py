@@ -43,6 +43,12 @@ def nodes(release: str) -> dict[str, Node]:
     return {node.name: node for node in found}
 
 
+def test_sockets_and_cores_are_read_and_what_slurm_shares_out(release: str) -> None:
+    found = nodes(release)["v100-1"]
+    assert (found.sockets, found.cores_per_socket, found.threads_per_core) == (2, 12, 1)
+    assert parse_configuration(text(release, "show_config.txt")).select_parameters == {"CR_CORE_MEMORY"}
+
+
 def test_every_job_makes_sense(release: str) -> None:
     assert {"single", "gang", "split", "array", "held-array", "het", "never"} <= set(jobs(release))
 
@@ -83,10 +89,10 @@ def test_a_job_that_asked_for_gpus_in_total_may_be_split_unevenly(release: str) 
     [
         ("single", RequestForm(per_node=True)),
         ("gang", RequestForm(per_node=True, tasks_per_node=True)),
-        ("four", RequestForm(per_job=True)),
-        ("split", RequestForm(per_job=True, per_task=True)),
+        ("four", RequestForm(per_job=True, memory_per_cpu=True)),
+        ("split", RequestForm(per_job=True, per_task=True, memory_per_cpu=True)),
         ("pernode", RequestForm(per_node=True, cpus_per_gpu=True, memory_per_gpu=True)),
-        ("requeue", RequestForm(per_node=True, requeued=True)),
+        ("requeue", RequestForm(per_node=True, memory_per_cpu=True, requeued=True)),
     ],
 )
 def test_the_form_of_a_request_is_seen(release: str, name: str, form: RequestForm) -> None:
@@ -197,6 +203,8 @@ def test_partitions_and_reservations_name_their_nodes(release: str) -> None:
     reservations = {r.name: r for r in map(parse_reservation, text(release, "show_reservation.txt").splitlines())}
     assert reservations["maint"].nodes == {"v100-1", "v100-2"}
     assert reservations["synsched_1"].users == {"alice", "bob"}
+    assert reservations["maint"].maintenance
+    assert not reservations["synsched_1"].maintenance
     assert reservations["maint"].end - reservations["maint"].start == 4 * 3600
 
 

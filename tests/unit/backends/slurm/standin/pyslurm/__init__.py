@@ -11,6 +11,9 @@ import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from enum import Flag, auto
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +51,23 @@ class _Tres:
             setattr(self, name, _Amount(amounts[name]) if name in amounts else None)
 
 
+class ReservationFlags(Flag):
+    """Some of those that a reservation may have."""
+
+    MAINTENANCE = auto()
+    MAGNETIC = auto()
+    FLEX = auto()
+    IGNORE_RUNNING_JOBS = auto()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> "ReservationFlags":
+        """Raises ValueError for one that is none of them."""
+        unknown = set(names) - set(cls.__members__)
+        if unknown:
+            raise ValueError(f"{unknown} is not a valid ReservationFlags")
+        return reduce(or_, (cls[name] for name in names), cls(0))
+
+
 class _Record:
     """What is shown as an attribute; anything else does not exist in this release."""
 
@@ -60,6 +80,8 @@ class _Record:
         value = self._values[name]
         if isinstance(value, dict) and "raises" in value:
             raise {"UnicodeDecodeError": _NO_UTF8}.get(value["raises"], ValueError("not to be read"))
+        if name == "flags":
+            return ReservationFlags.of(value)
         return _Tres(value) if name.endswith("ed_tres") and "requested_tres" in self._values else value
 
     def get_resource_layout_per_node(self) -> Any:
