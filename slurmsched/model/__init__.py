@@ -1,6 +1,6 @@
 """The data model that all other packages share: frozen values that need neither a cluster nor a clock."""
 
-from slurmsched.model.decision import Decision, Explanation, RankedJob, Target
+from slurmsched.model.decision import Decision, Explanation, Promise, RankedJob, Target
 from slurmsched.model.encoding import EncodingError, decode, encode, to_plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
@@ -16,7 +16,7 @@ from slurmsched.model.overview import (
 )
 from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
 from slurmsched.model.reasons import REASON_SENTENCES, Reason, ReasonCode
-from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, SchedulerState
+from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, OpenStart, SchedulerState
 from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot
 
 __all__ = [
@@ -45,11 +45,13 @@ __all__ = [
     "NodeState",
     "NodeUsage",
     "NotifiedJob",
+    "OpenStart",
     "Operation",
     "OperationValue",
     "Outcome",
     "Partition",
     "Plan",
+    "Promise",
     "RankedJob",
     "Reason",
     "ReasonCode",

@@ -42,11 +42,26 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """The start that is promised to the first job of the order that does not fit.
+
+    `start`, in unix seconds, is when it starts at the latest, on these `allocations`, once the jobs in `waits_for` have
+    left them; None where nobody knows when these end. `certain`: time limits say so, not estimates.
+    """
+
+    job: JobId
+    start: float | None
+    allocations: tuple[NodeAllocation, ...]
+    waits_for: tuple[JobId, ...] = ()
+    certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The decision of one round. `order` ranks every managed job; each is either in `targets` or in `waiting`.
 
     `victims` maps each running job that is evicted to the job that it gives way to. `state` is what the policy keeps
-    for the next round, JSON-safe.
+    for the next round, JSON-safe. `saved_moves` are moves that earlier rounds left unused: this one may make them too.
     """
 
     policy: str
@@ -55,6 +70,8 @@ class Decision:
     waiting: Mapping[JobId, Reason]
     victims: Mapping[JobId, JobId] = field(default_factory=dict)
     state: Mapping[str, object] = field(default_factory=dict)
+    promise: Promise | None = None
+    saved_moves: int = 0
 
 
 @dataclass(frozen=True, slots=True)

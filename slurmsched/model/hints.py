@@ -18,6 +18,8 @@ from typing import Final
 HINT_PREFIX: Final = "synsched:"
 MAX_HINT_LENGTH: Final = 256
 _MAX_SHOWN: Final = 24
+_MARKS: Final = ("held", "left")
+"""Keys that only the hook writes; it puts a comma between a bare `synsched:` of the owner and its mark."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
 _STEPS = re.compile(r"[1-9][0-9]{0,11}\Z")
@@ -41,7 +43,7 @@ class Hints:
     """The hints of one job. Times are in seconds; None means not given."""
 
     given: bool = False
-    """Whether the comment has a `synsched:` word at all: the job then opts in."""
+    """Whether the comment has a `synsched:` word at all."""
     model: str | None = None
     task: str | None = None
     checkpoint: CheckpointSignal | None = None
@@ -54,11 +56,22 @@ class Hints:
     """Whether it may share its GPUs with one other job; None leaves it to what the job asks for."""
     memory_tunable: bool = False
     """`mem=tune`: the requested memory serves as a cache and may be reduced."""
+    cpus_tunable: bool | None = None
+    """`cpus=tune`: fewer CPUs than requested will do where measurements say so; `cpus=keep`: neither fewer nor more."""
     fork: int | None = None
     """Total steps of the forked job (HadarE) whose copies are the tasks of this array; each does a part of them."""
     held_by_hook: bool = False
     """`held=hook`: the job_submit hook holds the job until a round starts it; its owner does not."""
+    left: str | None = None
+    """`left=OPTION`: the job_submit hook leaves the job to Slurm for this option, which squeue does not show."""
     problems: tuple[str, ...] = ()
+    marks_only: bool = False
+    """Whether the word has nothing but marks of the hook (`held=hook`): its owner wrote none."""
+
+    @property
+    def opts_in(self) -> bool:
+        """Whether the job's owner asks for it to be managed, if only with a bare `synsched:`."""
+        return self.given and not self.marks_only
 
     @property
     def checkpoint_signal(self) -> CheckpointSignal | None:
@@ -82,8 +95,10 @@ def parse_hints(comment: str) -> Hints:
         return NO_HINTS
     if len(word) > MAX_HINT_LENGTH:
         return Hints(given=True, problems=(f"hint longer than {MAX_HINT_LENGTH} characters: ignored",))
-    hints, seen, problems = Hints(given=True), set[str](), list[str]()
-    for item in word.removeprefix(HINT_PREFIX).split(","):
+    items = word.removeprefix(HINT_PREFIX).split(",")
+    marks_only = all(item.partition("=")[0] in _MARKS for item in items)
+    hints, seen, problems = Hints(given=True, marks_only=marks_only), set[str](), list[str]()
+    for item in items:
         key, separator, value = item.partition("=")
         if not item:
             continue
@@ -116,10 +131,14 @@ def render_hints(hints: Hints) -> str:
         "move": None if hints.move is None else ("yes" if hints.move else "no"),
         "pack": None if hints.pack is None else ("yes" if hints.pack else "no"),
         "mem": "tune" if hints.memory_tunable else None,
+        "cpus": None if hints.cpus_tunable is None else ("tune" if hints.cpus_tunable else "keep"),
         "fork": None if hints.fork is None else str(hints.fork),
         "held": "hook" if hints.held_by_hook else None,
+        "left": hints.left,
     }
-    return HINT_PREFIX + ",".join(f"{key}={value}" for key, value in values.items() if value is not None)
+    items = [f"{key}={value}" for key, value in values.items() if value is not None]
+    bare = bool(items) and not hints.marks_only and all(item.partition("=")[0] in _MARKS for item in items)
+    return HINT_PREFIX + ",".join(["", *items] if bare else items)
 
 
 def _printable(text: str) -> str:
@@ -167,12 +186,20 @@ def _parse_memory(hints: Hints, value: str) -> Hints | None:
     return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
 
 
+def _parse_cpus(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, cpus_tunable=value == "tune") if value in ("tune", "keep") else None
+
+
 def _parse_fork(hints: Hints, value: str) -> Hints | None:
     return replace(hints, fork=int(value)) if _STEPS.match(value) else None
 
 
 def _parse_held(hints: Hints, value: str) -> Hints | None:
     return replace(hints, held_by_hook=True) if value == "hook" else None
+
+
+def _parse_left(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, left=value) if _NAME.match(value) else None
 
 
 _HINT_KEYS: Final[dict[str, _HintKey]] = {
@@ -183,6 +210,8 @@ _HINT_KEYS: Final[dict[str, _HintKey]] = {
     "move": _HintKey("yes or no", _parse_move),
     "pack": _HintKey("yes or no", _parse_pack),
     "mem": _HintKey("tune or keep", _parse_memory),
+    "cpus": _HintKey("tune or keep", _parse_cpus),
     "fork": _HintKey("the steps of the whole job, as 50000", _parse_fork),
     "held": _HintKey("hook", _parse_held),
+    "left": _HintKey("an option of sbatch", _parse_left),
 }

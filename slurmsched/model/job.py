@@ -42,6 +42,13 @@ class Request:
     `gpus_per_node` is set if the job fixes it (`--gres`, `--gpus-per-node`); None leaves the split to the scheduler.
     `memory` is 0 if the job asks for none. `cpus` is a multiple of `tasks`. `shards` counts those of all `nodes`.
     `pinned` are nodes that must all be part of the allocation (`--nodelist`).
+
+    The form of the request is kept, as a batch script sees it in its environment whatever is changed later.
+    `cpus_per_gpu`, `memory_per_cpu` and `memory_per_gpu` (MiB) are 0 where the job does not ask in that form; where it
+    does, `cpus` and `memory` hold what it comes to. With `whole_memory` (`--mem=0`) it gets all memory of its nodes.
+    `threads_per_core` are the threads that it uses of each core (`--threads-per-core`, `--hint=nomultithread`); 0: all.
+    With `cpus_by_default` its partition gives it its CPUs by GPU, unless an update asks for others.
+    With `memory_unscheduled` Slurm shares out no memory: a node needs as much, however many jobs run there.
     """
 
     gpus: int = 0
@@ -57,6 +64,24 @@ class Request:
     pinned: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     exclusive: bool = False
+    memory_per_cpu: int = 0
+    memory_per_gpu: int = 0
+    cpus_per_gpu: int = 0
+    whole_memory: bool = False
+    threads_per_core: int = 0
+    cpus_by_default: bool = False
+    memory_unscheduled: bool = False
+
+    @property
+    def keeps_cpus(self) -> bool:
+        """Whether its CPUs follow from its GPUs or nodes, so that no update may change them."""
+        return self.exclusive or self.cpus_per_gpu > 0
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether its memory follows from its CPUs, GPUs or nodes, or is not shared out: no update may set it."""
+        by_others = self.exclusive or self.whole_memory or self.memory_per_cpu > 0 or self.memory_per_gpu > 0
+        return by_others or self.memory_unscheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +178,20 @@ class Job:
         return self.array_job if self.hints.fork else ""
 
     @property
+    def family(self) -> str:
+        """The owner, and what those of his jobs have in common that train the same: the hinted model, else the name.
+
+        Empty where neither tells that, as with `wrap`, a name that Slurm gives.
+        """
+        same = self.hints.model or ("" if self.name.lower() in _MEANINGLESS_NAMES else self.name)
+        return f"{self.user} {same}" if same else ""
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(allocation.node for allocation in self.allocations)
 
+
+_MEANINGLESS_NAMES: Final = frozenset({"", "wrap", "sbatch", "bash", "sh", "zsh", "interactive", "python", "python3"})
+"""Names, in lower case, that jobs have which were given none."""
 
 _FIELDS: Final = tuple(field.name for field in fields(Job))

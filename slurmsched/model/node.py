@@ -75,6 +75,15 @@ class Node:
     reason: str = ""
     weight: int = 1
     reservation: str = ""
+    sockets: int = 1
+    cores_per_socket: int = 0
+    """0 where it is not known."""
+    threads_per_core: int = 1
+    """CPUs of a core as Slurm counts them: 1 where its CPUs are cores."""
+    cpu_unit: int = 1
+    """CPUs that Slurm gives only together: those of a core, with CR_Socket those of a socket."""
+    bills_cpus: bool = False
+    """Whether a job is charged for the CPUs that it asks for all the same, and so is its memory per CPU (CR_CPU)."""
 
     @property
     def free(self) -> Resources:
@@ -86,12 +95,14 @@ class Node:
         return frozenset(gpu.type for gpu in self.gpus)
 
     def proportional_share(self, gpus: int) -> Resources:
-        """Returns the GPU-proportional share of the node for `gpus` GPUs, rounded down (Synergy, section 2)."""
+        """Returns the GPU-proportional share of the node for `gpus` GPUs, rounded down (Synergy, section 2), and to
+        whole units of CPUs where it has any."""
         if not self.gpus:
             return Resources()
+        cpus = self.total.cpus * gpus // len(self.gpus)
         return Resources(
             gpus,
-            self.total.cpus * gpus // len(self.gpus),
+            cpus // self.cpu_unit * self.cpu_unit or cpus,
             self.total.memory * gpus // len(self.gpus),
         )
 
@@ -107,11 +118,50 @@ class Partition:
     default: bool = False
     priority_tier: int = 1
     preempt_exempt_time: int = 0
+    max_cpus_per_node: int | None = None
+    """Of all its jobs on a node together."""
+    max_memory_per_node: int | None = None
+    """MiB, of one job."""
+    max_nodes: int | None = None
+    qos: str = ""
+    """The partition's own QOS; empty for none."""
+    cpus_per_gpu: int = 0
+    """DefCpuPerGPU: what a job with GPUs gets that asks for no CPUs; 0 for none."""
+    memory_per_gpu: int = 0
+    """DefMemPerGPU, in MiB: what a job with GPUs gets that asks for no memory; 0 for none."""
+    memory_per_cpu: int = 0
+    """DefMemPerCPU, in MiB; 0 for none."""
+    accounts: frozenset[str] | None = None
+    """Whose jobs it admits; None for all."""
+    denied_accounts: frozenset[str] = frozenset()
+    admitted_qos: frozenset[str] | None = None
+    """Of jobs that it admits; None for all."""
+    denied_qos: frozenset[str] = frozenset()
+    sharing: str = ""
+    """How Slurm shares nodes or CPUs among its jobs in another way than a plan does, as Slurm shows it: `EXCLUSIVE` for
+    whole nodes, `FORCE:2`, `USER`; empty where it does not, also with `YES:4`, which a job has to ask for."""
+    preempt_mode: str = "OFF"
+    """What Slurm may do to its jobs for those of other partitions: `OFF`, `REQUEUE`, `SUSPEND`."""
+    preempts: bool = False
+    """Whether Slurm may preempt jobs of other partitions for its jobs."""
+
+    def admits(self, account: str, qos: str) -> bool:
+        """Whether it takes jobs of this account and QOS."""
+        return (
+            (self.accounts is None or account in self.accounts)
+            and account not in self.denied_accounts
+            and (self.admitted_qos is None or qos in self.admitted_qos)
+            and qos not in self.denied_qos
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes reserved for users or accounts from `start` to `end` (unix seconds)."""
+    """Nodes reserved for users or accounts from `start` to `end` (unix seconds).
+
+    With `maintenance` the nodes are in maintenance meanwhile. With `flex` its jobs may also run before and outside of
+    it. With `magnetic` it also takes jobs that do not name it.
+    """
 
     name: str
     nodes: frozenset[str]
@@ -119,6 +169,19 @@ class Reservation:
     end: float
     users: frozenset[str] = frozenset()
     accounts: frozenset[str] = frozenset()
+    maintenance: bool = False
+    flex: bool = False
+    magnetic: bool = False
+
+    def may_admit(self, user: str, account: str) -> bool:
+        """Whether it may be for jobs of this user and account.
+
+        A name after a minus is that of somebody whom it is not for. One that lists neither users nor accounts is for
+        others that are not known here, such as groups.
+        """
+        listed = self.users | self.accounts
+        excludes = any(name.startswith("-") for name in listed)
+        return not listed or excludes or user in self.users or account in self.accounts
 
     @staticmethod
     def active(reservations: Iterable[Reservation], at: float) -> tuple[Reservation, ...]:

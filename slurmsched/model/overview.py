@@ -33,6 +33,8 @@ class NodeUsage:
     state_text: str = ""
     partitions: tuple[str, ...] = ()
     reason: str = ""
+    reservation: str = ""
+    """The active reservation that it is kept for; empty for none."""
 
     @property
     def free(self) -> Resources:
@@ -105,4 +107,6 @@ def _node_usage(node: Node, jobs_by_gpu: Mapping[tuple[str, int], list[JobId]]) 
         for gpu in node.gpus
     )
     partitions = tuple(sorted(node.partitions))
-    return NodeUsage(node.name, gpus, node.total, node.used, node.state, node.state_text, partitions, node.reason)
+    return NodeUsage(
+        node.name, gpus, node.total, node.used, node.state, node.state_text, partitions, node.reason, node.reservation
+    )

@@ -38,7 +38,8 @@ class JobSpec:
     """What a pending job will get. `cpus` and `memory` (MiB) are per node, `tasks` and `gpus` for the whole job.
 
     If `nodes` is empty the job is not pinned, and Slurm places it on `node_count` nodes. `gpus_per_node` is None if
-    Slurm splits `gpus` itself.
+    Slurm splits `gpus` itself; `cpus` is then the mean, rounded up. With `keeps_cpus` or `keeps_memory` the amount is
+    only what Slurm will charge for the request as it stands.
     """
 
     nodes: tuple[str, ...]
@@ -51,6 +52,12 @@ class JobSpec:
     tasks: int
     max_nodes: int | None = None
     """The most nodes, if that is more than `node_count`."""
+    cpus_per_task: int = 0
+    """0 in plans that were stored before it was known: then `cpus` are divided among the tasks."""
+    keeps_cpus: bool = False
+    keeps_memory: bool = False
+    counts_nodes: bool = field(default=True, compare=False)
+    """Whether Slurm is told the number of nodes. If not, it counts those in `nodes`: the owner may have named none."""
 
 
 OperationValue = str | int | JobSpec | None
@@ -60,8 +67,8 @@ OperationValue = str | int | JobSpec | None
 class Operation:
     """One change: `subject` (a job id, a node or a file) goes from `before` to `after`.
 
-    It waits until the jobs in `gone` have released their resources, and until `lead` seconds have passed since the
-    NOTIFY of the same subject in the same plan.
+    It waits until the jobs in `gone` have released their resources, until those in `standing`, which the same plan
+    restarts, run again, and until `lead` seconds have passed since the NOTIFY of the same subject in the same plan.
     """
 
     verb: Verb
@@ -73,6 +80,7 @@ class Operation:
     lead: int = 0
     permitted: bool = True
     """False if the acting user lacks the right: the operation is shown but not tried."""
+    standing: tuple[JobId, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -89,7 +97,7 @@ class Operation:
             case Verb.RELEASE:
                 return Operation(Verb.HOLD, self.subject, self.reason, self.after, self.before)
             case _:
-                return replace(self, before=self.after, after=self.before, gone=(), lead=0)
+                return replace(self, before=self.after, after=self.before, gone=(), lead=0, standing=())
 
 
 class Result(StrEnum):

@@ -37,9 +37,11 @@ class ReasonCode(StrEnum):
     BESIDE_ANOTHER = "beside_another"
     ONE_A_ROUND = "one_a_round"
     NO_CPUS = "no_cpus"
+    BESIDE_GPUS = "beside_gpus"
     NEVER_FITS = "never_fits"
     ONE_TYPE = "one_type"
     DEPENDENCY = "dependency"
+    DEPENDENCY_FAILED = "dependency_failed"
     BEGIN_TIME = "begin_time"
     USER_HOLD = "user_hold"
     ADMIN_HOLD = "admin_hold"
@@ -47,13 +49,31 @@ class ReasonCode(StrEnum):
     PARTITION_DOWN = "partition_down"
     MOVES_SPENT = "moves_spent"
     FREED_SOON = "freed_soon"
+    FREED_NOW = "freed_now"
     RESERVED = "reserved"
+    NODES_CLOSED = "nodes_closed"
+    RESERVED_FROM = "reserved_from"
+    PROMISED_START = "promised_start"
+    EXPECTED_START = "expected_start"
+    OVERTAKEN = "overtaken"
+    NODES_DRAIN = "nodes_drain"
+    BEHIND_PROMISE = "behind_promise"
+    BEHIND_DRAIN = "behind_drain"
     LIMITS = "limits"
+    LICENSES = "licenses"
     STALLED = "stalled"
+    REFUSED = "refused"
+    LIKE_REFUSED = "like_refused"
+    REFUSED_ELSEWHERE = "refused_elsewhere"
     AWAITS_TURN = "awaits_turn"
+    SHARE_HELD = "share_held"
     AWAITS_CHECKPOINT = "awaits_checkpoint"
     SLICE_ENDED = "slice_ended"
     COPIES_SUFFICE = "copies_suffice"
+    FULL_ROUND = "full_round"
+    ENDS_IN_ROUND = "ends_in_round"
+    STARTING = "starting"
+    GIVES_WAY = "gives_way"
     # a running job is not touched
     MIN_RUN_TIME = "min_run_time"
     EXEMPT_TIME = "exempt_time"
@@ -68,6 +88,7 @@ class ReasonCode(StrEnum):
     UNMANAGED = "unmanaged"
     SHARDS = "shards"
     NO_GPU = "no_gpu"
+    ENDED = "ended"
     SET_ASIDE = "set_aside"
     # an operation
     NEWCOMER_FIRST = "newcomer_first"
@@ -84,7 +105,7 @@ class ReasonCode(StrEnum):
 
 
 REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
-    ReasonCode.KEEPS_LEASE: "keeps its nodes: it is still among the jobs that should run",
+    ReasonCode.KEEPS_LEASE: "keeps its nodes",
     ReasonCode.FIRST_IN_ORDER: "is next in {order} order and fits",
     ReasonCode.TUNED_UP: (
         "gets {cpus:CPU} instead of its GPU-proportional share of {share}: {model} runs {gain} faster with them"
@@ -104,7 +125,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.SHARES_GPU: "shares {devices} with {job:job #}: together they do {work} times the work of one",
     ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
     ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed",
-    ReasonCode.BEHIND: "waits behind {count:job} in {order} order; the last one that runs is {last:job #}",
+    ReasonCode.BEHIND: (
+        "waits behind {count:job} in {order} order on the nodes it could use; the last one of them is {last:job #}"
+    ),
     ReasonCode.NO_ROOM: "waits: no nodes have {gpus:GPU} free for it",
     ReasonCode.NO_SHARDS: "waits: no GPU has {shards:free shard} with enough free CPUs and memory",
     ReasonCode.BESIDE_ANOTHER: (
@@ -112,9 +135,11 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ),
     ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts a job on {node}, and Slurm chooses the GPU",
     ReasonCode.NO_CPUS: "waits: no nodes have {cpus:CPU} and enough memory free for it",
+    ReasonCode.BESIDE_GPUS: "waits: it lacks {what} beside {gpus:free GPU}",
     ReasonCode.ONE_TYPE: "waits for {gpus:GPU} of one type and cannot use several types: {why}",
-    ReasonCode.NEVER_FITS: "asks for more than the cluster has: {what}",
+    ReasonCode.NEVER_FITS: "asks for what the cluster does not have: {what}",
     ReasonCode.DEPENDENCY: "waits for its dependency: {dependency}",
+    ReasonCode.DEPENDENCY_FAILED: "can never start, since its dependency failed: {dependency}",
     ReasonCode.BEGIN_TIME: "may not start before {when}",
     ReasonCode.USER_HOLD: "is held by its owner: 'scontrol release {job}' releases it",
     ReasonCode.ADMIN_HOLD: "is held by an administrator",
@@ -122,11 +147,45 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.PARTITION_DOWN: "waits: its partition {partition} is down",
     ReasonCode.MOVES_SPENT: "waits: other jobs would have to move, and this round's limit of {limit:move} is used up",
     ReasonCode.FREED_SOON: "is placed on {nodes} and waits for {jobs:job #} to leave",
+    ReasonCode.FREED_NOW: "starts on {nodes} next: Slurm still shows as used there what a job had that ended just now",
     ReasonCode.RESERVED: "waits: the nodes it could use are reserved ({reservation})",
+    ReasonCode.NODES_CLOSED: "waits for nodes that start no jobs now: {nodes}",
+    ReasonCode.RESERVED_FROM: (
+        "waits: {nodes} is free but reserved from {when} ({reservation}), before it would end;"
+        " with a time limit of {limit} it would start now"
+    ),
+    ReasonCode.PROMISED_START: (
+        "will start at {when} at the latest on {nodes}: by then {jobs:job #} must have ended, and nothing may delay it"
+    ),
+    ReasonCode.EXPECTED_START: (
+        "should start by {when} on {nodes}: {jobs:job #} should have left by then, and nothing may delay it"
+    ),
+    ReasonCode.OVERTAKEN: (
+        "waits in Slurm's own queue, since {job:job #} came later, is not managed, and started before it{promise}"
+    ),
+    ReasonCode.NODES_DRAIN: (
+        "starts on {nodes} once {jobs:job #} ended, nobody knows when: only jobs with a time limit start there now"
+    ),
+    ReasonCode.BEHIND_PROMISE: (
+        "waits: it could delay {job:job #}, which is promised its start on {nodes} by {when};"
+        " with a time limit of {limit} it would start now"
+    ),
+    ReasonCode.BEHIND_DRAIN: (
+        "waits: nobody knows when it ends, and {job:job #} waits for {nodes}; with a time limit it would start now"
+    ),
     ReasonCode.LIMITS: "waits because of a limit of its account or QOS: {reason}",
-    ReasonCode.STALLED: "did not start when it was released ({reason}); the next attempt is within 15 minutes",
+    ReasonCode.LICENSES: "waits: the licenses that it asks for are in use",
+    ReasonCode.STALLED: (
+        "was not started by Slurm ({reason}): it is tried again when that has changed, at {when} at the latest"
+    ),
+    ReasonCode.REFUSED: "was refused by Slurm again and again ({reason}): it is left to Slurm as it was submitted",
+    ReasonCode.LIKE_REFUSED: "waits: Slurm has just refused to start a job like it, so others are started before it",
+    ReasonCode.REFUSED_ELSEWHERE: "stays as it is: Slurm did not start it otherwise ({reason})",
     ReasonCode.AWAITS_TURN: (
         "waits behind {count:job} on {node}: it is {ahead} ahead of the job furthest behind (its share: {due:GPU})"
+    ),
+    ReasonCode.SHARE_HELD: (
+        "waits: once started it could not be preempted, and such jobs of {user} hold {held:GPU} of a share of {due:GPU}"
     ),
     ReasonCode.AWAITS_CHECKPOINT: "replaces {jobs:job #} once its checkpoint is written, by {when} at the latest",
     ReasonCode.SLICE_ENDED: (
@@ -134,6 +193,10 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
         " {newcomer:job #} is next, {behind} ahead"
     ),
     ReasonCode.COPIES_SUFFICE: "waits: the running copies of {job:job #} finish its last {left:step} sooner",
+    ReasonCode.STARTING: "is about to start on {nodes}",
+    ReasonCode.GIVES_WAY: "is leaving for {newcomers:job #}",
+    ReasonCode.ENDS_IN_ROUND: "{job:job #} ends in this round",
+    ReasonCode.FULL_ROUND: "waits for the next full round, which divides the steps of {job:job #} among its copies",
     ReasonCode.MIN_RUN_TIME: "has run for {run}: a job is preempted after {minimum} at the earliest",
     ReasonCode.EXEMPT_TIME: "is within the site's PreemptExemptTime of {minimum}",
     ReasonCode.NO_REQUEUE: "was submitted with --no-requeue",
@@ -146,8 +209,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
         "writes its checkpoint until {when} at the latest and then gives way to {newcomers:job #}"
     ),
     ReasonCode.UNMANAGED: "is not managed: {why}",
-    ReasonCode.SHARDS: "uses GPU shards, which Slurm places",
-    ReasonCode.NO_GPU: "uses no GPU",
+    ReasonCode.ENDED: "has ended: it is {state}",
+    ReasonCode.SHARDS: "is not managed: it uses GPU shards, which Slurm places",
+    ReasonCode.NO_GPU: "is not managed: it uses no GPU",
     ReasonCode.SET_ASIDE: "is set aside: {why}",
     ReasonCode.NEWCOMER_FIRST: "gives way to {newcomer:job #}: {why}",
     ReasonCode.PREPARE: "is told to write its checkpoint, {lead} before it is requeued",
@@ -166,7 +230,8 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code and the details that its sentence needs: strings or numbers, JSON-safe."""
+    """A code and the details that its sentence needs: strings or numbers, JSON-safe. The detail `also` is what more
+    there is to say, behind a semicolon."""
 
     code: ReasonCode
     details: Mapping[str, str | int | float] = field(default_factory=dict)
@@ -174,7 +239,8 @@ class Reason:
     @property
     def sentence(self) -> str:
         """The sentence for people; a missing detail is shown as `?` rather than failing a round."""
-        return REASON_SENTENCES[self.code].format_map(_Details(self.details))
+        sentence, also = REASON_SENTENCES[self.code].format_map(_Details(self.details)), self.details.get("also")
+        return f"{sentence}; {also}" if also else sentence
 
 
 class _Details(dict[str, object]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurmsched.model.job import JobId, Request
+from slurmsched.model.job import JobId, NodeAllocation, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,15 @@ class NotifiedJob:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenStart:
+    """A start that an earlier round planned and that has not happened yet: what the job is promised, and the jobs that
+    leave for it, itself included if it is moved."""
+
+    allocations: tuple[NodeAllocation, ...]
+    gone: tuple[JobId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerState:
     """The state that a round starts from, by job id. Times are unix seconds.
 
@@ -48,15 +57,21 @@ class SchedulerState:
     `service`: attained GPU-seconds over all runs of a job, up to the snapshot's time.
     `moves`: the times at which a job was preempted or moved.
     `nices`: the owner's nice value of a job that has one of ours now.
-    `stalled`: Slurm's reason for not starting a job that we released, until the next attempt is due.
+    `stalled`: Slurm's reason for not starting a job as we planned, until the next attempt is due; it may run meanwhile.
+    `retry_at`: when that attempt is due at the latest.
+    `refused_before`: waiting jobs whose start was refused before and may be tried again.
+    `like_refused`: waiting jobs that have something in common with one just refused: how much, from 1.
+    `let_go`: jobs that Slurm refused so often that they are left to it as they were submitted.
     `policy_state`: the policy's own state, JSON-safe.
     `usual`: the requests of managed jobs of the last days, and how many jobs made each.
     `submitted`: the first submit time of a job whose submit time a requeue has renewed.
     `measured`: the rates that a job has reported, one for each allocation.
+    `family_rates`: the same over all jobs of a family (`Job.family`), also those that have ended.
     `steps`: the steps that a job has reported over all its runs.
     `notified`: running jobs that were told to write their checkpoint and are not requeued yet.
     `set_aside`: the time since which a job is set aside: nothing is decided about it.
     `held_aside`: the same for set-aside jobs that we hold, or that belong to an array that is set aside.
+    `starting`: jobs that an earlier round starts and that do not run yet.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
@@ -73,3 +88,9 @@ class SchedulerState:
     notified: Mapping[JobId, NotifiedJob] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
     held_aside: Mapping[JobId, float] = field(default_factory=dict)
+    starting: Mapping[JobId, OpenStart] = field(default_factory=dict)
+    retry_at: Mapping[JobId, float] = field(default_factory=dict)
+    let_go: frozenset[JobId] = frozenset()
+    refused_before: frozenset[JobId] = frozenset()
+    like_refused: Mapping[JobId, int] = field(default_factory=dict)
+    family_rates: Mapping[str, tuple[MeasuredRate, ...]] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from slurmsched.model.job import Job, JobId, JobState, NodeAllocation
+from slurmsched.model.limits import NO_LIMITS, Limits
 from slurmsched.model.node import Node, Partition, Reservation
 
 
@@ -29,7 +30,7 @@ class SetAsideJob:
 
     `job` is its id, without the task if a whole array is set aside. `reason` is one sentence for people and contains
     no text of the job's owner. `user` and `partition` are empty if they are not certain. `pending` is whether it waits
-    without a hold, so that Slurm could start it at any time.
+    without a hold, so that Slurm could start it at any time, `held_by_hook` whether the submit hook holds it.
     """
 
     job: JobId
@@ -37,6 +38,7 @@ class SetAsideJob:
     user: str = ""
     partition: str = ""
     pending: bool = False
+    held_by_hook: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Snapshot:
     `oddities` are sentences about records other than jobs that could not be read and are left out; `set_aside` are the
     jobs that could not be read. `associations` are empty unless they were asked for. `private_data` holds the words of
     PrivateData in slurm.conf; if there are any, `operators` are the users that see everything nevertheless.
+    `preempting_qos` are the QOS for whose jobs Slurm may preempt others; None where that is not known.
     """
 
     time: float
@@ -60,6 +63,8 @@ class Snapshot:
     set_aside: tuple[SetAsideJob, ...] = ()
     private_data: frozenset[str] = frozenset()
     operators: frozenset[str] = frozenset()
+    limits: Limits = NO_LIMITS
+    preempting_qos: frozenset[str] | None = frozenset()
 
     @cached_property
     def jobs_by_id(self) -> dict[JobId, Job]:

@@ -33,8 +33,8 @@ from slurmsched.model.hints import MAX_HINT_LENGTH
             "synsched:pack=no,move=yes", Hints(given=True, pack=False, move=True), id="GPUs for itself, wherever"
         ),
         pytest.param(
-            "synsched:mem=tune,held=hook",
-            Hints(given=True, memory_tunable=True, held_by_hook=True),
+            "synsched:mem=tune,cpus=keep,held=hook",
+            Hints(given=True, memory_tunable=True, cpus_tunable=False, held_by_hook=True),
             id="memory may be tuned, the hook holds",
         ),
         pytest.param(
@@ -98,6 +98,7 @@ leads = st.none() | st.integers(0, 9999)
         move=st.none() | st.booleans(),
         pack=st.none() | st.booleans(),
         memory_tunable=st.booleans(),
+        cpus_tunable=st.none() | st.booleans(),
         fork=st.none() | st.integers(1, 10**12 - 1),
         held_by_hook=st.booleans(),
     )
