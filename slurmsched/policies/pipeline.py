@@ -6,13 +6,15 @@ Source: Mohan et al., "Looking Beyond GPUs for DNN Scheduling on Multi-Tenant Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
+from slurmsched.policies.admit.overtaken import overtaken_jobs
 from slurmsched.policies.admit.preempt import Preempt
+from slurmsched.policies.admit.promise import KeptPromise, Promises, promise_holds, promise_of
 from slurmsched.policies.admit.shrink import ShrinkRunning
 from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.errors import PolicyError
@@ -50,10 +52,11 @@ class Pipeline:
     """A policy made of stages: one round as in Synergy (sections 3.2 and 4.2), except that allocations last.
 
     Jobs are considered in order. A running job keeps what it has. For a newcomer the `admission_steps` are tried until
-    one admits it; if none does, it waits and the jobs behind it are still tried. A job that was evicted is a newcomer
-    when its turn comes, so that the next round does not undo this one. In the end the `finish_steps` run. If the
-    entitlement tells what a round's allocations are worth, evictions that do not add to it are taken back. What the
-    `last_steps` move is not weighed so.
+    one admits it; if none does, it waits and the jobs behind it are still tried. The first that waits is promised a
+    start, which the jobs behind it and the finish steps may not delay, and its turn comes first from then on. A job
+    that was evicted is a newcomer when its turn comes, so that the next round does not undo this one. In the end the
+    `finish_steps` run. If the entitlement tells what a round's allocations are worth, evictions that do not add to it
+    are taken back. What the `last_steps` move is not weighed so.
     """
 
     name: str
@@ -69,6 +72,8 @@ class Pipeline:
     """Decides what jobs are due; None lets every job use what it asked for."""
     last_steps: tuple[FinishStep, ...] = ()
     """Run after the finish steps, once it is certain which evictions stand."""
+    keeps_promise: bool = True
+    """Whether a promised start is kept from round to round, ahead of the order; else the order decides anew."""
 
     def decide(self, situation: Situation) -> Decision:
         """Raises PolicyError if neither the row nor its entitlement has an order."""
@@ -77,35 +82,69 @@ class Pipeline:
         if order is None:
             raise PolicyError(f"policy {self.name} has no order")
         session = Session(situation, order, self.sizing, self.node_score, entitlement)
+        kept = KeptPromise.of_state(situation.state) if self.keeps_promise else None
+        if kept is not None and kept.job in entitlement.promised_anew:
+            kept = KeptPromise()
+        session.takes_back = ShrinkRunning in self.admission_steps
+        promises = Promises(session, kept)
         start = session.checkpoint() if entitlement.utility else None
-        self._run(session)
+        self._run(session, promises)
         if entitlement.utility and start and session.victims:
             with_evictions, worth = session.checkpoint(), entitlement.utility(session.allocations())
             session.rollback(start)
             session.moves_left, session.may_evict = 0, False
-            self._run(session)
+            self._run(session, promises)
             if worth > entitlement.utility(session.allocations()):
                 session.rollback(with_evictions)
             else:
                 session.moves_left, session.may_evict = situation.max_moves, True
-        for last in self.last_steps:
-            last(session)
+        _finish(session, self.last_steps)
         session.cancel_noop_evictions()
         targets, waiting = explain(session, order.name)
+        waiting |= overtaken_jobs(session)
         state = dict(situation.state)
-        if entitlement.next_state:
-            state = dict(entitlement.next_state(session.victims, session.allocations()))
-        return Decision(self.name, session.ranking, targets, waiting, session.victims, state)
+        if not situation.starts_only:
+            if entitlement.next_state:
+                state = dict(entitlement.next_state(session.victims, session.allocations()))
+            state = promises.next_state(state) if self.keeps_promise else state
+        return Decision(
+            self.name,
+            session.ranking,
+            targets,
+            waiting,
+            session.victims,
+            state,
+            promise_of(session),
+            entitlement.saved_moves if session.may_evict else 0,
+        )
 
-    def _run(self, session: Session) -> None:
+    def _run(self, session: Session, promises: Promises) -> None:
         admission = [step(session) for step in self.admission_steps]
+
+        def admit(job: Job) -> bool:
+            return any(step.try_admit(job) for step in admission)
+
+        for job in promises.first() if self.keeps_promise else ():
+            if session.needs_placement(job) and not admit(job):
+                if job.id in session.first:  # a start on a GPU type that it is not due now keeps the promise
+                    session.demands.lift_restriction(job)
+                if job.id not in session.first or not admit(job):
+                    promises.passed_over(job)
         for ranked in session.ranking:
             job = session.jobs[ranked.job]
-            if session.needs_placement(job):
-                any(step.try_admit(job) for step in admission)
-        for finish in self.finish_steps:
-            finish(session)
+            if session.needs_placement(job) and not promises.is_made_to(job) and not admit(job):
+                promises.passed_over(job)
+        _finish(session, self.finish_steps)
         session.cancel_noop_evictions()
+
+
+def _finish(session: Session, steps: Iterable[FinishStep]) -> None:
+    """Run the steps, and take back each that would delay the promised start."""
+    for finish in steps:
+        before = session.checkpoint() if session.promise is not None else None
+        finish(session)
+        if before is not None and not promise_holds(session):
+            session.rollback(before)
 
 
 def _entitlement(entitle: Entitle, situation: Situation) -> Entitlement:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode, Reservation, Resources, Snapshot, Target
-from slurmsched.model.reasons import pluralise
+from slurmsched.model import (
+    Job,
+    JobId,
+    NodeAllocation,
+    NodeState,
+    Reason,
+    ReasonCode,
+    Request,
+    Reservation,
+    Resources,
+    Snapshot,
+    Target,
+)
+from slurmsched.model.reasons import format_duration, pluralise, time_of_day
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.eligibility import Eligibility, parse_constraint
-from slurmsched.policies.cluster.gang import Gang, why_single_type
-from slurmsched.policies.cluster.resources import FreeResources, Pools, managed_gpus
+from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
+from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools, managed_gpus
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session
-from slurmsched.policies.sizes import Sizing, memory_on_node
+from slurmsched.policies.sizes import Sizing, resources_on_node
 
 
 class EmptyCluster:
@@ -36,9 +50,11 @@ class EmptyCluster:
         self._free = FreeResources.of_empty_cluster(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
-        self._eligibility = Eligibility(pools, snapshot, nodes)
+        self._eligibility = Eligibility(pools, snapshot, nodes, ever=True)
         self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types)
         self._answers: dict[ResourceDemand, str] = {}
+        self._choices: dict[tuple[Request, tuple[str, ...]], str] = {}
+        self._mixes = not bool(pools.on_single_type_node.all())
 
     def unmet_demand(self, job: Job) -> str:
         """Return what the job requests beyond the empty cluster, for people; empty where it fits."""
@@ -72,27 +88,71 @@ class EmptyCluster:
         most = max((int(self._free.pools.shards[mask].max(initial=0)) for mask in masks if mask.any()), default=each)
         if not most:
             return "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
-        if each > most:
-            return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}"
-        if job.original_request.gpu_type or any(mask.any() for mask in self._eligibility.pool_masks(job)):
+        return f"{pluralise(each, 'shard')} of one GPU; the GPUs have {most}" if each > most else ""
+
+    def slurm_chooses(self, job: Job) -> str:
+        """Return why only Slurm can place a waiting job: it divides GPUs unevenly over nodes; and to a job that names
+        no GPU type it may give several types of a node, and chooses the GPU of shards there. Empty where there are no
+        such nodes, and where whole GPUs of one type would do once they are free."""
+        request = job.original_request
+        divides = request.gpus > 1 and leaves_node_count(request) and request.max_nodes is None
+        if not divides and (not self._mixes or request.gpu_type or not (request.shards or request.gpus)):
             return ""
-        types = {self._free.pools.gpu_types[pool] for mask in masks for pool in np.flatnonzero(mask)}
-        several = "shards of any GPU type on nodes that have several types: name one, as in --gres=shard:{}:{}"
-        return several.format(min(types), each) if types else ""
+        key = request, job.partitions
+        if key not in self._choices:
+            self._choices[key] = self._choice_of_slurm(job)
+        return self._choices[key]
+
+    def _choice_of_slurm(self, job: Job) -> str:
+        request, pools = job.original_request, self._free.pools
+        if not request.shards and not self.unmet_demand(job):
+            return ""
+        nodes = max(request.nodes, 1)
+        shards, gpus = -(-request.shards // nodes), request.gpus_per_node or -(-request.gpus // nodes)
+        anywhere = replace(job, original_request=replace(request, shards=0))
+        types = defaultdict[str, Counter[str]](Counter)
+        for pool in np.flatnonzero(np.logical_or.reduce(self._eligibility.pool_masks(anywhere) or [[False]])):
+            node = pools.node(int(pool))
+            if not request.pinned or node.name in request.pinned:
+                types[node.name] = Counter(gpu.type for gpu in node.gpus if gpu.shards >= shards)
+        mixed = [of_node for of_node in types.values() if len(of_node) > 1 and of_node.total() >= gpus]
+        if not mixed or request.gpu_type:
+            there = sum(of_node.total() for of_node in types.values())
+            uneven = leaves_node_count(request) and request.max_nodes is None and there >= request.gpus > 1
+            if uneven and any(of_node.total() >= request.gpus for of_node in types.values()):
+                return "no node has the CPUs and memory for all its GPUs, and only Slurm knows if it may divide them"
+            return "its nodes would have different numbers of its GPUs, and Slurm divides them" if uneven else ""
+        if request.shards:
+            choice = "it asks for shards of any GPU type, and Slurm chooses one on nodes with several"
+            return f"{choice}: name one, as in --gres=shard:{min(min(mixed, key=min))}:{shards}"
+        return "only nodes with GPUs of several types have so many of any type, and Slurm chooses among them"
 
     def _too_many_cpus_or_memory(self, demand: ResourceDemand, pools: Ints) -> str:
         parts = demand.gang.parts_per_node or -(-demand.gang.parts // demand.gang.max_nodes)
-        of_pools, minimum = self._free.pools, [ranges.minimum for ranges in demand.ranges]
+        of_pools = self._free.pools
         nodes = of_pools.node_of[pools]
-        cpus = min(minimum[int(of_pools.kind_of[pool])].cpus for pool in pools) * parts
-        memory = min(memory_on_node(demand.gang, minimum[int(of_pools.kind_of[pool])], parts) for pool in pools)
+        cpus, memory = _least_on_node(of_pools, demand, parts, {int(kind) for kind in of_pools.kind_of[pools]})
         if cpus > (largest := int(of_pools.cpus[nodes].max())):
             return f"{pluralise(cpus, 'CPU')} on one node; the largest has {largest}"
         if memory > (largest := int(of_pools.memory[nodes].max())):
             return f"{memory} MiB of memory on one node; the largest has {largest}"
-        if demand.gang.min_nodes > 1 and len({of_pools.gpu_types[pool] for pool in pools} - {""}) > 1:
-            return f"GPUs of one type on {demand.gang.min_nodes} nodes, with its CPUs and memory"
         return "this combination of GPUs, CPUs and memory on its nodes"
+
+
+def _least_on_node(pools: Pools, demand: ResourceDemand, parts: int, kinds: Iterable[int]) -> tuple[int, int]:
+    """Return the fewest CPUs and the least MiB that so many parts take on a node of one of these kinds."""
+    on_node = [
+        resources_on_node(
+            demand.gang,
+            demand.ranges[kind].minimum.cpus,
+            demand.ranges[kind].minimum.memory,
+            parts,
+            memory_parts=parts,
+            units=pools.kinds[kind].cpu_units(demand.gang.request.threads_per_core),
+        )
+        for kind in kinds
+    ]
+    return min((cpus for cpus, _ in on_node), default=0), min((memory for _, memory in on_node), default=0)
 
 
 def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
@@ -101,7 +161,9 @@ def _too_many_gpus(gang: Gang, gpus: Ints) -> str:
     parts = gang.parts_per_node or -(-gang.parts // gang.max_nodes)
     enough = int((gpus >= parts * gang.gpus_per_part).sum())
     if gang.max_nodes == 1 and largest < asked:
-        return f"{pluralise(asked, 'GPU')} on one node; the largest has {largest}"
+        any_number = leaves_node_count(gang.request) and gang.request.max_nodes is None
+        whole = f"; the nodes that it may use have {int(gpus.sum())} in all"
+        return pluralise(asked, "GPU") + (whole if any_number else f" on one node; the largest has {largest}")
     if asked and gang.parts < gang.min_nodes:
         return f"a GPU on each of {gang.min_nodes} nodes, but only {pluralise(asked, 'GPU')} in all"
     if largest < asked:
@@ -129,25 +191,31 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
         elif job.id in session.placements:
             allocations = session.placements[job.id].node_allocations(session.pools)
             first = session.reasons.get(job.id) or _starting_reason(session, job, order_name, passed_over)
-            leading = _with_mix(first, allocations)
+            no_choice = session.demands.of(job).needs_mix and not session.entitlement.mixes_types
+            leading = (first,) if no_choice else _with_mix(first, allocations)
             where = (Reason(session.node_score.reason),) if session.node_score.reason else ()
             reasons = (*leading, *where, *_size_reason(session, job, allocations))
             targets[job.id] = _target(session, job, allocations, reasons)
         else:
             waits.append(job)
             passed_over = True
-    placed = (ranked.job for ranked in reversed(session.ranking) if ranked.job in targets)
-    last = next((job for job in placed if session.jobs[job].original_request.gpus), None)
     situation = session.situation
     empty = EmptyCluster(
         session.pools, situation.snapshot, situation.knowledge, session.sizing, session.entitlement.gpu_types
     )
     idle = _idle_managed_gpus(session) if session.entitlement.mixes_types else 0
+    shortage = _Shortage(session)
     due = session.entitlement.why_wait(session.allocations()) if session.entitlement.why_wait else {}
-    waiting = {}
+    waiting, reservations = {}, _ComingReservations(session)
     for job in waits:
-        why = session.reasons.get(job.id) or due.get(job.id) or _waiting_reason(session, job, order_name, last, empty)
-        waiting[job.id] = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
+        chosen = empty.slurm_chooses(job)
+        why = (
+            (Reason(ReasonCode.UNMANAGED, {"why": chosen}) if chosen else session.reasons.get(job.id))
+            or shortage.instead_of(due.get(job.id), job)
+            or _waiting_reason(session, job, order_name, shortage, empty)
+        )
+        why = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
+        waiting[job.id] = _reservation_reason(why, reservations.reason(job))
     return targets, waiting
 
 
@@ -185,11 +253,52 @@ def format_type_mix(types: Mapping[str, int]) -> str:
     return " + ".join(f"{gpus} {kind}" for kind, gpus in sorted(types.items()))
 
 
+_MOST_NAMED: Final = 3
+"""Most nodes out of service that a reason names."""
+_PROMISES: Final = frozenset(
+    {
+        ReasonCode.PROMISED_START,
+        ReasonCode.EXPECTED_START,
+        ReasonCode.OVERTAKEN,
+        ReasonCode.NODES_DRAIN,
+        ReasonCode.FREED_NOW,
+    }
+)
+"""They say when a job starts, not what it lacks."""
+
+_LACKS_NODES: Final = frozenset(
+    {
+        ReasonCode.NO_ROOM,
+        ReasonCode.BEHIND,
+        ReasonCode.BESIDE_GPUS,
+        ReasonCode.RESERVED,
+        ReasonCode.AWAITS_TURN,
+        ReasonCode.SHARE_HELD,
+        ReasonCode.NO_SHARDS,
+        ReasonCode.NO_CPUS,
+    }
+)
+
+
 def _single_type_reason(why: Reason, job: Job, idle: int) -> Reason:
-    """Replace the reason of a job that could run on the idle GPUs if it could use several types."""
+    """Replace the reason of a job that could run on the idle GPUs if it could use several types; where it is promised a
+    start, say both."""
     request, obstacle = job.original_request, why_single_type(job.original_request)
-    waits_for_gpus = why.code in (ReasonCode.NO_ROOM, ReasonCode.BEHIND) and 1 < request.gpus <= idle
-    return Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": obstacle}) if waits_for_gpus and obstacle else why
+    if not obstacle or not 1 < request.gpus <= idle:
+        return why
+    lacks = Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": obstacle})
+    if why.code in _PROMISES:
+        return replace(why, details={**why.details, "also": f"it {lacks.sentence}"})
+    return lacks if why.code in (ReasonCode.NO_ROOM, ReasonCode.BEHIND) else why
+
+
+def _reservation_reason(why: Reason, reserved: Reason | None) -> Reason:
+    """Replace the reason of a job that lacks only time before a reservation; where it is promised a start, say both."""
+    if reserved is None:
+        return why
+    if why.code in _PROMISES:
+        return replace(why, details={**why.details, "also": f"it {reserved.sentence}"})
+    return reserved if why.code in _LACKS_NODES else why
 
 
 def _idle_managed_gpus(session: Session) -> int:
@@ -214,32 +323,148 @@ def _size_reason(session: Session, job: Job, allocations: tuple[NodeAllocation, 
     if profile is not None and tuned and ((has < share and gain >= 0) or (has > share and gain > 0)):
         code = ReasonCode.TUNED_DOWN if has < share else ReasonCode.TUNED_UP
         return (Reason(code, {"cpus": has, "share": share, "model": profile.name, "gain": f"{gain:.0%}"}),)
-    # a request is rounded up for each part of a gang
-    asked = has != share and 0 <= has - job.original_request.cpus < job.original_request.gpus
+    # a request is rounded up for each part of a gang, and to whole cores or sockets of each node
+    rounding = max(job.original_request.gpus, sum(nodes[on_node.node].cpu_unit for on_node in allocations))
+    asked = has != share and 0 <= has - job.original_request.cpus < rounding
     return (Reason(ReasonCode.AS_REQUESTED if asked else ReasonCode.PROPORTIONAL, {"cpus": has}),)
 
 
-def reserved_reason(demand: ResourceDemand, snapshot: Snapshot) -> Reason | None:
-    """Return that reservations are in the way if a job that fits the empty cluster may start on no node now."""
-    if demand.single_node:
-        return None
-    names = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
-    return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(names)}) if names else None
+def closed_reason(job: Job, demand: ResourceDemand, snapshot: Snapshot) -> Reason | None:
+    """Return that nodes are reserved or out of service, if a job that fits the empty cluster may start on no node now
+    or names a node that is."""
+    request, known = job.original_request, snapshot.nodes_by_name
+    names, out = sorted(request.pinned), list[str]()
+    if not demand.single_node:
+        reserving = sorted(r.name for r in Reservation.active(snapshot.reservations, snapshot.time))
+        closed = closed_nodes(job, snapshot, snapshot.time)
+        coming = sorted(
+            (r.start, r.name) for r in snapshot.reservations if r.start > snapshot.time and r.nodes & closed
+        )
+        reserving += [f"{name} from {time_of_day(start, snapshot.time)}" for start, name in coming]
+        if reserving:
+            return Reason(ReasonCode.RESERVED, {"reservation": ", ".join(reserving)})
+        names = names or sorted(node.name for node in snapshot.nodes if not node.partitions.isdisjoint(job.partitions))
+    for node in (known[name] for name in names if name in known):
+        if node.state is not NodeState.UP and request.gpu_type in (None, *node.gpu_types):
+            out.append(f"{node.name} is {node.state.value}")
+    more = f" and {len(out) - _MOST_NAMED} more" if len(out) > _MOST_NAMED else ""
+    return Reason(ReasonCode.NODES_CLOSED, {"nodes": ", ".join(out[:_MOST_NAMED]) + more}) if out else None
 
 
-def _waiting_reason(session: Session, job: Job, order_name: str, last: JobId | None, empty: EmptyCluster) -> Reason:
+class _ComingReservations:
+    """Tells which waiting jobs would start now if no reservation began before they would end."""
+
+    def __init__(self, session: Session) -> None:
+        situation = session.situation
+        grounds = Eligibility(session.pools, situation.snapshot, situation.open_nodes, ever=True)
+        self._session, self._demands = (
+            session,
+            DemandCache(
+                session.pools,
+                grounds,
+                situation.knowledge,
+                session.sizing,
+                gpu_types=session.entitlement.gpu_types,
+                cap=session.limits.cap,
+            ),
+        )
+
+    def reason(self, job: Job) -> Reason | None:
+        session, snapshot, free = self._session, self._session.situation.snapshot, self._session.free_at_minimum
+        closed = closed_nodes(job, snapshot, snapshot.time)
+        if not closed:
+            return None
+        if session.promise is not None and session.outlasts_promise(job):
+            free = free.intersection(session.promise.beside)
+        placement = find_placement(self._demands.of(job), DemandLevel.MINIMUM, free, session.node_score)
+        nodes = closed & {session.pools.node(pool).name for pool in (placement.pools if placement else ())}
+        coming = [r for r in snapshot.reservations if r.start > snapshot.time and r.nodes & nodes]
+        if not coming:
+            return None
+        first = min(coming, key=lambda reservation: reservation.start)
+        details = {
+            "nodes": ", ".join(sorted(nodes)),
+            "reservation": first.name,
+            "when": time_of_day(first.start, snapshot.time),
+            "limit": format_duration(first.start - snapshot.time),
+        }
+        return Reason(ReasonCode.RESERVED_FROM, details)
+
+
+def _waiting_reason(session: Session, job: Job, order_name: str, shortage: _Shortage, empty: EmptyCluster) -> Reason:
     if what := empty.unmet_demand(job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     demand = session.demands.of(job)
-    if why := reserved_reason(demand, session.situation.snapshot):
-        return why
+    if closed := closed_reason(job, demand, session.situation.snapshot):
+        return closed
     if demand.gang.shards:
         return Reason(ReasonCode.NO_SHARDS, {"shards": demand.gang.shards})
     if not job.original_request.gpus:
         return Reason(ReasonCode.NO_CPUS, {"cpus": job.original_request.cpus})
-    idle = max(
-        (int(session.free_at_minimum.gpus[option.mask].clip(min=0).sum()) for option in demand.single_node), default=0
-    )
-    if idle >= job.original_request.gpus or last is None or not session.rank_of[job.id]:
-        return Reason(ReasonCode.NO_ROOM, {"gpus": job.original_request.gpus})
-    return Reason(ReasonCode.BEHIND, {"count": session.rank_of[job.id], "order": order_name, "last": last})
+    return shortage.reason(job, demand, order_name)
+
+
+class _Shortage:
+    """What waiting jobs lack as a round ends, and which jobs have it; answers are kept for jobs that ask alike."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._beside = dict[ResourceDemand, str]()
+        self._holding = dict[ResourceDemand, list[int]]()
+        self._holders = [
+            (rank, list(allocation.pools))
+            for rank, ranked in enumerate(session.ranking)
+            for allocation in [session.running.get(ranked.job) or self._placed(ranked.job)]
+            if allocation is not None and any(allocation.gpus)
+        ]
+
+    def reason(self, job: Job, demand: ResourceDemand, order_name: str) -> Reason:
+        """Return why the job with GPUs waits: for what is beside idle GPUs, for GPUs on one node, or for other jobs."""
+        if why := self._beside_gpus(job, demand):
+            return why
+        nowhere = np.zeros(len(self._session.pools), dtype=np.bool_)
+        mask = np.logical_or.reduce([nowhere, *(option.mask for option in demand.single_node)])
+        if 0 < len(demand.required_nodes) >= demand.gang.max_nodes:
+            mask = mask & np.isin(self._session.pools.node_of, demand.required_nodes)
+        if demand not in self._holding:
+            self._holding[demand] = [rank for rank, pools in self._holders if mask[pools].any()]
+        ahead = bisect_left(self._holding[demand], self._session.rank_of[job.id])
+        idle = int(self._session.free_at_minimum.gpus[mask].clip(min=0).sum())
+        if idle >= job.original_request.gpus or not ahead:
+            return Reason(ReasonCode.NO_ROOM, {"gpus": job.original_request.gpus})
+        last = self._session.ranking[self._holding[demand][ahead - 1]].job
+        return Reason(ReasonCode.BEHIND, {"count": ahead, "order": order_name, "last": last})
+
+    def instead_of(self, why: Reason | None, job: Job) -> Reason | None:
+        """Return what is missing beside idle GPUs where it is told that no nodes have the GPUs; else what is told."""
+        if why is None or why.code is not ReasonCode.NO_ROOM or not job.original_request.gpus:
+            return why
+        return self._beside_gpus(job, self._session.demands.of(job)) or why
+
+    def _beside_gpus(self, job: Job, demand: ResourceDemand) -> Reason | None:
+        if demand not in self._beside:
+            self._beside[demand] = self._missing(demand)
+        what = self._beside[demand]
+        return Reason(ReasonCode.BESIDE_GPUS, {"gpus": job.original_request.gpus, "what": what}) if what else None
+
+    def _placed(self, job: JobId) -> Allocation | None:
+        placement = self._session.placements.get(job)
+        return None if placement is None else placement.allocation(self._session.pools)
+
+    def _missing(self, demand: ResourceDemand) -> str:
+        pools, gang = self._session.pools, demand.gang
+        with_gpus = {kind for kind, of in enumerate(pools.kinds) if of.gpus}
+        least = _least_on_node(pools, demand, gang.max_parts_per_node, with_gpus)
+        cpus, whole = pluralise(least[0], "CPU"), gang.request.whole_memory
+        memory = "all memory of their nodes" if whole else f"{least[1]} MiB of memory"
+        for what, with_cpus, with_memory in (
+            (cpus, True, False),
+            (memory, False, True),
+            (f"{cpus} and {memory}", True, True),
+        ):
+            free = self._session.free_at_minimum.copy()
+            free.cpus = pools.cpus.copy() if with_cpus else free.cpus
+            free.memory = pools.memory.copy() if with_memory else free.memory
+            if find_placement(demand, DemandLevel.MINIMUM, free, FIRST_FIT) is not None:
+                return "all other resources of their nodes" if gang.request.exclusive else what
+        return ""

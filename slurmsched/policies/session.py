@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +13,11 @@ from slurmsched.arrays import Ints, Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.place.placement import NodeScore, PartDemand, Placement, find_placement
-from slurmsched.policies.sizes import Sizing
+from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
+from slurmsched.policies.tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +42,38 @@ class _PreferredTypes(NodeScore):
         return np.array(taken, dtype=np.int64)
 
 
-class FailedRequestCache:
-    """Requests that could not be placed since the last eviction.
-
-    Free resources only shrink until a running job is evicted, so these requests need no second attempt before that.
-    """
-
-    def __init__(self) -> None:
-        self._requests: set[Hashable] = set()
-        self._epoch = 0
-
-    def contains(self, request: Hashable, epoch: int) -> bool:
-        """Whether the request failed in this epoch. A new `epoch` (`Session.eviction_epoch`) empties the cache."""
-        if epoch != self._epoch:
-            self._requests.clear()
-            self._epoch = epoch
-        return request in self._requests
-
-    def add(self, request: Hashable) -> None:
-        self._requests.add(request)
-
-
 def completing_reason(job: Job) -> Reason | None:
     """Return why the job cannot be placed yet if its previous run is completing, else None."""
     if job.state is not JobState.COMPLETING:
         return None
     return Reason(ReasonCode.FREED_SOON, {"jobs": "its previous run", "nodes": ", ".join(job.nodes)})
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedStart:
+    """The start that is promised to the first job of the order that does not fit; what starts later may not delay it.
+
+    `start`, in unix seconds, is when the jobs in `ended` will have left, at the latest; infinite where no end is known.
+    `waits_for` are those of them that are in the way. `beside` is what is free beside the job then: on the nodes of its
+    `placement` what `ended` leave, on the others all there is, since nothing is kept there. Unless `binding`, the
+    promise is only remembered. `certain`: time limits say so, not estimates.
+    """
+
+    job: JobId
+    placement: Placement
+    start: float
+    waits_for: tuple[JobId, ...]
+    ended: frozenset[JobId]
+    beside: FreeResources
+    binding: bool = True
+    certain: bool = True
+
+    def is_on_node_of(self, allocation: Allocation) -> bool:
+        """Whether the allocation is on one of the nodes that are promised."""
+        node_of = self.beside.pools.node_of
+        return not {int(node_of[pool]) for pool in self.placement.pools}.isdisjoint(
+            int(node_of[pool]) for pool in allocation.pools
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,8 @@ class SessionCheckpoint:
     moves_left: int
     may_evict: bool
     eviction_epoch: int
+    promise: PromisedStart | None
+    limits: LimitAccount
 
 
 class Session:
@@ -99,9 +110,10 @@ class Session:
     ) -> None:
         self.situation = situation
         self.entitlement = entitlement
-        self.ranking = ranking = order.rank(situation)
-        self.may_preempt = order.preemption_rule(situation)
+        self.tiers = Tiers.of(situation)
+        self.ranking = ranking = self.tiers.ranked(order.rank(situation))
         self.rank_of = {ranked.job: rank for rank, ranked in enumerate(ranking)}
+        self.may_preempt = self.tiers.limited(order.preemption_rule(situation), self.rank_of)
         self.rank_reason = {ranked.job: ranked.key for ranked in ranking}
         self.jobs = {job.id: job for job in situation.jobs}
         self.sizing = sizing
@@ -115,6 +127,7 @@ class Session:
         }
         """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
         self.demands = resources.demands
+        self.limits = resources.limits.copy()
         if entitlement.gpu_types or entitlement.anti_affinity or resources.sizing != sizing:
             self.demands = DemandCache(
                 self.pools,
@@ -123,6 +136,7 @@ class Session:
                 sizing,
                 gpu_types=entitlement.gpu_types,
                 excluded_nodes=self._nodes_of_peers,
+                cap=self.limits.cap,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():
@@ -133,8 +147,8 @@ class Session:
         self.victims: dict[JobId, JobId] = {}
         self.reasons: dict[JobId, Reason] = {}
         """Why a job waits or is restarted, where more is known than its rank."""
-        self.moves_left = situation.max_moves
-        self.may_evict = True
+        self.moves_left = 0 if situation.starts_only else situation.max_moves
+        self.may_evict = not situation.starts_only
         """Whether running jobs may be evicted or restarted at all; if not, that is no reason for a job to wait."""
         self.steps: dict[JobId, int] = {}
         """Steps that a copy of a forked job does until the next round."""
@@ -146,27 +160,85 @@ class Session:
         """The speed of a job that shares its GPUs."""
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
-        self.node_score = node_score.prepared(situation, self.pools)
-        if entitlement.preferred_types:
-            place = {gpu_type: rank for rank, gpu_type in enumerate(entitlement.preferred_types)}
-            ranks = [place.get(gpu_type, len(place)) for gpu_type in self.pools.gpu_types]
-            self.node_score = _PreferredTypes(np.array(ranks, dtype=np.int64), self.node_score)
+        self.promise: PromisedStart | None = None
+        """The start that is promised; None as long as every job before fits."""
+        self.takes_back = False
+        """Whether the policy restarts jobs with less where others need what they were given."""
+        self.first: set[JobId] = set()
+        """The jobs whose turn came before the order, as they are due a promised start."""
+        self.node_score = self._of_preferred_types(node_score.prepared(situation, self.pools))
+
+    def _of_preferred_types(self, node_score: NodeScore) -> NodeScore:
+        if not self.entitlement.preferred_types:
+            return node_score
+        place = {gpu_type: rank for rank, gpu_type in enumerate(self.entitlement.preferred_types)}
+        ranks = [place.get(gpu_type, len(place)) for gpu_type in self.pools.gpu_types]
+        return _PreferredTypes(np.array(ranks, dtype=np.int64), node_score)
 
     def find_placement(
-        self, demand: ResourceDemand, level: DemandLevel, free: FreeResources, among: Mask | None = None
+        self, job: Job, level: DemandLevel, free: FreeResources, among: Mask | None = None
     ) -> Placement | None:
-        """Return a placement on these free resources, in these pools, or None. Allocates nothing."""
-        return find_placement(demand, level, free, self.node_score, among)
+        """Return a placement on these free resources, in these pools, or None. Allocates nothing.
+
+        A job that might outlast the promised start is placed only where it does not delay it.
+        """
+        promise = self.promise
+        if promise is not None and self.outlasts_promise(job):
+            free = free.intersection(promise.beside)
+        return find_placement(self.demands.of(job), level, free, self.node_score, among)
+
+    def attempt(self, job: Job) -> Hashable:
+        """Return what decides whether a newcomer can be placed: its demand, and whether it may delay the promise."""
+        return self.demands.of(job), self.outlasts_promise(job)
+
+    def expected_end(self, job: Job) -> float:
+        """Return the latest end, in unix seconds, of a job that has an allocation or begins now: by its time limit,
+        else by what is known of its duration; infinite where neither is known."""
+        now = self.situation.snapshot.time
+        if job.state is JobState.COMPLETING:
+            return now
+        if not job.allocations or job.id in self.victims:
+            return self._end_if_started(job)
+        if job.end_time is not None:
+            return max(now, job.end_time)
+        if job.time_limit is not None:
+            return max(now, (now - job.run_time if job.start_time is None else job.start_time) + job.time_limit)
+        return now + self.situation.knowledge.remaining_seconds(job)
+
+    def outlasts_promise(self, job: Job) -> bool:
+        """Whether the job, started now, may still run when another is promised its start."""
+        promise = self.promise
+        if promise is None or not promise.binding or job.id == promise.job:
+            return False
+        end = self._end_if_started(job)
+        return end > promise.start or isinf(end)
+
+    def _end_if_started(self, job: Job) -> float:
+        if job.time_limit is not None:
+            return self.situation.snapshot.time + job.time_limit
+        return self.situation.snapshot.time + self.situation.knowledge.remaining_seconds(job)
+
+    def delays_promise(self, job: Job, allocation: Allocation) -> bool:
+        """Whether the job, started now with this allocation, takes what another is promised."""
+        promise = self.promise
+        if promise is None or not self.outlasts_promise(job):
+            return False
+        return promise.is_on_node_of(allocation) and not promise.beside.fits(allocation)
 
     def needs_placement(self, job: Job) -> bool:
-        """Whether the job has no allocation and is not completing; completing is recorded as its reason to wait."""
+        """Whether the job has no allocation and may have one: what else keeps it is recorded as its reason to wait."""
         if why := completing_reason(job):
             self.reasons[job.id] = why
             return False
         if job.id in self.entitlement.postponed:
             self.reasons[job.id] = self.entitlement.postponed[job.id]
             return False
-        return job.id not in self.running and job.id not in self.placements
+        if job.id in self.running or job.id in self.placements:
+            return False
+        if why := self.limits.reached(job):
+            self.set_waiting_reason(job, why)
+            return False
+        return True
 
     def allocation_of(self, job: JobId) -> Allocation:
         """Return what a running job has, or will have once it is restarted with less."""
@@ -179,8 +251,9 @@ class Session:
 
     def is_preemptible(self, job: JobId) -> bool:
         """Whether a job with an allocation may be evicted or restarted."""
-        protected = job in self.situation.non_preemptible or job in self.entitlement.protected
-        return not protected and self.jobs[job].state is JobState.RUNNING
+        guarded = job in self.situation.non_preemptible and job not in self.entitlement.expendable
+        stays = guarded or self.situation.starts_only or job in self.entitlement.protected
+        return not stays and self.jobs[job].state is JobState.RUNNING
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""
@@ -194,11 +267,17 @@ class Session:
         """
         placement = placement.with_devices(self.free_at_minimum)
         least = self.at_minimum(self.demands.of(job), placement)
+        own, has = self._own_share(least), least.per_task
+        if own and not self.lends_to(job.id) and not self._leaves_share_of_idle(least.allocation(self.pools)):
+            own = PerTaskResources(min(own.cpus, has.cpus), min(own.memory, has.memory))
+            least = placement = replace(least, per_task=expressible_size(least.gang, own, own.memory))
         allocation = least.allocation(self.pools)
         self.placements[job.id] = least
+        self.limits.charge(job, allocation, self.pools)
         self._record_group_nodes(job.id, allocation)
         self.free_at_minimum.allocate(allocation)
         self.free_as_planned.allocate(allocation if placement is least else placement.allocation(self.pools))
+        self._count_beside_promise(job, allocation)
         if job.id not in self.victims:
             self.reasons.pop(job.id, None)
             if why is not None:
@@ -234,10 +313,54 @@ class Session:
         self._release(job.id, job)
         placement = placement.with_devices(self.free_at_minimum)
         self.placements[job.id] = placement
+        self.limits.charge(job, placement.allocation(self.pools), self.pools)
         self._record_group_nodes(job.id, placement.allocation(self.pools))
         for free in (self.free_at_minimum, self.free_as_planned):
             free.allocate(placement.allocation(self.pools))
+        self._count_beside_promise(job, placement.allocation(self.pools))
         self.reasons[job.id] = why
+
+    def enlarge(self, job: JobId, larger: Placement, extra: Allocation) -> bool:
+        """Give a job placed this round a larger placement, which takes `extra` more; False where that is not free."""
+        if not self.free_at_minimum.fits(extra) or self.delays_promise(self.jobs[job], extra):
+            return False
+        if self._own_share(larger) and not self.lends_to(job) and not self._leaves_share_of_idle(extra):
+            return False
+        self.free_at_minimum.allocate(extra)
+        self._count_beside_promise(self.jobs[job], extra)
+        self.placements[job] = larger
+        self.limits.charge(self.jobs[job], larger.allocation(self.pools), self.pools)
+        return True
+
+    def lends_to(self, job: JobId) -> bool:
+        """Whether the job may have CPUs and memory of idle GPUs until these are needed: the policy takes them back, and
+        the job may be restarted. One that was just restarted with less may not."""
+        return self.takes_back and job not in self.situation.unmovable and job not in self.shrunk
+
+    def share_of_idle(self, pool: int, gpus: int = 0) -> tuple[int, int]:
+        """Return the CPUs and MiB that are the share of the idle GPUs of the pool's node, without `gpus` of them."""
+        node = int(self.pools.node_of[pool])
+        idle = int(self.free_at_minimum.gpus[self.pools.node_of == node].clip(min=0).sum())
+        share = self.pools.nodes[node].proportional_share(max(0, idle - gpus))
+        return share.cpus, share.memory
+
+    def _leaves_share_of_idle(self, taken: Allocation) -> bool:
+        """Whether the GPUs that stay idle keep their share of CPUs and memory once this is taken."""
+        for pool, gpus, cpus, memory in zip(taken.pools, taken.gpus, taken.cpus, taken.memory, strict=True):
+            node, share = self.pools.node_of[pool], self.share_of_idle(pool, gpus)
+            free = self.free_at_minimum
+            if free.cpus[node] - cpus < share[0] or free.memory[node] - memory < share[1]:
+                return False
+        return True
+
+    def _own_share(self, placement: Placement) -> PerTaskResources | None:
+        """Return what each part may have whatever others need, its share or its request; None if it has no more."""
+        gang, kind, has = placement.gang, self.pools.kinds[placement.kind], placement.per_task
+        if not gang.gpus_per_part or gang.request.exclusive:
+            return None
+        share, asked = proportional_size(gang, kind), requested_size(gang, kind)
+        own = PerTaskResources(max(share.cpus, asked.cpus), max(share.memory, asked.memory))
+        return own if has.cpus > own.cpus or has.memory > own.memory else None
 
     def exchange(
         self, newcomer: Job, placement: Placement, moved: Mapping[JobId, Placement], reasons: Mapping[JobId, Reason]
@@ -269,6 +392,8 @@ class Session:
             self.moves_left,
             self.may_evict,
             self.eviction_epoch,
+            self.promise and replace(self.promise, beside=self.promise.beside.copy()),
+            self.limits.copy(),
         )
 
     def rollback(self, to: SessionCheckpoint) -> None:
@@ -279,6 +404,8 @@ class Session:
             book.update(before)
         self._nodes_of_group = {group: dict(nodes) for group, nodes in to.nodes_of_group.items()}
         self.moves_left, self.may_evict, self.eviction_epoch = to.moves_left, to.may_evict, to.eviction_epoch
+        self.promise = to.promise and replace(to.promise, beside=to.promise.beside.copy())
+        self.limits = to.limits.copy()
         self.demands.restrict_all()
 
     def _books(self) -> tuple[dict[JobId, Any], ...]:
@@ -312,9 +439,17 @@ class Session:
             self.pools.nodes[node].name for other, nodes in nodes_of.items() if other != job.id for node in nodes
         )
 
+    def _count_beside_promise(self, job: Job, allocation: Allocation) -> None:
+        if self.promise is not None and self.outlasts_promise(job):
+            self.promise.beside.allocate(allocation)
+
     def _release(self, victim: JobId, newcomer: Job) -> None:
         self.moves_left -= victim not in self.victims
+        self.limits.release(victim)
         held = self.allocation_of(victim)
+        counted = victim in self.running or self.outlasts_promise(self.jobs[victim])
+        if self.promise is not None and victim not in self.promise.ended and counted:
+            self.promise.beside.release(held)
         self.free_at_minimum.release(held)
         self.free_as_planned.release(held)
         for jobs in (self.running, self.shrunk, self.placements):

@@ -1,5 +1,9 @@
 """Sizing: how many CPUs and how much memory a job gets with its GPUs.
 
+A sizing says what would be best; `demand_range` and `size_upgrades` keep it to what the job lets be done: never less
+than it asked for, unless its owner's hint allows that and the speed of its model was measured; and only amounts that
+its request can express, since its script sees how it asked (memory per CPU grows with the CPUs, the rest stays).
+
 Source: Mohan et al. (Synergy, OSDI 2022), sections 2, 4.1.3 and 4.2.
 """
 
@@ -10,13 +14,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final, Protocol
 
+import numpy as np
+
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.resources import PoolKind
+from slurmsched.policies.cluster.resources import Amount, CpuUnits, PoolKind
+from slurmsched.policies.limits import ResourceCap
 
 
 @dataclass(frozen=True, slots=True)
 class PerTaskResources:
-    """CPUs and MiB for each part of a gang. CPUs are a multiple of the tasks of a part."""
+    """CPUs and MiB for each part of a gang, as it asks for them. CPUs are a multiple of the tasks of a part."""
 
     cpus: int
     memory: int
@@ -24,10 +31,14 @@ class PerTaskResources:
 
 @dataclass(frozen=True, slots=True)
 class DemandRange:
-    """What each part of a gang should have on nodes of one kind, and the least it accepts there."""
+    """What each part of a gang should have on nodes of one kind, and the least it accepts there.
+
+    `most` is what limits of its owner let each part have; None: anything.
+    """
 
     best: PerTaskResources
     minimum: PerTaskResources
+    most: PerTaskResources | None = None
 
 
 SizeUpgrade = tuple[PerTaskResources, float]
@@ -55,39 +66,135 @@ class Sizing(Protocol):
 
 
 def proportional_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """Return the GPU-proportional share of each part: whole CPUs per task, rounded down, at least 1 per task."""
-    cpus = kind.cpus * gang.gpus_per_part // kind.gpus
+    """Return the GPU-proportional share of each part: whole CPUs per task, rounded down, at least 1 per task.
+
+    Where Slurm gives whole cores or sockets, it is the share that a node's parts have of those together.
+    """
+    parts = _most_parts(gang, kind)
+    share = kind.cpus * gang.gpus_per_part * parts // kind.gpus
+    cpus = kind.cpu_units(gang.request.threads_per_core).within(share) // parts
     return PerTaskResources(
         max(cpus // gang.tasks_per_part, 1) * gang.tasks_per_part, kind.memory * gang.gpus_per_part // kind.gpus
     )
 
 
 def requested_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
-    """Return what the job requested, with memory no larger than the proportional share, which is also the default.
+    """Return what the job requested; without a memory request the proportional share.
 
     The memory of a job that does not let it be tuned is in `Gang.memory_per_node`, so it is 0 here.
     """
-    cpus = -(-gang.request.cpus // gang.parts)
     share, asked = proportional_size(gang, kind).memory, -(-gang.request.memory * gang.min_nodes // gang.parts)
-    memory = min(asked, share) if asked else share
-    return PerTaskResources(
-        -(-cpus // gang.tasks_per_part) * gang.tasks_per_part, 0 if gang.memory_per_node else memory
-    )
+    return PerTaskResources(_requested_cpus(gang), 0 if gang.memory_per_node else asked or share)
+
+
+def _requested_cpus(gang: Gang) -> int:
+    return -(-gang.request.cpus // gang.parts // gang.tasks_per_part) * gang.tasks_per_part
 
 
 def demand_range(sizing: Sizing, gang: Gang, kind: PoolKind) -> DemandRange:
     """Return the gang's demand range on nodes of this kind. Jobs without whole GPUs get the CPUs that they ask for."""
     if gang.gpus_per_part:
         nothing = PerTaskResources(0, 0)
-        return sizing.demand_range(gang, kind) if kind.gpus else DemandRange(nothing, nothing)
-    cpus = -(-gang.request.cpus // gang.parts // gang.tasks_per_part) * gang.tasks_per_part
-    asked = PerTaskResources(max(cpus, gang.tasks_per_part), 0)
+        if not kind.gpus:
+            return DemandRange(nothing, nothing)
+        demand = sizing.demand_range(gang, kind)
+        most, least = _exclusive_size(gang, kind).memory, proportional_size(gang, kind).memory
+        best, minimum = (_allowed_size(gang, kind, size) for size in (demand.best, demand.minimum))
+        return DemandRange(expressible_size(gang, best, most), expressible_size(gang, minimum, least))
+    asked = PerTaskResources(max(_requested_cpus(gang), gang.tasks_per_part), 0)
     return DemandRange(asked, asked)
 
 
-def memory_on_node(gang: Gang, per_task: PerTaskResources, parts: int) -> int:
-    """Return the MiB on each node, where none has more than `parts`: Slurm has one amount for all nodes."""
-    return max(gang.memory_per_node, per_task.memory * parts)
+def size_upgrades(
+    sizing: Sizing, gang: Gang, kind: PoolKind, current: PerTaskResources, limit: PerTaskResources
+) -> Iterator[SizeUpgrade]:
+    """Yield the sizing's steps above `current` and up to `limit` that the job's request and hint allow."""
+    per_cpu = gang.request.memory_per_cpu
+    if gang.request.keeps_cpus or gang.cpus_tunable is False:
+        return
+    if per_cpu:
+        affordable = limit.memory // per_cpu // gang.tasks_per_part * gang.tasks_per_part
+        limit = replace(limit, cpus=min(limit.cpus, affordable))
+    for size, faster in sizing.upgrades(gang, kind, current, limit):
+        step = expressible_size(gang, size, limit.memory)
+        if step.cpus > current.cpus or step.memory > current.memory:
+            yield step, faster
+
+
+def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources) -> PerTaskResources:
+    """Return the size with no less than the job asked for, except where its hint and a measurement allow less."""
+    asked, matrix = requested_size(gang, kind), gang.profile.matrix(kind.gpu_type) if gang.profile else None
+    measured = gang.profile is not None and gang.profile.was_measured
+    cuts_memory = measured and gang.memory_tunable and matrix is not None and matrix.knows_memory
+    cuts_cpus = measured and gang.cpus_tunable is True and (cuts_memory or not gang.request.memory_per_cpu)
+    cpus = size.cpus if cuts_cpus else max(size.cpus, asked.cpus)
+    memory = size.memory if cuts_memory or not gang.request.memory else max(size.memory, asked.memory)
+    return PerTaskResources(asked.cpus if gang.cpus_tunable is False else cpus, memory)
+
+
+def expressible_size(gang: Gang, size: PerTaskResources, most_memory: int) -> PerTaskResources:
+    """Return the size as the request can express it. CPUs that bring memory are added up to `most_memory`, in MiB."""
+    request, asked = gang.request, _requested_cpus(gang)
+    cpus = size.cpus
+    if request.keeps_cpus:
+        cpus = -(-request.cpus // gang.parts) if request.cpus_per_gpu else asked
+    if request.memory_unscheduled:
+        return PerTaskResources(cpus, 0)
+    if request.memory_per_gpu:
+        return PerTaskResources(cpus, request.memory_per_gpu * gang.gpus_per_part)
+    if request.memory_per_cpu:
+        affordable = most_memory // request.memory_per_cpu // gang.tasks_per_part * gang.tasks_per_part
+        cpus = min(cpus, max(affordable, asked))
+        return PerTaskResources(cpus, request.memory_per_cpu * cpus)
+    return PerTaskResources(cpus, 0 if request.whole_memory else size.memory)
+
+
+_ANY_AMOUNT: Final = 2**62
+
+
+def capped_range(demand: DemandRange, gang: Gang, cap: ResourceCap | None) -> DemandRange:
+    """Return the range within what limits let the gang have, which is never less than it asks for."""
+    if cap is None or not gang.gpus_per_part:
+        return demand
+    tasks = gang.tasks_per_part
+    cpus = _most_of_part(cap.cpus, cap.cpus_per_node, gang)
+    memory = _most_of_part(cap.memory, cap.memory_per_node, gang)
+    most = PerTaskResources(
+        max(cpus // tasks * tasks, _requested_cpus(gang)),
+        max(memory, -(-gang.request.memory * gang.min_nodes // gang.parts)),
+    )
+    best, least = (
+        expressible_size(gang, PerTaskResources(min(size.cpus, most.cpus), min(size.memory, most.memory)), most.memory)
+        for size in (demand.best, demand.minimum)
+    )
+    return DemandRange(best, least, most)
+
+
+def _most_of_part(of_job: int | None, on_node: int | None, gang: Gang) -> int:
+    """Return what a part may have of a resource that is limited for the whole job and on a node."""
+    shares = ((of_job, gang.parts), (on_node, gang.max_parts_per_node))
+    return min((amount // parts for amount, parts in shares if amount is not None), default=_ANY_AMOUNT)
+
+
+def resources_on_node(
+    gang: Gang, cpus: Amount, memory: Amount, parts: int, *, memory_parts: int, units: CpuUnits[Amount]
+) -> tuple[Amount, Amount]:
+    """Return the CPUs and MiB that Slurm charges on a node with so many parts, each with these CPUs and MiB.
+
+    CPUs are rounded once for the node. A gang that is on one node with what it asked for is charged exactly that, and
+    not what that comes to by part. `memory_parts` are the most parts on any node where Slurm has one amount for all.
+    """
+    asked = cpus * parts
+    if parts == gang.parts and (more := parts * _requested_cpus(gang) - gang.request.cpus) > 0:
+        asked = asked - more * (cpus == _requested_cpus(gang))
+    asked = _at_least(gang.cpus_per_node, asked)
+    if per_cpu := gang.request.memory_per_cpu:
+        return units.charged(asked), units.counted(asked) * per_cpu
+    return units.charged(asked), _at_least(gang.memory_per_node, memory * memory_parts)
+
+
+def _at_least(least: int, amount: Amount) -> Amount:
+    return np.maximum(amount, least) if isinstance(amount, np.ndarray) else max(amount, least)
 
 
 class _NoUpgrades:
@@ -190,8 +297,14 @@ class Greedy(_NoUpgrades):
 
 def _exclusive_size(gang: Gang, kind: PoolKind) -> PerTaskResources:
     """Return what each part has if the gang has its nodes to itself."""
-    parts = max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
-    return PerTaskResources(kind.cpus // parts // gang.tasks_per_part * gang.tasks_per_part, kind.memory // parts)
+    parts = _most_parts(gang, kind)
+    cpus = kind.cpu_units(gang.request.threads_per_core).within(kind.cpus)
+    return PerTaskResources(cpus // parts // gang.tasks_per_part * gang.tasks_per_part, kind.memory // parts)
+
+
+def _most_parts(gang: Gang, kind: PoolKind) -> int:
+    """Return the most parts that share one node of this kind."""
+    return max(1, min(gang.max_parts_per_node, kind.gpus // gang.gpus_per_part))
 
 
 def _per_gpu(gang: Gang, per_task: PerTaskResources) -> tuple[float, float]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, RankedJob, Reason, Request, Snapshot
+from slurmsched.model import Decision, Job, JobId, JobState, NodeAllocation, RankedJob, Reason, Request, Snapshot
 from slurmsched.policies.cluster.demand import DemandCache
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.sizes import Sizing
 from slurmsched.settings.definition import TicketSettings
 
@@ -34,6 +35,10 @@ class Situation:
     """Most running jobs that this round may evict or restart."""
     restart_cost: float = 120.0
     """Seconds of work that a restart loses."""
+    restart_costs: Mapping[JobId, float] = field(default_factory=dict)
+    """For each job what a restart costs it with the lead of its checkpoint, in seconds; missing where that is 0."""
+    moves_per_job_day: float = float("inf")
+    """Most times that a job may be preempted or moved in 24 hours: time slices are so long that it suffices."""
     period: float = 300.0
     """Seconds until the next round."""
     state: Mapping[str, object] = field(default_factory=dict)
@@ -41,6 +46,19 @@ class Situation:
     """Requests of the jobs of the last days, each with the number of jobs."""
     tickets: TicketSettings = field(default_factory=TicketSettings)
     """Tickets of users and accounts, for policies that share by tickets."""
+    preemptible_from: Mapping[JobId, float] = field(default_factory=dict)
+    """For those of `non_preemptible` that have only not run long enough: when they have, in unix seconds."""
+    unmovable: frozenset[JobId] = frozenset()
+    """Jobs that may never be preempted or restarted: what they are started with they keep."""
+    starting: Mapping[JobId, tuple[NodeAllocation, ...]] = field(default_factory=dict)
+    """What jobs are promised that are about to start, and for which none leaves; the snapshot counts it as used."""
+    freeing: frozenset[str] = frozenset()
+    """Nodes that running jobs leave for those that are about to start."""
+    unattributed: tuple[NodeAllocation, ...] = ()
+    """What the snapshot counts as used and no job of it has: it is free as soon as Slurm is looked at again."""
+    starts_only: bool = False
+    """Whether this is an early round, between two full ones: jobs start on free resources, no running job is touched,
+    and the policy's state stays as the last full round left it."""
 
 
 PreemptionRule = Callable[[Job, Job], bool]
@@ -75,6 +93,7 @@ class RoundResources:
     running: Mapping[JobId, Allocation]
     sizing: Sizing
     demands: DemandCache
+    limits: LimitAccount
 
     @classmethod
     def of(cls, situation: Situation, sizing: Sizing) -> RoundResources:
@@ -85,8 +104,9 @@ class RoundResources:
             if job.allocations and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }
         eligibility = Eligibility(free.pools, situation.snapshot, situation.open_nodes)
-        demands = DemandCache(free.pools, eligibility, situation.knowledge, sizing)
-        return cls(free, eligibility, running, sizing, demands)
+        limits = LimitAccount(situation.snapshot)
+        demands = DemandCache(free.pools, eligibility, situation.knowledge, sizing, cap=limits.cap)
+        return cls(free, eligibility, running, sizing, demands, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +123,28 @@ class Entitlement:
     """The order that follows from what jobs are due; None leaves the policy's own."""
     gpu_types: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
     rates: Mapping[tuple[JobId, str], float] = field(default_factory=dict)
-    """The rate of a job on a GPU type, in any unit that the types of one job share."""
+    """The measured rate of a job on a GPU type, in any unit that the types of one job share; no job is restarted for a
+    type that is missing, or from one."""
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
     protected: Mapping[JobId, Reason] = field(default_factory=dict)
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)
     movable_only: frozenset[JobId] = frozenset()
     """Running jobs that are preempted for no newcomer, but may be moved to other nodes."""
+    expendable: frozenset[JobId] = frozenset()
+    """Running jobs that have nothing to do in this round and lose nothing: they may be evicted although the situation
+    has them as non-preemptible."""
+    promised_anew: frozenset[JobId] = frozenset()
+    """Waiting jobs whose promised start is not remembered from round to round: the order decides anew."""
     homes: Mapping[JobId, int] = field(default_factory=dict)
     """The pool that a job is assigned to, by index, for steps that queue jobs by pool; a job that is missing has none,
     because it needs several nodes or fits into no pool."""
     passes: Mapping[JobId, float] = field(default_factory=dict)
     """How much each job was served, in seconds of the GPUs it is due (the pass of stride scheduling, the virtual time
     of fair queueing): the lowest is next."""
+    slices: Mapping[JobId, float] = field(default_factory=dict)
+    """How long each job is `protected` at least from its start, in seconds, where that is known."""
+    saved_moves: int = 0
+    """How many moves earlier rounds left unused, for a gang that needs more than a round may make."""
     preferred_types: tuple[str, ...] = ()
     """GPU types, the best first: of the pools that fit, those of the first type are taken, and among these the policy's
     node score chooses. A type that is missing comes last; empty leaves all to the node score."""

@@ -10,10 +10,11 @@ import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
-from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
+from slurmsched.policies.admit.allocate import FailedRequestCache
+from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement
-from slurmsched.policies.session import FailedRequestCache, Session
+from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +102,23 @@ class Preempt:
     _epoch: int = -1
 
     def try_admit(self, job: Job) -> bool:
-        session, demand = self.session, self.session.demands.of(job)
+        session = self.session
         if not session.may_evict:
             return False
         queue = self._current_queue()
         preemptible = self._count_preemptible(job, queue)
-        if not preemptible or self._failed.contains((demand, preemptible), session.eviction_epoch):
+        attempt = session.attempt(job), preemptible
+        if not preemptible or self._failed.contains(attempt, session.eviction_epoch):
             return False
-        over_limit = self._over_move_limit.contains((demand, preemptible), session.eviction_epoch)
-        if not over_limit and self._placement_without(demand, queue, preemptible) is None:
-            self._failed.add((demand, preemptible))
+        over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
+        if not over_limit and self._placement_without(job, queue, preemptible) is None:
+            self._failed.add(attempt)
             return False
         preemption = None
         if session.moves_left and not over_limit:
-            preemption = self._fewest_victims(job, demand, queue) or self._fewest_victims(
-                job, demand, self._large_victims(job, queue)
-            )
+            preemption = self._fewest_victims(job, queue) or self._fewest_victims(job, self._large_victims(job, queue))
         if preemption is None:
-            self._over_move_limit.add((demand, preemptible))
+            self._over_move_limit.add(attempt)
             session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
             return False
         victims, placement = preemption
@@ -146,19 +146,17 @@ class Preempt:
             queue.jobs, True, key=lambda other: not self.session.may_preempt(job, self.session.jobs[other])
         )
 
-    def _placement_without(self, demand: ResourceDemand, queue: VictimQueue, count: int) -> Placement | None:
+    def _placement_without(self, job: Job, queue: VictimQueue, count: int) -> Placement | None:
         return self.session.find_placement(
-            demand, DemandLevel.MINIMUM, queue.free_without(count, self.session.free_at_minimum)
+            job, DemandLevel.MINIMUM, queue.free_without(count, self.session.free_at_minimum)
         )
 
-    def _fewest_victims(
-        self, job: Job, demand: ResourceDemand, queue: VictimQueue
-    ) -> tuple[list[JobId], Placement] | None:
+    def _fewest_victims(self, job: Job, queue: VictimQueue) -> tuple[list[JobId], Placement] | None:
         """Return the victims and the placement; None where the job does not fit or more jobs must move than may."""
         preemptible = self._count_preemptible(job, queue)
         counts = range(1, preemptible + 1)
-        count = bisect_left(counts, True, key=lambda k: self._placement_without(demand, queue, k) is not None) + 1
-        placement = self._placement_without(demand, queue, count) if count <= preemptible else None
+        count = bisect_left(counts, True, key=lambda k: self._placement_without(job, queue, k) is not None) + 1
+        placement = self._placement_without(job, queue, count) if count <= preemptible else None
         if placement is None:
             return None
         victims = self._needed_victims(placement, queue, count)

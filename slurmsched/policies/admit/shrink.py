@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
+from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement
-from slurmsched.policies.session import FailedRequestCache, Session
+from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,16 @@ class ShrinkRunning:
 
     def try_admit(self, job: Job) -> bool:
         session, demand = self.session, self.session.demands.of(job)
-        if not session.may_evict or self._failed.contains(demand, session.eviction_epoch):
+        attempt = session.attempt(job)
+        if not session.may_evict or self._failed.contains(attempt, session.eviction_epoch):
             return False
         if int(session.free_at_minimum.gpus.max(initial=0)) < demand.gang.gpus_per_part:  # no restart frees a GPU
-            self._failed.add(demand)
+            self._failed.add(attempt)
             return False
         free = self._free_if_all_shrunk()
-        placement = session.find_placement(demand, DemandLevel.MINIMUM, free) if self._shrinkable else None
+        placement = session.find_placement(job, DemandLevel.MINIMUM, free) if self._shrinkable else None
         if placement is None:
-            self._failed.add(demand)
+            self._failed.add(attempt)
             return False
         chosen = _fewest_that_suffice(
             session.free_at_minimum.copy(), self._shrinkable, placement.allocation(session.pools)
@@ -72,7 +75,12 @@ class ShrinkRunning:
         session = self.session
         if self._excess is None or self._epoch != session.eviction_epoch:
             shrinkable = _shrinkable_jobs(session) if self._excess is None else self._shrinkable
-            self._shrinkable = tuple(other for other in shrinkable if other.job in session.running)
+            self._shrinkable = tuple(
+                other
+                for other in shrinkable
+                if other.job in session.running
+                and not session.delays_promise(session.jobs[other.job], other.smaller.allocation(session.pools))
+            )
             self._epoch = session.eviction_epoch
             self._excess = FreeResources.none(session.pools)
             for other in self._shrinkable:
@@ -87,6 +95,7 @@ def _shrinkable_jobs(session: Session) -> tuple[_Shrinkable, ...]:
         smaller
         for job_id, allocation in session.running.items()
         if session.is_preemptible(job_id)
+        and may_begin_again(session.jobs[job_id], session.situation.snapshot)
         and (smaller := _shrink_to_minimum(session, session.jobs[job_id], allocation)) is not None
     ]
     return tuple(

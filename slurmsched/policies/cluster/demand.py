@@ -10,12 +10,13 @@ from enum import StrEnum
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
-from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge import Knowledge, Profile
 from slurmsched.model import Job, JobId, Request
 from slurmsched.policies.cluster.eligibility import Eligibility
-from slurmsched.policies.cluster.gang import Gang, gang_of
+from slurmsched.policies.cluster.gang import Gang, fewest_nodes, gang_of
 from slurmsched.policies.cluster.resources import Pools
-from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing, demand_range
+from slurmsched.policies.limits import ResourceCap
+from slurmsched.policies.sizes import DemandRange, PerTaskResources, Sizing, capped_range, demand_range
 
 
 class DemandLevel(StrEnum):
@@ -63,13 +64,16 @@ class ResourceDemand:
     """By index of the pool kind."""
     milli: Ints | None = None
     """For a job with shards, what it takes of one device of each pool, in milli-GPU; [pools]."""
+    needs_mix: bool = False
+    """Whether no GPU type alone has enough for the gang, so that it is placed on several, as Slurm does."""
 
 
 class DemandCache:
     """The resource demand of each job, computed once for all jobs with the same request.
 
     `gpu_types` are the types that a job is due where it asked for none: one, or several to be placed on at once.
-    `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes.
+    `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes,
+    `cap` the most that limits let a job have.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class DemandCache:
         *,
         gpu_types: Mapping[JobId, frozenset[str]] | None = None,
         excluded_nodes: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
+        cap: Callable[[Job], ResourceCap | None] = lambda _: None,
     ) -> None:
         self._pools, self._eligibility, self._gpu_types = pools, eligibility, gpu_types or {}
         self._unrestricted: set[JobId] = set()
-        self._excluded_nodes = excluded_nodes
+        self._excluded_nodes, self._cap = excluded_nodes, cap
         self._knowledge, self._sizing = knowledge, sizing
         self._position = {node.name: index for index, node in enumerate(pools.nodes)}
+        self._used: dict[tuple[int, int], tuple[object, ...]] = {}
         self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
         self._by_job: dict[JobId, tuple[Request, ResourceDemand]] = {}
 
@@ -95,11 +101,11 @@ class DemandCache:
         excluded = self._excluded_nodes(job)
         if excluded:
             request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
-            return self._cached(replace(job, original_request=request))
+            return self._cached(replace(job, original_request=request), self._node_gpus(job))
         known = self._by_job.get(job.id)
         if known is not None and known[0] is job.original_request:
             return known[1]
-        demand = self._cached(job)
+        demand = self._cached(job, self._node_gpus(job))
         self._by_job[job.id] = job.original_request, demand
         return demand
 
@@ -114,51 +120,110 @@ class DemandCache:
             self._by_job.pop(job, None)
         self._unrestricted.clear()
 
-    def _cached(self, job: Job) -> ResourceDemand:
+    def _node_gpus(self, job: Job) -> tuple[int, ...]:
+        """Return the GPUs of the nodes over which the job may spread: those it asked for, whatever type it is due."""
+        return self._eligibility.node_gpus(job) if _is_divisible(job.original_request) else ()
+
+    def _cached(self, job: Job, node_gpus: tuple[int, ...]) -> ResourceDemand:
         profile = self._knowledge.profile(job)
         due = frozenset[str]() if job.id in self._unrestricted else self._gpu_types.get(job.id, frozenset())
         mixed_types = due if len(due) > 1 else frozenset()
         if len(due) == 1 and job.original_request.gpu_type is None:
             (gpu_type,) = due
+            unrestricted = self._remembered(job, profile, node_gpus, frozenset())
+            if unrestricted.needs_mix:
+                return unrestricted
             job = replace(job, original_request=replace(job.original_request, gpu_type=gpu_type))
+        return self._remembered(job, profile, node_gpus, mixed_types)
+
+    def _remembered(
+        self, job: Job, profile: Profile | None, node_gpus: tuple[int, ...], mixed_types: frozenset[str]
+    ) -> ResourceDemand:
+        cap = self._cap(job)
         key = (
+            cap,
             job.original_request,
             job.partitions,
             job.reservation,
-            id(profile),
+            self._used_of(profile, job.original_request.gpus),
             job.hints.memory_tunable,
+            job.hints.cpus_tunable,
             mixed_types,
+            node_gpus,
+            self._eligibility.closed_nodes(job),
         )
         if key not in self._by_request:
-            self._by_request[key] = self._demand(
-                job, gang_of(job.original_request, profile, job.hints.memory_tunable), mixed_types
-            )
+            request = job.original_request
+            gang = gang_of(request, profile, job.hints.memory_tunable, job.hints.cpus_tunable, node_gpus=node_gpus)
+            spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
+            self._by_request[key] = self._demand(job, gang, mixed_types, cap, spreads=spreads)
         return self._by_request[key]
 
-    def _demand(self, job: Job, gang: Gang, mixed_types: frozenset[str]) -> ResourceDemand:
-        ranges = tuple(demand_range(self._sizing, gang, kind) for kind in self._pools.kinds)
+    def _used_of(self, profile: Profile | None, gpus: int) -> tuple[object, ...]:
+        key = id(profile), gpus
+        if key not in self._used:
+            self._used[key] = used_of_profile(profile, gpus)
+        return self._used[key]
+
+    def _demand(
+        self, job: Job, gang: Gang, mixed_types: frozenset[str], cap: ResourceCap | None, *, spreads: bool
+    ) -> ResourceDemand:
+        if cap is not None and cap.nodes is not None:
+            gang = replace(gang, max_nodes=max(gang.min_nodes, min(gang.max_nodes, cap.nodes)))
+        ranges = tuple(capped_range(demand_range(self._sizing, gang, kind), gang, cap) for kind in self._pools.kinds)
         runnable = self._runnable_mask(gang)
         masks = [mask for eligible in self._eligibility.pool_masks(job) if (mask := eligible & runnable).any()]
         required_nodes = tuple(self._position.get(name, -1) for name in sorted(job.original_request.pinned))
         if -1 in required_nodes:
             masks = []
         single_node = tuple(_candidate_pools(mask, ranges, self._pools.kind_of) for mask in masks)
-        multi_node_masks = masks if gang.max_nodes > 1 else []
+        multi_node_masks = masks if gang.max_nodes > 1 and spreads else []
         multi_node = tuple(
             pools for mask in multi_node_masks for pools in self._one_type_candidates(mask, ranges, gang)
         )
-        multi_node += tuple(
+        whole_gpus = bool(gang.gpus_per_part) and job.original_request.gpu_type is None
+        needs_mix = whole_gpus and not any(
+            self._suffices(candidates, gang, required_nodes) for candidates in multi_node
+        )
+        if needs_mix:
+            mixed_types = frozenset(self._pools.known_types)
+        mixed = tuple(
             pools for mask in multi_node_masks for pools in self._mixed_type_candidates(mask, ranges, mixed_types)
         )
+        multi_node += mixed
         milli = [kind.milli_of_shards(gang.shards) for kind in self._pools.kinds] if gang.shards else []
         parts = np.array(milli, dtype=np.int64)[self._pools.kind_of] if milli else None
-        return ResourceDemand(gang, single_node, multi_node, required_nodes, ranges, parts)
+        return ResourceDemand(
+            gang, single_node, multi_node, required_nodes, ranges, parts, needs_mix=needs_mix and bool(mixed)
+        )
+
+    def _suffices(self, candidates: CandidatePools, gang: Gang, required_nodes: tuple[int, ...]) -> bool:
+        """Return whether these pools could hold the gang, on the required nodes too, if they were empty."""
+        pools, least = self._pools, DemandLevel.MINIMUM
+        units, memory = pools.cpu_units(gang.request.threads_per_core), pools.memory[pools.node_of]
+        cpus, of_part = units.within(pools.cpus[pools.node_of]), np.maximum(candidates.cpus[least], 1)
+        parts = np.minimum(pools.device_count // gang.gpus_per_part, cpus // of_part)
+        if per_cpu := gang.request.memory_per_cpu:
+            parts = np.minimum(parts, units.with_memory_for(memory // per_cpu) // of_part)
+        else:
+            parts = np.minimum(parts, memory // np.maximum(candidates.memory[least], 1))
+        usable = candidates.mask & (memory >= gang.memory_per_node) & (cpus >= gang.cpus_per_node)
+        held = np.where(
+            usable & (parts >= (gang.parts_per_node or 1)), np.minimum(parts, gang.parts_per_node or parts), 0
+        )
+        named = np.isin(pools.node_of, required_nodes)
+        if len(np.unique(pools.node_of[named & (held > 0)])) < len(required_nodes):
+            return False
+        held = np.concatenate((held[named & (held > 0)], np.sort(held[~named])[::-1]))[: gang.max_nodes]
+        return int((held > 0).sum()) >= gang.min_nodes and int(held.sum()) >= gang.parts
 
     def _runnable_mask(self, gang: Gang) -> Mask:
-        """Return the pools without those of GPU types that the job's profile says it cannot run on."""
-        scaling = gang.profile.scaling if gang.profile and gang.gpus_per_part else {}
-        unable = {kind for kind, known in scaling.items() if known.rate_at(max(gang.request.gpus, 1)) <= 0}
-        return np.array([kind not in unable for kind in self._pools.gpu_types], dtype=np.bool_)
+        """Return the pools without those of GPU types that the job's profile says it cannot run on, and without nodes
+        that are too small for a job of whose memory only the nodes' size counts."""
+        unable = _unable_types(gang.profile, gang.request.gpus) if gang.profile and gang.gpus_per_part else frozenset()
+        able = np.array([kind not in unable for kind in self._pools.gpu_types], dtype=np.bool_)
+        least = gang.request.memory if gang.request.memory_unscheduled else 0
+        return able & (self._pools.memory[self._pools.node_of] >= least)
 
     def _one_type_candidates(self, mask: Mask, ranges: tuple[DemandRange, ...], gang: Gang) -> Iterator[CandidatePools]:
         """Yield pools with one demand range for all: every worker gets the same, and the smallest share decides.
@@ -178,18 +243,19 @@ class DemandCache:
             for kinds in by_range.values():
                 yield _candidate_pools(mask & np.isin(pools.kind_of, kinds), ranges, np.full(len(pools), kinds[0]))
         for _, by_range in sorted(alike.items(), key=lambda entry: entry[0]):
-            leanest_first = sorted(by_range, key=lambda size: (size.minimum.cpus, size.minimum.memory))
-            for at, leanest in enumerate(leanest_first[:-1]):
-                kinds = [kind for size in leanest_first[at:] for kind in by_range[size]]
-                usable = mask & np.isin(pools.kind_of, kinds)
-                candidates = _candidate_pools(usable, ranges, np.full(len(pools), by_range[leanest][0]))
-                yield replace(candidates, one_required=np.isin(pools.kind_of, by_range[leanest]))
+            for leanest, kinds in _leanest_first(by_range)[:-1]:
+                yield self._with_range_of(leanest, mask & np.isin(pools.kind_of, kinds), ranges)
+
+    def _with_range_of(self, leanest: list[int], mask: Mask, ranges: tuple[DemandRange, ...]) -> CandidatePools:
+        """Return these pools with the range of the leanest kinds, of which a placement includes one."""
+        candidates = _candidate_pools(mask, ranges, np.full(len(self._pools), leanest[0]))
+        return replace(candidates, one_required=np.isin(self._pools.kind_of, leanest))
 
     def _mixed_type_candidates(
         self, mask: Mask, ranges: tuple[DemandRange, ...], mixed_types: frozenset[str]
     ) -> Iterator[CandidatePools]:
-        """Yield the pools of all these types, with the range of the kind that has the least. Nodes with several types
-        are left out: a job has GPUs of one type on each of its nodes."""
+        """Yield the pools of all these types, with the range of the kinds that have the least; then those without these
+        kinds, and so on. Nodes with several types are left out: a job has GPUs of one type on each of its nodes."""
         pools = self._pools
         of_types = (
             np.isin(np.array(pools.gpu_types), sorted(mixed_types))
@@ -197,11 +263,40 @@ class DemandCache:
             else np.zeros(len(pools), dtype=np.bool_)
         )
         usable = mask & of_types & pools.on_single_type_node
-        kinds = [int(kind) for kind in np.unique(pools.kind_of[usable])]
-        if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
-            leanest = min(kinds, key=lambda kind: (ranges[kind].minimum.cpus, ranges[kind].minimum.memory))
-            candidates = _candidate_pools(usable, ranges, np.full(len(pools), leanest))
-            yield replace(candidates, one_required=pools.kind_of == leanest)
+        by_range = defaultdict[DemandRange, list[int]](list)
+        for kind in np.unique(pools.kind_of[usable]).tolist():
+            by_range[ranges[kind]].append(kind)
+        for leanest, kinds in _leanest_first(by_range):
+            if len({pools.kinds[kind].gpu_type for kind in kinds}) > 1:
+                yield self._with_range_of(leanest, usable & np.isin(pools.kind_of, kinds), ranges)
+
+
+def used_of_profile(profile: Profile | None, gpus: int) -> tuple[object, ...]:
+    """Return what the demand of a job with so many GPUs depends on in its profile, which outlives this key: the
+    sensitivity and the types that it cannot run on, but no rates, by which jobs that measure themselves all differ."""
+    if profile is None:
+        return ()
+    matrices = tuple(sorted((kind, id(matrix)) for kind, matrix in profile.matrices.items()))
+    return profile.was_measured, matrices, _unable_types(profile, gpus)
+
+
+def _unable_types(profile: Profile, gpus: int) -> frozenset[str]:
+    """Return the GPU types that a job with so many GPUs is known not to run on."""
+    return frozenset(kind for kind, known in profile.scaling.items() if known.rate_at(max(gpus, 1)) <= 0)
+
+
+def _is_divisible(request: Request) -> bool:
+    """Whether the GPUs may lie on several nodes in parts of any size."""
+    return request.gpus > 1 and not request.gpus_per_node
+
+
+def _leanest_first(by_range: Mapping[DemandRange, list[int]]) -> list[tuple[list[int], list[int]]]:
+    """Return the kinds of each range, the smallest first, with the kinds of ranges that are not smaller."""
+    ordered = sorted(by_range, key=lambda size: (size.minimum.cpus, size.minimum.memory))
+    return [
+        (by_range[leanest], [kind for size in ordered[at:] for kind in by_range[size]])
+        for at, leanest in enumerate(ordered)
+    ]
 
 
 def _candidate_pools(mask: Mask, ranges: tuple[DemandRange, ...], kind_of: Ints) -> CandidatePools:

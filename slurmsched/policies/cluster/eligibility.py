@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Mask
-from slurmsched.model import Job, NodeState, Request, Reservation, Snapshot
+from slurmsched.model import Job, NodeState, Request, Reservation, Resources, Snapshot
 from slurmsched.policies.cluster.resources import Pools
 from slurmsched.policies.errors import PolicyError
 
 FeatureConstraint = Callable[[frozenset[str]], bool]
 """Whether a node with these features matches."""
 
-_TOKEN: Final = re.compile(r"\s*([\w.+:-]+|[&,|()])")
+_TOKEN: Final = re.compile(r"\s*([\w.+:-]+|[&,|()\[\]])")
 _MAX_CHARACTERS: Final = 1000
 _MAX_TOKENS: Final = 200
 """Names, operators and parentheses. Each may deepen the recursion of the parser, and of the constraint, by one."""
 
 
-def parse_constraint(text: str) -> FeatureConstraint:
-    """Parse `a&b`, `a|b`, `(a|b)&c`; a comma is an `&`. The empty text accepts every node.
+def parse_constraint(text: str) -> tuple[FeatureConstraint, ...]:
+    """Parse `a&b`, `a|b`, `(a|b)&c` and `[a|(b&c)]`: the alternatives, of which all nodes of a job match the same one.
 
-    Raises PolicyError for any other text, for example counts (`a*2`) and groups of alternatives (`[a|b]`).
+    There is one alternative without brackets, which the empty text makes of every node; with them there is one for each
+    `|` outside of parentheses. A comma is an `&`. Slurm gives neither operator precedence (seen on 22.05 and 26.05):
+    `a|b&c` is `(a|b)&c`. Raises PolicyError for any other text, for example counts (`[a*2&b*1]`), which are Slurm's
+    to place.
     """
     tokens = _tokens(text)
-    accepts = _parse_or(tokens) if tokens else _accept_all
+    if not tokens:
+        return (_accept_all,)
+    bracketed = tokens[-1] == "["
+    alternatives = _parse_alternatives(tokens) if bracketed else (_parse_terms(tokens),)
     if tokens:
         raise _syntax_error(text)
-    return accepts
+    return alternatives
 
 
 def _tokens(text: str) -> list[str]:
@@ -49,30 +57,35 @@ def _tokens(text: str) -> list[str]:
     return tokens[::-1]
 
 
-def _parse_or(tokens: list[str]) -> FeatureConstraint:
-    left = _parse_and(tokens)
+def _parse_alternatives(tokens: list[str]) -> tuple[FeatureConstraint, ...]:
+    """Parse operands in brackets, with `|` between them: Slurm counts nodes for an `&` there."""
+    tokens.pop()
+    alternatives = [_parse_operand(tokens)]
     while tokens and tokens[-1] == "|":
         tokens.pop()
-        left = _or(left, _parse_and(tokens))
-    return left
+        alternatives.append(_parse_operand(tokens))
+    if not tokens or tokens.pop() != "]":
+        raise _syntax_error("[")
+    return tuple(alternatives)
 
 
-def _parse_and(tokens: list[str]) -> FeatureConstraint:
+def _parse_terms(tokens: list[str]) -> FeatureConstraint:
+    """Parse operands from left to right."""
     left = _parse_operand(tokens)
-    while tokens and tokens[-1] in ("&", ","):
-        tokens.pop()
-        left = _and(left, _parse_operand(tokens))
+    while tokens and tokens[-1] in _OPERATORS:
+        join = _OPERATORS[tokens.pop()]
+        left = join(left, _parse_operand(tokens))
     return left
 
 
 def _parse_operand(tokens: list[str]) -> FeatureConstraint:
     symbol = tokens.pop() if tokens else ""
     if symbol == "(":
-        inner = _parse_or(tokens)
+        inner = _parse_terms(tokens)
         if not tokens or tokens.pop() != ")":
             raise _syntax_error("(")
         return inner
-    if not symbol or symbol in "&,|)":
+    if not symbol or symbol in "&,|)[]":
         raise _syntax_error(symbol)
     return lambda features: symbol in features
 
@@ -85,49 +98,139 @@ def _and(left: FeatureConstraint, right: FeatureConstraint) -> FeatureConstraint
     return lambda features: left(features) and right(features)
 
 
+_OPERATORS: Final[Mapping[str, Callable[[FeatureConstraint, FeatureConstraint], FeatureConstraint]]] = {
+    "|": _or,
+    "&": _and,
+    ",": _and,
+}
+
+
 def _accept_all(features: frozenset[str]) -> bool:  # noqa: ARG001 as every constraint is called
     return True
 
 
 def _syntax_error(text: str) -> PolicyError:
-    return PolicyError(f"constraint {text!r} is not of the form a&b, a|b or (a|b)&c")
+    return PolicyError(f"constraint {text!r} is not of the form a&b, a|b, (a|b)&c or [a|b]")
+
+
+def closed_nodes(job: Job, snapshot: Snapshot, start: float) -> frozenset[str]:
+    """Return the nodes with a reservation to come that begins before the job would end if it began at `start` (unix
+    seconds): Slurm starts there only jobs of that reservation. A job without a time limit runs into each."""
+    if job.reservation or not snapshot.reservations:
+        return frozenset()
+    end = inf if job.time_limit is None else start + job.time_limit
+    coming = (r for r in snapshot.reservations if snapshot.time < r.start < end and start < r.end)
+    return frozenset().union(*(reservation.nodes for reservation in coming))
+
+
+def reserved_nodes(reservation: str, snapshot: Snapshot) -> frozenset[str]:
+    """Return the nodes on which jobs of this reservation may start: those that are up, while it is active, and that no
+    other one has in maintenance."""
+    active = Reservation.active(snapshot.reservations, snapshot.time)
+    own = frozenset().union(*(r.nodes for r in active if r.name == reservation))
+    own -= frozenset().union(*(r.nodes for r in active if r.maintenance and r.name != reservation))
+    known = snapshot.nodes_by_name
+    return frozenset(name for name in own if name in known and known[name].state is NodeState.UP)
+
+
+def may_begin_again(job: Job, snapshot: Snapshot) -> bool:
+    """Return whether the job may start anew on the nodes where it runs: none is reserved before it would end then."""
+    return closed_nodes(job, snapshot, snapshot.time).isdisjoint(job.nodes)
 
 
 class Eligibility:
-    """Which pools each job is eligible for. `open_nodes` are, by partition, the nodes on which jobs may start."""
+    """Which pools each job is eligible for. `open_nodes` are, by partition, the nodes on which jobs may start; unless
+    `ever`, a node that is reserved before the job would end is none of them."""
 
-    def __init__(self, pools: Pools, snapshot: Snapshot, open_nodes: Mapping[str, frozenset[str]]) -> None:
+    def __init__(
+        self, pools: Pools, snapshot: Snapshot, open_nodes: Mapping[str, frozenset[str]], *, ever: bool = False
+    ) -> None:
+        self._ever = ever
         self._pools = pools
         self._snapshot = snapshot
         self._open_nodes = open_nodes
-        self._masks: dict[tuple[object, ...], Mask] = {}
+        self._masks: dict[tuple[str, str], Mask] = {}
+        self._requested: dict[tuple[object, ...], tuple[Mask, ...]] = {}
+        self._node_gpus: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def pool_masks(self, job: Job) -> tuple[Mask, ...]:
-        """Return a mask of pools for each partition of the job: it runs in one of them, never across two.
+        """Return a mask of pools for each partition of the job and each alternative of its constraint: it runs in one
+        of them, never across two.
 
-        Empty where the constraint is invalid: then the job waits, with the reason NEVER_FITS.
+        Empty where the constraint cannot be planned: such a job is left to Slurm.
         """
         try:
-            wanted = self._requested_mask(job.original_request)
+            wanted = self._requested_masks(job.original_request)
         except PolicyError:
             return ()
-        masks = [wanted & self._partition_mask(partition, job.reservation) for partition in job.partitions]
+        masks = [
+            mask & self._partition_mask(partition, job.reservation) for partition in job.partitions for mask in wanted
+        ]
+        if closed := self.closed_nodes(job):
+            masks = [mask & ~self._pools.on_nodes(closed) for mask in masks]
         return tuple({mask.tobytes(): mask for mask in masks}.values())
 
-    def _requested_mask(self, request: Request) -> Mask:
+    def closed_nodes(self, job: Job) -> frozenset[str]:
+        """Return the nodes that are reserved before the job would end if it began now."""
+        return frozenset() if self._ever else closed_nodes(job, self._snapshot, self._snapshot.time)
+
+    def node_gpus(self, job: Job) -> tuple[int, ...]:
+        """Return the GPUs of one type of each node that holds a task of the job if all are up and empty.
+
+        These are the nodes of the partition and the alternative of its constraint that together have most: first those
+        that it names, then those with most.
+        """
+        key = (job.original_request, job.partitions, job.hints.memory_tunable)
+        if key not in self._node_gpus:
+            self._node_gpus[key] = self._most_node_gpus(job)
+        return self._node_gpus[key]
+
+    def _most_node_gpus(self, job: Job) -> tuple[int, ...]:
+        try:
+            wanted, pools, found = self._requested_masks(job.original_request), self._pools, list[tuple[int, ...]]()
+        except PolicyError:
+            return ()
+        request, needed = job.original_request, self._needed_on_node(job)
+        usable = pools.cpu_units(request.threads_per_core).within(pools.cpus[pools.node_of])
+        cpus = {pools.node(pool).name: int(usable[pool]) for pool in range(len(pools))}
+        large = [n for n in pools.nodes if needed.fits_in(replace(n.total, cpus=cpus[n.name]))]
+        for partition in job.partitions:
+            inside = {node.name for node in large if partition in node.partitions}
+            for mask in wanted:
+                gpus = dict[str, int]()
+                for pool in (pool for pool in np.flatnonzero(mask).tolist() if pools.node(pool).name in inside):
+                    name, held = pools.node(pool).name, int(pools.device_count[pool])
+                    if request.tasks > request.nodes:  # their CPUs go with the GPUs
+                        held = min(held, cpus[name] // max(needed.cpus, 1) * request.gpus // request.tasks)
+                    gpus[name] = max(gpus.get(name, 0), held)
+                order = sorted(gpus, key=lambda name: (name not in request.pinned, -gpus[name]))
+                found.append(tuple(gpus[name] for name in order))
+        return max(found, key=sum, default=())
+
+    @staticmethod
+    def _needed_on_node(job: Job) -> Resources:
+        """Return what a node must have for one task: its CPUs, and the memory that is not tuned."""
+        request = job.original_request
+        return Resources(0, request.cpus // max(request.tasks, 1), 0 if job.hints.memory_tunable else request.memory)
+
+    def _requested_masks(self, request: Request) -> tuple[Mask, ...]:
+        """Raises PolicyError for a constraint that cannot be planned."""
         shards = -(-request.shards // max(request.nodes, 1))
         key = (request.gpu_type, request.features, request.excluded, shards, request.gpus > 0)
-        if key not in self._masks:
-            accepts = parse_constraint(request.features)
+        if key not in self._requested:
             pools = self._pools
-            matching = [
-                request.gpu_type in (None, gpu_type)
-                and pools.node(pool).name not in request.excluded
-                and accepts(pools.node(pool).features)
-                for pool, gpu_type in enumerate(pools.gpu_types)
-            ]
-            self._masks[key] = np.array(matching, dtype=np.bool_) & self._with_devices(request, shards)
-        return self._masks[key]
+            may_use = np.array(
+                [
+                    request.gpu_type in (None, gpu_type) and pools.node(pool).name not in request.excluded
+                    for pool, gpu_type in enumerate(pools.gpu_types)
+                ],
+                dtype=np.bool_,
+            ) & self._with_devices(request, shards)
+            self._requested[key] = tuple(
+                may_use & np.array([accepts(pools.node(pool).features) for pool in range(len(pools))], dtype=np.bool_)
+                for accepts in parse_constraint(request.features)
+            )
+        return self._requested[key]
 
     def _with_devices(self, request: Request, shards: int) -> Mask:
         """Return the pools that have such GPUs. Slurm chooses the GPU of shards without a type, so that they need nodes
@@ -140,15 +243,10 @@ class Eligibility:
     def _partition_mask(self, partition: str, reservation: str) -> Mask:
         key = (partition, reservation)
         if key not in self._masks:
-            open_nodes = self._open_nodes.get(partition, frozenset())
-            nodes = self._reserved_nodes(partition, reservation) if reservation else open_nodes
+            nodes = self._open_nodes.get(partition, frozenset())
+            if reservation:  # none of its nodes is open, since only its jobs may use them
+                inside = frozenset(node.name for node in self._snapshot.nodes if partition in node.partitions)
+                nodes = reserved_nodes(reservation, self._snapshot) & inside
             pools = self._pools
             self._masks[key] = np.array([pools.node(pool).name in nodes for pool in range(len(pools))], dtype=np.bool_)
         return self._masks[key]
-
-    def _reserved_nodes(self, partition: str, reservation: str) -> frozenset[str]:
-        """Return the nodes of an active reservation that are up. `open_nodes` has none: only its jobs may use them."""
-        active = Reservation.active(self._snapshot.reservations, self._snapshot.time)
-        named = frozenset().union(*(r.nodes for r in active if r.name == reservation))
-        up = {n.name for n in self._snapshot.nodes if n.state is NodeState.UP and partition in n.partitions}
-        return named & up

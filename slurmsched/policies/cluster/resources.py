@@ -2,24 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Gpu, Job, Node, NodeAllocation, Snapshot
 
+Amount = TypeVar("Amount", int, Ints)
+"""A number of CPUs, or one for each pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUnits(Generic[Amount]):
+    """How Slurm rounds the CPUs of a job on a node: this is the one place where a request becomes what is charged.
+
+    CPUs are given in units of `unit`, which are cores or sockets, and a job counts `usable` of each: fewer where it
+    asks for one thread of each core. Its memory per CPU is counted for multiples of `billed`. Measured on 26.05: on
+    nodes of two threads per core `-c 3` is charged 4 CPUs and the memory of 4, with `--threads-per-core=1` 6 and the
+    memory of 3; with CR_CPU it takes the same cores, but the memory of 3.
+    """
+
+    unit: Amount
+    usable: Amount
+    billed: Amount
+
+    def charged(self, cpus: Amount) -> Amount:
+        """Return the CPUs of a node that a job takes which asks for so many there."""
+        return -(-cpus // self.usable) * self.unit
+
+    def counted(self, cpus: Amount) -> Amount:
+        """Return the CPUs by which the memory per CPU of such a job is counted."""
+        return -(-cpus // self.billed) * self.billed
+
+    def within(self, free: Amount) -> Amount:
+        """Return the most CPUs that a job can ask for where so many of the node are free."""
+        return free // self.unit * self.usable
+
+    def with_memory_for(self, cpus: Amount) -> Amount:
+        """Return the most CPUs that a job can ask for where there is memory for so many."""
+        return cpus // self.billed * self.billed
+
 
 @dataclass(frozen=True, slots=True)
 class PoolKind:
-    """What equal pools have in common: the GPU type, the GPUs, CPUs and MiB of the whole node, and shards per GPU."""
+    """What equal pools have in common: the GPU type, the GPUs, CPUs and MiB of the whole node, and shards per GPU.
+
+    `threads`, `unit` and `bills_cpus` are `threads_per_core`, `cpu_unit` and `bills_cpus` of its nodes.
+    """
 
     gpu_type: str
     gpus: int
     cpus: int
     memory: int
     shards: int = 0
+    threads: int = 1
+    unit: int = 1
+    bills_cpus: bool = False
+
+    def cpu_units(self, threads: int) -> CpuUnits[int]:
+        """Return how CPUs are counted for a job that uses so many threads of each core; 0: all."""
+        usable = self.unit // self.threads * min(threads or self.threads, self.threads)
+        return CpuUnits(self.unit, usable, 1 if self.bills_cpus else usable)
 
     def milli_of_shards(self, shards: int) -> int:
         """Return the milli-GPU of so many shards of one GPU; 0 where the GPUs have no shards."""
@@ -28,7 +74,8 @@ class PoolKind:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """GPUs, CPUs and MiB of a job in each of its pools. `exclusive` closes the nodes to all other jobs.
+    """GPUs, CPUs and MiB of a job in each of its pools, as Slurm charges them. `exclusive` closes the nodes to all
+    other jobs.
 
     A job with shards has no whole GPU, but `part` milli-GPU of a device of each pool. `devices` are the positions in
     each pool of its devices; those of a pool, or of all, are empty where they are not known.
@@ -80,6 +127,18 @@ class Pools:
         self.shards: Ints = np.array([kind.shards for kind in kinds], dtype=np.int64)
         self.rounding: Ints = np.where(self.shards > 0, MILLI_PER_GPU // np.maximum(self.shards, 1), 1)
         """Milli-GPU of one shard: a device that lacks less than that is idle, since parts are rounded down."""
+        self._cpu_units: dict[int, CpuUnits[Ints]] = {}
+
+    def cpu_units(self, threads: int) -> CpuUnits[Ints]:
+        """Return how the node of each pool counts CPUs for a job that uses so many threads of each core; 0: all."""
+        if threads not in self._cpu_units:
+            kinds = [kind.cpu_units(threads) for kind in self.kinds]
+            unit, usable, billed = (
+                np.array(column, dtype=np.int64)[self.kind_of]
+                for column in ([of.unit for of in kinds], [of.usable for of in kinds], [of.billed for of in kinds])
+            )
+            self._cpu_units[threads] = CpuUnits(unit, usable, billed)
+        return self._cpu_units[threads]
 
     def __len__(self) -> int:
         return len(self.gpu_types)
@@ -98,6 +157,10 @@ class Pools:
     def on_single_type_node(self) -> Mask:
         """The pools of nodes with GPUs of one type; [pools]."""
         return np.asarray((np.bincount(self.node_of, minlength=len(self.nodes)) == 1)[self.node_of], dtype=np.bool_)
+
+    def on_nodes(self, names: Collection[str]) -> Mask:
+        """The pools of these nodes; [pools]."""
+        return np.array([node.name in names for node in self.nodes], dtype=np.bool_)[self.node_of]
 
     def node(self, pool: int) -> Node:
         return self.nodes[int(self.node_of[pool])]
@@ -140,7 +203,14 @@ def _devices(node: Node, gpu_type: str) -> tuple[Gpu, ...]:
 
 def _kind(node: Node, gpu_type: str, gpus: tuple[Gpu, ...]) -> PoolKind:
     return PoolKind(
-        gpu_type, len(node.gpus), node.total.cpus, node.total.memory, min((gpu.shards for gpu in gpus), default=0)
+        gpu_type,
+        len(node.gpus),
+        node.total.cpus,
+        node.total.memory,
+        min((gpu.shards for gpu in gpus), default=0),
+        node.threads_per_core,
+        node.cpu_unit,
+        node.bills_cpus,
     )
 
 
@@ -252,6 +322,18 @@ class FreeResources:
             np.minimum(self._milli, other._milli),
             set(np.flatnonzero(self.gpus != other.gpus).tolist()) | self._uncertain | other._uncertain,
         )
+
+    def on_nodes_of(self, chosen: Iterable[int]) -> FreeResources:
+        """Return what is free on the nodes of these pools; on the others all there is, as if nothing were used."""
+        of_nodes, milli = FreeResources.of_empty_cluster(self.pools), self.milli
+        nodes = np.unique(self.pools.node_of[list(chosen)])
+        pools = np.flatnonzero(np.isin(self.pools.node_of, nodes))
+        of_nodes.gpus[pools], of_nodes.milli[pools] = self.gpus[pools], milli[pools]
+        for ours, known in (
+            (of_nodes.cpus, self.cpus), (of_nodes.memory, self.memory), (of_nodes.exclusive_jobs, self.exclusive_jobs)
+        ):  # fmt: skip
+            ours[nodes] = known[nodes]
+        return of_nodes
 
     def allocate(self, allocation: Allocation) -> None:
         self._change(allocation, -1)

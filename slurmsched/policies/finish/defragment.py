@@ -55,7 +55,11 @@ def defragment(session: Session) -> None:
             return
         if not session.needs_placement(job) or _is_promised(session, job):
             continue
+        promise = session.promise
+        if promise is not None and promise.job == job.id:
+            session.promise = None  # jobs may move to where it would have started
         if (exchange := _fewest_moves(session, job)) is None:
+            session.promise = promise
             continue
         cost: dict[str, str | int | float] = {"jobs": ", ".join(sorted(exchange.moved)), "cost": round(exchange.cost)}
         reasons = {job.id: Reason(ReasonCode.ROOM_IS_MADE, cost)}
@@ -89,7 +93,7 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
     demand = session.demands.of(job)
     if demand.gang.min_nodes > 1 or demand.gang.request.exclusive or len(demand.required_nodes) > 1:
         return None
-    if session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum) is not None:
+    if session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum) is not None:
         return None
     by_node: dict[int, list[_Movable]] = {}
     for other in _movable_jobs(session):
@@ -104,7 +108,7 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
         ]
         sets.sort(key=lambda entry: (entry[0], entry[1], [leaving.job for leaving in entry[2]]))
         for cost, pool, chosen in sets[:_MAX_ATTEMPTS]:
-            exchange = _try_exchange(session, demand, pool, chosen, cost)
+            exchange = _try_exchange(session, job, pool, chosen, cost)
             if exchange is not None:
                 return exchange
     return None
@@ -159,15 +163,13 @@ def _held_devices(other: _Movable, pool: int, width: int) -> list[int]:
     return held
 
 
-def _try_exchange(
-    session: Session, demand: ResourceDemand, pool: int, leaving: Sequence[_Movable], cost: float
-) -> _Exchange | None:
+def _try_exchange(session: Session, job: Job, pool: int, leaving: Sequence[_Movable], cost: float) -> _Exchange | None:
     """Return placements of the job in the pool and of the leaving jobs elsewhere; None if one fits nowhere else."""
     free = session.free_at_minimum.copy()
     for other in leaving:
         free.release(other.allocation)
     there = np.arange(len(session.pools)) == pool
-    placement = session.find_placement(demand, DemandLevel.MINIMUM, free, there)
+    placement = session.find_placement(job, DemandLevel.MINIMUM, free, there)
     if placement is None:
         return None
     free.allocate(placement.with_devices(free).allocation(session.pools))
@@ -182,9 +184,9 @@ def _place_elsewhere(
     """Return a placement of each job in these pools, the best that leaves one for the others; None if there is none."""
     if not leaving:
         return {}
-    demand, left = session.demands.of(session.jobs[leaving[0].job]), elsewhere.copy()
+    job, left = session.jobs[leaving[0].job], elsewhere.copy()
     for _ in range(_MAX_NODES_TRIED):
-        placement = session.find_placement(demand, DemandLevel.MINIMUM, free, left)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, free, left)
         if placement is None:
             return None
         tried = free.copy()

@@ -9,11 +9,11 @@ from typing import Final
 from slurmsched.model import Job, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.resources import Allocation
+from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
-from slurmsched.policies.sizes import PerTaskResources
+from slurmsched.policies.sizes import PerTaskResources, size_upgrades
 
 MIN_BENEFIT: Final = 3.0
 """A restart pays if it saves this many times its cost: estimates of remaining time are often wrong."""
@@ -47,12 +47,14 @@ def resize_running(session: Session) -> None:
 def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     """Return the job's best resize on its GPUs; None where it is not clearly worth a restart."""
     remaining = session.situation.knowledge.remaining_seconds(job)
-    current = _current_placement(session, job) if session.is_preemptible(job.id) and not isinf(remaining) else None
+    may_restart = session.is_preemptible(job.id) and may_begin_again(job, session.situation.snapshot)
+    current = _current_placement(session, job) if may_restart and not isinf(remaining) else None
     if current is None:
         return None
     kind = session.pools.kinds[current.kind]
-    steps = list(session.sizing.upgrades(current.gang, kind, current.per_task, largest_that_fits(session, current)))
-    if not steps:
+    limit = largest_that_fits(session, job.id, current)
+    steps = list(size_upgrades(session.sizing, current.gang, kind, current.per_task, limit))
+    if not steps or session.delays_promise(job, current.allocation(session.pools)):
         return None
     per_task, faster = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
     now = session.situation.knowledge.relative_speed(job, job.allocations, session.situation.snapshot.nodes_by_name)
@@ -76,13 +78,11 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
     ):
         return None
     parts = tuple(gpus // gang.gpus_per_part for gpus in allocation.gpus)
-    per_task = _per_task(allocation, parts)
-    placed = Placement(gang, allocation.pools, parts, per_task, kinds.pop())
+    kind = kinds.pop()
+    units = session.pools.kinds[kind].cpu_units(gang.request.threads_per_core)
+    per_task = PerTaskResources(units.within(allocation.cpus[0]) // parts[0], max(allocation.memory) // max(parts))
+    placed = Placement(gang, allocation.pools, parts, per_task, kind)
     return placed if placed.allocation(session.pools).by_pool() == allocation.by_pool() else None
-
-
-def _per_task(allocation: Allocation, parts: tuple[int, ...]) -> PerTaskResources:
-    return PerTaskResources(allocation.cpus[0] // parts[0], max(allocation.memory) // max(parts))
 
 
 def migrate_to_due_type(session: Session) -> None:
@@ -97,21 +97,25 @@ def migrate_to_due_type(session: Session) -> None:
         saving = _saved_seconds(session, job)
         if saving <= MIN_BENEFIT * restart_cost:
             continue
-        placement = session.find_placement(session.demands.of(job), DemandLevel.MINIMUM, session.free_at_minimum)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
         if placement is not None:
             details = {"saving": format_duration(saving), "cost": format_duration(restart_cost)}
             session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
 
 
 def _saved_seconds(session: Session, job: Job) -> float:
-    """Return by how many seconds the job would end sooner. Without a duration estimate it is assumed half finished."""
+    """Return by how many seconds the job would end sooner, by measured rates. Without a duration estimate it is assumed
+    half finished."""
     knowledge, rates = session.situation.knowledge, session.entitlement.rates
     due = session.entitlement.gpu_types.get(job.id, frozenset())
     if len(due) != 1:
         return 0.0
     (gpu_type,) = due
-    now = min((rates.get((job.id, on_node.gpu_type), 0.0) for on_node in job.allocations), default=0.0)
-    then = rates[job.id, gpu_type]
+    held = [rates.get((job.id, on_node.gpu_type)) for on_node in job.allocations]
+    now = min((rate for rate in held if rate is not None), default=0.0)
+    then = rates.get((job.id, gpu_type), 0.0)
+    if not held or None in held:
+        return 0.0
     remaining = knowledge.remaining_seconds(job)
     if isinf(remaining):
         remaining = knowledge.executed_seconds(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -9,24 +10,23 @@ from slurmsched.model import JobId
 from slurmsched.policies.cluster.resources import Allocation, PoolKind
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
-from slurmsched.policies.sizes import PerTaskResources, memory_on_node
+from slurmsched.policies.sizes import PerTaskResources, proportional_size, size_upgrades
 
 
 def distribute_spare(session: Session) -> None:
     """Give the jobs placed this round more than their least, step by step to the job that gains most.
 
     The gain is the speed, weighted by GPUs, over the fraction of a node that the step takes. What makes no job faster
-    stays free for the next newcomer.
+    stays free for the next newcomer, and so does the share of idle GPUs, except from jobs that can give it back.
     """
     heap = [step for job in session.placements if (step := _best_step(session, job)) is not None]
     heapify(heap)
     while heap:
         _, _, job, larger = heappop(heap)
         extra = extra_resources(larger.allocation(session.pools), session.placements[job].allocation(session.pools))
-        if session.free_at_minimum.fits(extra):
-            session.free_at_minimum.allocate(extra)
-            session.placements[job] = larger
-        if (step := _best_step(session, job)) is not None:
+        enlarged = session.enlarge(job, larger, extra)
+        step = _best_step(session, job)
+        if step is not None and (enlarged or step[3] != larger):  # the same step would be refused again
             heappush(heap, step)
 
 
@@ -40,7 +40,8 @@ def _best_step(session: Session, job: JobId) -> _Step | None:
     kind = session.pools.kinds[current.kind]
     if current.gang.request.exclusive or not current.gang.gpus_per_part:
         return None
-    steps = session.sizing.upgrades(current.gang, kind, current.per_task, largest_that_fits(session, current))
+    limit = largest_that_fits(session, job, current)
+    steps = size_upgrades(session.sizing, current.gang, kind, current.per_task, limit)
     gains = (
         (
             -faster
@@ -60,17 +61,41 @@ def _fraction_of_node(current: PerTaskResources, larger: PerTaskResources, kind:
     return (larger.cpus - current.cpus) / kind.cpus + (larger.memory - current.memory) / max(kind.memory, 1)
 
 
-def largest_that_fits(session: Session, current: Placement) -> PerTaskResources:
-    """Return the largest size of a part that fits on every node of the placement."""
+def largest_that_fits(session: Session, job: JobId, current: Placement) -> PerTaskResources:
+    """Return the largest size of a part that fits on every node of the placement, and that the job's limits allow. What
+    is beyond a part's own share leaves idle GPUs theirs, unless the job can give it back."""
+    largest = _largest(session, current, [(0, 0)] * len(current.pools))
+    if not session.lends_to(job):
+        left = _largest(session, current, [session.share_of_idle(pool) for pool in current.pools])
+        own = proportional_size(current.gang, session.pools.kinds[current.kind])
+        largest = PerTaskResources(
+            min(largest.cpus, max(left.cpus, own.cpus)), min(largest.memory, max(left.memory, own.memory))
+        )
+    most = session.demands.of(session.jobs[job]).ranges[current.kind].most or largest
+    return PerTaskResources(
+        max(current.per_task.cpus, min(largest.cpus, most.cpus)),
+        max(current.per_task.memory, min(largest.memory, most.memory)),
+    )
+
+
+def _largest(session: Session, current: Placement, kept: Sequence[tuple[int, int]]) -> PerTaskResources:
+    """Return the largest size of a part if these CPUs and MiB stay free on the nodes of its pools."""
     nodes = [int(session.pools.node_of[pool]) for pool in current.pools]
     free = [
-        (max(0, int(session.free_at_minimum.cpus[node])), max(0, int(session.free_at_minimum.memory[node])))
-        for node in nodes
+        (
+            max(0, int(session.free_at_minimum.cpus[node]) - cpus),
+            max(0, int(session.free_at_minimum.memory[node]) - memory),
+        )
+        for node, (cpus, memory) in zip(nodes, kept, strict=True)
     ]
-    tasks, most_parts = current.gang.tasks_per_part, max(current.parts)
-    cpus = min(cpus // parts // tasks * tasks for (cpus, _), parts in zip(free, current.parts, strict=True))
-    on_node = memory_on_node(current.gang, current.per_task, most_parts) + min(memory for _, memory in free)
-    return PerTaskResources(current.per_task.cpus + cpus, max(current.per_task.memory, on_node // most_parts))
+    gang, most_parts, has = current.gang, max(current.parts), current.allocation(session.pools)
+    units = [session.pools.kind(pool).cpu_units(gang.request.threads_per_core) for pool in current.pools]
+    cpus = min(
+        of.within(more + held) // parts // gang.tasks_per_part * gang.tasks_per_part
+        for of, (more, _), held, parts in zip(units, free, has.cpus, current.parts, strict=True)
+    )
+    on_node = max(gang.memory_per_node, current.per_task.memory * most_parts) + min(memory for _, memory in free)
+    return PerTaskResources(max(current.per_task.cpus, cpus), max(current.per_task.memory, on_node // most_parts))
 
 
 def extra_resources(larger: Allocation, smaller: Allocation) -> Allocation:

@@ -121,7 +121,9 @@ def target_workload(requests: Iterable[tuple[Request, int]], pools: Pools) -> Ta
     """
     counts, most_shards = Counter[TaskDemand](), int(pools.shards.max(initial=0))
     for request, occurrences in requests:
-        gang = gang_of(request, None, memory_tunable=False)
+        of_type = [request.gpu_type in (None, gpu_type) for gpu_type in pools.gpu_types]
+        node_gpus = sorted(pools.device_count[of_type].tolist(), reverse=True)
+        gang = gang_of(request, None, memory_tunable=False, node_gpus=node_gpus)
         if gang.shards > most_shards or gang.parts < gang.min_nodes or gang.min_nodes > len(pools.nodes):
             continue
         cpus, types = -(-max(request.cpus, 1) // gang.min_nodes), (request.gpu_type,) if request.gpu_type else ()

@@ -15,8 +15,8 @@ from slurmsched.arrays import Ints, Mask
 from slurmsched.model import NodeAllocation, ReasonCode, Resources
 from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.gang import Gang
-from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
-from slurmsched.policies.sizes import PerTaskResources, memory_on_node
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, PoolKind, Pools
+from slurmsched.policies.sizes import PerTaskResources, resources_on_node
 from slurmsched.policies.stages import Situation
 
 
@@ -42,9 +42,22 @@ class Placement:
             whole = [cluster.node(pool).total for pool in self.pools]
             cpus, memory = tuple(node.cpus for node in whole), tuple(node.memory for node in whole)
             return Allocation(self.pools, gpus, cpus, memory, True, part, self.devices)
-        on_node = memory_on_node(self.gang, self.per_task, max(self.parts))
-        cpus = tuple(parts * self.per_task.cpus for parts in self.parts)
-        return Allocation(self.pools, gpus, cpus, (on_node,) * len(self.pools), False, part, self.devices)
+        with_cpus = (min(self.parts),) * len(self.pools) if self.gang.cpus_per_node else self.parts
+        most = self.parts if self.gang.memory_by_part else (max(self.parts),) * len(self.pools)
+        charged = [
+            self.on_node(cluster.kind(pool), parts, memory_parts)
+            for pool, parts, memory_parts in zip(self.pools, with_cpus, most, strict=True)
+        ]
+        cpus, memory = tuple(cpus for cpus, _ in charged), tuple(memory for _, memory in charged)
+        if self.gang.request.whole_memory:
+            memory = tuple(cluster.node(pool).total.memory for pool in self.pools)
+        return Allocation(self.pools, gpus, cpus, memory, False, part, self.devices)
+
+    def on_node(self, kind: PoolKind, parts: int, memory_parts: int) -> tuple[int, int]:
+        """Return the CPUs and MiB charged on a node of this kind; see `resources_on_node`."""
+        units = kind.cpu_units(self.gang.request.threads_per_core)
+        size = self.per_task
+        return resources_on_node(self.gang, size.cpus, size.memory, parts, memory_parts=memory_parts, units=units)
 
     def with_devices(self, free: FreeResources) -> Placement:
         """Return the placement with the devices that Slurm will choose of these, unless it has some."""
@@ -67,15 +80,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class PartDemand:
-    """What `parts` of a gang take in each pool: so many whole GPUs and, by pool, CPUs and `milli` of one device."""
+    """What `parts` of a gang take in each pool: so many whole GPUs and, by pool, `cpus`, `memory` in MiB and `milli` of
+    one device."""
 
     gpus: int
     parts: int
-    cpus_of_part: Ints
+    cpus: Ints
+    memory: Ints
     milli: Ints | None
-
-    def cpus(self, pools: Ints) -> Ints:
-        return self.cpus_of_part[pools] * self.parts
 
 
 class NodeScore(Protocol):
@@ -126,8 +138,28 @@ class _FirstFit(NodeScore):
         return candidates[:count]
 
 
+@dataclass(frozen=True, slots=True)
+class _Aligned(NodeScore):
+    """The node with whose free resources the demand is best aligned: the largest dot product of both, as parts of the
+    whole node (Grandl et al., Tetris, SIGCOMM 2014, section 3.2); the first of equal nodes."""
+
+    name: str = "best alignment"
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
+        pools, node = free.pools, free.pools.node_of[candidates]
+        alignment = np.zeros(len(candidates))
+        for asked, left, whole in (
+            (demand.gpus, free.gpus[candidates], pools.device_count[candidates]),
+            (demand.cpus[candidates], free.cpus[node], pools.cpus[node]),
+            (demand.memory[candidates], free.memory[node], pools.memory[node]),
+        ):
+            alignment += asked * left / np.maximum(whole, 1).astype(np.float64) ** 2
+        return candidates[np.argsort(-alignment, kind="stable")[:count]]
+
+
 CONSOLIDATED: NodeScore = _Consolidated()
 FIRST_FIT: NodeScore = _FirstFit()
+ALIGNED: NodeScore = _Aligned()
 
 
 def find_placement(
@@ -186,12 +218,15 @@ class _PoolFit:
         node_of = free.pools.node_of
         self.demand, self.candidates, self.level, self.free = demand, candidates, level, free
         self.part_cpus, self.part_memory = candidates.cpus[level], candidates.memory[level]
+        self.units = free.pools.cpu_units(demand.gang.request.threads_per_core)
         self.cpus, self.memory = free.cpus[node_of], free.memory[node_of]
         self.usable = candidates.mask & (free.exclusive_jobs[node_of] == 0)
         if among is not None:
             self.usable &= among
         if demand.gang.request.exclusive:
             self.usable &= (self.cpus >= free.pools.cpus[node_of]) & (self.memory >= free.pools.memory[node_of])
+        if demand.gang.request.whole_memory:
+            self.usable &= self.memory >= free.pools.memory[node_of]
         self.required = [node_of == pinned for pinned in demand.required_nodes]
         self.required += [candidates.one_required] if candidates.one_required is not None else []
 
@@ -214,21 +249,34 @@ class _PoolFit:
                 yield uneven
 
     def fitting(self, parts: int, most: int) -> Ints:
-        """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory."""
+        """Return the pools that hold `parts`, with memory for `most`: every node of a job gets the same memory, unless
+        it asks for it by CPU or GPU."""
         gang = self.demand.gang
-        memory = np.maximum(self.part_memory * most, gang.memory_per_node)
+        cpus, memory = self._charged(parts, parts if gang.memory_by_part else most)
         fits = self.usable & (self.free.gpus >= parts * gang.gpus_per_part) if gang.gpus_per_part else self.usable
         if (milli := self.demand.milli) is not None:
             fits &= (self.free.milli >= milli[:, None]).any(axis=1)
-        return np.flatnonzero(fits & (self.cpus >= self.part_cpus * parts) & (self.memory >= memory))
+        return np.flatnonzero(fits & (self.cpus >= cpus) & (self.memory >= memory))
+
+    def _charged(self, parts: int, memory_parts: int) -> tuple[Ints, Ints]:
+        """Return the CPUs and MiB that so many parts take of a node; [pools]."""
+        gang, cpus, memory = self.demand.gang, self.part_cpus, self.part_memory
+        return resources_on_node(gang, cpus, memory, parts, memory_parts=memory_parts, units=self.units)
 
     def _capacity(self, memory_parts: int, most: int) -> Ints:
         """Return the parts that each pool holds, up to `most`, with memory for `memory_parts` on each node."""
         capacity = np.zeros_like(self.free.gpus)
         pools = self.fitting(1, memory_parts)
-        by_gpus = self.free.gpus[pools] // self.demand.gang.gpus_per_part
-        by_cpus = self.cpus[pools] // np.maximum(self.part_cpus[pools], 1)
+        gang, cpus = self.demand.gang, np.maximum(self.part_cpus[pools], 1)
+        by_gpus = self.free.gpus[pools] // gang.gpus_per_part
+        by_cpus = self.units.within(self.cpus)[pools] // cpus
         capacity[pools] = np.minimum(np.minimum(by_gpus, by_cpus), most)
+        if per_cpu := gang.request.memory_per_cpu:
+            by_memory = self.units.with_memory_for(self.memory // per_cpu)[pools] // cpus
+            capacity[pools] = np.minimum(capacity[pools], by_memory)
+        elif gang.memory_by_part:
+            by_memory = self.memory[pools] // np.maximum(self.part_memory[pools], 1)
+            capacity[pools] = np.minimum(capacity[pools], by_memory)
         return capacity
 
     def _select(self, node_score: NodeScore, parts: int, count: int) -> tuple[int, ...] | None:
@@ -236,7 +284,8 @@ class _PoolFit:
         fitting, of_gang = self.fitting(parts, parts), self.demand
         if len(fitting) < count:
             return None
-        demand = PartDemand(parts * of_gang.gang.gpus_per_part, parts, self.part_cpus, of_gang.milli)
+        cpus, memory = self._charged(parts, parts)
+        demand = PartDemand(parts * of_gang.gang.gpus_per_part, parts, cpus, memory, of_gang.milli)
         taken = self._take_required(fitting, lambda choices: int(node_score.select(self.free, demand, choices, 1)[0]))
         if taken is None or len(taken) > count:
             return None

@@ -309,7 +309,7 @@ class _LeastFragments(NodeScore):
         self._tables: WeakKeyDictionary[FreeResources, PoolScoreTable] = WeakKeyDictionary()
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
-        cpus, table = demand.cpus(candidates), self._table(free)
+        cpus, table = demand.cpus[candidates], self._table(free)
         milli = np.zeros_like(candidates) if demand.milli is None else demand.milli[candidates]
         scores = np.zeros(len(candidates))
         for each, part in {*zip(cpus.tolist(), milli.tolist(), strict=True)}:

@@ -1,0 +1,350 @@
+"""Promises the first job of the order that does not fit a start, so that no job starves: EASY backfill for any order.
+
+The ends of the other jobs say when and where it fits at the latest. What starts in the meantime may not delay that: it
+ends before, or takes what is free beside the job. Where orders change from round to round the promise does not: it is
+kept in the policy's state, ahead of the order, until the job has started or is gone. A job that needs what several jobs
+have, and ranks behind jobs that came after it, is promised a start before the first of the order: else these would
+start on every GPU that becomes free. Where nobody knows when jobs end, no time can be promised; once the job has waited
+long for several jobs, its nodes are drained instead: only jobs whose end is known start there.
+
+Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isinf
+from typing import Final
+
+from slurmsched.model import Hold, Job, JobId, JobState, Promise, Reason, ReasonCode
+from slurmsched.model.reasons import format_duration, time_of_day
+from slurmsched.policies.admit.allocate import FailedRequestCache
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.eligibility import closed_nodes
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.session import PromisedStart, Session
+from slurmsched.policies.state import decode_state, encode_state
+
+LONG_WAIT: Final = 6
+"""Rounds after which nodes are drained for a job: they may stay idle for as long as nobody knows."""
+
+_STATE_KEY: Final = "promise"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPromise:
+    """The promise between two rounds: the job that waits for its start; empty if there is none."""
+
+    job: str = ""
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, object]) -> KeptPromise:
+        """Return the promise of the last round; one to no job if there was none."""
+        return decode_state(cls, state.get(_STATE_KEY))
+
+    def in_state(self, state: Mapping[str, object]) -> dict[str, object]:
+        """Return the policy's state with this promise."""
+        rest = {key: value for key, value in state.items() if key != _STATE_KEY}
+        return {**rest, _STATE_KEY: encode_state(self)} if self.job else rest
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """When a job that has resources, or gets some, leaves them at the latest, in unix seconds; `job` is empty where
+    none has them any more."""
+
+    at: float
+    begun: float
+    job: JobId
+    allocation: Allocation
+    certain: bool
+
+
+class Promises:
+    """The promises of one session. `kept` is that of the last round; None for a policy that promises anew in each."""
+
+    def __init__(self, session: Session, kept: KeptPromise | None) -> None:
+        self._session, self._kept, self._drains = session, kept or KeptPromise(), kept is not None
+        self._unplaceable = FailedRequestCache()
+        self._outlasting = _outlasting_slices(session)
+        """The running jobs that leave when their slices are over and others are due: before they end by themselves."""
+        self._all_take_turns = bool(self._outlasting) and all(
+            job.id in self._outlasting for job in session.situation.snapshot.jobs if job.allocations
+        )
+        """Then no job waits for more than turns, and none is promised a start."""
+
+    def first(self) -> Iterator[Job]:
+        """Yield the jobs whose turn comes before all others': the one that waits for its promised start and, unless it
+        still does, the first by submission that others overtake while it waits for what several jobs have. Jobs of
+        higher tiers come before both."""
+        session = self._session
+        kept = session.jobs.get(self._kept.job)
+        if kept is not None and kept.state is JobState.PENDING:
+            above = list(self._above(kept))
+            yield from above
+            if not above:
+                session.first.add(kept.id)
+            yield kept
+        seen = set[ResourceDemand]()
+        for job in self._overtaken() if session.promise is None else ():
+            demand = session.demands.of(job)
+            if demand not in seen and session.needs_placement(job) and _may_be_promised(session, job):
+                if next(self._above(job), None) is not None:
+                    continue
+                seen.add(demand)
+                start = self._reserve(job)
+                if start is not None and start.binding and len(start.waits_for) > 1:
+                    session.first.add(job.id)
+                    yield job
+                    return
+
+    def _overtaken(self) -> Sequence[Job]:
+        """Return the waiting jobs of several GPUs that rank behind one that came later, the first by submission first.
+        Others need no more than the order: what it prefers to them came before them."""
+        session, overtaken, best = self._session, list[Job](), inf
+        waiting = [job for job in session.situation.jobs if job.state is JobState.PENDING]
+        for job in sorted(waiting, key=lambda job: job.queue_key, reverse=True):
+            rank = session.rank_of[job.id]
+            if best < rank and job.gpus > 1:
+                overtaken.append(job)
+            best = min(best, rank)
+        return overtaken[::-1]
+
+    def _above(self, job: Job) -> Iterator[Job]:
+        """Yield the newcomers of higher tiers that compete with the job."""
+        session = self._session
+        for other in session.tiers.above(job.id, session.ranking):
+            if session.needs_placement(other) and _may_be_promised(session, other):
+                yield other
+
+    def _has_waited_long(self, job: Job) -> bool:
+        situation = self._session.situation
+        since = max(job.submit_time, job.eligible_time or 0.0)
+        waited = situation.snapshot.time - since - situation.knowledge.executed_seconds(job)
+        return job.state is JobState.PENDING and waited >= LONG_WAIT * situation.period
+
+    def is_made_to(self, job: Job) -> bool:
+        """Whether the job is promised a start: then it had its turn."""
+        return self._session.promise is not None and self._session.promise.job == job.id
+
+    def passed_over(self, job: Job) -> None:
+        """Promise a newcomer that no step admits a start if it is the first, or record that it waits for the first."""
+        session = self._session
+        if session.promise is None:
+            if _may_be_promised(session, job):
+                session.promise = self._reserve(job)
+            if session.promise is not None and session.promise.binding:
+                _set_reason(session, job, session.promise)
+        elif session.outlasts_promise(job) and self._fits_but_for_promise(job):
+            session.set_waiting_reason(job, _behind_promise_reason(session, session.promise))
+
+    def next_state(self, state: Mapping[str, object]) -> dict[str, object]:
+        """Return the policy's state with the promise to keep, until its job is seen running or is gone."""
+        session, kept = self._session, self._kept
+        promise = session.promise
+        if promise is not None and promise.binding and promise.job not in session.placements:
+            return KeptPromise(promise.job).in_state(state)
+        job = session.situation.snapshot.jobs_by_id.get(kept.job)
+        return (kept if job is not None and job.state is JobState.PENDING else KeptPromise()).in_state(state)
+
+    def _reserve(self, job: Job) -> PromisedStart | None:
+        """Return the earliest start of the job by the ends of the others, on nodes that are not reserved before it
+        would end then; None where it never fits, or fits already."""
+        session, closed = self._session, frozenset[str]()
+        if self._all_take_turns:
+            return None
+        while (start := self._earliest(job, closed)) is not None:
+            nodes = {session.pools.node(pool).name for pool in start.placement.pools}
+            reserved = nodes & closed_nodes(job, session.situation.snapshot, start.start)
+            if not reserved:
+                break
+            closed |= reserved
+        return start
+
+    def _earliest(self, job: Job, closed: frozenset[str]) -> PromisedStart | None:
+        """Return the earliest start of the job without these nodes."""
+        session = self._session
+        among = ~session.pools.on_nodes(closed) if closed else None
+        ends = sorted(_ends(session, job), key=lambda end: (end.at, end.begun, end.job))
+
+        def free_after(count: int) -> FreeResources:
+            free = session.free_at_minimum.copy()
+            for end in ends[:count]:
+                free.release(end.allocation)
+            return free
+
+        def fits(count: int) -> bool:
+            return session.find_placement(job, DemandLevel.MINIMUM, free_after(count), among) is not None
+
+        if not fits(len(ends)) or fits(0):
+            return None
+        count = bisect_left(range(1, len(ends) + 1), True, key=fits) + 1
+        start, free = ends[count - 1].at, free_after(count)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, free, among)
+        if placement is None:
+            return None
+        placement = placement.with_devices(free)
+        needed = _needed(session, ends[:count], placement.allocation(session.pools), free)
+        start = max((end.at for end in needed), default=start)
+        ended = [end for end in ends if end.at <= start] if not isinf(start) else ends
+        for end in ended[count:]:
+            free.release(end.allocation)
+        beside = free.on_nodes_of(placement.pools)
+        beside.allocate(placement.allocation(session.pools))
+        return PromisedStart(
+            job.id,
+            placement,
+            start,
+            tuple(end.job for end in needed if end.job),
+            frozenset(end.job for end in ended),
+            beside,
+            binding=self._outlasting.isdisjoint(end.job for end in needed)
+            and (not isinf(start) or (self._drains and len(needed) > 1 and self._has_waited_long(job))),
+            certain=all(end.certain for end in needed) and not _may_be_overtaken(session, job),
+        )
+
+    def _fits_but_for_promise(self, job: Job) -> bool:
+        session, demand = self._session, self._session.demands.of(job)
+        if self._unplaceable.contains(demand, session.eviction_epoch):
+            return False
+        promise, session.promise = session.promise, None
+        fits = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum) is not None
+        session.promise = promise
+        if not fits:
+            self._unplaceable.add(demand)
+        return fits
+
+
+def _outlasting_slices(session: Session) -> frozenset[JobId]:
+    """Return the running jobs that have time slices, which are over before the jobs end by themselves."""
+    slices, situation = session.entitlement.slices, session.situation
+    stay = situation.non_preemptible.keys() - situation.preemptible_from.keys()
+    jobs = (job for job in session.jobs.values() if job.allocations and job.id in slices and job.id not in stay)
+    return frozenset(job.id for job in jobs if (job.start_time or 0.0) + slices[job.id] < session.expected_end(job))
+
+
+def _may_be_promised(session: Session, job: Job) -> bool:
+    """Whether the job may be promised a start: not if it just gave way, or another copy of it has resources."""
+    placed = session.running.keys() | session.placements.keys()
+    copies = bool(job.copy_of) and any(session.jobs[other].copy_of == job.copy_of for other in placed)
+    return job.id not in session.victims and not copies
+
+
+def _may_be_overtaken(session: Session, job: Job) -> bool:
+    """Whether jobs that are not managed wait for the same partitions: Slurm may start them first."""
+    others = session.situation.snapshot.jobs_in_state(JobState.PENDING)
+    return any(
+        other.id not in session.jobs
+        and other.hold is Hold.NONE
+        and not set(other.partitions).isdisjoint(job.partitions)
+        for other in others
+    )
+
+
+def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
+    """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
+    placed in this round. A job that the newcomer may preempt, once it has run for long enough, leaves then."""
+    situation, ends = session.situation, list[_End]()
+    for job in situation.snapshot.jobs:
+        if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
+            continue
+        held = session.running.get(job.id) or session.pools.allocation(
+            job.allocations, exclusive=job.original_request.exclusive
+        )
+        at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
+        free_from = situation.preemptible_from.get(job.id, inf)
+        if job.id in session.jobs and free_from < at and session.may_preempt(newcomer, session.jobs[job.id]):
+            at, certain = max(free_from, situation.snapshot.time), False
+        ends.append(_End(at, job.start_time or 0.0, job.id, held, certain))
+    for starting, allocations in situation.starting.items():
+        begins = situation.snapshot.jobs_by_id.get(starting)
+        if begins is not None and begins.state is JobState.PENDING:
+            held = session.pools.allocation(allocations, exclusive=begins.original_request.exclusive)
+            now, limited = situation.snapshot.time, begins.time_limit is not None
+            ends.append(_End(session.expected_end(begins), now, starting, held, limited))
+    if situation.unattributed:
+        now, held = situation.snapshot.time, session.pools.allocation(situation.unattributed)
+        ends.append(_End(now, now, "", held, certain=False))
+    for placed, placement in session.placements.items():
+        job = session.jobs[placed]
+        at, begun = session.expected_end(job), situation.snapshot.time
+        ends.append(_End(at, begun, placed, placement.allocation(session.pools), job.time_limit is not None))
+    return ends
+
+
+def _needed(session: Session, ends: Sequence[_End], allocation: Allocation, free: FreeResources) -> list[_End]:
+    """Return those of the jobs that must leave for the allocation, by ends; `free` is without all of them."""
+    nodes = {int(session.pools.node_of[pool]) for pool in allocation.pools}
+    free, needed = free.copy(), list[_End]()
+    for end in ends:
+        if nodes.isdisjoint(int(session.pools.node_of[pool]) for pool in end.allocation.pools):
+            continue
+        free.allocate(end.allocation)
+        if not free.fits(replace(allocation, devices=())):
+            free.release(end.allocation)
+            needed.append(end)
+    return needed
+
+
+def promise_holds(session: Session) -> bool:
+    """Whether the promised job still fits at its start, by the ends of all jobs that have resources now."""
+    promise = session.promise
+    if promise is None or not promise.binding or promise.job in session.placements:
+        return True
+    free, promised = session.free_at_minimum.copy(), session.jobs[promise.job]
+    for end in _ends(session, promised):
+        # where no end is known, the jobs that were there before are waited for, and no others
+        ends_before = end.at <= promise.start if not isinf(end.at) else end.job in promise.ended
+        if ends_before:
+            free.release(end.allocation)
+    return free.fits(replace(promise.placement.allocation(session.pools), devices=()))
+
+
+def promise_of(session: Session) -> Promise | None:
+    """Return what the decision says of the session's promise."""
+    promise = session.promise
+    if promise is None or not promise.binding or promise.job in session.placements:
+        return None
+    return Promise(
+        promise.job,
+        None if isinf(promise.start) else promise.start,
+        promise.placement.node_allocations(session.pools),
+        promise.waits_for,
+        promise.certain,
+    )
+
+
+def _set_reason(session: Session, job: Job, promise: PromisedStart) -> None:
+    known = session.reasons.get(job.id)
+    preempts_later = known is not None and known.code is ReasonCode.MOVES_SPENT
+    if not (preempts_later and isinf(promise.start)):
+        session.set_waiting_reason(job, _promise_reason(session, promise))
+
+
+def _promise_reason(session: Session, promise: PromisedStart) -> Reason:
+    jobs, nodes = ", ".join(promise.waits_for), _nodes(session, promise)
+    if not promise.waits_for:
+        return Reason(ReasonCode.FREED_NOW, {"nodes": nodes})
+    if isinf(promise.start):
+        return Reason(ReasonCode.NODES_DRAIN, {"jobs": jobs, "nodes": nodes})
+    known = session.situation.snapshot.jobs_by_id
+    if all(job in known and known[job].state is JobState.COMPLETING for job in promise.waits_for):
+        return Reason(ReasonCode.FREED_SOON, {"jobs": jobs, "nodes": nodes})
+    when = time_of_day(promise.start, session.situation.snapshot.time)
+    code = ReasonCode.PROMISED_START if promise.certain else ReasonCode.EXPECTED_START
+    return Reason(code, {"when": when, "jobs": jobs, "nodes": nodes, "start": promise.start})
+
+
+def _behind_promise_reason(session: Session, promise: PromisedStart) -> Reason:
+    details: dict[str, str | int | float] = {"job": promise.job, "nodes": _nodes(session, promise)}
+    if isinf(promise.start):
+        return Reason(ReasonCode.BEHIND_DRAIN, details)
+    now = session.situation.snapshot.time
+    details |= {"when": time_of_day(promise.start, now), "limit": format_duration(max(0.0, promise.start - now))}
+    return Reason(ReasonCode.BEHIND_PROMISE, details)
+
+
+def _nodes(session: Session, promise: PromisedStart) -> str:
+    return ", ".join(sorted({session.pools.node(pool).name for pool in promise.placement.pools}))
