@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from slurmsched.model import Job, JobId
-from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements
 from slurmsched.policies.state import Account, TicketAccounts, stored
 
@@ -31,11 +31,20 @@ class GandivaFairState(TicketAccounts):
 
     jobs: Mapping[JobId, PassRecord] = field(default_factory=dict, metadata=stored(columns=True))
     best_rates: Mapping[str, float] = field(default_factory=dict, metadata=stored("best"))
+    saved_moves: float = 0.0
+    """Moves that earlier rounds left unused, no more than the widest gang has GPUs."""
 
 
 _EPSILON: Final = 1e-9
 _SHORTFALL_ROUNDS: Final = 8.0
 """A shortfall of a GPU type is capped at what the user is due in this many rounds."""
+
+_LONGEST_LAG: Final = 43200.0
+"""No user is further behind or ahead: a share that nobody can have is not made up for ever, and whoever had too much
+waits no longer for it to be forgotten."""
+
+_LONGEST_GAP_ROUNDS: Final = 8.0
+"""Rounds that may fail or be skipped in between without a gap in the accounts."""
 
 ReceivedService = Mapping[tuple[str, str], float]
 """GPU-seconds by user and type."""
@@ -73,7 +82,7 @@ def compute_shortfalls(
     anywhere = [
         runnable for runnable, free in zip(problem.runnable_jobs, entitlements.runs_anywhere, strict=True) if free
     ]
-    received = _received_since(anywhere, state, problem.situation.knowledge.service)
+    received = _received_since(anywhere, state, problem.situation.knowledge.service) if elapsed else {}
     for user, held in entitlements.holdings.items():
         before = state.accounts.get(user, Account()).shortfall
         late = {
@@ -95,14 +104,17 @@ def update_accounts(
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[str, Account]:
     """Returns the account of every user who has jobs; those of other users end."""
-    received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service)
     elapsed, accounts = _elapsed(problem, state), dict[str, Account]()
+    received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service) if elapsed else {}
     for user in dict.fromkeys(runnable.job.user for runnable in problem.runnable_jobs):
         before, worth = state.accounts.get(user, Account()), entitlements.speedups.get(user, {})
         held = dict(entitlements.holdings.get(user, {}))
         for gpu_type, gpus in entitlements.confined_holdings.get(user, {}).items():
             held[gpu_type] = held.get(gpu_type, 0.0) + gpus
-        due = sum(gpus * worth.get(gpu_type, 1.0) for gpu_type, gpus in held.items())
+        # what jobs hold beyond their user's part, and cannot be taken from them, is not due
+        due = entitlements.fair_parts.get(user, 1.0) * sum(
+            gpus * worth.get(gpu_type, 1.0) for gpu_type, gpus in held.items()
+        )
         gained = sum(received.get((user, gpu_type), 0.0) * worth.get(gpu_type, 1.0) for gpu_type in entitlements.types)
         accounts[user] = Account(
             due=before.due + due * elapsed,
@@ -110,13 +122,22 @@ def update_accounts(
             holdings={gpu_type: round(gpus, 6) for gpu_type, gpus in held.items() if gpus > 0},
             speedups=dict(worth),
             shortfall={gpu_type: round(late, 3) for gpu_type, late in shortfalls.get(user, {}).items()},
+            lag=_lag(before.lag, due, elapsed, gained),
         )
     return accounts
 
 
+def _lag(before: float, due: float, elapsed: float, gained: float) -> float:
+    """Returns the seconds that a user is behind; `due` is per second, `gained` since the last round."""
+    behind = before + (elapsed - gained / due if due > _EPSILON else 0.0)
+    return round(max(-_LONGEST_LAG, min(_LONGEST_LAG, behind)), 3)
+
+
 def _elapsed(problem: StrideProblem, state: GandivaFairState) -> float:
-    """Returns the seconds since the last round."""
-    return 0.0 if state.time is None else max(0.0, problem.situation.snapshot.time - state.time)
+    """Returns the seconds since the last round by tickets; 0 if that is so long ago that others scheduled meanwhile, or
+    nobody did: for that time nobody is due anything."""
+    elapsed = 0.0 if state.time is None else max(0.0, problem.situation.snapshot.time - state.time)
+    return elapsed if elapsed <= _LONGEST_GAP_ROUNDS * problem.situation.period else 0.0
 
 
 def best_rates(
@@ -140,4 +161,4 @@ def advance_passes(
         before = state.jobs.get(runnable.job.id)
         if before is not None:
             gained = max(0.0, attained.get(runnable.job.id, 0.0) - before.attained)
-            runnable.pass_value = before.pass_value + (gained / runnable.tickets if runnable.tickets > 0 else 0.0)
+            runnable.pass_value = before.pass_value + gained / max(runnable.tickets, MIN_TICKETS)

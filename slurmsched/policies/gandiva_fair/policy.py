@@ -10,18 +10,14 @@ resume in any pool, so only waiting jobs are reassigned, and no running job is m
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-import numpy as np
-
-from slurmsched.arrays import Floats, Ints
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.cluster.demand import ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.gandiva_fair.accounts import (
     GandivaFairState,
@@ -31,202 +27,15 @@ from slurmsched.policies.gandiva_fair.accounts import (
     compute_shortfalls,
     update_accounts,
 )
+from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
-from slurmsched.policies.reasons import reserved_reason
+from slurmsched.policies.reasons import closed_reason
 from slurmsched.policies.sizes import Proportional, Sizing
 from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 from slurmsched.policies.state import decode_state, encode_state
 
-_HORIZON_ROUNDS: Final = 4.0
-"""Rounds over which a shortfall is made up, and over which the progress of pools is projected."""
-
-_EPSILON: Final = 1e-9
-
-
-class LoadBalancer:
-    """Assigns jobs to pools and balances their load. `shortfalls` are GPU-seconds by user and type."""
-
-    def __init__(
-        self,
-        problem: StrideProblem,
-        entitlements: Entitlements,
-        shortfalls: Mapping[str, Mapping[str, float]],
-        assigned: Sequence[RunnableJob],
-    ) -> None:
-        self._problem, self._entitlements, self._settings = problem, entitlements, problem.situation.tickets
-        self._horizon = _HORIZON_ROUNDS * problem.situation.period
-        self._capacity = np.maximum(problem.capacity.gpus.astype(np.float64), 1e-9)
-        self._shortfalls: dict[tuple[str, str], float] = {}
-        for user, held in entitlements.holdings.items():
-            user_shortfalls = shortfalls.get(user, {})
-            for gpu_type, gpus in held.items():
-                self._shortfalls[user, gpu_type] = gpus + user_shortfalls.get(gpu_type, 0.0) / self._horizon
-        self._pools_by_type: dict[tuple[ResourceDemand, str], Ints] = {}
-        self._unconfined = {
-            runnable.job.id
-            for runnable, free in zip(problem.runnable_jobs, entitlements.runs_anywhere, strict=True)
-            if free
-        }
-        self._migrations = 0
-        self._min_pass: dict[int, float] = {}
-        for runnable in assigned:
-            self._min_pass[runnable.assigned_pool] = min(
-                runnable.pass_value, self._min_pass.get(runnable.assigned_pool, runnable.pass_value)
-            )
-        self._global_min_pass = min(self._min_pass.values(), default=0.0)
-        for runnable in assigned:
-            self._cap_lead(runnable)
-            self._add_holding(runnable, 1.0)
-        local_jobs = [runnable for runnable in assigned if runnable.is_local]
-        pool_indices = np.array([runnable.assigned_pool for runnable in local_jobs], dtype=np.int64)
-        tickets = np.array([runnable.tickets for runnable in local_jobs])
-        self._tickets = np.bincount(pool_indices, weights=tickets, minlength=len(problem.pools)).astype(np.float64)
-        service = tickets * np.array([runnable.pass_value for runnable in local_jobs])
-        self._service = np.bincount(pool_indices, weights=service, minlength=len(problem.pools)).astype(np.float64)
-        """GPU-seconds that the jobs of each pool have had: the sum of tickets times passes."""
-
-    def assign(self, runnable: RunnableJob, part: float | None = None) -> None:
-        """Assign a job without a pool to the least loaded pool of the type of which its user is shortest.
-
-        A new job's pass starts `part` of a slice above the lowest in the pool; None leaves the pass of a job that only
-        lost its pool. `part` is 1 for a single new job, so that many short jobs in a row get no more than one long job.
-        Jobs that arrive together are spread over the slice, so that they do not all run at once.
-        """
-        if runnable.is_local and runnable.assigned_pool < 0:
-            kinds = [
-                gpu_type for gpu_type in self._entitlements.types if len(self._pools_of_type(runnable.demand, gpu_type))
-            ]
-            gpu_type = max(kinds, key=lambda gpu_type: self._shortfalls.get((runnable.job.user, gpu_type), 0.0))
-            runnable.assigned_pool = self._least_loaded(runnable, gpu_type)
-        if part is not None:
-            runnable.pass_value = self._min_pass_of(runnable.assigned_pool) + part * runnable.stride(
-                runnable.min_quantum(self._settings)
-            )
-        if runnable.is_local:
-            self._add_load(runnable, 1.0)
-
-    def _min_pass_of(self, pool: int) -> float:
-        """Return the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""
-        return self._min_pass.get(pool, self._global_min_pass)
-
-    def _cap_lead(self, runnable: RunnableJob) -> None:
-        """Cap its pass at two slices above the pool's lowest, so that GPU time no other job could use soon stops
-        counting against it."""
-        quantum = max(runnable.min_quantum(self._settings), self._problem.situation.period)
-        runnable.pass_value = min(
-            runnable.pass_value, self._min_pass_of(runnable.assigned_pool) + 2 * runnable.stride(quantum)
-        )
-
-    def balance(self, waiting: Sequence[RunnableJob]) -> None:
-        """Reassign a few waiting jobs: first to pools of another type, then to other pools of the same type."""
-        most = self._settings.migrations
-        if len(self._entitlements.types) > 1:
-            self._rebalance_types(waiting, most)
-        by_pool = defaultdict[int, list[RunnableJob]](list)
-        for runnable in sorted(waiting, key=lambda runnable: runnable.pass_value):
-            by_pool[runnable.assigned_pool].append(runnable)
-        for gpu_type in self._entitlements.types:
-            pools = np.array(
-                [pool for pool, pool_type in enumerate(self._problem.pools.gpu_types) if pool_type == gpu_type],
-                dtype=np.int64,
-            )
-            while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
-                self._migrations += 1
-
-    def _pools_of_type(self, demand: ResourceDemand, gpu_type: str) -> Ints:
-        key = (demand, gpu_type)
-        if key not in self._pools_by_type:
-            types, pools = self._problem.pools.gpu_types, self._problem.local_pools(demand)
-            self._pools_by_type[key] = pools[[types[int(pool)] == gpu_type for pool in pools]] if len(pools) else pools
-        return self._pools_by_type[key]
-
-    def _least_loaded(self, runnable: RunnableJob, gpu_type: str) -> int:
-        pools = self._pools_of_type(runnable.demand, gpu_type)
-        load = (self._tickets[pools] + runnable.tickets) / self._capacity[pools]
-        return int(pools[int(np.argmin(load))])
-
-    def _add_load(self, runnable: RunnableJob, sign: float) -> None:
-        self._tickets[runnable.assigned_pool] += sign * runnable.tickets
-        self._service[runnable.assigned_pool] += sign * runnable.tickets * runnable.pass_value
-        self._add_holding(runnable, sign)
-
-    def _add_holding(self, runnable: RunnableJob, sign: float) -> None:
-        """Count its tickets against its user's holding of the type of its pool."""
-        if runnable.is_local and runnable.job.id in self._unconfined:
-            key = (runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool])
-            self._shortfalls[key] = self._shortfalls.get(key, 0.0) - sign * runnable.tickets
-
-    def _reassign(self, runnable: RunnableJob, pool: int) -> None:
-        self._add_load(runnable, -1.0)
-        runnable.assigned_pool = pool
-        self._add_load(runnable, 1.0)
-
-    def _rebalance_types(self, waiting: Sequence[RunnableJob], most: int) -> None:
-        by_user_and_type = defaultdict[tuple[str, str], list[RunnableJob]](list)
-        for runnable in sorted(waiting, key=lambda runnable: runnable.pass_value):
-            if runnable.job.id in self._unconfined:
-                by_user_and_type[runnable.job.user, self._problem.pools.gpu_types[runnable.assigned_pool]].append(
-                    runnable
-                )
-        users = {user for user, _ in by_user_and_type}
-        while self._migrations < most and users:
-            gaps = [(self._type_gap(user, by_user_and_type), user) for user in sorted(users)]
-            (gain, source, target), user = max(gaps, key=lambda gap: gap[0][0])
-            mover = next(
-                (runnable for runnable in by_user_and_type[user, source] if self._may_move(runnable, target, gain)),
-                None,
-            )
-            if mover is None:
-                users.discard(user)
-                continue
-            by_user_and_type[user, source].remove(mover)
-            self._reassign(mover, self._least_loaded(mover, target))
-            self._migrations += 1
-
-    def _type_gap(
-        self, user: str, by_user_and_type: Mapping[tuple[str, str], list[RunnableJob]]
-    ) -> tuple[float, str, str]:
-        """Return the user's gap in GPUs between two types, the type with too much and the type with too little."""
-        short = {gpu_type: self._shortfalls.get((user, gpu_type), 0.0) for gpu_type in self._entitlements.types}
-        sources = [gpu_type for gpu_type in short if by_user_and_type.get((user, gpu_type))]
-        target = max(short, key=lambda gpu_type: short[gpu_type])
-        source = min(sources, key=lambda gpu_type: short[gpu_type], default=target)
-        return short[target] - short[source], source, target
-
-    def _may_move(self, runnable: RunnableJob, gpu_type: str, gap: float) -> bool:
-        return gap > runnable.tickets and len(self._pools_of_type(runnable.demand, gpu_type)) > 0
-
-    def _rebalance_pools(self, pools: Ints, by_pool: Mapping[int, list[RunnableJob]]) -> bool:
-        """Reassign a waiting job from the pool whose jobs will be furthest behind to the one furthest ahead.
-
-        Return False where no job brings the two closer.
-        """
-        tickets, had = self._tickets[pools], self._service[pools]
-        ahead = _projected_pass(tickets, had + self._horizon * self._capacity[pools])
-        source, target = int(np.argmin(ahead)), int(np.argmax(ahead))
-        gap = float(ahead[target] - ahead[source]) if source != target else 0.0
-        if gap <= self._settings.quantum:
-            return False
-        target_pool = int(pools[target])
-        for runnable in by_pool.get(int(pools[source]), []):
-            if not self._problem.is_local_pool(runnable.demand, target_pool):
-                continue
-            moved = np.array([-runnable.tickets, runnable.tickets])
-            both = np.array([source, target])
-            served = had[both] + self._horizon * self._capacity[pools[both]] + moved * runnable.pass_value
-            source_pass, target_pass = _projected_pass(tickets[both] + moved, served).tolist()
-            if abs(target_pass - source_pass) < gap:
-                by_pool[runnable.assigned_pool].remove(runnable)
-                self._reassign(runnable, target_pool)
-                by_pool[target_pool].append(runnable)
-                return True
-        return False
-
-
-def _projected_pass(tickets: Floats, served: Floats) -> Floats:
-    """Return the mean pass that the jobs of each pool will have reached; infinite for a pool without jobs."""
-    return np.where(tickets > _EPSILON, served / np.maximum(tickets, _EPSILON), np.inf)
+_EPSILON: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,20 +57,33 @@ class GandivaTickets:
         advance_passes(problem.runnable_jobs, state, situation.knowledge.service)
         shortfalls = compute_shortfalls(problem, entitlements, state)
         min_pass = _assign_pools(problem, entitlements, state, shortfalls)
-        queue = sorted(problem.runnable_jobs, key=lambda runnable: (runnable.pass_value, runnable.allocation is None))
+        accounts = update_accounts(problem, entitlements, state, shortfalls)
+        lags = {user: account.lag for user, account in accounts.items()}
+        first, postponed = _unsliced_newcomers(problem, entitlements, lags)
+        passes = {runnable.job.id: runnable.pass_value - lags[runnable.job.user] for runnable in problem.runnable_jobs}
+        passes |= dict.fromkeys(first, min(passes.values(), default=0.0))
+        queue = sorted(
+            problem.runnable_jobs, key=lambda runnable: (passes[runnable.job.id], runnable.allocation is None)
+        )
         turns = _Turns(problem, queue, min_pass)
 
-        def next_state(_: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
-            accounts = update_accounts(problem, entitlements, state, shortfalls)
+        def next_state(victims: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             jobs = _pass_records(problem, allocations)
-            return encode_state(GandivaFairState(situation.snapshot.time, accounts, entitlements.trades, jobs, best))
+            widest = max((runnable.size for runnable in queue), default=0)
+            saved = max(0.0, min(state.saved_moves + situation.max_moves - len(victims), widest))
+            return encode_state(
+                GandivaFairState(situation.snapshot.time, accounts, entitlements.trades, jobs, best, saved)
+            )
 
         return Entitlement(
-            order=_PassOrder(turns.ranking(), turns.passes, queue, self.name),
+            order=_PassOrder(turns.ranking(), passes, queue, self.name),
             homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
-            passes=turns.passes,
+            passes=passes,
             preferred_types=entitlements.types,
             protected=_within_slice(queue, situation),
+            postponed=postponed,
+            saved_moves=int(state.saved_moves),
+            slices={runnable.job.id: runnable.min_quantum(situation) for runnable in queue},
             why_start=turns.why_start,
             why_end=turns.why_end,
             why_wait=turns.why_wait,
@@ -289,7 +111,7 @@ class _PassOrder:
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
         @cache
         def margin() -> float:
-            return min(runnable.stride(runnable.min_quantum(situation.tickets)) for runnable in self.queue)
+            return min(runnable.stride(runnable.min_quantum(situation)) for runnable in self.queue)
 
         return lambda newcomer, running: self.passes[running.id] - self.passes[newcomer.id] > margin()
 
@@ -300,11 +122,42 @@ def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[Jo
     for runnable in queue:
         if runnable.allocation is None:
             continue
-        quantum, job = runnable.min_quantum(situation.tickets), runnable.job
+        quantum, job = runnable.min_quantum(situation), runnable.job
         if job.run_time + situation.period / 2 < quantum:
             details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
             protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)
     return protected
+
+
+def _unsliced_newcomers(
+    problem: StrideProblem, entitlements: Entitlements, lags: Mapping[str, float]
+) -> tuple[Set[JobId], dict[JobId, Reason]]:
+    """Return which of the waiting jobs that could not be preempted any more come first, and which are postponed.
+
+    Their users are charged for what such jobs hold: within the share they come first, since they never give back
+    what they have too much; beyond it they are postponed while jobs of others wait. A user who is not ahead may have
+    one that is larger than the share.
+    """
+    first, postponed, held = set[JobId](), dict[JobId, Reason](), dict(entitlements.held_gpus)
+    runs, waiting = Counter[str](), Counter[str]()
+    for runnable in problem.runnable_jobs:
+        (waiting if runnable.allocation is None else runs)[runnable.job.user] += runnable.size
+    for runnable in sorted(problem.runnable_jobs, key=lambda runnable: runnable.pass_value):
+        job, user = runnable.job, runnable.job.user
+        others_wait = entitlements.contended and waiting.total() > waiting[user]
+        if runnable.allocation is not None or job.id not in problem.situation.unmovable or not others_wait:
+            continue
+        has, due = held.get(user, 0.0), entitlements.user_gpus[user] + _EPSILON
+        if has + runnable.size <= due:
+            if runs[user] + runnable.size <= due:
+                first.add(job.id)
+                runs[user] += runnable.size
+        elif has > 0 or lags[user] < 0:
+            details = {"user": user, "held": f"{has:.0f}", "due": f"{due:.2f}"}
+            postponed[job.id] = Reason(ReasonCode.SHARE_HELD, details)
+            continue
+        held[user] = has + runnable.size
+    return first, postponed
 
 
 class _Turns:
@@ -312,7 +165,6 @@ class _Turns:
 
     def __init__(self, problem: StrideProblem, queue: Sequence[RunnableJob], min_pass: Mapping[int, float]) -> None:
         self._problem, self._queue = problem, queue
-        self.passes = {runnable.job.id: runnable.pass_value for runnable in queue}
         self._texts = {
             runnable.job.id: (
                 format_duration(max(0.0, runnable.pass_value - min_pass[runnable.assigned_pool])),
@@ -355,7 +207,7 @@ class _Turns:
                 ahead, due = self._texts[job]
                 reasons[job] = (
                     self._no_home_reason(runnable)
-                    if pool < 0
+                    if pool < 0 or not before[pool]
                     else Reason(
                         ReasonCode.AWAITS_TURN,
                         {"count": before[pool], "node": names[pool], "due": due, "ahead": ahead},
@@ -365,11 +217,11 @@ class _Turns:
         return reasons
 
     def _no_home_reason(self, runnable: RunnableJob) -> Reason:
-        """Return why a job without a pool waits: it needs several nodes, or fits nowhere."""
+        """Return why a job waits that has no pool or is the first there: it needs several nodes, or fits nowhere."""
         if what := self._problem.empty_cluster.unmet_demand(runnable.job):
             return Reason(ReasonCode.NEVER_FITS, {"what": what})
         no_room = Reason(ReasonCode.NO_ROOM, {"gpus": runnable.job.original_request.gpus})
-        return reserved_reason(runnable.demand, self._problem.situation.snapshot) or no_room
+        return closed_reason(runnable.job, runnable.demand, self._problem.situation.snapshot) or no_room
 
 
 def _home_after(runnable: RunnableJob, allocations: Mapping[JobId, Allocation]) -> int:

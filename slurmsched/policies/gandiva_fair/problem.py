@@ -1,7 +1,11 @@
-"""The input of a stride round: runnable jobs, pools and the capacity that managed jobs may use."""
+"""The input of a stride round: runnable jobs, pools and the capacity that managed jobs may use.
+
+Free resources as plain numbers, for loops over single allocations.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,15 +13,23 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Ints
-from slurmsched.model import Job, JobState
+from slurmsched.model import Job, JobId, JobState
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.resources import Allocation
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from slurmsched.policies.reasons import EmptyCluster
-from slurmsched.policies.sizes import Sizing
+from slurmsched.policies.sizes import Sizing, resources_on_node
 from slurmsched.policies.stages import RoundResources, Situation
-from slurmsched.settings.definition import TicketSettings
 
-_MIN_TICKETS: Final = 1e-6
+MIN_TICKETS: Final = 1e-6
+"""A job that is entitled to less counts as entitled to this much."""
+
+_DAY: Final = 86400.0
+
+_SLICE_OVER_RESTART: Final = 20.0
+"""The shortest slice, in costs of a restart: 95 % of the GPU time is useful. In the paper restarts cost nothing."""
+
+_MIN_TURNS: Final = 0.5
+"""Slices of a day by which they are measured where guards allow a job no move at all."""
 
 
 @dataclass(slots=True)
@@ -39,13 +51,18 @@ class RunnableJob:
     tickets: float = 0.0
     pass_value: float = 0.0
 
-    def min_quantum(self, settings: TicketSettings) -> float:
-        """Return the length of its shortest slice in seconds."""
-        return settings.quantum if self.is_local else settings.wide_quantum
+    def min_quantum(self, situation: Situation) -> float:
+        """Return the length of its shortest slice in seconds: so long that a restart costs no more than a twentieth of
+        it, and that the slices of a day are no more than the moves that guards allow a job."""
+        settings = situation.tickets
+        shortest = settings.quantum if self.is_local else settings.wide_quantum
+        paid_back = _SLICE_OVER_RESTART * situation.restart_costs.get(self.job.id, 0.0)
+        turns = max(situation.moves_per_job_day, _MIN_TURNS)
+        return max(shortest, paid_back, min(self.tickets / self.size, 1.0) * _DAY / turns)
 
     def stride(self, quantum: float) -> float:
         """Return by how many seconds a slice of `quantum` seconds advances its pass."""
-        return self.size * quantum / max(self.tickets, _MIN_TICKETS)
+        return self.size * quantum / max(self.tickets, MIN_TICKETS)
 
 
 class StrideProblem:
@@ -100,16 +117,18 @@ class StrideProblem:
 
     def _find_local_pools(self, demand: ResourceDemand) -> Ints:
         gang, capacity = demand.gang, self.capacity
-        if gang.min_nodes > 1 or gang.request.exclusive or len(demand.required_nodes) > 1 or not demand.single_node:
+        whole = gang.request.exclusive or gang.request.whole_memory
+        if gang.min_nodes > 1 or whole or len(demand.required_nodes) > 1 or not demand.single_node:
             return np.zeros(0, dtype=np.int64)
-        node_of = self.pools.node_of
+        node_of, units = self.pools.node_of, self.pools.cpu_units(gang.request.threads_per_core)
         suitable = np.zeros(len(self.pools), dtype=np.bool_)
         for option in demand.single_node:
-            memory = np.maximum(option.memory[DemandLevel.MINIMUM] * gang.parts, gang.memory_per_node)
+            cpus, memory = (amounts[DemandLevel.MINIMUM] for amounts in (option.cpus, option.memory))
+            cpus, memory = resources_on_node(gang, cpus, memory, gang.parts, memory_parts=gang.parts, units=units)
             suitable |= (
                 option.mask
                 & (capacity.gpus >= gang.parts * gang.gpus_per_part)
-                & (capacity.cpus[node_of] >= option.cpus[DemandLevel.MINIMUM] * gang.parts)
+                & (capacity.cpus[node_of] >= cpus)
                 & (capacity.memory[node_of] >= memory)
                 & (capacity.exclusive_jobs[node_of] == 0)
             )
@@ -134,6 +153,20 @@ class StrideProblem:
             counts[kind] = counts.get(kind, 0.0) + (max(gpus, 0) if usable else 0)
         return counts
 
+    def held_by_others(self) -> Sequence[tuple[Job, str, float]]:
+        """Return the GPUs by type on these nodes that running jobs have which this round does not schedule, because
+        they are not managed or about to start."""
+        scheduled = {job.id for job in self.situation.jobs}
+        nodes = frozenset().union(*self.situation.open_nodes.values())
+        held = Counter[tuple[JobId, str]]()
+        for job in self.situation.snapshot.jobs:
+            if job.state in (JobState.RUNNING, JobState.SUSPENDED) and job.id not in scheduled:
+                for share in job.allocations:
+                    if share.node in nodes and share.gpu_type:
+                        held[job.id, share.gpu_type] += share.resources.gpus
+        known = self.situation.snapshot.jobs_by_id
+        return [(known[job], gpu_type, float(gpus)) for (job, gpu_type), gpus in held.items() if gpus]
+
     def types_of(self, runnable: RunnableJob) -> frozenset[str]:
         """Return the GPU types it may run on; none for a job that can never run."""
         known = self._types.get(runnable.demand)
@@ -151,3 +184,77 @@ class StrideProblem:
         if pools or not masks or self.empty_cluster.unmet_demand(runnable.job):
             return pools
         return [pool for pool, open_to_it in enumerate(np.logical_or.reduce(masks).tolist()) if open_to_it]
+
+
+@dataclass(slots=True)
+class ScalarFreeResources:
+    """`FreeResources` as lists of Python integers, which are much faster than arrays for single allocations."""
+
+    gpus: list[int]
+    cpus: list[int]
+    memory: list[int]
+    exclusive_jobs: list[int]
+    node_of: list[int]
+
+    @classmethod
+    def from_arrays(cls, free: FreeResources) -> ScalarFreeResources:
+        return cls(
+            free.gpus.tolist(),
+            free.cpus.tolist(),
+            free.memory.tolist(),
+            free.exclusive_jobs.tolist(),
+            free.pools.node_of.tolist(),
+        )
+
+    def as_arrays(self, pools: Pools, released: ScalarFreeResources | None = None) -> FreeResources:
+        """Return the same as arrays, once what is `released` is free too."""
+        columns = [
+            np.array(column, dtype=np.int64) for column in (self.gpus, self.cpus, self.memory, self.exclusive_jobs)
+        ]
+        if released is not None:
+            others = (released.gpus, released.cpus, released.memory, released.exclusive_jobs)
+            columns = [one + np.array(other, dtype=np.int64) for one, other in zip(columns, others, strict=True)]
+        free = FreeResources.none(pools)
+        free.gpus, free.cpus, free.memory, free.exclusive_jobs = columns
+        return free
+
+    def fits(self, allocation: Allocation) -> bool:
+        """Return whether all of it is free."""
+        for pool, gpus, cpus, memory in zip(
+            allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
+        ):
+            node = self.node_of[pool]
+            if (
+                self.gpus[pool] < gpus
+                or self.cpus[node] < cpus
+                or self.memory[node] < memory
+                or self.exclusive_jobs[node]
+            ):
+                return False
+        return True
+
+    def fits_with(self, released: ScalarFreeResources, allocation: Allocation) -> bool:
+        """Return whether all of an allocation in one pool is free once what is `released` is free too."""
+        pool, node = allocation.pools[0], self.node_of[allocation.pools[0]]
+        return (
+            self.gpus[pool] + released.gpus[pool] >= allocation.gpus[0]
+            and self.cpus[node] + released.cpus[node] >= allocation.cpus[0]
+            and self.memory[node] + released.memory[node] >= allocation.memory[0]
+            and self.exclusive_jobs[node] + released.exclusive_jobs[node] == 0
+        )
+
+    def allocate(self, allocation: Allocation) -> None:
+        self._change(allocation, -1)
+
+    def release(self, allocation: Allocation) -> None:
+        self._change(allocation, 1)
+
+    def _change(self, allocation: Allocation, sign: int) -> None:
+        for pool, gpus, cpus, memory in zip(
+            allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
+        ):
+            node = self.node_of[pool]
+            self.gpus[pool] += sign * gpus
+            self.cpus[node] += sign * cpus
+            self.memory[node] += sign * memory
+            self.exclusive_jobs[node] -= sign * allocation.exclusive

@@ -8,17 +8,20 @@ gives idle GPUs to the first waiting jobs that fit.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slurmsched.arrays import Ints
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
+from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
-from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.gandiva_fair.draining import Drains
+from slurmsched.policies.gandiva_fair.problem import ScalarFreeResources
 from slurmsched.policies.place.placement import CONSOLIDATED, NodeScore, PartDemand, Placement, find_placement
-from slurmsched.policies.session import FailedRequestCache, Session
+from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,67 +60,6 @@ def gang_aware_stride(queue: Sequence[StrideJob], passes: MutableMapping[JobId, 
 
 
 @dataclass(slots=True)
-class ScalarFreeResources:
-    """`FreeResources` as lists of Python integers, which are much faster than arrays for single allocations."""
-
-    gpus: list[int]
-    cpus: list[int]
-    memory: list[int]
-    exclusive_jobs: list[int]
-    node_of: list[int]
-
-    @classmethod
-    def from_arrays(cls, free: FreeResources) -> ScalarFreeResources:
-        return cls(
-            free.gpus.tolist(),
-            free.cpus.tolist(),
-            free.memory.tolist(),
-            free.exclusive_jobs.tolist(),
-            free.pools.node_of.tolist(),
-        )
-
-    def as_arrays(self, pools: Pools) -> FreeResources:
-        """Return the same as arrays."""
-        columns = (
-            np.array(column, dtype=np.int64) for column in (self.gpus, self.cpus, self.memory, self.exclusive_jobs)
-        )
-        free = FreeResources.none(pools)
-        free.gpus, free.cpus, free.memory, free.exclusive_jobs = columns
-        return free
-
-    def fits(self, allocation: Allocation) -> bool:
-        """Return whether all of it is free."""
-        for pool, gpus, cpus, memory in zip(
-            allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
-        ):
-            node = self.node_of[pool]
-            if (
-                self.gpus[pool] < gpus
-                or self.cpus[node] < cpus
-                or self.memory[node] < memory
-                or self.exclusive_jobs[node]
-            ):
-                return False
-        return True
-
-    def allocate(self, allocation: Allocation) -> None:
-        self._change(allocation, -1)
-
-    def release(self, allocation: Allocation) -> None:
-        self._change(allocation, 1)
-
-    def _change(self, allocation: Allocation, sign: int) -> None:
-        for pool, gpus, cpus, memory in zip(
-            allocation.pools, allocation.gpus, allocation.cpus, allocation.memory, strict=True
-        ):
-            node = self.node_of[pool]
-            self.gpus[pool] += sign * gpus
-            self.cpus[node] += sign * cpus
-            self.memory[node] += sign * memory
-            self.exclusive_jobs[node] -= sign * allocation.exclusive
-
-
-@dataclass(slots=True)
 class StrideSchedule:
     """The result of a stride round: running jobs that stay, jobs that start, and running jobs that are preempted, each
     with the first job that starts on its nodes.
@@ -125,6 +67,7 @@ class StrideSchedule:
     `blocked` are jobs that would start if more jobs were allowed to move.
     """
 
+    drains: Drains
     kept: set[JobId] = field(default_factory=set)
     started: dict[JobId, Placement] = field(default_factory=dict)
     preempted: dict[JobId, JobId] = field(default_factory=dict)
@@ -136,7 +79,8 @@ class SplitStride:
 
     Jobs with a home queue there, jobs without one over all pools. Running jobs that a home has no place for stay where
     they disturb no job that starts; the others are evicted, and no more of them than may move. Of an entitlement
-    without passes the ranks count.
+    without passes the ranks count. The job whose promised start comes before all turns is scheduled by itself, before
+    the others, which leave alone what it is promised.
     """
 
     def __init__(self, session: Session) -> None:
@@ -146,26 +90,44 @@ class SplitStride:
         self._placements: dict[tuple[ResourceDemand, int], tuple[Placement, Allocation]] = {}
         self._queue: tuple[JobId, ...] = ()
         self._running: tuple[JobId, ...] = ()
+        self._beside: ScalarFreeResources | None = None
+        """What is free beside the job that is promised a start, at that time."""
 
     def try_admit(self, job: Job) -> bool:
-        if not self._planned:
+        if job.id in self._session.first and not self._planned:
+            self._carry_out(self._plan(frozenset({job.id})))
+        elif not self._planned:
             self._planned = True
             self._carry_out(self._plan())
         return job.id in self._session.placements
 
     def _carry_out(self, schedule: StrideSchedule) -> None:
         session, why_start = self._session, self._session.entitlement.why_start
+        limits, stopped = session.limits.copy(), set[JobId]()
+        for job_id, placement in schedule.started.items():
+            if why := limits.reached(session.jobs[job_id]):
+                session.set_waiting_reason(session.jobs[job_id], why)
+                stopped.add(job_id)
+            else:
+                limits.charge(session.jobs[job_id], placement.allocation(session.pools), session.pools)
+        session.moves_left = max(session.moves_left, len(schedule.preempted))
         for victim, newcomer in schedule.preempted.items():
-            session.evict(victim, session.jobs[newcomer])
+            if newcomer not in stopped:
+                session.evict(victim, session.jobs[newcomer])
         for job_id, placement in schedule.started.items():
             job = session.jobs[job_id]
-            session.allocate(job, placement, why_start and why_start(job))
+            if job_id not in stopped:
+                session.allocate(job, placement, why_start and why_start(job))
+        for job_id, drain in schedule.drains.of_job.items():
+            if job_id not in schedule.started:
+                session.reserve(drain.placement)
+                session.set_waiting_reason(session.jobs[job_id], schedule.drains.reason(job_id))
         for job_id in schedule.blocked if session.may_evict else ():
             why = Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves})
             session.set_waiting_reason(session.jobs[job_id], why)
 
-    def _plan(self) -> StrideSchedule:
-        """Return the schedule, with no more victims than may move.
+    def _plan(self, only: Collection[JobId] = ()) -> StrideSchedule:
+        """Return the schedule, with no more victims than may move; of newcomers with those in `only`, if there are any.
 
         Where more would have to be preempted, the nodes with the largest difference of passes come first.
         """
@@ -173,6 +135,9 @@ class SplitStride:
         out = session.placements.keys() | session.victims.keys() | session.entitlement.postponed.keys()
         jobs = session.situation.jobs
         out |= {job.id for job in jobs if job.state is JobState.COMPLETING or not job.original_request.gpus}
+        if only:
+            out |= {job.id for job in jobs if job.id not in session.running and job.id not in only}
+        out |= {job.id for job in jobs if job.state is JobState.PENDING and session.limits.reached(job)}
         self._queue = tuple(ranked.job for ranked in session.ranking if ranked.job not in out)
         self._running = tuple(job for job in self._queue if job in session.running)
         moves = session.moves_left if session.may_evict else 0
@@ -186,7 +151,9 @@ class SplitStride:
 
     def _schedule_round(self, may_leave: Collection[JobId]) -> StrideSchedule:
         session, homes = self._session, self._homes
-        schedule, free = StrideSchedule(), ScalarFreeResources.from_arrays(session.free_at_minimum)
+        schedule = StrideSchedule(Drains(session, self._passes, may_leave))
+        free = ScalarFreeResources.from_arrays(session.free_at_minimum)
+        self._beside = ScalarFreeResources.from_arrays(session.promise.beside) if session.promise else None
         for job in may_leave:
             free.release(session.running[job])
         schedule.kept.update(job for job in self._running if job not in may_leave)
@@ -205,7 +172,7 @@ class SplitStride:
         self, pool: int, queue: Iterable[JobId], free: ScalarFreeResources, schedule: StrideSchedule
     ) -> None:
         """Run gang-aware stride in one pool: in order of pass, each job that still fits."""
-        running = self._session.running
+        running, drains = self._session.running, schedule.drains
         for job in queue:
             if free.gpus[pool] <= 0:
                 return
@@ -214,10 +181,23 @@ class SplitStride:
                     free.allocate(running[job])
                     schedule.kept.add(job)
                 continue
+            if drains.keeps_out(job, pool):
+                continue
             placement, allocation = self._placement_in(pool, self._session.demands.of(self._session.jobs[job]))
-            if free.fits(allocation):
+            if free.fits(allocation) and self._leaves_promise(job, allocation):
                 free.allocate(allocation)
                 schedule.started[job] = placement
+            elif allocation.gpus[0] > 1:
+                drains.drain_home(job, free, placement)
+
+    def _leaves_promise(self, job: JobId, allocation: Allocation) -> bool:
+        """Return whether the newcomer ends before the promised start, or takes what is free beside it, and count it."""
+        if self._beside is None or not self._session.outlasts_promise(self._session.jobs[job]):
+            return True
+        if not self._beside.fits(allocation):
+            return False
+        self._beside.allocate(allocation)
+        return True
 
     def _placement_in(self, pool: int, demand: ResourceDemand) -> tuple[Placement, Allocation]:
         """Return the placement of the whole gang in this pool, with the least it accepts, and its allocation."""
@@ -239,10 +219,10 @@ class SplitStride:
         pass_values = np.array([passes[job] for job in local])
         pool_indices = np.array([homes[job] for job in local], dtype=np.int64)
         sizes = np.array([max(session.jobs[job].original_request.gpus, 1) for job in local], dtype=np.float64)
-        unplaceable: set[ResourceDemand] = set()
+        unplaceable = set[Hashable]()
         for job in wide:
             demand, held = session.demands.of(session.jobs[job]), session.running.get(job)
-            if held is None and (demand in unplaceable or not demand.single_node):
+            if held is None and (session.attempt(session.jobs[job]) in unplaceable or not demand.single_node):
                 continue
             first = int(np.searchsorted(pass_values, passes[job]))
             counted = np.bincount(pool_indices[:first], weights=sizes[:first], minlength=len(self._pools))
@@ -254,12 +234,16 @@ class SplitStride:
                 continue
             unreserved = free.as_arrays(self._pools)
             unreserved.gpus -= reserved
+            unreserved.gpus[[pool for pool in range(len(self._pools)) if schedule.drains.keeps_out(job, pool)]] = 0
             if session.jobs[job].original_request.exclusive:
                 unreserved.gpus[reserved > 0] = 0
+            if self._beside is not None and session.outlasts_promise(session.jobs[job]):
+                unreserved = unreserved.intersection(self._beside.as_arrays(self._pools))
             placement = find_placement(demand, DemandLevel.MINIMUM, unreserved, CONSOLIDATED)
             if placement is None:
-                unplaceable.add(demand)
-            else:
+                unplaceable.add(session.attempt(session.jobs[job]))
+                schedule.drains.drain_for(job, free, reserved)
+            elif self._leaves_promise(job, placement.allocation(self._pools)):
                 free.allocate(placement.allocation(self._pools))
                 schedule.started[job] = placement
 
@@ -282,12 +266,31 @@ class SplitStride:
                 schedule.preempted[job] = first
 
     def _most_overdue(self, schedule: StrideSchedule, moves: int) -> frozenset[JobId]:
-        """Return at most `moves` of the jobs to preempt: all of a group of nodes or none, the most overdue first.
+        """Return the jobs to preempt, at most `moves`: all of a group of nodes or none, the most overdue first.
 
-        Nodes are in one group if a starting or a preempted job spans them.
+        A group that is larger than a round's moves leaves once those that rounds left unused suffice with them; until
+        then no less overdue group does.
         """
-        running, passes = self._session.running, self._passes
-        node_of, group = self._pools.node_of, dict[int, int]()
+        passes, chosen, saved = self._passes, list[JobId](), self._session.entitlement.saved_moves
+
+        def rank(group: list[JobId]) -> tuple[float, int]:
+            ahead = max(passes[victim] - passes[schedule.preempted[victim]] for victim in group)
+            return -ahead, self._session.rank_of[group[0]]
+
+        for group in sorted(self._groups(schedule), key=rank):
+            left = moves - len(chosen)
+            if len(group) <= left:
+                chosen += group
+            elif 0 < self._session.situation.max_moves < len(group):
+                if len(group) > left + saved:
+                    break
+                chosen += group
+                saved -= len(group) - left
+        return frozenset(chosen)
+
+    def _groups(self, schedule: StrideSchedule) -> Iterable[list[JobId]]:
+        """Return the jobs to preempt by groups of nodes: two are in one if a starting or a preempted job spans them."""
+        running, node_of, group = self._session.running, self._pools.node_of, dict[int, int]()
 
         def group_of(node: int) -> int:
             while group.setdefault(node, node) != node:
@@ -305,16 +308,9 @@ class SplitStride:
         for victim in schedule.preempted:
             join(running[victim].pools)
         groups = defaultdict[int, list[JobId]](list)
-        urgency = defaultdict[int, float](float)
-        for victim, newcomer in schedule.preempted.items():
-            root = join(running[victim].pools)
-            groups[root].append(victim)
-            urgency[root] = max(urgency[root], passes[victim] - passes[newcomer])
-        chosen: list[JobId] = []
-        for root in sorted(groups, key=lambda root: (-urgency[root], root)):
-            if len(chosen) + len(groups[root]) <= moves:
-                chosen += groups[root]
-        return frozenset(chosen)
+        for victim in schedule.preempted:
+            groups[join(running[victim].pools)].append(victim)
+        return groups.values()
 
 
 def _with_reserved(allocation: Allocation, reserved: Ints) -> Allocation:
@@ -343,12 +339,12 @@ class FillIdle:
             self._largest = int(session.free_at_minimum.gpus.max(initial=0))
         if job.id in session.victims or (self._largest <= 0 and job.original_request.gpus):
             return False
-        demand = session.demands.of(job)
-        if demand.gang.gpus_per_part > self._largest or self._failed.contains(demand, self._epoch):
+        demand, attempt = session.demands.of(job), session.attempt(job)
+        if demand.gang.gpus_per_part > self._largest or self._failed.contains(attempt, self._epoch):
             return False
-        placement = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
         if placement is None:
-            self._failed.add(demand)
+            self._failed.add(attempt)
             return False
         session.allocate(job, placement, Reason(ReasonCode.FILLS_IN))
         self._largest = int(session.free_at_minimum.gpus.max(initial=0))

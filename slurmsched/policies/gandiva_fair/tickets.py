@@ -5,6 +5,7 @@ Accounts lie within accounts and users within accounts; a user's tickets are div
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
@@ -12,19 +13,25 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Floats
+from slurmsched.arrays import Floats, Mask
 from slurmsched.model import Association, Job
 from slurmsched.settings.definition import TicketSettings
 from slurmsched.settings.schema import parse_tickets
 
+_EPSILON: Final = 1e-9
 
-def water_filling(amount: float, weights: Floats, caps: Floats) -> Floats:
-    """Returns the weighted max-min fair shares of `amount`, none above its cap.
 
-    Weights are above zero. The shares sum to `amount`, or to the caps where these sum to less.
+def water_filling(amount: float, weights: Floats, caps: Floats, floors: Floats | None = None) -> Floats:
+    """Returns the weighted max-min fair shares of `amount`, none above its cap, and none below its floor if there are
+    floors.
+
+    Weights are above zero, floors not above caps. The shares sum to `amount`, to the caps where these sum to less, and
+    to the floors where these sum to more.
     """
     if caps.sum() <= amount:
         return caps.astype(np.float64)
+    if floors is not None and floors.any():
+        return _water_filling_above(amount, weights, caps, floors)
     order = np.argsort(caps / weights, kind="stable")
     weight, cap = weights[order], caps[order]
     level = (amount - (np.cumsum(cap) - cap)) / (weights.sum() - (np.cumsum(weight) - weight))
@@ -32,7 +39,23 @@ def water_filling(amount: float, weights: Floats, caps: Floats) -> Floats:
     return np.minimum(caps, weights * max(float(level[enough]), 0.0))
 
 
+def _water_filling_above(amount: float, weights: Floats, caps: Floats, floors: Floats) -> Floats:
+    """Returns the shares with those at their floors whose part by weight is less, and the rest for the others."""
+    shares, open_ = floors.astype(np.float64), np.ones(len(caps), dtype=np.bool_)
+    while open_.any():
+        found = water_filling(max(0.0, amount - float(floors[~open_].sum())), weights[open_], caps[open_])
+        below = found < floors[open_] - _EPSILON
+        if not below.any():
+            shares[open_] = found
+            return shares
+        open_[np.flatnonzero(open_)[below]] = False
+    return shares
+
+
 ROOT: Final = ""
+
+UNNAMED: Final = " "
+"""The account that stands for all accounts without tickets where others have some; no account has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +70,12 @@ class TicketRegistry:
     accounts: Mapping[str, float]
     parents: Mapping[str, str]
     default: float = 1.0
+
+    def account_of(self, job: Job) -> str:
+        """Return the account whose tickets the job counts towards."""
+        if not self.parents:
+            return ROOT
+        return job.account if job.account in self.parents else UNNAMED
 
     def tickets_of_user(self, account: str, user: str) -> float:
         return self.users.get((account, user)) or self.users.get((ROOT, user)) or self.default
@@ -87,16 +116,20 @@ class TicketTree:
 
 
 def build_ticket_tree(jobs: Sequence[Job], registry: TicketRegistry) -> TicketTree:
-    """Returns the tree of accounts, their users and the users' jobs."""
+    """Returns the tree of accounts, their users and the users' jobs.
+
+    A user who has jobs in several accounts has an equal part of the user's tickets in each: nobody draws twice. All
+    accounts without tickets are one, where others have some: nobody draws more by naming another.
+    """
     root, users = TicketTree(1.0), dict[tuple[str, str], TicketTree]()
-    for index, job in enumerate(jobs):
-        account = job.account if registry.parents else ROOT
+    accounts = [registry.account_of(job) for job in jobs]
+    count = Counter(user for _, user in {(account, job.user) for account, job in zip(accounts, jobs, strict=True)})
+    for index, (job, account) in enumerate(zip(jobs, accounts, strict=True)):
         subtree = users.get((account, job.user))
         if subtree is None:
             account_tree = _account_tree(root, account, registry)
-            subtree = account_tree.children.setdefault(
-                f"{job.user} ", TicketTree(registry.tickets_of_user(account, job.user))
-            )
+            tickets = registry.tickets_of_user(account, job.user) / count[job.user]
+            subtree = account_tree.children.setdefault(f"{job.user} ", TicketTree(tickets))
             users[account, job.user] = subtree
         subtree.jobs.append(index)
     return root
@@ -114,54 +147,92 @@ def _account_tree(root: TicketTree, account: str, registry: TicketRegistry) -> T
     return subtree
 
 
-def divide_by_tickets(tree: TicketTree, amount: float, caps: Floats) -> Floats:
+def divide_by_tickets(tree: TicketTree, amount: float, caps: Floats, floors: Floats | None = None) -> Floats:
     """Returns how much of `amount` each job is entitled to, never above its cap.
 
-    What a job cannot use goes to the user's other jobs first, then to other users of the account, then to all.
+    What a job cannot use goes to the user's other jobs first, then to other users of the account, then to all. A floor
+    is what a job holds that cannot be taken from it: it counts towards the share of its user, and what exceeds that
+    towards those of the account and of all.
     """
-    shares = np.zeros(len(caps))
+    shares, floors = np.zeros(len(caps)), np.zeros(len(caps)) if floors is None else floors
 
     def demand_of(branch: TicketTree) -> float:
         return sum(map(demand_of, branch.children.values())) + float(caps[branch.jobs].sum())
 
+    def held_by(branch: TicketTree) -> float:
+        return sum(map(held_by, branch.children.values())) + float(floors[branch.jobs].sum())
+
     def divide(branch: TicketTree, amount: float) -> None:
         under = [*branch.children.values()]
         if branch.jobs:
-            shares[branch.jobs] = water_filling(amount, np.ones(len(branch.jobs)), caps[branch.jobs])
+            shares[branch.jobs] = water_filling(
+                amount, np.ones(len(branch.jobs)), caps[branch.jobs], floors[branch.jobs]
+            )
         if under:
             weights, demands = np.array([child.tickets for child in under]), np.array([*map(demand_of, under)])
-            for child, part in zip(under, water_filling(amount, weights, demands), strict=True):
+            held = np.array([*map(held_by, under)])
+            for child, part in zip(under, water_filling(amount, weights, demands, held), strict=True):
                 divide(child, float(part))
 
     divide(tree, amount)
     return shares
 
 
-_EPSILON: Final = 1e-9
 _MAX_COMBINED_SETS: Final = 6
 
 
 def entitled_gpus(
-    tree: TicketTree, caps: Floats, allowed: Sequence[frozenset[str]], capacity: Mapping[str, float]
+    tree: TicketTree,
+    caps: Floats,
+    allowed: Sequence[frozenset[str]],
+    capacity: Mapping[str, float],
+    *,
+    floors: Floats | None = None,
+    users: Sequence[str] = (),
+    faster: Sequence[frozenset[str]] = (),
 ) -> Floats:
     """Returns the GPUs of any type that each job is entitled to by its tickets.
 
-    `caps` are the GPUs each job can use, `allowed` the types it can run on. Where the jobs that are confined to some
-    types demand more than these have, they share them by tickets; what they get counts towards their users' shares.
+    `caps` are the GPUs each job can use, `allowed` the types it can run on, `floors` the GPUs that cannot be taken from
+    it. Where the jobs that are confined to some types demand more than these have, they share them by tickets; what
+    they get counts towards their users' shares.
+
+    Each set of `faster` holds the types that are faster than all others: jobs confined to them get no more than their
+    users' parts of these types (`users` has that of each job), so that nobody gains by asking for a fast type by name.
+    Slower types count one for one: whoever takes them leaves faster ones to others.
     """
+    floors = np.zeros(len(caps)) if floors is None else floors
     caps, whole = np.asarray(caps, dtype=np.float64).copy(), sum(capacity.values())
     confined = {
         kinds: np.array([types <= kinds for types in allowed], dtype=np.bool_) for kinds in _type_unions(allowed)
     }
+    for fast in faster:
+        inside = np.array([bool(kinds) and kinds <= fast for kinds in allowed], dtype=np.bool_)
+        if inside.any():
+            wanted = np.array([not kinds.isdisjoint(fast) for kinds in allowed], dtype=np.bool_)
+            gpus = sum(capacity.get(kind, 0.0) for kind in fast)
+            parts = divide_by_tickets(tree, gpus, np.where(wanted, caps, 0.0), np.where(inside, floors, 0.0))
+            caps = _within_parts(parts, caps, floors, inside, users)
     capacity_of = {kinds: sum(capacity.get(gpu_type, 0.0) for gpu_type in kinds) for kinds in confined}
     while True:
-        shares = divide_by_tickets(tree, whole, caps)
+        shares = divide_by_tickets(tree, whole, caps, floors)
         over = {kinds: float(shares[inside].sum()) - capacity_of[kinds] for kinds, inside in confined.items()}
         worst = max(over, key=lambda kinds: over[kinds] / max(capacity_of[kinds], 1.0), default=None)
         if worst is None or over[worst] <= _EPSILON * max(whole, 1.0):
             return shares
         inside = confined.pop(worst)
-        caps[inside] = divide_by_tickets(tree, capacity_of[worst], np.where(inside, caps, 0.0))[inside]
+        within, held = np.where(inside, caps, 0.0), np.where(inside, floors, 0.0)
+        caps[inside] = divide_by_tickets(tree, capacity_of[worst], within, held)[inside]
+
+
+def _within_parts(parts: Floats, caps: Floats, floors: Floats, inside: Mask, users: Sequence[str]) -> Floats:
+    """Returns the caps of jobs, of those `inside` together no more than their user's part; all are by job."""
+    caps, user_of = caps.copy(), np.unique(np.array(users), return_inverse=True)[1]
+    part_of = np.bincount(user_of, weights=parts)
+    for user in np.unique(user_of[inside]).tolist():
+        rows = np.flatnonzero(inside & (user_of == user))
+        caps[rows] = water_filling(float(part_of[user]), np.ones(len(rows)), caps[rows], floors[rows])
+    return caps
 
 
 def _type_unions(allowed: Sequence[frozenset[str]]) -> set[frozenset[str]]:

@@ -135,8 +135,9 @@ _SLOWDOWN_RATIO: Final = 0.8
 """A rate below this fraction of the model's best rate counts as fallen."""
 
 
-def types_by_speed(knowledge: Knowledge, types: Iterable[str]) -> tuple[str, ...]:
-    """Returns the types, the fastest first, by the median over models of their relative rates; unknown types last."""
+def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, float]:
+    """Returns the types, the fastest first, with the median over models of their relative rates; unknown types last,
+    with 0."""
     known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
     scores: dict[str, float] = {}
     for gpu_type in types:
@@ -146,7 +147,13 @@ def types_by_speed(knowledge: Knowledge, types: Iterable[str]) -> tuple[str, ...
             if gpu_type in scaling and (best := _best_rate(scaling))
         ]
         scores[gpu_type] = median(rates) if rates else 0.0
-    return tuple(sorted(scores, key=lambda gpu_type: (-scores[gpu_type], gpu_type)))
+    return {gpu_type: scores[gpu_type] for gpu_type in sorted(scores, key=lambda kind: (-scores[kind], kind))}
+
+
+def _faster_types(speeds: Mapping[str, float]) -> Sequence[frozenset[str]]:
+    """Returns the sets of types that are faster than all others, by `type_speeds`, the smallest first."""
+    levels = sorted({*speeds.values()}, reverse=True)[:-1]
+    return [frozenset(gpu_type for gpu_type in speeds if speeds[gpu_type] >= level) for level in levels]
 
 
 def _best_rate(scaling: Mapping[str, Scaling]) -> float:
@@ -248,6 +255,15 @@ class Entitlements:
     holdings: Mapping[str, Mapping[str, float]]
     confined_holdings: Mapping[str, Mapping[str, float]]
     """GPUs by user and type of the jobs that are confined to some types; not traded."""
+    fair_parts: Mapping[str, float] = field(default_factory=dict)
+    """By user the part of its entitlement that tickets stand for: less than 1 where it holds more than that and it
+    cannot be taken, more where others do; a missing user has 1."""
+    held_gpus: Mapping[str, float] = field(default_factory=dict)
+    """GPUs by user that cannot be taken: of running jobs that may never be preempted or are not scheduled."""
+    user_gpus: Mapping[str, float] = field(default_factory=dict)
+    """GPUs by user that tickets stand for."""
+    contended: bool = False
+    """Whether jobs could use more GPUs than there are."""
     speedups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     trades: tuple[Trade, ...] = ()
     suspected_users: frozenset[str] = frozenset()
@@ -255,37 +271,73 @@ class Entitlements:
 
 @dataclass(frozen=True, slots=True)
 class _JobColumns:
-    """Columns over the runnable jobs, and the GPUs of each type in `capacity`. `caps` are GPUs, 0 for a job that can
-    never run."""
+    """Columns over the runnable jobs, then over those that hold GPUs and are not scheduled, and the GPUs of each type
+    in `capacity`. `caps` are GPUs, 0 for a job that can never run; `floors` are those that cannot be taken from it."""
 
     jobs: Sequence[Job]
     caps: Floats
+    floors: Floats
     allowed_types: Sequence[frozenset[str]]
     runs_anywhere: Sequence[bool]
     capacity: Mapping[str, float]
+    runnable: int
+    """Number of runnable jobs."""
 
     @classmethod
     def of(cls, problem: StrideProblem) -> _JobColumns:
-        capacity = problem.gpus_by_type()
-        allowed = [problem.types_of(runnable) for runnable in problem.runnable_jobs]
-        caps = [runnable.size if kinds else 0 for runnable, kinds in zip(problem.runnable_jobs, allowed, strict=True)]
+        capacity, others = dict(problem.gpus_by_type()), problem.held_by_others()
+        for _, gpu_type, gpus in others:
+            capacity[gpu_type] = capacity.get(gpu_type, 0.0) + gpus
+        unmovable, runnables = problem.situation.unmovable, problem.runnable_jobs
+        allowed = [problem.types_of(runnable) for runnable in runnables]
+        held = [float(gpus) for _, _, gpus in others]
+        caps = [float(runnable.size if kinds else 0) for runnable, kinds in zip(runnables, allowed, strict=True)]
+        floors = [
+            cap if runnable.allocation is not None and runnable.job.id in unmovable else 0.0
+            for runnable, cap in zip(runnables, caps, strict=True)
+        ]
         return cls(
-            [runnable.job for runnable in problem.runnable_jobs],
-            np.array(caps, dtype=np.float64),
-            allowed,
-            [kinds >= {gpu_type for gpu_type, gpus in capacity.items() if gpus} for kinds in allowed],
+            [*(runnable.job for runnable in runnables), *(job for job, _, _ in others)],
+            np.array([*caps, *held], dtype=np.float64),
+            np.array([*floors, *held], dtype=np.float64),
+            [*allowed, *(frozenset({gpu_type}) for _, gpu_type, _ in others)],
+            [
+                *(kinds >= {gpu_type for gpu_type, gpus in capacity.items() if gpus} for kinds in allowed),
+                *(False for _ in others),
+            ],
             capacity,
+            len(runnables),
         )
+
+    def by_user(self, amounts: Floats) -> Mapping[str, float]:
+        """Return the sums over the jobs of each user."""
+        sums = defaultdict[str, float](float)
+        for job, amount in zip(self.jobs, amounts.tolist(), strict=True):
+            sums[job.user] += amount
+        return sums
 
 
 def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]) -> Entitlements:
     """Returns the entitlements of one round. `best_rates` are the highest rates measured so far, by `model type`."""
     situation, columns = problem.situation, _JobColumns.of(problem)
-    types = types_by_speed(situation.knowledge, columns.capacity)
+    speeds = type_speeds(situation.knowledge, columns.capacity)
+    types, faster, users = tuple(speeds), _faster_types(speeds), [job.user for job in columns.jobs]
     tree = build_ticket_tree(columns.jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
-    tickets = entitled_gpus(tree, columns.caps, columns.allowed_types, columns.capacity)
+    amounts = (tree, columns.caps, columns.allowed_types, columns.capacity)
+    fair = tickets = entitled_gpus(*amounts, users=users, faster=faster)
+    if columns.floors.any():
+        tickets = entitled_gpus(*amounts, floors=columns.floors, users=users, faster=faster)
     traded = tuple(gpu_type for gpu_type in types if columns.capacity[gpu_type])
-    entitlements = Entitlements(types, tickets, columns.runs_anywhere, *_initial_holdings(columns, tickets, traded))
+    entitlements = Entitlements(
+        types,
+        tickets[: columns.runnable],
+        columns.runs_anywhere[: columns.runnable],
+        *_initial_holdings(columns, tickets, traded),
+        fair_parts=_fair_parts(columns, fair, tickets) if columns.floors.any() else {},
+        held_gpus=columns.by_user(columns.floors),
+        user_gpus=columns.by_user(fair),
+        contended=float(columns.caps.sum()) > sum(columns.capacity.values()),
+    )
     if not traded:
         return entitlements
     free = [job for job, anywhere in zip(columns.jobs, columns.runs_anywhere, strict=True) if anywhere]
@@ -297,6 +349,13 @@ def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]
     return _after_trading(replace(entitlements, suspected_users=suspects), columns, traded, situation.knowledge)
 
 
+def _fair_parts(columns: _JobColumns, fair: Floats, tickets: Floats) -> Mapping[str, float]:
+    """Returns `Entitlements.fair_parts`: what jobs have that are not scheduled counts as had."""
+    unscheduled = np.where(np.arange(len(fair)) < columns.runnable, 0.0, columns.floors)
+    due, entitled = columns.by_user(fair - unscheduled), columns.by_user(tickets - unscheduled)
+    return {user: max(0.0, gpus) / max(entitled[user], _EPSILON) for user, gpus in due.items()}
+
+
 def _initial_holdings(
     columns: _JobColumns, tickets: Floats, types: Sequence[str]
 ) -> tuple[_GpusByUserAndType, _GpusByUserAndType]:
@@ -306,8 +365,8 @@ def _initial_holdings(
     """
     whole, confined = defaultdict[str, float](float), defaultdict[str, dict[str, float]](dict)
     left, capacity = dict(columns.capacity), columns.capacity
-    for job, share, anywhere, kinds in zip(
-        columns.jobs, tickets.tolist(), columns.runs_anywhere, columns.allowed_types, strict=True
+    for index, (job, share, anywhere, kinds) in enumerate(
+        zip(columns.jobs, tickets.tolist(), columns.runs_anywhere, columns.allowed_types, strict=True)
     ):
         if anywhere:
             whole[job.user] += share
@@ -316,7 +375,8 @@ def _initial_holdings(
         for gpu_type in sorted(kinds) if usable else ():  # the same order, and so the same sums, in every process
             part = share * capacity[gpu_type] / usable
             left[gpu_type] -= part
-            confined[job.user][gpu_type] = confined[job.user].get(gpu_type, 0.0) + part
+            if index < columns.runnable:
+                confined[job.user][gpu_type] = confined[job.user].get(gpu_type, 0.0) + part
     amount = sum(whole.values())
     made_of = compose_types(amount, left, types)
     holdings = {
@@ -352,5 +412,7 @@ def _after_trading(
     for trader in after if trades else ():
         holdings[trader.user] = trader.holdings
         rows = rows_by_user[trader.user]
-        tickets[rows] = water_filling(sum(trader.holdings.values()), np.ones(len(rows)), caps[rows])
+        tickets[rows] = water_filling(
+            sum(trader.holdings.values()), np.ones(len(rows)), caps[rows], columns.floors[rows]
+        )
     return replace(entitlements, holdings=holdings, tickets=tickets, trades=trades)

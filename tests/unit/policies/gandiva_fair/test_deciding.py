@@ -49,7 +49,7 @@ def test_a_slice_ends_for_the_job_that_is_due() -> None:
 
 
 def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_says_why() -> None:
-    jobs = [replace(running(1, 1300), hints=parse_hints("synsched:ckpt=usr1@60")), job(2, 8, user="bob")]
+    jobs = [replace(running(1, 7500), hints=parse_hints("synsched:ckpt=usr1@60")), job(2, 8, user="bob")]
     seen = snapshot([node("n1")], jobs)
     settings = Settings(
         manage=ManageSettings(partitions=("gpu",)),
@@ -59,12 +59,12 @@ def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_say
     )
     rights = Identity("synsched", Privilege.OPERATOR)
     first = run_round(seen, SchedulerState(), settings, Knowledge(), rights)
-    memory = SchedulerState(policy_state=first.decision.state, service={"1": 8 * 600.0})
+    memory = SchedulerState(policy_state=first.decision.state, service={"1": 8 * 7500.0})
     result = run_round(seen, memory, settings, Knowledge(), rights)
     done = [(one.verb, one.subject) for one in result.plan.operations if one.subject == "1"]
     assert done == [(Verb.NOTIFY, "1"), (Verb.REQUEUE, "1")]
     assert result.requeues["1"].reason.code is ReasonCode.SLICE_ENDED
-    assert explain(result, "1").headline.startswith("job 1 has used its slice of 21.7 min")
+    assert explain(result, "1").headline.startswith("job 1 has used its slice of 2.08 h")
     assert result.starts["2"].gone == ("1",)
 
 
@@ -241,6 +241,23 @@ def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
         for kind, gpus in account.holdings.items():
             assert cluster.by_type[user, kind] / cluster.time == pytest.approx(gpus, abs=0.35)
     assert past.accounts["alice"].received == pytest.approx(past.accounts["alice"].due, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "due"),
+    [
+        pytest.param(3, 4 * 60.0 + 3 * 60.0, id="rounds that failed in between"),
+        pytest.param(33, 4 * 60.0, id="nobody went by tickets for so long: nobody is due anything for it"),
+    ],
+)
+def test_what_users_are_due_is_counted_while_somebody_goes_by_tickets(rounds: int, due: float) -> None:
+    cluster = Cluster([node("n1", 1)], [job(1, 1, user="alice")], tickets())
+    cluster.run(5)
+    cluster.time += (rounds - 1) * 60.0
+    cluster.service["1"] += (rounds - 1) * 60.0
+    cluster.run(1)
+    account = decode_state(GandivaFairState, cluster.state).accounts["alice"]
+    assert (account.due, account.received) == (due, due)
 
 
 def test_nobody_is_worse_off_with_trading_than_without() -> None:

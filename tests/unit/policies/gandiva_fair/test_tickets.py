@@ -86,6 +86,18 @@ def owned(number: int, user: str, gpus: int = 8, account: str = "") -> Job:
             [8, 4],
             id="an account nobody named stands beside the others",
         ),
+        pytest.param(
+            [owned(1, "a", 16, "x"), owned(2, "b", 16, "y"), owned(3, "a", 16, "z"), owned(4, "c", 16)],
+            TicketSettings(accounts=("lab=2",)),
+            [2, 4, 2, 4],
+            id="all accounts nobody named stand there as one, and jobs without an account too",
+        ),
+        pytest.param(
+            [owned(1, "a", 16, "x"), owned(2, "a", 16, "y"), owned(3, "b", 16, "x"), owned(4, "c", 16, "y")],
+            TicketSettings(accounts=("x=1", "y=1")),
+            [2, 2, 4, 4],
+            id="a user in two accounts has half of the tickets in each",
+        ),
     ],
 )
 def test_tickets_are_divided(jobs: list[Job], said: TicketSettings, parts: list[float]) -> None:

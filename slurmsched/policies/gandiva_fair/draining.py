@@ -1,0 +1,121 @@
+"""Draining for gangs: where a gang is next and only slices that have begun are in its way, no slice begins that would
+outlast them. On the slides all slices begin and end together; on Slurm they do not, and a gang would find its GPUs free
+at once only by chance. Jobs whose slices are over run on until the gang can start: no GPU is idle for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from slurmsched.arrays import Floats, Ints
+from slurmsched.model import JobId, JobState, Reason, ReasonCode
+from slurmsched.model.reasons import time_of_day
+from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.resources import FreeResources
+from slurmsched.policies.gandiva_fair.problem import ScalarFreeResources
+from slurmsched.policies.place.placement import NodeScore, PartDemand, Placement, find_placement
+from slurmsched.policies.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """The place that is drained for a gang; `until` its last slice is over, in unix seconds."""
+
+    placement: Placement
+    until: float
+    pass_value: float
+    """The gang's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SoonestFree(NodeScore):
+    """The pools whose slices are over first; the first of equals."""
+
+    until: Floats
+    name: str = "slices that end first"
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:  # noqa: ARG002 as the protocol has it
+        return candidates[np.argsort(self.until[candidates], kind="stable")[:count]]
+
+
+class Drains:
+    """The drains of one round. `passes` are as in `Entitlement`; the jobs in `may_leave` may be preempted now."""
+
+    def __init__(self, session: Session, passes: Mapping[JobId, float], may_leave: Collection[JobId]) -> None:
+        self._session, self._passes = session, passes
+        self._now = session.situation.snapshot.time
+        self._until = np.full(len(session.pools), self._now)
+        self._released = ScalarFreeResources.from_arrays(FreeResources.none(session.pools))
+        """What the running jobs that may not leave now give back by `_until`."""
+        for job, held in session.running.items():
+            until = self._in_slice_until(job)
+            if isfinite(until):
+                pools = list(held.pools)
+                self._until[pools] = np.maximum(self._until[pools], until)
+                if job not in may_leave:
+                    self._released.release(held)
+        self.of_job: dict[JobId, Drain] = {}
+        self._of_pool: dict[int, Drain] = {}
+
+    def _in_slice_until(self, job: JobId) -> float:
+        """Return from when the running job may be preempted, in unix seconds; infinite if it never may."""
+        session, known = self._session, self._session.jobs[job]
+        if known.state is not JobState.RUNNING or job in session.situation.unmovable:
+            return inf
+        until = self._now
+        if job in session.situation.non_preemptible:
+            until = session.situation.preemptible_from.get(job, inf)
+        if job in session.entitlement.protected:
+            until = max(until, self._now - known.run_time + session.entitlement.slices.get(job, inf))
+        return until
+
+    def drain_for(self, job: JobId, free: ScalarFreeResources, reserved: Ints) -> None:
+        """Drain for a gang without a home, if it fits once slices are over, beside the GPUs that are reserved in each
+        pool and what is drained for others."""
+        if self._session.jobs[job].original_request.exclusive:
+            return
+        later = free.as_arrays(self._session.pools, self._released)
+        later.gpus -= reserved
+        later.gpus[list(self._of_pool)] = 0
+        demand = self._session.demands.of(self._session.jobs[job])
+        placement = find_placement(demand, DemandLevel.MINIMUM, later, _SoonestFree(self._until))
+        if placement is not None:
+            self._add(job, placement)
+
+    def drain_home(self, job: JobId, free: ScalarFreeResources, placement: Placement) -> bool:
+        """Drain the gang's home, if it fits there once slices are over, and return whether."""
+        allocation = placement.allocation(self._session.pools)
+        pool = placement.pools[0]
+        if pool in self._of_pool or not free.fits_with(self._released, allocation):
+            return False
+        self._add(job, placement)
+        return True
+
+    def _add(self, job: JobId, placement: Placement) -> None:
+        until = float(self._until[list(placement.pools)].max())
+        drain = self.of_job[job] = Drain(placement, until, self._passes[job])
+        self._of_pool.update(dict.fromkeys(placement.pools, drain))
+
+    def keeps_out(self, job: JobId, pool: int) -> bool:
+        """Whether the newcomer would delay a gang that comes before it in this pool."""
+        drain = self._of_pool.get(pool)
+        if drain is None or job in self.of_job or self._passes[job] < drain.pass_value:
+            return False
+        return self._now + self._session.entitlement.slices.get(job, inf) > drain.until
+
+    def reason(self, job: JobId) -> Reason:
+        """Return why the gang waits: until when, for whom and where."""
+        session, drain = self._session, self.of_job[job]
+        pools = set(drain.placement.pools)
+        there = (other for other, held in session.running.items() if not pools.isdisjoint(held.pools))
+        details: dict[str, str | int | float] = {
+            "when": time_of_day(drain.until, self._now),
+            "jobs": ", ".join(sorted(there)),
+            "nodes": ", ".join(sorted({session.pools.node(pool).name for pool in pools})),
+            "start": drain.until,
+        }
+        return Reason(ReasonCode.EXPECTED_START, details)

@@ -1,0 +1,193 @@
+"""Shares as a site has them: slices longer than a round, limits on moves, jobs that are not sliced or not managed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.knowledge import sample_speedups
+from slurmsched.model import Job, ReasonCode, Request
+from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.sizes import Proportional
+from slurmsched.policies.state import decode_state
+from slurmsched.settings import TicketSettings
+from tests.builders import job, node, share, situation
+from tests.turning import QUANTUM, Cluster, tickets
+
+WIDE = Request(gpus=16, gpus_per_node=8, nodes=2, tasks=2, cpus=2)
+
+
+def sliced(rounds: float) -> TicketSettings:
+    """Slices of so many rounds."""
+    return TicketSettings(quantum=rounds * QUANTUM, wide_quantum=rounds * QUANTUM)
+
+
+def had(cluster: Cluster, since: Mapping[tuple[str, str], float] | None = None, rounds: int = 0) -> dict[str, float]:
+    """GPUs by user, on average."""
+    gpus, seconds = dict[str, float](), rounds * QUANTUM or cluster.time
+    for (user, kind), amount in cluster.by_type.items():
+        gpus[user] = gpus.get(user, 0.0) + (amount - (since or {}).get((user, kind), 0.0)) / seconds
+    return gpus
+
+
+def staggered(cluster: Cluster, jobs: list[Job]) -> None:
+    """One job arrives in each round."""
+    for one in jobs:
+        cluster.jobs.append(replace(one, submit_time=cluster.time))
+        cluster.run(1)
+
+
+class TestGangs:
+    @pytest.mark.parametrize(("rounds", "moves"), [(1, 1000), (2, 8), (4.5, 15)])
+    @pytest.mark.parametrize(
+        "gang",
+        [
+            pytest.param(job("gang", user="wide", request=WIDE), id="two servers"),
+            pytest.param(job("gang", 8, user="wide"), id="one server"),
+        ],
+    )
+    def test_a_gang_has_its_share_among_narrow_jobs_whatever_the_slices(
+        self, gang: Job, moves: int, rounds: float
+    ) -> None:
+        cluster = Cluster([node("n1"), node("n2")], [], sliced(rounds), moves=moves)
+        staggered(cluster, [job(n, 1, user="narrow") for n in range(12)])
+        cluster.jobs.append(replace(gang, submit_time=cluster.time))
+        staggered(cluster, [job(n, 1, user="narrow") for n in range(12, 24)])
+        before = dict(cluster.by_type)
+        cluster.run(60)
+        assert had(cluster, before, 60)["wide"] == pytest.approx(8.0, rel=0.1)
+        assert sum(had(cluster, before, 60).values()) >= 0.97 * 16
+
+    def test_no_slice_begins_where_a_gang_is_next_and_it_is_told_when(self) -> None:
+        """One slice is over and runs on; the other lasts two more rounds; a narrow job waits for neither."""
+        runs = [job(n, 4, user="narrow", on=[share(f"n{n}", 4, cpus=12)], run_time=0.0) for n in (1, 2)]
+        cluster = Cluster([node("n1", 4), node("n2", 4)], runs, sliced(4))
+        cluster.run(2)
+        wide = job(9, user="wide", request=replace(WIDE, gpus=8, gpus_per_node=4), submit_time=cluster.time)
+        cluster.jobs += [wide, *(job(n, 4, user="narrow", submit_time=cluster.time) for n in (3, 4))]
+        cluster.run(1)
+        assert cluster.decision
+        assert cluster.decision.waiting["9"].code is ReasonCode.EXPECTED_START
+        cluster.run(6)
+        assert cluster.service["9"] > 0
+
+
+class TestSliceLength:
+    @pytest.mark.parametrize(
+        ("other", "seconds"),
+        [
+            pytest.param({}, 600.0, id="the quantum, where restarts cost nothing"),
+            pytest.param({"restart_costs": {"1": 180.0}}, 3600.0, id="twenty times the cost of its restart"),
+            pytest.param({"restart_costs": {"2": 180.0}}, 600.0, id="that of another job is not its own"),
+            pytest.param({"moves_per_job_day": 6}, 7200.0, id="its part of a day over the moves of a day"),
+            pytest.param({"moves_per_job_day": 0}, 86400.0, id="a day, where nobody may be moved"),
+        ],
+    )
+    def test_it_follows_from_what_a_restart_costs_and_from_the_guards(
+        self, other: dict[str, object], seconds: float
+    ) -> None:
+        asked = situation([node()], [job(1, 8), job(2, 8)], tickets=TicketSettings(quantum=600.0), **other)
+        runnable: RunnableJob = StrideProblem(asked, Proportional()).runnable_jobs[0]
+        runnable.tickets = 4.0
+        assert runnable.min_quantum(asked) == seconds
+
+
+class TestWhatCannotBeSliced:
+    """Eight GPUs and four users with sixteen jobs each, all of one GPU and without end."""
+
+    @staticmethod
+    def run(unmovable: frozenset[str], unmanaged: tuple[Job, ...] = ()) -> tuple[Cluster, dict[str, float]]:
+        cluster = Cluster([node()], [], tickets(), unmovable=unmovable, unmanaged=unmanaged)
+        cluster.jobs = [job(f"{user}{n}", user=user) for user in "abcd" for n in range(8)]
+        cluster.run(48)
+        return cluster, had(cluster)
+
+    @pytest.mark.parametrize("count", [0, 2, 8])
+    def test_it_is_charged_to_its_user(self, count: int) -> None:
+        cluster, gpus = self.run(frozenset(f"a{n}" for n in range(count)))
+        assert gpus == pytest.approx(dict.fromkeys("abcd", 2.0), rel=0.1)
+        assert cluster.decision
+        codes = {cluster.decision.waiting[one.id].code for one in cluster.jobs if not one.nodes}
+        assert (ReasonCode.SHARE_HELD in codes) == (count > 2)
+
+    @pytest.mark.parametrize(("gpus", "others"), [(1, 2.0), (2, 2.0), (4, 4 / 3), (8, 0.0)])
+    def test_unmanaged_jobs_count_towards_the_share_of_their_user(self, gpus: int, others: float) -> None:
+        devices = tuple(range(gpus))
+        held = job("x", gpus, user="a", on=[replace(share("n1", gpus, cpus=gpus), indices=devices)])
+        cluster, found = self.run(frozenset(), (held,))
+        assert [found.get(user, 0.0) for user in "bcd"] == pytest.approx([others] * 3, rel=0.1)
+        assert found.get("a", 0.0) == pytest.approx(max(0.0, 2.0 - gpus), abs=0.15)
+        assert decode_state(GandivaFairState, cluster.state).accounts["b"].received > 0 or gpus == 8
+
+    def test_who_is_alone_may_have_all(self) -> None:
+        cluster = Cluster([node()], [job(n, user="a") for n in range(16)], tickets())
+        cluster.unmovable = frozenset(one.id for one in cluster.jobs)
+        cluster.run(1)
+        assert had(cluster) == {"a": 8.0}
+
+    def test_a_job_that_is_larger_than_the_share_starts_and_is_made_up_for(self) -> None:
+        large = [job(f"a{n}", 8, user="a") for n in range(2)]
+        cluster = Cluster([node()], [*large], tickets(), unmovable=frozenset({"a0", "a1"}))
+        cluster.jobs += [job(f"b{n}", user="b") for n in range(16)]
+        cluster.run(30)
+        started = [one for one in large if cluster.service[one.id]]
+        assert len(started) == 1
+        cluster.jobs = [one for one in cluster.jobs if one.id != started[0].id]
+        ran = round(cluster.service[started[0].id] / 8 / QUANTUM)
+        waited = 30 - ran
+        cluster.run(ran - waited - 2)
+        assert not any(cluster.service[one.id] for one in large if one not in started)
+        cluster.run(30)
+        assert all(cluster.service[one.id] for one in large)
+
+
+class TestUsers:
+    def test_a_mix_of_widths_leaves_no_lasting_error(self) -> None:
+        """Jobs of 1, 2, 4 and 8 GPUs of six users with 1, 2 and 3 tickets on three servers."""
+        users = {f"u{n}": n % 3 + 1 for n in range(6)}
+        said = TicketSettings(users=tuple(f"{u}={t}" for u, t in users.items()), quantum=QUANTUM, wide_quantum=QUANTUM)
+        jobs = [job(n, 2 ** (n * 7 % 11 % 4), user=f"u{n % 6}") for n in range(48)]
+        cluster = Cluster([node(f"n{n}") for n in range(3)], jobs, said)
+        cluster.run(60)
+        before = dict(cluster.by_type)
+        cluster.run(120)
+        assert had(cluster, before, 120) == pytest.approx({u: 2.0 * t for u, t in users.items()}, rel=0.1)
+
+
+class TestPinnedTypes:
+    @staticmethod
+    def worth(pinned: Mapping[str, str]) -> dict[str, float]:
+        """GPUs of the slowest type that what each user had is worth, of four of each of three types."""
+        models, known = {"a": "vae", "b": "resnet50", "c": "dcgan"}, sample_speedups()
+        nodes = [node(f"{kind}1", 6, kind) for kind in ("v100", "p100", "k80")]
+        jobs = [
+            job(
+                f"{user}{n}",
+                user=user,
+                hint=f"model={model}",
+                request=Request(gpus=1, cpus=1, gpu_type=pinned.get(user)),
+            )
+            for user, model in models.items()
+            for n in range(18)
+        ]
+        cluster = Cluster(nodes, jobs, tickets(), known)
+        cluster.run(40)
+        scaling = {user: known.models[model].scaling for user, model in models.items()}
+        found = dict.fromkeys(models, 0.0)
+        for (user, kind), gpus in cluster.by_type.items():
+            rates = scaling[user]
+            found[user] += gpus * rates[kind].rate_at(1) / rates["k80"].rate_at(1) / cluster.time
+        return found
+
+    @pytest.mark.parametrize("user", ["a", "b", "c"])
+    def test_nobody_gains_by_asking_for_the_fastest_type_by_name_and_nobody_loses(self, user: str) -> None:
+        without, pinned = self.worth({}), self.worth({user: "v100"})
+        assert pinned[user] <= 1.02 * without[user]
+        models, known = {"a": "vae", "b": "resnet50", "c": "dcgan"}, sample_speedups()
+        for other in {*"abc"} - {user}:
+            rates = known.models[models[other]].scaling
+            equal_part = sum(2 * rates[kind].rate_at(1) / rates["k80"].rate_at(1) for kind in ("v100", "p100", "k80"))
+            assert pinned[other] >= 0.97 * equal_part
