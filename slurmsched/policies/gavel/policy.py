@@ -14,7 +14,9 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Mask
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob
+from slurmsched.policies.cluster.demand import used_of_profile
 from slurmsched.policies.cluster.resources import Pools, managed_gpus
 from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.problem import GavelProblem
@@ -27,24 +29,22 @@ from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
 def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     """Returns the rates of jobs, [jobs, types], in steps per second or any other unit that a job's types share.
 
-    0 where the job asks for another type, does not fit onto the nodes of this one, or is known not to run there. A job
-    without a profile is equally fast on every type.
+    0 where the job asks for another type, does not fit onto the nodes of this one, or is known not to run there. Rates
+    that nobody measured are estimated. A job without any rate is equally fast on every type.
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
     empty_cluster = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
-    rates_by_request: dict[tuple[object, ...], list[float]] = {}
+    fits: dict[tuple[object, ...], bool] = {}
     rates = np.zeros((len(situation.jobs), len(types)))
     for row, job in enumerate(situation.jobs):
-        key = job.original_request, job.partitions, id(knowledge.profile(job)), job.hints.memory_tunable
-        if key not in rates_by_request:
-            rates_by_request[key] = [
-                rate
-                if (rate := _rate_on_type(job, kind, knowledge)) > 0
-                and not empty_cluster.unmet_demand(with_gpu_type(job, kind))
-                else 0.0
-                for kind in types
-            ]
-        rates[row] = rates_by_request[key]
+        hints = job.hints.memory_tunable, job.hints.cpus_tunable
+        used = used_of_profile(knowledge.profile(job), job.original_request.gpus)
+        known = _rates_on_types(job, types, knowledge)
+        for column, (kind, rate) in enumerate(zip(types, known, strict=True)):
+            key = kind, job.original_request, job.partitions, hints, used
+            if rate > 0 and key not in fits:
+                fits[key] = not empty_cluster.unmet_demand(with_gpu_type(job, kind))
+            rates[row, column] = rate if rate > 0 and fits[key] else 0.0
     return rates
 
 
@@ -57,14 +57,11 @@ def with_gpu_type(job: Job, gpu_type: str) -> Job:
     )
 
 
-def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge) -> float:
-    if job.original_request.gpu_type not in (None, gpu_type):
-        return 0.0
-    profile = knowledge.profile(job)
-    scaling = profile.scaling if profile else {}
-    if not scaling:
-        return float(max(job.original_request.gpus, 1))
-    return scaling[gpu_type].rate_at(max(job.original_request.gpus, 1)) if gpu_type in scaling else 0.0
+def _rates_on_types(job: Job, types: Sequence[str], knowledge: Knowledge) -> list[float]:
+    """Returns the job's rate on each type, 0 where it asks for another."""
+    asked, gpus = job.original_request.gpu_type, max(job.original_request.gpus, 1)
+    known = knowledge.rates_by_type(job, types, gpus)
+    return [known.get(kind, float(gpus)) if asked in (None, kind) else 0.0 for kind in types]
 
 
 _MIN_RATE = 1e-12
@@ -83,9 +80,11 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
     widths = np.array([max(job.gpus, 1) for job in situation.jobs], dtype=np.float64)
     _update_targets(ledger, situation, GavelProblem.of(np.array([*gpus.values()], dtype=np.float64), rates, widths))
     part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _MIN_RATE)
-    fastest_first = [int(kind) for kind in np.argsort(-part_of_best.sum(axis=0), kind="stable")]
+    estimates = np.array([*estimates_by_type(types).values()])
+    fastest_first = np.lexsort((-estimates, -part_of_best.sum(axis=0))).tolist()
     chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first)
     type_of = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
+    measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
     state = GavelState.from_ledger(ledger, situation.snapshot.time).encode()
     return Entitlement(
         order=_GavelOrder(ledger, rates > 0, type_of),
@@ -94,6 +93,7 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
             (job.id, kind): float(rates[row, column])
             for row, job in enumerate(situation.jobs)
             for column, kind in enumerate(types)
+            if kind in measured[job.id]
         },
         next_state=lambda _victims, _allocations: state,
     )

@@ -1,5 +1,4 @@
-"""The linear program behind all of Gavel's objectives, solved with HiGHS (Narayanan et al., OSDI 2020, sections 3.1
-and 4).
+"""The linear program behind all of Gavel's objectives (Narayanan et al., OSDI 2020, sections 3.1 and 4).
 
 Time fractions are not negative; those of a job, alone and in pairs, sum to at most 1; on each GPU type they use no more
 GPUs than there are. As in Gavel, they may be positive where a rate is 0; rounds run no job there.
@@ -20,64 +19,21 @@ from typing import Final
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import csr_matrix, diags, hstack, vstack
-from scipy.sparse.linalg import splu
+from scipy.sparse import csr_matrix, hstack, vstack
 
 from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.gavel.interior_point import (
+    BorderedEquations,
+    ClassEquations,
+    NormalEquations,
+    PairEquations,
+    Point,
+    Polytope,
+    analytic_centre,
+    maximum,
+)
 from slurmsched.policies.gavel.problem import GavelProblem, TimeFractions, equal_time_fractions
-
-_MAX_STEPS: Final = 200
-_CENTRE_TOLERANCE: Final = 1e-4
-"""Largest relative violation of any optimality condition that counts as the centre."""
-_STEP_FRACTION: Final = 0.9
-"""Fraction of the way to the nearest bound that a step may go."""
-_MIN_SLACK: Final = 1e-3
-_ROUNDING: Final = 1e-9
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Polytope:
-    """The set {x > 0: rows @ x < limits}. `weights` and `row_weights` are the exponents of the distances to the bounds
-    of variables and of rows in the product that the analytic centre maximises."""
-
-    rows: csr_matrix
-    limits: Floats
-    weights: Floats
-    row_weights: Floats
-
-
-def analytic_centre(polytope: Polytope, start: Floats) -> Floats | None:
-    """Returns the analytic centre by the primal-dual Newton method, or None for a polytope without an interior.
-
-    At the centre the product of each distance and its multiplier equals its weight, and the multipliers cancel out.
-    `start` is above 0, but need not be inside.
-    """
-    rows, across = polytope.rows, csr_matrix(polytope.rows.T)
-    x, slack = start, np.maximum(polytope.limits - rows @ start, _MIN_SLACK)
-    dual, row_dual = polytope.weights / x, polytope.row_weights / slack
-    rounding = _ROUNDING * (1 + np.abs(polytope.limits))
-    for _ in range(_MAX_STEPS):
-        missing, unbalanced = polytope.limits - rows @ x - slack, dual - across @ row_dual
-        short, row_short = polytope.weights / x - dual, polytope.row_weights / slack - row_dual
-        off = (short / dual, row_short / row_dual, missing / (slack + rounding), unbalanced / dual)
-        if max(float(np.abs(part).max()) for part in off) < _CENTRE_TOLERANCE:
-            return x
-        weight, row_weight = x / dual, slack / row_dual
-        normal_matrix = rows @ diags(weight) @ across + diags(row_weight)
-        known = unbalanced + short
-        try:
-            d_row_dual = splu(normal_matrix.tocsc()).solve(rows @ (weight * known) - missing + row_weight * row_short)
-        except RuntimeError:
-            return None
-        d_x = weight * (known - across @ d_row_dual)
-        d_slack = row_weight * (row_short - d_row_dual)
-        d_dual = short - d_x / weight
-        moved = ((x, d_x), (slack, d_slack), (dual, d_dual), (row_dual, d_row_dual))
-        nearest = max(float((-step / value).max()) for value, step in moved)
-        size = min(1.0, _STEP_FRACTION / nearest) if nearest > 0 else 1.0
-        x, slack, dual, row_dual = (value + size * step for value, step in moved)
-    return None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,6 +88,8 @@ class JobClasses:
 _LEVEL_SLACK: Final = 1e-6
 """Fraction of the optimal value that is given up, so that the set of optima has an interior."""
 _TOLERANCE: Final = 1e-9
+_START_EXCESS: Final = 2.0
+"""How far above their lowest feasible value multipliers begin."""
 
 
 def require_runnable(problem: GavelProblem) -> GavelProblem:
@@ -149,15 +107,9 @@ def max_min(problem: GavelProblem, step_values: Floats, *, central: bool = True)
     """
     lower_bound = float(np.min(step_values * equal_time_fractions(problem).effective_rates(problem)))
     program = _Program.of(problem, step_values / lower_bound)
-    count = program.classes.counts
-    least = np.concatenate([count, np.zeros(len(program.limits))])
-    rows = hstack([vstack([-program.gain, program.rows]), csr_matrix(least[:, None])]).tocsr()
-    cost = np.zeros(program.gain.shape[1] + 1)
-    cost[-1] = -1.0
-    solution = _solve(cost, rows, np.concatenate([np.zeros(len(count)), program.limits]))
-    level, shares = float(solution[-1]), solution[:-1]
+    level, shares, start = program.highest_level()
     if central:
-        shares = program.central_optimum(shares, program.gain, count * level, count)
+        shares = program.central_optimum(shares, level, start)
     return program.to_time_fractions(level * lower_bound, shares)
 
 
@@ -171,7 +123,7 @@ def max_sum(problem: GavelProblem, step_values: Floats) -> TimeFractions:
     solution = _solve(-gain, program.rows, program.limits)
     level = float(gain @ solution)
     if level > 0:
-        solution = program.central_optimum(solution, csr_matrix(gain / level), np.ones(1), np.ones(1))
+        solution = program.central_optimum_of_sum(solution, gain / level)
     return program.to_time_fractions(level, solution)
 
 
@@ -181,56 +133,150 @@ class _Program:
     classes on each type.
 
     `gain` is by class and variable the value of one unit of it. `rows @ x <= limits` bounds the time of each class,
-    then the GPUs of each type.
+    then the GPUs of each type. `single_gain`, `first_gain` and `second_gain` are the gains of classes alone and of the
+    two classes of each pair, [types, classes] and [types, pairs].
     """
 
     classes: JobClasses
     gain: csr_matrix
     rows: csr_matrix
     limits: Floats
+    widths: Floats
+    single_gain: Floats
+    first_gain: Floats
+    second_gain: Floats
 
     @classmethod
     def of(cls, problem: GavelProblem, step_values: Floats) -> _Program:
         classes, types = JobClasses.from_problem(problem, step_values), len(problem.gpus)
         representatives, a, b = classes.representatives, classes.first, classes.second
         types_of_jobs, value = problem.job_types[representatives], step_values[representatives][:, None]
-        gain = [problem.rates[representatives] * value]
+        single, first, second = problem.rates[representatives] * value, np.zeros((0, types)), np.zeros((0, types))
         if len(a):
-            gain += [
-                problem.colocated_rates[types_of_jobs[a], types_of_jobs[b]] * value[a],
-                problem.colocated_rates[types_of_jobs[b], types_of_jobs[a]] * value[b],
-            ]
+            first = problem.colocated_rates[types_of_jobs[a], types_of_jobs[b]] * value[a]
+            second = problem.colocated_rates[types_of_jobs[b], types_of_jobs[a]] * value[b]
         alone_variables, shared = len(representatives) * types, len(a) * types
         variable = np.concatenate(
             [np.arange(alone_variables + shared), np.arange(alone_variables, alone_variables + shared)]
         )
         row = np.repeat(np.concatenate([np.arange(len(representatives)), a, b]), types)
         shape = (len(representatives), alone_variables + shared)
-        widths = np.repeat(problem.widths[representatives][np.concatenate([np.arange(len(representatives)), a])], types)
+        class_widths = problem.widths[representatives]
+        widths = np.repeat(class_widths[np.concatenate([np.arange(len(representatives)), a])], types)
         gpu_rows = csr_matrix((widths, (np.arange(shape[1]) % types, np.arange(shape[1]))), shape=(types, shape[1]))
         time_rows = csr_matrix((np.ones(len(row)), (row, variable)), shape=shape)
         return cls(
             classes,
-            csr_matrix((np.concatenate(gain).reshape(-1), (row, variable)), shape=shape),
+            csr_matrix((np.concatenate([single, first, second]).reshape(-1), (row, variable)), shape=shape),
             vstack([time_rows, gpu_rows]).tocsr(),
             np.concatenate([classes.counts, problem.gpus]),
+            class_widths,
+            single.T,
+            first.T,
+            second.T,
         )
 
-    def central_optimum(self, optimum: Floats, gain: csr_matrix, level: Floats, row_weights: Floats) -> Floats:
-        """Returns the analytic centre of all x with `gain @ x >= level`, or `optimum` where there is none.
+    @property
+    def _types(self) -> int:
+        return len(self.single_gain)
 
-        Rows of `gain` have `row_weights`. A class has the weight of its number of jobs, so the result is the centre
-        over single jobs too.
-        """
-        count, types = self.classes.counts, len(self.limits) - len(self.classes.counts)
+    def highest_level(self) -> tuple[float, Floats, Point | None]:
+        """Returns the largest value that every job can have at once, an optimum, and where to look for the centre.
+        Raises PolicyError."""
+        counts = self.classes.counts
+        column = np.concatenate([counts, np.zeros(len(self.limits))])
         polytope = Polytope(
-            vstack([-gain, self.rows]).tocsr(),
-            np.concatenate([(_LEVEL_SLACK - 1) * level, self.limits]),
-            np.repeat(np.concatenate([count, self.classes.pair_counts]), types),
-            np.concatenate([row_weights, count, np.ones(types)]),
+            hstack([vstack([-self.gain, self.rows]), csr_matrix(column[:, None])]).tocsr(),
+            np.concatenate([np.zeros(len(counts)), self.limits]),
+            np.append(self._variable_weights(), 1.0),
+            self._row_weights(),
+            BorderedEquations(self._equations(), column),
+        )
+        value = np.zeros(polytope.rows.shape[1])
+        value[-1] = 1.0
+        optimum = maximum(polytope, value, self._level_start(polytope, value), _LEVEL_SLACK)
+        if optimum is None:
+            solution = _solve(-value, polytope.rows, polytope.limits)
+            return float(solution[-1]), solution[:-1], None
+        near = optimum.near
+        return (
+            float(optimum.x[-1]),
+            optimum.x[:-1],
+            Point(near.x[:-1], near.slack, near.dual[:-1], near.row_dual),
+        )
+
+    def _level_start(self, polytope: Polytope, value: Floats) -> Point:
+        """Returns a point inside, with multipliers that are inside too."""
+        counts, start = self.classes.counts, self._interior_start()
+        x = np.append(start, float((self.gain @ start / counts).min()) / 2)
+        of_gain = _START_EXCESS / counts.sum()
+        dearest = np.zeros(len(counts))
+        for gain, classes in (
+            (self.single_gain, np.arange(len(counts))),
+            (self.first_gain, self.classes.first),
+            (self.second_gain, self.classes.second),
+        ):
+            np.maximum.at(dearest, classes, gain.max(axis=0, initial=0.0))
+        of_time = _START_EXCESS * of_gain * dearest
+        of_gpus = of_time @ counts / (self.limits[len(counts) :] * self._types)
+        row_dual = np.concatenate([np.full(len(counts), of_gain), of_time, of_gpus])
+        return Point(x, polytope.limits - polytope.rows @ x, polytope.rows.T @ row_dual - value, row_dual)
+
+    def central_optimum(self, optimum: Floats, level: float, start: Point | None) -> Floats:
+        """Returns the analytic centre of all x in which every job has this level, or `optimum` where there is none.
+
+        A class has the weight of its number of jobs, so the result is the centre over single jobs too.
+        """
+        polytope = Polytope(
+            vstack([-self.gain, self.rows]).tocsr(),
+            np.concatenate([(_LEVEL_SLACK - 1) * level * self.classes.counts, self.limits]),
+            self._variable_weights(),
+            self._row_weights(),
+            self._equations(),
+        )
+        centre = analytic_centre(polytope, start) if start is not None else None
+        if centre is None:
+            centre = analytic_centre(polytope, self._interior_start())
+        return optimum if centre is None else centre
+
+    def _row_weights(self) -> Floats:
+        return np.concatenate([self.classes.counts, self.classes.counts, np.ones(self._types)])
+
+    def central_optimum_of_sum(self, optimum: Floats, gain: Floats) -> Floats:
+        """Returns the same of all x with `gain @ x` of 1."""
+        counts = self.classes.counts
+        polytope = Polytope(
+            vstack([self.rows, csr_matrix(-gain)]).tocsr(),
+            np.append(self.limits, _LEVEL_SLACK - 1),
+            self._variable_weights(),
+            np.concatenate([counts, np.ones(self._types + 1)]),
+            self._equations(gain),
         )
         centre = analytic_centre(polytope, self._interior_start())
         return optimum if centre is None else centre
+
+    def _variable_weights(self) -> Floats:
+        return np.repeat(np.concatenate([self.classes.counts, self.classes.pair_counts]), self._types)
+
+    def _equations(self, summed: Floats | None = None) -> NormalEquations:
+        """Returns the normal equations of the rows of gain (or of the row of `summed` gain, last), time and GPUs."""
+        types, classes, pairs = self._types, len(self.widths), len(self.classes.first)
+        each, of_pairs = np.eye(types)[:, :, None] * self.widths, np.eye(types)[:, :, None]
+        of_pairs = of_pairs * self.widths[self.classes.first]
+        time, pair_time = np.ones((1, types, classes)), np.ones((1, types, pairs))
+        if summed is None:
+            local = np.concatenate([-self.single_gain[None], time])
+            first = np.concatenate([-self.first_gain[None], pair_time])
+            second = np.concatenate([-self.second_gain[None], pair_time])
+        else:
+            local, first, second = time, pair_time, pair_time
+            by_type = summed.reshape(-1, types).T
+            each = np.concatenate([each, -by_type[None, :, :classes]])
+            of_pairs = np.concatenate([of_pairs, -by_type[None, :, classes:]])
+        alone = ClassEquations(local, each)
+        if not pairs:
+            return alone
+        return PairEquations(alone, self.classes.first, self.classes.second, first, second, of_pairs)
 
     def _interior_start(self) -> Floats:
         """Returns for each variable half of its bound if all variables of a row were equal."""
@@ -242,10 +288,8 @@ class _Program:
 
     def to_time_fractions(self, level: float, solution: Floats) -> TimeFractions:
         """Returns the solution by job and by pair of jobs."""
-        by_row = solution.reshape(-1, len(self.limits) - len(self.classes.representatives))
-        return self.classes.to_jobs(
-            level, by_row[: len(self.classes.representatives)], by_row[len(self.classes.representatives) :]
-        )
+        by_row = solution.reshape(-1, self._types)
+        return self.classes.to_jobs(level, by_row[: len(self.widths)], by_row[len(self.widths) :])
 
 
 def _solve(cost: Floats, rows: csr_matrix, limits: Floats) -> Floats:

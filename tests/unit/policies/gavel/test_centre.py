@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from slurmsched.policies.gavel.program import Polytope, analytic_centre
+from slurmsched.policies.gavel.interior_point import Polytope, analytic_centre
 
 
 def polytope(rows: list[list[float]], limits: list[float], times: list[float] | None = None) -> Polytope:
