@@ -1,14 +1,17 @@
 """Estimates of rates that were not measured.
 
+Rates by GPU type (Hadar: Sultana et al., 2025, equation 10), corrected by measurements.
 Matrix completion of pair rates (Gavel: Narayanan et al., OSDI 2020, section 3.3); linear scaling of data-parallel jobs
 (Tesserae, section 4.3); noise on profiles (section 7.2); parallelism strategies (section 4.2, figure 8).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from math import log2
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import exp, log, log2, sqrt
 from typing import Final
 
 import numpy as np
@@ -49,6 +52,149 @@ def data_parallel_scaling(rate: float, beside: Mapping[str, float]) -> Scaling:
     measured rates take precedence.
     """
     return Scaling((1,), (rate,), beside=dict(beside))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """A node's GPU: teraflops, memory in GB, and the factor of its PCIe version, at most 1.0."""
+
+    tflops: float
+    memory: float
+    pcie_scaling: float = 1.0
+
+    @property
+    def performance_memory_index(self) -> float:
+        """The Performance-Memory Index: teraflops per second over the square root of the memory."""
+        return self.tflops / sqrt(self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Weight and data set on scales of 1 (small) to 4 (extra large), and the mini-batch size."""
+
+    weight: float
+    dataset: float
+    batch: int
+
+
+def estimate_throughput(model: ModelSpec, gpu: GpuSpec) -> float:
+    """Returns the throughput by equation 10, in an unknown unit that is the same for all nodes and models."""
+    return gpu.performance_memory_index * model.batch * gpu.pcie_scaling / (model.weight * model.dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputEstimates:
+    """Rates of one model: estimates by node in any unit, and steps per second where it was measured."""
+
+    estimated: Mapping[str, float]
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+    def with_measurement(self, node: str, rate: float) -> ThroughputEstimates:
+        """Returns the estimates with a node's measured rate; a rate of 0 is ignored."""
+        return replace(self, measured={**self.measured, node: rate}) if rate > 0 else self
+
+    def rate_on(self, node: str, scale: float = 1.0) -> float:
+        """Returns the measured rate, else the estimate times the mean ratio of measured to estimated rates.
+
+        `scale` is that ratio, in steps per second per unit of the estimates, for a model without measurements.
+        """
+        if node in self.measured:
+            return self.measured[node]
+        return self.estimated.get(node, 0.0) * (_mean_ratio([self]) or scale)
+
+
+def learned_scale(models: Iterable[ThroughputEstimates]) -> float | None:
+    """Returns the steps per second per unit of the estimates over all models; None without measurements."""
+    return _mean_ratio(models)
+
+
+def _mean_ratio(models: Iterable[ThroughputEstimates]) -> float | None:
+    """Returns the geometric mean of measured over estimated rates; None without measurements."""
+    logs = [
+        log(rate) - log(throughput.estimated[node])
+        for throughput in models
+        for node, rate in throughput.measured.items()
+        if throughput.estimated.get(node, 0.0) > 0
+    ]
+    return exp(sum(logs) / len(logs)) if logs else None
+
+
+GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
+    "k80": GpuSpec(4.1, 12),
+    "m60": GpuSpec(4.8, 8),
+    "p4": GpuSpec(5.5, 8),
+    "p40": GpuSpec(11.8, 24),
+    "p100": GpuSpec(9.3, 16),
+    "v100": GpuSpec(15.7, 16),
+    "t4": GpuSpec(8.1, 16),
+    "t400": GpuSpec(1.1, 4),
+    "1080-ti": GpuSpec(11.3, 11),
+    "2080-ti": GpuSpec(13.4, 11),
+    "titan-rtx": GpuSpec(16.3, 24),
+    "3090": GpuSpec(35.6, 24),
+    "4090": GpuSpec(82.6, 24),
+    "a2000": GpuSpec(8.0, 6),
+    "a6000": GpuSpec(77.4, 48),
+    "a10": GpuSpec(62.5, 24),
+    "a30": GpuSpec(82.0, 24),
+    "a40": GpuSpec(74.8, 48),
+    "a100": GpuSpec(156.0, 40),
+    "l4": GpuSpec(60.0, 24),
+    "l40": GpuSpec(90.5, 48),
+    "l40s": GpuSpec(183.0, 48),
+    "h100": GpuSpec(494.0, 80),
+    "h200": GpuSpec(494.0, 141),
+}
+"""By GPU type: teraflops in single precision, on tensor cores where they support it, and memory in GB, both from the
+manufacturers; for a K80 one of its two GPUs. The PCIe version is not known."""
+
+_SLICE: Final = re.compile(r"\d+g\.\d+gb")
+"""The profile of a MIG slice, as in `a100_1g.5gb`."""
+_WORD_BOUNDARY: Final = re.compile(r"[^a-z0-9]+|(?<=[rg]tx)(?=[0-9a])")
+
+
+@lru_cache(maxsize=1024)
+def gpu_spec(gpu_type: str) -> GpuSpec | None:
+    """Returns the data sheet of a GPU type by its name in Slurm, also a longer one as NVML gives it
+    (`nvidia_a100-sxm4-40gb`, `geforce_rtx_3090`); None for an unknown one and for a slice of a GPU."""
+    name = gpu_type.lower()
+    words = [] if _SLICE.search(name) else _WORD_BOUNDARY.split(name)
+    parts = {"".join(words[first:last]) for first in range(len(words)) for last in range(first + 1, len(words) + 1)}
+    found = [kind for kind in GPU_SPECS if kind.replace("-", "") in parts]
+    return GPU_SPECS[max(found, key=len)] if found else None
+
+
+_UNIT_MODEL: Final = ModelSpec(1, 1, 1)
+"""Batch, weight and data set are the same for all copies of a job and cancel out."""
+
+
+def estimates_by_type(types: Iterable[str]) -> Mapping[str, float]:
+    """Returns a model's throughput by GPU type in one unit; an unknown type counts as the slowest known one."""
+    specs = {kind: gpu_spec(kind) for kind in types}
+    throughput = {kind: estimate_throughput(_UNIT_MODEL, spec) for kind, spec in specs.items() if spec is not None}
+    slowest = min(throughput.values(), default=1.0)
+    return {kind: throughput.get(kind, slowest) for kind in specs}
+
+
+def complete_rates(measured: Mapping[str, float], types: Iterable[str]) -> Mapping[str, float]:
+    """Returns the rate of one model on each of `types`: as measured, else by equation 10, scaled to the measured rates.
+
+    An estimate is never above the fastest measured rate. A type without a data sheet counts as the slowest measured
+    one. Empty if no measured rate is above 0.
+    """
+    running = {kind: rate for kind, rate in measured.items() if rate > 0}
+    if not running:
+        return {}
+    slowest, fastest = min(running.values()), max(running.values())
+    kinds = tuple(types)
+    missing = [kind for kind in kinds if kind not in measured]
+    if not missing:
+        return {kind: measured[kind] for kind in kinds}
+    known = [kind for kind in (*running, *missing) if gpu_spec(kind) is not None]
+    estimates = ThroughputEstimates(estimates_by_type(known), running)
+    comparable = any(kind in running for kind in known)
+    guesses = {kind: estimates.rate_on(kind) if comparable and kind in known else slowest for kind in missing}
+    return {kind: measured[kind] if kind in measured else min(guesses[kind], fastest) for kind in kinds}
 
 
 def add_noise(rates: Floats, noise: float, random: np.random.Generator) -> Floats:

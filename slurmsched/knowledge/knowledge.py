@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Final
 
+from slurmsched.knowledge.estimation import complete_rates
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 from slurmsched.model import Job, JobId, Node, NodeAllocation
+
+RULE_OF_THUMB: Final = "rule of thumb"
+"""The source of numbers that nobody has measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,11 @@ class Profile:
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     measured: float | None = None
 
+    @property
+    def was_measured(self) -> bool:
+        """Whether somebody has measured the numbers; a rule of thumb may give a job more, but take nothing away."""
+        return not self.source.startswith(RULE_OF_THUMB)
+
     def matrix(self, gpu_type: str) -> SensitivityMatrix | None:
         return self.matrices.get(gpu_type) or self.matrices.get("")
 
@@ -34,7 +44,8 @@ class Profile:
 class Knowledge:
     """Profiles by model and by task, and the attained GPU-seconds (`service`), rates and steps of jobs.
 
-    `reference` is the GPU type that durations refer to if a job asks for no type. `measured` are the steps per second
+    `reference` is the GPU type that durations refer to if a job asks for no type; empty for the fastest type that its
+    model has a rate on. `measured` are the steps per second
     that jobs have reported, by GPU type, and `steps` all the steps that they have reported.
     """
 
@@ -44,6 +55,9 @@ class Knowledge:
     reference: str = ""
     own: Mapping[JobId, Profile] = field(default_factory=dict)
     """Profiles of single jobs, refined by their own measurements; not used for other jobs."""
+    by_family: Mapping[JobId, Profile] = field(default_factory=dict)
+    """Profiles of jobs with the rates by GPU type that they and other jobs of their family reported; of these profiles
+    only the rates are used."""
     measured: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
 
@@ -52,6 +66,19 @@ class Knowledge:
         as insensitive to CPUs and memory."""
         known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
+
+    def rate_profile(self, job: Job) -> Profile | None:
+        """Returns the profile whose rates by GPU type count for the job: its own or its family's reports first."""
+        return self.by_family.get(job.id) or self.profile(job)
+
+    def simulated(self) -> Knowledge:
+        """Returns the same knowledge for a simulation, whose jobs are as fast as it says: no profile of it is a mere
+        rule of thumb there."""
+        models, tasks = (
+            {name: replace(known, source=f"simulated: {known.source}") for name, known in profiles.items()}
+            for profiles in (self.models, self.tasks)
+        )
+        return replace(self, models=models, tasks=tasks)
 
     def attained_gpu_seconds(self, job: Job) -> float:
         """Returns the GPU-seconds of all its runs."""
@@ -84,17 +111,37 @@ class Knowledge:
     def type_speed(self, job: Job, types: Mapping[str, int], nodes: int = 1) -> float:
         """Returns the speed on `types` (GPUs by type), relative to as many GPUs of the reference type on one node.
 
-        The reference is the type that the job asks for, else `reference`. The slowest type decides. 0.0 if the job
-        cannot run there, 1.0 without a profile.
+        The slowest type decides. 0.0 if the job cannot run there, 1.0 without any rate of its model.
         """
-        profile = self.profile(job)
-        reference = profile.scaling.get(job.original_request.gpu_type or self.reference) if profile else None
         gpus = sum(types.values())
-        full = reference.rate_at(gpus) if reference else 0.0
-        if profile is None or not full:
-            return 1.0
-        rates = (known.rate_at(gpus, nodes) for kind in types if (known := profile.scaling.get(kind)) is not None)
-        return min(rates, default=full) / full
+        full = self.reference_rate(self.rate_profile(job), job.original_request.gpu_type, gpus)
+        rates = self.rates_by_type(job, types, gpus, nodes) if full else {}
+        return min(rates.values()) / full if rates else 1.0
+
+    def reference_rate(self, profile: Profile | None, gpu_type: str | None, gpus: int) -> float:
+        """Returns the work per second on one node with GPUs of the type that durations refer to.
+
+        That is `gpu_type`, which the job asks for, else `reference`, else the fastest type with a rate. 0.0 if no type
+        has one.
+        """
+        known = {kind: scaling.rate_at(gpus) for kind, scaling in profile.scaling.items()} if profile else {}
+        named = gpu_type or self.reference
+        rate = complete_rates(known, (named,)).get(named, 0.0) if named else 0.0
+        return rate or max(known.values(), default=0.0)
+
+    def rates_by_type(self, job: Job, types: Iterable[str], gpus: int, nodes: int = 1) -> Mapping[str, float]:
+        """Returns the work per second with `gpus` GPUs of each of `types` alone, in a unit that these types share.
+
+        Types without a measured rate have an estimated one (`complete_rates`). Empty without any rate of the model.
+        """
+        profile = self.rate_profile(job)
+        known = {kind: scaling.rate_at(gpus, nodes) for kind, scaling in profile.scaling.items()} if profile else {}
+        return complete_rates(known, types)
+
+    def measured_types(self, job: Job) -> frozenset[str]:
+        """Returns the GPU types on which the rate of the job was measured: only between these is it restarted."""
+        profile = self.rate_profile(job)
+        return frozenset(profile.scaling) if profile is not None and profile.was_measured else frozenset()
 
     def speed(
         self, job: Job, allocations: Sequence[NodeAllocation], nodes: Mapping[str, Node], partners: Iterable[Job] = ()

@@ -23,6 +23,16 @@ from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 GAVEL_REFERENCE_TYPE: Final = "v100"
 """The GPU type that the durations of Gavel's traces refer to."""
 
+GAVEL_MODEL_NAMES: Final[Mapping[str, str]] = {
+    "resnet-18": "resnet-18-batch-size-128",
+    "cyclegan": "cyclegan",
+    "lstm": "lm-batch-size-80",
+    "transformer": "transformer-batch-size-128",
+    "resnet-50": "resnet-50-batch-size-64",
+}
+"""Models of Hadar's table II by name in Gavel's table, with batch sizes that run on all types with any number of
+GPUs."""
+
 _UNCONSOLIDATED: Final = "_unconsolidated"
 _MAX_HEAD: Final = 4096
 """Characters from which the format is recognised."""

@@ -1,8 +1,9 @@
 """Refines the profile of a job by the rates that it has reported.
 
 The unit of a profile's speeds is arbitrary and steps differ between jobs, so a single measurement gives no ratio. Two
-with different CPUs correct the shape of the matrix, two on different GPU types the ratio of the types. A refined
-profile is used for its job only: what a job reports must not affect others.
+with different CPUs correct the shape of the matrix, two on different GPU types the ratio of the types. What a job
+reports of CPUs is used for that job only, what it reports of GPU types also for its family (`Job.family`). It must not
+affect jobs of other owners.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.knowledge.knowledge import Knowledge, Profile
+from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, Profile
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 from slurmsched.model import Job, JobId, MeasuredRate
 
@@ -31,6 +32,51 @@ def self_measured_profiles(
         if refined_profile is not None:
             profiles[job.id] = refined_profile
     return profiles
+
+
+def family_profiles(
+    knowledge: Knowledge,
+    jobs: Sequence[Job],
+    measured: Mapping[JobId, Sequence[MeasuredRate]],
+    family_rates: Mapping[str, Sequence[MeasuredRate]],
+) -> Mapping[JobId, Profile]:
+    """Returns by job a profile with rates by GPU type from its own reports (`measured`) and those of its family.
+
+    On a type of which the job has reports itself, only these count. A family without a hinted model has but its name in
+    common: its rates are a rule of thumb, and a profile comes before them. Jobs to which their family adds nothing are
+    missing, and those of which no two types were measured.
+    """
+    profiles: dict[JobId, Profile] = {}
+    shared: dict[tuple[str, int, int], Profile | None] = {}
+    for job in jobs:
+        own, known = measured.get(job.id, ()), knowledge.profile(job)
+        types = {point.gpu_type for point in own}
+        others = [point for point in family_rates.get(job.family, ()) if point.gpu_type not in types]
+        if not others:
+            continue
+        key = job.family, job.original_request.gpus, id(known)
+        if own:
+            found = _family_profile(job, known, [*own, *others])
+        elif key in shared:
+            found = shared[key]
+        else:
+            found = shared[key] = _family_profile(job, known, others)
+        if found is not None:
+            profiles[job.id] = found
+    return profiles
+
+
+def _family_profile(job: Job, known: Profile | None, points: Sequence[MeasuredRate]) -> Profile | None:
+    """Returns the profile `known` with the latest rates in `points`, those with the job's number of GPUs first."""
+    if known is not None and known.scaling and not job.hints.model:
+        return None
+    base, latest = known or Profile("", "", {}, "nothing"), dict[str, MeasuredRate]()
+    for point in sorted(points, key=lambda point: (point.gpus != job.original_request.gpus, -point.at)):
+        latest.setdefault(point.gpu_type, point)
+    source = f"measured by jobs of {job.user}, over {base.source}"
+    source = source if job.hints.model else f"{RULE_OF_THUMB}: {source}"
+    scaling = _rescaled(base, latest)
+    return Profile(base.name, base.task, base.matrices, source, scaling) if scaling else None
 
 
 def latest_rates(measured: Mapping[JobId, Sequence[MeasuredRate]]) -> Mapping[JobId, Mapping[str, float]]:

@@ -11,7 +11,7 @@ A job that preempted others is not itself preempted in the next round: its start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -19,12 +19,13 @@ from typing import Final
 import numpy as np
 
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
-from slurmsched.policies.hadar.primal_dual import HadarScheduler
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, find_alloc
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
@@ -54,8 +55,9 @@ class HadarProblem:
     running: Mapping[JobId, TaskAllocation]
 
 
-def build_problem(situation: Situation) -> HadarProblem:
-    """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes."""
+def build_problem(situation: Situation, leaving: Iterable[Job] = ()) -> HadarProblem:
+    """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes, with
+    those of the running jobs in `leaving`, which are not in the situation."""
     free = FreeResources.of_snapshot(situation.snapshot)
     pools, types = free.pools, free.pools.known_types
     eligibility = Eligibility(pools, situation.snapshot, situation.open_nodes)
@@ -81,6 +83,9 @@ def build_problem(situation: Situation) -> HadarProblem:
             running[job.id] = tuple(sorted(zip(allocation.pools, allocation.gpus, strict=True)))
             for pool, gpus in running[job.id]:
                 capacity[pool] += gpus
+    for job in leaving:
+        allocation = pools.allocation(job.allocations)
+        capacity[list(allocation.pools)] += np.where(usable[list(allocation.pools)], allocation.gpus, 0)
     type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
     reachable = {
@@ -88,10 +93,11 @@ def build_problem(situation: Situation) -> HadarProblem:
         | {share.gpu_type for share in job.allocations}
         for job in schedulable
     }
+    estimates = estimates_by_type(types)
     copies = Counter(job.copy_of or job.id for job in schedulable)
     copies_of = {job.id: copies[job.copy_of or job.id] for job in schedulable}
     queue = tuple(
-        _divide_work(_hadar_job(job, situation, types, reachable[job.id]), copies_of[job.id]) for job in schedulable
+        _divide_work(_hadar_job(job, situation, estimates, reachable[job.id]), copies_of[job.id]) for job in schedulable
     )
     return HadarProblem(queue, servers, running)
 
@@ -104,11 +110,10 @@ def _is_schedulable(job: Job) -> bool:
     return job.original_request.gpus > 0 and job.state in (JobState.PENDING, JobState.RUNNING)
 
 
-def _hadar_job(job: Job, situation: Situation, types: tuple[str, ...], reachable: set[str]) -> HadarJob:
+def _hadar_job(job: Job, situation: Situation, estimates: Mapping[str, float], reachable: set[str]) -> HadarJob:
     """Returns the job for Hadar; an iteration is a second on the reference type with proportional CPUs and memory."""
     knowledge, gang = situation.knowledge, gang_of(job.original_request, None, memory_tunable=False)
-    consolidated = tuple(_rate_on_type(job, kind, knowledge, 1) if kind in reachable else 0.0 for kind in types)
-    spread = tuple(_rate_on_type(job, kind, knowledge, 2) if kind in reachable else 0.0 for kind in types)
+    consolidated, spread = _rates(job, estimates, reachable, knowledge)
     throughput = GangThroughput(
         job.original_request.gpus,
         consolidated,
@@ -125,12 +130,84 @@ def _hadar_job(job: Job, situation: Situation, types: tuple[str, ...], reachable
 
 def _divide_work(job: HadarJob, copies: int) -> HadarJob:
     """Returns the job with the work of one of `copies` copies."""
-    return replace(job, remaining=job.remaining / copies, total=job.total / copies)
+    return replace(job, remaining=job.remaining / copies, total=job.total / copies, copies=copies)
 
 
-def _rate_on_type(job: Job, gpu_type: str, knowledge: Knowledge, nodes: int) -> float:
-    return knowledge.type_speed(job, {gpu_type: job.original_request.gpus}, nodes)
+def _rates(
+    job: Job, estimates: Mapping[str, float], reachable: Container[str], knowledge: Knowledge
+) -> tuple[tuple[float, ...], ...]:
+    """Returns the speed on each type of `estimates`, those of equation 10, on one node and on several; 0.0 on types out
+    of reach.
 
+    A running job is no faster on a type than where it runs, unless its rates on both were measured: it is not restarted
+    for an estimate. A waiting one without any rate counts as equally fast on all types, so that it outbids nobody.
+    """
+    gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
+    full = knowledge.reference_rate(knowledge.rate_profile(job), job.original_request.gpu_type, gpus)
+    measured, speeds = knowledge.measured_types(job), list[tuple[float, ...]]()
+    for nodes in (1, 2):
+        rates = knowledge.rates_by_type(job, estimates, gpus, nodes) if full else {}
+        if rates:
+            by_type = {kind: rate / full for kind, rate in rates.items()}
+        else:
+            slowest = min((estimates[kind] for kind in held), default=inf)
+            by_type = {kind: estimate / slowest if held else 1.0 for kind, estimate in estimates.items()}
+        if held:
+            now = min(by_type[kind] for kind in held)
+            by_type = {
+                kind: speed if held <= measured and kind in measured else min(speed, now)
+                for kind, speed in by_type.items()
+            }
+        speeds.append(tuple(by_type[kind] if kind in reachable else 0.0 for kind in estimates))
+    return tuple(speeds)
+
+
+def _on_faster_idle_types(
+    problem: HadarProblem, allocations: Mapping[JobId, TaskAllocation], estimates: Mapping[JobId, GangThroughput]
+) -> Mapping[JobId, TaskAllocation]:
+    """Returns the round with those new jobs that have `estimates` on the GPUs that these say are fastest, out of their
+    own and those that nobody else gets: an estimate chooses among idle GPUs, and outbids nobody."""
+    chosen, servers = dict(allocations), problem.servers
+    free, no_price = servers.free_after(chosen.values()), np.zeros(len(servers.capacity))
+    for job in problem.queue:
+        throughput, held = estimates.get(job.job), chosen.get(job.job)
+        if throughput is None or held is None or job.job in problem.running:
+            continue
+        for pool, gpus in held:
+            free[pool] += gpus
+        now = servers.rate(replace(job, throughput=throughput), held)
+        best = next(iter(find_alloc(throughput, servers, free, no_price)), None)
+        if best is not None and best.rate > now:
+            chosen[job.job] = best.allocation
+        for pool, gpus in chosen[job.job]:
+            free[pool] -= gpus
+    return chosen
+
+
+def _estimated_throughputs(problem: HadarProblem, situation: Situation) -> Mapping[JobId, GangThroughput]:
+    """Returns the waiting jobs whose rates are known on one type or none, with the rates of equation 10."""
+    estimates, knowledge = estimates_by_type(problem.servers.types), situation.knowledge
+    unmeasured = {
+        job.id
+        for job in situation.jobs
+        if not job.allocations
+        and ((profile := knowledge.rate_profile(job)) is None or len(profile.scaling) < _MIN_KNOWN)
+    }
+
+    def estimated(rates: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(estimates[kind] if rate > 0 else 0.0 for kind, rate in zip(estimates, rates, strict=True))
+
+    return {
+        job.job: replace(
+            job.throughput, consolidated=estimated(job.throughput.consolidated), spread=estimated(job.throughput.spread)
+        )
+        for job in problem.queue
+        if job.job in unmeasured
+    }
+
+
+_MIN_KNOWN: Final = 2
+"""Known types from which on the ratio of a job's rates is known."""
 
 _STATE_KEY: Final = "came"
 
@@ -159,13 +236,23 @@ class HadarPrices:
     make_utility: UtilityFactory = slack_aware
     name: str = "hadar"
 
-    def __call__(self, situation: Situation, postponed: Mapping[JobId, Reason] | None = None) -> Entitlement:
-        """The jobs in `postponed` are not in the situation; they rank last."""
-        problem = build_problem(situation)
+    def __call__(
+        self,
+        situation: Situation,
+        postponed: Mapping[JobId, Reason] | None = None,
+        leaving: Mapping[JobId, Job] | None = None,
+        kept: Mapping[JobId, Reason] | None = None,
+    ) -> Entitlement:
+        """The jobs in `postponed`, `leaving` and `kept` are not in the situation. Those in `leaving` run, and whoever
+        has a use for their GPUs gets them; those in `kept` run and stay."""
+        problem = build_problem(situation, (leaving or {}).values())
         scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
-        types = _types_by_job(problem, scheduler.decide(problem.queue, problem.servers, problem.running))
-        protected = protected_preemptors(situation)
+        allocations = scheduler.decide(problem.queue, problem.servers, problem.running)
+        estimates = _estimated_throughputs(problem, situation)
+        types = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
+        measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
+        protected = {**protected_preemptors(situation), **(kept or {})}
         schedulable = {job.job for job in problem.queue}
 
         def total_utility(allocations: Mapping[JobId, Allocation]) -> float:
@@ -178,14 +265,23 @@ class HadarPrices:
             return scheduler.total_utility(problem.queue, problem.servers, tasks, problem.running)
 
         return Entitlement(
-            order=_PayoffOrder(types, frozenset(protected), frozenset(postponed or {}), self.name),
+            order=_PayoffOrder(
+                types,
+                frozenset(protected),
+                frozenset(postponed or {}),
+                frozenset(leaving or {}),
+                frozenset(kept or {}),
+                self.name,
+            ),
             gpu_types={job: frozenset(kinds) for job, kinds in types.items()},
             rates={
                 (job.job, kind): rate
                 for job in problem.queue
                 for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
+                if kind in measured[job.job]
             },
             protected=protected,
+            expendable=frozenset(leaving or {}),
             postponed=postponed or {},
             mixes_types=True,
             utility=total_utility,
@@ -201,17 +297,24 @@ class _PayoffOrder:
     types: Mapping[JobId, Mapping[str, int]]
     protected: frozenset[JobId]
     postponed: frozenset[JobId]
+    leaving: frozenset[JobId]
+    kept: frozenset[JobId]
     name: str
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
         return rank_by(
             situation,
-            lambda job: (job.id in self.postponed, not self._keeps_types(job), job.id not in self.types),
+            lambda job: (
+                job.id in self.postponed,
+                job.id in self.leaving,
+                not self._keeps_types(job),
+                job.id not in self.types,
+            ),
             self._explain,
         )
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        fixed = situation.non_preemptible.keys() | self.protected
+        fixed = situation.non_preemptible.keys() - self.leaving | self.protected
         return lambda newcomer, running: (
             self._keeps_types(newcomer) and not self._keeps_types(running) and running.id not in fixed
         )
@@ -222,8 +325,10 @@ class _PayoffOrder:
         return kinds is not None and (not job.allocations or _held_by_type(job) == Counter(kinds))
 
     def _explain(self, job: Job) -> str:
-        if job.id in self.postponed:
+        if job.id in self.postponed or job.id in self.leaving:
             return "no steps left for it"
+        if job.id in self.kept:
+            return "ends in this round"
         kinds = self.types.get(job.id)
         return f"pays for {format_type_mix(kinds)}" if kinds else "no GPUs at these prices"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log
 
 import numpy as np
@@ -100,33 +101,77 @@ def find_alloc(
     candidates are the cheapest server that holds the whole gang, the fewest servers, and the cheapest GPUs anywhere; of
     GPUs with the same price the slower, since faster ones do not speed up the gang.
     """
-    candidates: list[PricedAllocation] = []
-    if throughput.min_servers > 1:
-        free = np.minimum(free, -(-throughput.workers // throughput.min_servers))
+    return _undominated(throughput, _find_places(_GangShape.of(throughput), servers, free, price))
+
+
+@dataclass(frozen=True, slots=True)
+class _GangShape:
+    """What the places of a gang depend on: its request, and by type how many types are slower, -1 where it cannot run.
+    Gangs with different rates have it in common."""
+
+    workers: int
+    speed_ranks: tuple[int, ...]
+    min_servers: int
+    max_servers: int | None
+    mixes_types: bool
+
+    @classmethod
+    def of(cls, throughput: GangThroughput) -> _GangShape:
+        ascending = sorted({rate for rate in throughput.consolidated if rate > 0})
+        ranks = tuple(ascending.index(rate) if rate > 0 else -1 for rate in throughput.consolidated)
+        return cls(throughput.workers, ranks, throughput.min_servers, throughput.max_servers, throughput.mixes_types)
+
+    def type_masks(self) -> Iterator[Mask]:
+        """Yields masks of types: the fastest one, two, ... types if the gang mixes types, else each type alone."""
+        by_rate = sorted(
+            (kind for kind, rank in enumerate(self.speed_ranks) if rank >= 0), key=lambda kind: -self.speed_ranks[kind]
+        )
+        mask = np.zeros(len(self.speed_ranks), dtype=np.bool_)
+        for kind in by_rate:
+            mask = mask.copy() if self.mixes_types else np.zeros_like(mask)
+            mask[kind] = True
+            yield mask
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An allocation and the sum of the prices of its GPUs; the gang's rate follows from the types and servers."""
+
+    allocation: TaskAllocation
+    kinds: tuple[int, ...]
+    is_consolidated: bool
+    cost: float
+
+
+def _find_places(shape: _GangShape, servers: ServerPools, free: Ints, price: Floats) -> tuple[_Place, ...]:
+    """Returns the candidates, of those with the same types on one or on several servers the cheapest."""
+    if shape.min_servers > 1:
+        free = np.minimum(free, -(-shape.workers // shape.min_servers))
     idle = free > 0
-    for allowed in _type_masks(throughput):
+    cheapest: dict[tuple[tuple[int, ...], bool], _Place] = {}
+    for allowed in shape.type_masks():
         pools = np.flatnonzero(allowed[servers.type_of] & idle)
-        if int(free[pools].sum()) >= throughput.workers:
-            candidates += _candidates(throughput, servers, pools, free, price)
-    candidates.sort(key=lambda offer: (-offer.rate, offer.cost))
+        if int(free[pools].sum()) >= shape.workers:
+            for place in _candidates(shape, servers, pools, free, price):
+                known = cheapest.get((place.kinds, place.is_consolidated))
+                if known is None or place.cost < known.cost:
+                    cheapest[place.kinds, place.is_consolidated] = place
+    return tuple(cheapest.values())
+
+
+def _undominated(throughput: GangThroughput, places: Sequence[_Place]) -> tuple[PricedAllocation, ...]:
+    """Returns the places at which the gang is faster than at all cheaper ones, the fastest first."""
+    together, apart = throughput.consolidated, throughput.spread
+    offers = [
+        (-min((together if place.is_consolidated else apart)[kind] for kind in place.kinds), place.cost, place)
+        for place in places
+    ]
+    offers.sort(key=lambda offer: offer[:2])
     kept: list[PricedAllocation] = []
-    for offer in candidates:
-        if offer.rate > 0 and (not kept or offer.cost < kept[-1].cost):
-            kept.append(offer)
+    for slowness, cost, place in offers:
+        if slowness < 0 and (not kept or cost < kept[-1].cost):
+            kept.append(PricedAllocation(place.allocation, -slowness, cost))
     return tuple(kept)
-
-
-def _type_masks(throughput: GangThroughput) -> Iterator[Mask]:
-    """Yields masks of types: the fastest one, two, ... types if the gang mixes types, else each type alone."""
-    by_rate = sorted(
-        (kind for kind, rate in enumerate(throughput.consolidated) if rate > 0),
-        key=lambda kind: -throughput.consolidated[kind],
-    )
-    mask = np.zeros(len(throughput.consolidated), dtype=np.bool_)
-    for kind in by_rate:
-        mask = mask.copy() if throughput.mixes_types else np.zeros_like(mask)
-        mask[kind] = True
-        yield mask
 
 
 def payoffs(
@@ -136,20 +181,18 @@ def payoffs(
     return [(utility(job, job.completion_time(offer.rate)) - offer.cost, offer) for offer in allocations]
 
 
-def _candidates(
-    throughput: GangThroughput, servers: ServerPools, pools: Ints, free: Ints, price: Floats
-) -> Iterator[PricedAllocation]:
-    rates = np.array(throughput.consolidated)[servers.type_of[pools]]
+def _candidates(shape: _GangShape, servers: ServerPools, pools: Ints, free: Ints, price: Floats) -> Iterator[_Place]:
+    ranks = np.array(shape.speed_ranks)[servers.type_of[pools]]
     free_by_server = np.asarray(np.bincount(servers.server_of[pools], weights=free[pools]), dtype=np.float64)
-    cheapest = pools[np.lexsort((-free[pools], rates, price[pools]))]
+    cheapest = pools[np.lexsort((-free[pools], ranks, price[pools]))]
     server_of = servers.server_of[cheapest]
-    single = _cheapest_server(throughput.workers, server_of, free[cheapest], price[cheapest], free_by_server)
+    single = _cheapest_server(shape.workers, server_of, free[cheapest], price[cheapest], free_by_server)
     if single is not None:
-        yield from _take_in_order(throughput, servers, cheapest[server_of == single], free, price)
+        yield from _take_in_order(shape, servers, cheapest[server_of == single], free, price)
     elif len(free_by_server) > 1:
         fewest_servers = cheapest[np.lexsort((server_of, -free_by_server[server_of]))]
-        yield from _take_in_order(throughput, servers, fewest_servers, free, price)
-    yield from _take_in_order(throughput, servers, cheapest, free, price)
+        yield from _take_in_order(shape, servers, fewest_servers, free, price)
+    yield from _take_in_order(shape, servers, cheapest, free, price)
 
 
 def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, free_by_server: Floats) -> int | None:
@@ -167,20 +210,15 @@ def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, fr
     return int(server_of[fitting][best])
 
 
-def _take_in_order(
-    throughput: GangThroughput, servers: ServerPools, order: Ints, free: Ints, price: Floats
-) -> Iterator[PricedAllocation]:
-    """Yields the gang's allocation in the first of these pools, if it may use that many servers."""
+def _take_in_order(shape: _GangShape, servers: ServerPools, order: Ints, free: Ints, price: Floats) -> Iterator[_Place]:
+    """Yields the gang's place in the first of these pools, if it may use that many servers."""
     before = np.cumsum(free[order]) - free[order]
-    taken = np.minimum(np.maximum(throughput.workers - before, 0), free[order])
+    taken = np.minimum(np.maximum(shape.workers - before, 0), free[order])
     used = order[taken > 0]
     server_count = len(set(servers.server_of[used].tolist()))
-    if (
-        throughput.min_servers <= server_count <= (throughput.max_servers or server_count)
-        and int(taken.sum()) == throughput.workers
-    ):
-        rate = throughput.rate(servers.type_of[used].tolist(), server_count)
-        yield PricedAllocation(servers.allocation(order, taken), rate, float(taken @ price[order]))
+    if shape.min_servers <= server_count <= (shape.max_servers or server_count) and int(taken.sum()) == shape.workers:
+        kinds = tuple(sorted(set(servers.type_of[used].tolist())))
+        yield _Place(servers.allocation(order, taken), kinds, server_count <= 1, float(taken @ price[order]))
 
 
 BEAM_WIDTH = 4
@@ -201,20 +239,24 @@ class _State:
 
 
 class _AllocationCache:
-    """Results of FIND_ALLOC by state and throughput; identical jobs have the same in the same state."""
+    """Results of FIND_ALLOC by state and gang: the places are those of all gangs of one shape in the same state."""
 
     def __init__(self, servers: ServerPools, prices: Prices) -> None:
         self._servers, self._prices = servers, prices
-        self._allocations: dict[tuple[bytes, GangThroughput], tuple[PricedAllocation, ...]] = {}
+        self._places: dict[tuple[bytes, _GangShape], tuple[_Place, ...]] = {}
+        self._pool_prices: dict[bytes, Floats] = {}
 
-    def find(self, throughput: GangThroughput, state: _State) -> tuple[PricedAllocation, ...]:
-        if state.idle < throughput.workers:
+    def find(self, throughput: GangThroughput, shape: _GangShape, state: _State) -> tuple[PricedAllocation, ...]:
+        """`shape` is that of `throughput`."""
+        if state.idle < shape.workers:
             return ()
-        key = state.key, throughput
-        if key not in self._allocations:
-            price = self._prices.pool_prices(self._servers, state.free)
-            self._allocations[key] = find_alloc(throughput, self._servers, state.free, price)
-        return self._allocations[key]
+        key = state.key, shape
+        if key not in self._places:
+            if state.key not in self._pool_prices:
+                self._pool_prices[state.key] = self._prices.pool_prices(self._servers, state.free)
+            price = self._pool_prices[state.key]
+            self._places[key] = _find_places(shape, self._servers, state.free, price)
+        return _undominated(throughput, self._places[key])
 
 
 def dp_allocation(
@@ -231,8 +273,9 @@ def dp_allocation(
     beam = [_State(free.tobytes(), free, int(free.sum()), 0.0)]
     for job in by_utility_per_gpu(queue, servers, utility):
         states: dict[bytes, _State] = {state.key: state for state in beam}
+        shape = _GangShape.of(job.throughput)
         for state in beam:
-            for payoff, offer in payoffs(job, cache.find(job.throughput, state), utility):
+            for payoff, offer in payoffs(job, cache.find(job.throughput, shape, state), utility):
                 if payoff > 0:
                     next_state = _next_state(state, job, offer.allocation, payoff)
                     known = states.get(next_state.key)
@@ -251,7 +294,9 @@ def fill_idle(
     cache, state = _AllocationCache(servers, prices), _State(free.tobytes(), free, int(free.sum()), 0.0)
     allocations: dict[str, TaskAllocation] = {}
     for job in by_utility_per_gpu(queue, servers, utility):
-        chosen = payoffs(job, cache.find(job.throughput, state), utility)
+        if state.idle < job.workers:
+            continue
+        chosen = payoffs(job, cache.find(job.throughput, _GangShape.of(job.throughput), state), utility)
         if chosen:
             _, offer = max(chosen, key=lambda pair: pair[0])
             allocations[job.job] = offer.allocation
@@ -335,7 +380,11 @@ class _PricedRound:
     def __init__(self, scheduler: HadarScheduler, queue: Sequence[HadarJob], servers: ServerPools) -> None:
         self._scheduler, self._queue, self._servers = scheduler, queue, servers
         self._utility: Utility = scheduler.make_utility(queue, servers)
-        self._prices: Prices = compute_prices(queue, servers, self._utility, scheduler.period)
+
+    @cached_property
+    def _prices(self) -> Prices:
+        """Only allocations that are looked for have prices, not the worth of those that there are."""
+        return compute_prices(self._queue, self._servers, self._utility, self._scheduler.period)
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the running allocations, and new ones for the other jobs."""

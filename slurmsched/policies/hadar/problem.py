@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Ints
+from slurmsched.policies.errors import PolicyError
 
 TaskAllocation = tuple[tuple[int, int], ...]
 """Pool and number of GPUs in it, for each pool of a gang, pools ascending."""
@@ -56,6 +57,8 @@ class HadarJob:
     remaining: float
     total: float
     age: float = 0.0
+    copies: int = 1
+    """Copies among which the work of the job is divided, of which this is one."""
 
     @property
     def workers(self) -> int:
@@ -145,6 +148,12 @@ _SLACK_WEIGHT: Final = 10.0
 """How much more a second of slack counts than a second of work. Above 10 the makespan no longer falls; below 4 the
 total time grows."""
 
+_CLAIM_FROM: Final = 0.9
+"""Part of the time that all work takes from which a job's own length decides the total time."""
+
+_CLAIM_WEIGHT: Final = 10.0
+"""How much more a job with first claim is worth per GPU than any other can be."""
+
 _MIN_SECONDS: Final = 360.0
 """Seconds of the paper's round. Shorter times count as this long, so that no job is infinitely urgent."""
 
@@ -162,16 +171,12 @@ def effective_throughput(queue: Sequence[HadarJob], servers: ServerPools) -> Uti
     return utility
 
 
-def shortest_first(_queue: Sequence[HadarJob], _servers: ServerPools) -> Utility:
-    """One over the remaining seconds: short jobs first."""
-    return lambda job, completion: 1.0 / max(completion - job.age, _MIN_SECONDS) if completion < inf else 0.0
-
-
 def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     """Short jobs first, unless a long job would then end after all others.
 
-    A job's slack is the time that all work takes less its own. Measured: the total time of `effective_throughput`, and
-    completion times almost as short as under `shortest_first`.
+    A job's slack is the time that all work takes less its own; a copy of a forked job is but as long as the whole job.
+    Measured: the total time of `effective_throughput`, and completion times almost as short as with the shortest job
+    first.
     """
     horizon = _work_horizon(queue, servers)
     seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
@@ -180,8 +185,27 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         ahead, alone = completion - job.age, seconds[job.job]
         if not 0 < ahead < inf:
             return 0.0
-        worth = 1.0 / max(alone, _MIN_SECONDS) + _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
+        worth = 1.0 / max(alone * job.copies, _MIN_SECONDS)
+        if job.copies == 1:  # copies can have all nodes at last, so that a long job need not begin early
+            worth += _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
         return job.workers * alone / ahead * worth
+
+    return utility
+
+
+def longest_first(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
+    """For a short total time: `slack_aware`, but jobs that alone take nearly as long as all work have first claim on
+    the types that are fastest for them, as by `effective_throughput`."""
+    horizon, timely = _work_horizon(queue, servers), slack_aware(queue, servers)
+    seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
+    claims = {job for job, alone in seconds.items() if alone >= _CLAIM_FROM * horizon}
+    most = _CLAIM_WEIGHT * (1.0 + _SLACK_WEIGHT) / _MIN_SECONDS
+
+    def utility(job: HadarJob, completion: float) -> float:
+        if job.job not in claims:
+            return timely(job, completion)
+        ahead = completion - job.age
+        return job.workers * most * seconds[job.job] / ahead if 0 < ahead < inf else 0.0
 
     return utility
 
@@ -207,8 +231,15 @@ def _best_seconds(job: HadarJob, iterations: float, servers: ServerPools) -> flo
 
 
 UTILITIES: Final[Mapping[str, UtilityFactory]] = {
-    "effective-throughput": effective_throughput,
-    "sooner": shortest_first,
+    "effective": effective_throughput,
     "timely": slack_aware,
+    "makespan": longest_first,
 }
-"""Every utility by name."""
+"""Every utility that the settings can name."""
+
+
+def utility_named(name: str) -> UtilityFactory:
+    """Returns a utility of `UTILITIES`. Raises PolicyError for an unknown name."""
+    if name not in UTILITIES:
+        raise PolicyError(f"there is no utility {name!r}: known are {', '.join(UTILITIES)}")
+    return UTILITIES[name]

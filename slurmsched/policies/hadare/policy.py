@@ -2,7 +2,8 @@
 submitted.
 
 Hadar schedules all copies as jobs, each with its part of the work (section V-A). No two copies of a job run on one
-node, and a node is idle only if no job has a step for it (theorem 3). The remaining steps are divided among the running
+node, and a node is idle only if no job has a step for it (theorem 3). A job that ends in the coming round keeps only
+the nodes that it needs for that, if others have a use for the rest. The remaining steps are divided among the running
 copies (section V-B); the job itself counts the steps done. A running copy without a step is not preempted, since that
 would free no needed GPU. A waiting copy stays held if the running ones will finish before it could help. The rate on a
 GPU type where a model never ran is estimated (equation 10) and corrected by measurements.
@@ -10,113 +11,21 @@ GPU type where a model never ran is estimated (equation 10) and corrected by mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from math import exp, floor, log, sqrt
+from math import floor
 from typing import Final
 
-from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.knowledge.estimation import ThroughputEstimates, estimates_by_type
 from slurmsched.model import Job, JobId, JobState, NodeAllocation, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import HadarPrices
+from slurmsched.policies.hadar.problem import UtilityFactory, slack_aware
 from slurmsched.policies.session import Session
 from slurmsched.policies.stages import Entitlement, Situation
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSpec:
-    """A node's GPU: teraflops, memory in GB, and the factor of its PCIe version, at most 1.0."""
-
-    tflops: float
-    memory: float
-    pcie_scaling: float = 1.0
-
-    @property
-    def performance_memory_index(self) -> float:
-        """The Performance-Memory Index: teraflops per second over the square root of the memory."""
-        return self.tflops / sqrt(self.memory)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """Weight and data set on scales of 1 (small) to 4 (extra large), and the mini-batch size."""
-
-    weight: float
-    dataset: float
-    batch: int
-
-
-def estimate_throughput(model: ModelSpec, gpu: GpuSpec) -> float:
-    """Returns the throughput by equation 10, in an unknown unit that is the same for all nodes and models."""
-    return gpu.performance_memory_index * model.batch * gpu.pcie_scaling / (model.weight * model.dataset)
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputEstimates:
-    """Rates of one model: estimates by node in any unit, and steps per second where it was measured."""
-
-    estimated: Mapping[str, float]
-    measured: Mapping[str, float] = field(default_factory=dict)
-
-    def with_measurement(self, node: str, rate: float) -> ThroughputEstimates:
-        """Returns the estimates with a node's measured rate; a rate of 0 is ignored."""
-        return replace(self, measured={**self.measured, node: rate}) if rate > 0 else self
-
-    def rate_on(self, node: str, scale: float = 1.0) -> float:
-        """Returns the measured rate, else the estimate times the mean ratio of measured to estimated rates.
-
-        `scale` is that ratio, in steps per second per unit of the estimates, for a model without measurements.
-        """
-        if node in self.measured:
-            return self.measured[node]
-        return self.estimated.get(node, 0.0) * (_mean_ratio([self]) or scale)
-
-
-def learned_scale(models: Iterable[ThroughputEstimates]) -> float | None:
-    """Returns the steps per second per unit of the estimates over all models; None without measurements."""
-    return _mean_ratio(models)
-
-
-def _mean_ratio(models: Iterable[ThroughputEstimates]) -> float | None:
-    """Returns the geometric mean of measured over estimated rates; None without measurements."""
-    logs = [
-        log(rate / throughput.estimated[node])
-        for throughput in models
-        for node, rate in throughput.measured.items()
-        if throughput.estimated.get(node, 0.0) > 0
-    ]
-    return exp(sum(logs) / len(logs)) if logs else None
-
-
-GPU_SPECS: Final[Mapping[str, GpuSpec]] = {
-    "k80": GpuSpec(4.1, 12),
-    "p100": GpuSpec(9.3, 16),
-    "v100": GpuSpec(15.7, 16),
-    "t4": GpuSpec(8.1, 16),
-    "titan-rtx": GpuSpec(16.3, 24),
-    "rtx-3090": GpuSpec(35.6, 24),
-    "a10": GpuSpec(62.5, 24),
-    "a100": GpuSpec(156.0, 40),
-    "l4": GpuSpec(60.0, 24),
-    "l40s": GpuSpec(183.0, 48),
-    "h100": GpuSpec(494.0, 80),
-}
-"""By GPU type: teraflops in single precision, on tensor cores where they support it, and memory in GB, both from the
-manufacturers; for a K80 one of its two GPUs. The PCIe version is not known."""
-
-_UNIT_MODEL: Final = ModelSpec(1, 1, 1)
-"""Batch, weight and data set are the same for all copies of a job and cancel out."""
-
-
-def estimates_by_type(types: Iterable[str]) -> Mapping[str, float]:
-    """Returns a model's throughput by GPU type in one unit; an unknown type counts as the slowest known one."""
-    throughput = {
-        kind: estimate_throughput(_UNIT_MODEL, GPU_SPECS[kind.lower()]) for kind in types if kind.lower() in GPU_SPECS
-    }
-    slowest = min(throughput.values(), default=1.0)
-    return {kind: throughput.get(kind, slowest) for kind in types}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +89,14 @@ def _copy_group(
 
 
 def _estimated_rates(copy: Job, knowledge: Knowledge, types: tuple[str, ...]) -> Mapping[str, float]:
-    """Returns the rates of the model's profile if that has all types, else those of equation 10."""
-    profile = knowledge.profile(copy)
-    scaling = profile.scaling if profile else {}
-    if not all(kind in scaling for kind in types):
-        return estimates_by_type(types)
-    return {kind: scaling[kind].rate_at(max(copy.original_request.gpus, 1)) for kind in types}
+    """Returns the rates of the model as far as they are known, else those of equation 10."""
+    gpus = max(copy.original_request.gpus, 1)
+    return knowledge.rates_by_type(copy, types, gpus) or estimates_by_type(types)
+
+
+_PROMISED_AFTER: Final = 4 * 3600.0
+"""Seconds that a copy waits before a promised start of it is remembered. The shortest forked job is to have all nodes;
+a promise gives them to one that is longer, so that it waits for ever behind none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +106,7 @@ class HadarEPrices:
     The state is Hadar's, and the steps done of each forked job.
     """
 
+    make_utility: UtilityFactory = slack_aware
     name: str = "hadare"
 
     def __call__(self, situation: Situation) -> Entitlement:
@@ -202,14 +114,49 @@ class HadarEPrices:
         superfluous = {
             copy.id: why for group in groups for copy, why in _superfluous_copies(group, situation.restart_cost)
         }
-        scheduled = tuple(job for job in situation.jobs if job.id not in superfluous)
-        entitlement = HadarPrices(name=self.name)(replace(situation, jobs=scheduled), superfluous)
+        if situation.starts_only:  # steps are divided once a round: another copy would divide them anew
+            begun = {job.copy_of for job in situation.jobs if job.state is not JobState.PENDING}
+            superfluous |= {
+                job.id: Reason(ReasonCode.FULL_ROUND, {"job": job.copy_of})
+                for job in situation.jobs
+                if job.copy_of in begun and job.copy_of and job.state is JobState.PENDING
+            }
+        ended_before = _ending_before(situation.state)  # what was wrong once is not believed a second time
+        needed = {
+            group.job: frozenset() if group.job in ended_before else _copies_that_end_it(group, situation)
+            for group in groups
+        }
+        leaving = {copy.id: copy for group in groups for copy in _evictable_copies(group, needed[group.job], situation)}
+        if any(job.state is JobState.PENDING and not needed.get(job.copy_of) for job in situation.jobs):
+            superfluous |= {
+                copy.id: _copies_suffice(group)
+                for group in groups
+                if needed[group.job]
+                for copy in group.copies
+                if copy.state is JobState.PENDING
+            }
+        kept = {
+            copy: Reason(ReasonCode.ENDS_IN_ROUND, {"job": job}) for job, copies in needed.items() for copy in copies
+        }
+        apart = superfluous.keys() | leaving.keys() | kept.keys()
+        scheduled = tuple(job for job in situation.jobs if job.id not in apart)
+        known = replace(situation, jobs=scheduled, knowledge=_with_groups(situation.knowledge, groups))
+        entitlement = HadarPrices(self.make_utility, self.name)(known, superfluous, leaving, kept)
         done = {group.job: _total_steps(group.copies) - group.remaining for group in groups}
         hadar_state = entitlement.next_state
         return replace(
             entitlement,
-            anti_affinity={job.id: job.copy_of for job in scheduled if job.copy_of},
-            next_state=lambda *outcome: {**(hadar_state(*outcome) if hadar_state else {}), "done": done},
+            promised_anew=frozenset(
+                job.id
+                for job in scheduled
+                if job.copy_of and situation.snapshot.time - job.submit_time < _PROMISED_AFTER
+            ),
+            anti_affinity={job.id: job.copy_of for job in situation.jobs if job.copy_of and job.id not in superfluous},
+            next_state=lambda *outcome: {
+                **(hadar_state(*outcome) if hadar_state else {}),
+                "done": done,
+                "ending": [job for job, copies in needed.items() if copies],
+            },
         )
 
 
@@ -259,6 +206,53 @@ def _copy_groups(situation: Situation) -> list[CopyGroup]:
     return copy_groups(situation.jobs, situation.knowledge, types, _steps_done(situation.state))
 
 
+def _with_groups(knowledge: Knowledge, groups: Iterable[CopyGroup]) -> Knowledge:
+    """Returns the knowledge with what is known of forked jobs for each of their copies: the measured rates, and as
+    service the part of the work that is done, which one copy's own service does not tell."""
+    profiles, service = dict(knowledge.by_family), dict(knowledge.service)
+    for group in groups:
+        gpus, total = max(group.copies[0].original_request.gpus, 1), _total_steps(group.copies)
+        known = knowledge.rate_profile(group.copies[0])
+        kinds = {*group.throughput.measured, *(known.scaling if known else ())} if group.measured else frozenset[str]()
+        scaling = {kind: Scaling((gpus,), (group.throughput.rate_on(kind),)) for kind in kinds}
+        for copy in group.copies:
+            if scaling:
+                profiles[copy.id] = Profile(group.job, "", {}, f"measured by copies of {group.job}", scaling)
+            seconds = copy.hints.duration or copy.time_limit
+            if seconds and group.remaining:
+                service[copy.id] = seconds * (1 - group.remaining / total) * gpus
+    return replace(knowledge, by_family=profiles, service=service)
+
+
+def _copies_that_end_it(group: CopyGroup, situation: Situation) -> frozenset[JobId]:
+    """Returns the running copies on which a forked job ends in this round; none if it does not, or was not measured."""
+    running = [copy for copy in group.copies if copy.state is JobState.RUNNING and copy.allocations]
+    if situation.starts_only or not group.measured or not group.remaining:
+        return frozenset()
+    slot = situation.period - situation.restart_cost
+    rates = [group.rate(copy.id, copy.allocations) for copy in running]
+    needed = copies_needed(group.remaining, rates, slot)
+    ends = needed and group.remaining <= slot * sum(rates[index] for index in needed)
+    return frozenset(running[index].id for index in needed) if ends else frozenset()
+
+
+def _evictable_copies(group: CopyGroup, needed: Collection[JobId], situation: Situation) -> list[Job]:
+    """Returns the running copies of a forked job that ends in this round without them: their nodes are for others.
+
+    Only the guard of the shortest run may protect them, since they lose no work.
+    """
+    return [
+        copy
+        for copy in group.copies
+        if needed
+        and copy.id not in needed
+        and copy.state is JobState.RUNNING
+        and copy.allocations
+        and (copy.id not in situation.non_preemptible or copy.id in situation.preemptible_from)
+        and copy.id not in situation.unmovable
+    ]
+
+
 def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple[Job, Reason]]:
     """Yields the waiting copies that would start too late to help; a start takes `restart_cost` seconds."""
     running = [copy for copy in group.copies if copy.state is JobState.RUNNING]
@@ -269,7 +263,11 @@ def _superfluous_copies(group: CopyGroup, restart_cost: float) -> Iterator[tuple
     ends_soon = group.measured and group.remaining <= speed * restart_cost
     for index, copy in enumerate(waiting, start=len(running)):
         if ends_soon or index >= group.remaining:
-            yield copy, Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
+            yield copy, _copies_suffice(group)
+
+
+def _copies_suffice(group: CopyGroup) -> Reason:
+    return Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
 
 
 def _total_steps(copies: Iterable[Job]) -> int:
@@ -279,6 +277,11 @@ def _total_steps(copies: Iterable[Job]) -> int:
 def _steps_done(state: Mapping[str, object]) -> Mapping[JobId, int]:
     done = state.get("done")
     return {job: steps for job, steps in done.items() if isinstance(steps, int)} if isinstance(done, Mapping) else {}
+
+
+def _ending_before(state: Mapping[str, object]) -> frozenset[JobId]:
+    ending = state.get("ending")
+    return frozenset(job for job in ending if isinstance(job, str)) if isinstance(ending, list | tuple) else frozenset()
 
 
 def divide_steps(steps: int, rates: Sequence[float]) -> tuple[int, ...]:
@@ -302,3 +305,22 @@ def divide_steps(steps: int, rates: Sequence[float]) -> tuple[int, ...]:
         portions[copy] += 1
         heappush(ends, ((portions[copy] + 1) / rates[copy], copy))
     return tuple(portions)
+
+
+def copies_needed(steps: int, rates: Sequence[float], slot: float, *, spare_fast: bool = True) -> tuple[int, ...]:
+    """Returns which copies, by index, do the last `steps` within `slot` seconds, or all that get a step if none do.
+
+    With `spare_fast` that is the slowest copy that suffices alone, which leaves faster nodes to others; else, and
+    where none does, the fewest fastest. `rates` are in steps per second.
+    """
+    by_rate = sorted((copy for copy, rate in enumerate(rates) if rate > 0), key=lambda copy: (-rates[copy], copy))
+    for copy in reversed(by_rate) if spare_fast else ():
+        if steps / rates[copy] <= slot:
+            return (copy,)
+    taken: tuple[int, ...] = ()
+    for copy in by_rate:
+        portions = divide_steps(steps, [rates[one] for one in taken]) if taken else ()
+        seconds = max((part / rates[one] for one, part in zip(taken, portions, strict=True)), default=float("inf"))
+        if seconds > slot and all(divide_steps(steps, [rates[one] for one in (*taken, copy)])):
+            taken = (*taken, copy)
+    return taken

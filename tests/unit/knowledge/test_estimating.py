@@ -6,14 +6,19 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurmsched.experiments.tesserae.evaluation import simulated_rate
 from slurmsched.knowledge.bayesian_search import NoScikitLearnError, bayesian_search, random_search
 from slurmsched.knowledge.estimation import (
+    GPU_SPECS,
     ParallelStrategy,
     add_noise,
     complete_matrix,
+    complete_rates,
     data_parallel_scaling,
+    gpu_spec,
     parallel_strategies,
 )
 
@@ -100,3 +105,40 @@ def test_a_budget_beyond_all_candidates_measures_each_once() -> None:
     found = bayesian_search([(0.0,), (1.0,), (2.0,)], measure, 10, np.random.default_rng(0))
     assert sorted(asked) == [0, 1, 2]
     assert found.best == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param("v100", "v100", id="as sites name it"),
+        pytest.param("NVIDIA_A100-SXM4-40GB", "a100", id="as NVML names it"),
+        pytest.param("nvidia_geforce_rtx_2080_ti", "2080-ti", id="with a brand"),
+        pytest.param("rtx3090", "3090", id="in one word"),
+        pytest.param("l40s", "l40s", id="not the shorter name"),
+        pytest.param("a100_1g.5gb", None, id="a slice of a GPU"),
+        pytest.param("a1000", None, id="a longer number"),
+        pytest.param("own-board", None, id="unknown"),
+        pytest.param("", None, id="no name"),
+    ],
+)
+def test_the_data_sheet_of_a_gpu_type_by_its_name_in_slurm(name: str, kind: str | None) -> None:
+    assert gpu_spec(name) is (GPU_SPECS[kind] if kind else None)
+
+
+def test_rates_that_were_not_measured_are_in_the_ratio_of_equation_10() -> None:
+    found = complete_rates({"v100": 30.0}, ["v100", "p100", "own-board"])
+    assert found == pytest.approx({"v100": 30.0, "p100": 30.0 * 9.3 / 15.7, "own-board": 30.0})
+    assert complete_rates({"p100": 4.0, "k80": 1.0}, ["k80", "h100"]) == {"k80": 1.0, "h100": 4.0}
+    assert complete_rates({"mine": 4.0, "yours": 1.0}, ["h100"]) == {"h100": 1.0}
+    assert complete_rates({"k80": 0.0}, ["k80", "v100"]) == {}
+
+
+@given(
+    st.dictionaries(st.sampled_from([*GPU_SPECS, "mine", "yours"]), st.floats(0, 1e6), max_size=5),
+    st.lists(st.sampled_from([*GPU_SPECS, "ours"]), unique=True, max_size=5),
+)
+def test_measured_rates_stay_and_no_estimate_is_above_them(measured: dict[str, float], types: list[str]) -> None:
+    found = complete_rates(measured, types)
+    assert set(found) == (set(types) if any(measured.values()) else set())
+    for kind, rate in found.items():
+        assert rate == measured[kind] if kind in measured else 0 < rate <= max(measured.values())

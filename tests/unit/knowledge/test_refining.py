@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.knowledge.refinement import latest_rates, refine_profile, self_measured_profiles
-from slurmsched.model import MeasuredRate
+from slurmsched.knowledge.refinement import family_profiles, latest_rates, refine_profile, self_measured_profiles
+from slurmsched.model import Job, MeasuredRate
 from tests.builders import GIB, job, node, profile, share
 
 BASE = profile("resnet50", {1: 0.5, 3: 1.0, 6: 1.5, 12: 2.0})
@@ -90,3 +92,53 @@ def test_what_one_job_claims_serves_no_other() -> None:
 def test_the_latest_rate_on_each_type_counts() -> None:
     points = [measured(5.0, at=20.0), measured(9.0, at=10.0), measured(2.0, gpu_type="k80", at=5.0)]
     assert latest_rates({"1": points, "2": ()}) == {"1": {"v100": 5.0, "k80": 2.0}, "2": {}}
+
+
+FAMILY = (measured(100.0, at=2.0), measured(10.0, gpu_type="k80", at=1.0))
+
+
+@pytest.mark.parametrize(
+    ("one", "ratio"),
+    [
+        pytest.param(job(1, hint="model=gpt"), 10.0, id="the owner's next job of the model"),
+        pytest.param(job(1, hint="model=gpt", name="other"), 10.0, id="under another name"),
+        pytest.param(job(1, hint="model=gpt", user="bob"), None, id="not somebody else's"),
+        pytest.param(job(1, hint="model=bert"), None, id="not another model"),
+    ],
+)
+def test_what_jobs_of_a_model_claim_serves_the_next_of_their_owner(one: Job, ratio: float | None) -> None:
+    found = family_profiles(Knowledge(), [one], {}, {"alice gpt": FAMILY}).get(one.id)
+    assert (found and found.scaling["v100"].rate_at(1) / found.scaling["k80"].rate_at(1)) == ratio
+    assert found is None or found.was_measured
+
+
+def test_what_a_job_measured_itself_comes_before_its_family() -> None:
+    one = job(1, hint="model=gpt")
+    found = family_profiles(Knowledge(), [one], {"1": (measured(50.0),)}, {"alice gpt": FAMILY})["1"]
+    assert {kind: rates.rate_at(1) for kind, rates in found.scaling.items()} == {"v100": 50.0, "k80": 10.0}
+
+
+def test_of_a_family_those_as_wide_as_the_job_count_first() -> None:
+    one = job(1, 4, hint="model=gpt")
+    points = (*FAMILY, measured(200.0, gpus=4, at=0.0))
+    assert family_profiles(Knowledge(), [one], {}, {"alice gpt": points})["1"].scaling["v100"].rate_at(4) == 200.0
+
+
+def test_jobs_that_share_only_a_name_are_no_ground_for_a_restart() -> None:
+    one, known = job(1, name="train"), Knowledge()
+    learnt = replace(known, by_family=family_profiles(known, [one], {}, {"alice train": FAMILY}))
+    assert learnt.rates_by_type(one, ["v100", "k80"], 1) == {"v100": 100.0, "k80": 10.0}
+    assert not learnt.measured_types(one)
+
+
+@pytest.mark.parametrize("name", ["wrap", "", "Bash"])
+def test_jobs_that_were_given_no_name_are_no_family(name: str) -> None:
+    assert job(1, name=name).family == ""
+
+
+def test_reports_of_a_family_change_no_cpus() -> None:
+    one, learnt = job(1, hint="model=resnet50"), Knowledge(models={"resnet50": BASE})
+    points = (*FAMILY, measured(3000.0, cpus=12, at=3.0))
+    learnt = replace(learnt, by_family=family_profiles(learnt, [one], {}, {"alice resnet50": points}))
+    assert learnt.by_family
+    assert learnt.profile(one) is BASE

@@ -11,6 +11,7 @@ from slurmsched.backends.slurm.requests import DEFAULT_FORM
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Node, Operation, Reason, ReasonCode, Request, Verb
 from slurmsched.policies import policy
+from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import build_problem
 from slurmsched.rounds.specs import pinned_spec
 from tests.builders import job, node, share, situation
@@ -76,7 +77,12 @@ def test_a_gang_is_not_mixed_where_one_type_has_room() -> None:
 def test_a_job_that_cannot_be_mixed_waits_and_says_why(asked_type: str | None, nodes: int, why: str) -> None:
     cluster = [node("v1", 4 // nodes, "v100"), node("v2", 4 // nodes, "v100"), node("p1", 3, "p100")]
     others = [job(8, on=[share("v1", 4 // nodes)]), job(9, on=[share("v2", 4 // nodes - 1)])]
-    one = job(1, hint="model=m", request=Request(gpus=4, nodes=nodes, tasks=nodes, cpus=4, gpu_type=asked_type))
+    one = job(
+        1,
+        hint="model=m",
+        request=Request(gpus=4, nodes=nodes, tasks=nodes, cpus=4, gpu_type=asked_type),
+        submit_time=10_000.0,
+    )
     asked = situation(cluster, [*others, one], KNOWN, managed=[one])
 
     waiting = policy("hadar").decide(asked).waiting["1"]
@@ -139,7 +145,7 @@ def test_who_came_in_the_place_of_another_is_not_displaced_at_once(remembered: d
     decision = policy("hadar").decide(replace(asked, state=remembered))
 
     assert ("7" in decision.targets) is stays
-    assert decision.state == {"came": [] if stays else ["1"]}
+    assert decision.state["came"] == ([] if stays else ["1"])
 
 
 def test_a_job_that_waits_for_one_type_does_not_say_so_while_all_are_taken() -> None:
@@ -156,3 +162,27 @@ def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str)
     asked = situation(types("v100", gpus=1), [job(number, hint="model=m,duration=5h") for number in ids], KNOWN)
     assert set(policy("hadar").decide(asked).targets) == {first}
     assert build_problem(asked).queue[0].job == first
+
+
+@pytest.mark.parametrize("system", ["hadar", "hadare"])
+@pytest.mark.parametrize(
+    ("utility", "on_v100"),
+    [
+        pytest.param("timely", "short", id="timely: the short job, since the long one can still wait"),
+        pytest.param("effective", "long", id="effective: who does most work"),
+        pytest.param("makespan", "long", id="makespan: who alone takes as long as all work"),
+    ],
+)
+def test_the_settings_choose_what_is_maximised(system: str, utility: str, on_v100: str) -> None:
+    """Of the 40 hours that all work takes, the long job alone takes 36.6."""
+    minutes = {"short": 12, "middle": 192, "long": 2196}
+    jobs = [job(name, hint=f"model=m,duration={length}m") for name, length in minutes.items()]
+
+    decision = policy(system, utility=utility).decide(situation(types("v100", gpus=1), jobs, KNOWN))
+
+    assert set(decision.targets) == {on_v100}
+
+
+def test_a_utility_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(PolicyError, match="no utility 'nosuch': known are effective, timely, makespan"):
+        policy("hadar", utility="nosuch")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import combinations
 
-from slurmsched.experiments.mixed.hadare import ForkedJob, assign_nodes
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.experiments.mixed.replay_policies import ForkedJob, assign_nodes
+from slurmsched.knowledge.estimation import GpuSpec, ModelSpec, ThroughputEstimates, estimate_throughput
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.hadare.policy import GpuSpec, ModelSpec, ThroughputEstimates, divide_steps, estimate_throughput
+from slurmsched.policies.hadare.policy import copies_needed, divide_steps
 
 V100, K80 = GpuSpec(15.7, 16), GpuSpec(4.1, 12)
 
@@ -66,3 +71,19 @@ def test_what_was_measured_replaces_the_estimate_and_scales_the_others() -> None
 
 def test_a_round_without_a_step_measures_nothing() -> None:
     assert ThroughputEstimates({"a": 10.0}).with_measurement("a", 0.0).rate_on("a") == 10.0
+
+
+@given(st.integers(0, 400), st.lists(st.integers(0, 20), max_size=5), st.integers(1, 30), st.booleans())
+def test_a_job_ends_on_as_few_of_its_nodes_as_can_be(steps: int, rates: list[int], slot: int, spare_fast: bool) -> None:
+    """Held against every set of nodes: where one ends the job in time, the copies needed are no more than its size."""
+    needed = copies_needed(steps, [float(rate) for rate in rates], slot, spare_fast=spare_fast)
+
+    def ends(nodes: tuple[int, ...]) -> bool:
+        return bool(nodes) and steps <= sum(slot * rates[node] for node in nodes)
+
+    assert all(rates[node] for node in needed)
+    sizes = [size for size in range(1, len(rates) + 1) for some in combinations(range(len(rates)), size) if ends(some)]
+    if steps and sizes and ends(needed):
+        assert len(needed) == min(sizes)
+    if spare_fast and steps and sizes and min(sizes) == 1:
+        assert rates[needed[0]] == min(rate for rate in rates if rate and steps <= slot * rate)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slurmsched.knowledge import Profile, Scaling
-from slurmsched.model import Decision, Job, JobState, Node, NodeState, ReasonCode
+from slurmsched.knowledge.estimation import estimates_by_type
+from slurmsched.model import Decision, Job, JobState, Node, NodeState, Reason, ReasonCode, Request
 from slurmsched.policies import policy
-from slurmsched.policies.hadare.policy import estimates_by_type
 from tests.builders import job, node, share, situation
 
 TYPES = ("v100", "p100", "k80")
@@ -180,3 +180,105 @@ def test_the_last_steps_go_to_the_copies_of_lowest_number() -> None:
     decision = decided(nodes("v100", "k80", "k80"), [copy(7, 0, on="v100-1"), *waiting], {"steps": {"7_0": 998}})
     assert set(decision.targets) == {"7_0", "7_2"}
     assert decision.waiting["7_10"].code is ReasonCode.COPIES_SUFFICE
+
+
+@pytest.mark.parametrize("slow", [7, 8])
+def test_copies_are_placed_by_what_they_measured(slow: int) -> None:
+    """One forked job is 20 times slower on the K80, the other nearly as fast as on the V100: 19.5 steps per second are
+    the most, and 10.5 where the slow one has the K80."""
+    jobs = [copy(array, task, hint="duration=5h", user=f"user{array}") for array in (7, 8) for task in range(2)]
+    said = {f"{array}_{task}": rate for array in (7, 8) for task, rate in enumerate(({"v100": 10.0}, {"k80": 9.5}))}
+    said[f"{slow}_1"] = {"k80": 0.5}
+    decision = decided(nodes("v100", "k80"), jobs, {"measured": said})
+    assert len(decision.targets) == 2
+    assert {name for name, where in places(decision).items() if where == ("k80-2",)}.isdisjoint(
+        {f"{slow}_0", f"{slow}_1"}
+    )
+
+
+MOVABLE = "ckpt=usr1@30,duration=5h"
+MEASURED = {"7_0": {"v100": 10.0}, "7_1": {"p100": 5.0}, "7_2": {"k80": 1.0}}
+TOO_YOUNG = Reason(ReasonCode.MIN_RUN_TIME, {"run": "5 min", "minimum": "20 min"})
+
+
+def ending(left: int, *others: Job, **asked: Any) -> Decision:
+    """The round of 300 s in which job 7, which runs on three nodes, has so many steps left; restarts cost a minute."""
+    running = [copy(7, task, f"{kind}-{task + 1}", 10_000, MOVABLE) for task, kind in enumerate(TYPES)]
+    said = {"measured": MEASURED, "steps": {"7_0": 10_000 - left}}
+    return decided(nodes(*TYPES), [*running, *others], said, restart_cost=60.0, period=300.0, **asked)
+
+
+@pytest.mark.parametrize(
+    ("left", "kept"),
+    [
+        pytest.param(200, {"k80-3"}, id="the slowest node that suffices alone"),
+        pytest.param(1000, {"p100-2"}, id="the next slowest"),
+        pytest.param(3000, {"v100-1", "p100-2"}, id="else the fewest fastest"),
+    ],
+)
+def test_a_job_that_ends_in_this_round_keeps_only_the_nodes_that_it_needs(left: int, kept: set[str]) -> None:
+    decision = ending(left, *(copy(8, task, hint=MOVABLE) for task in range(3)))
+    assert {where for name, (where,) in places(decision).items() if name[0] == "7"} == kept
+    assert {where for (where,) in places(decision).values()} == set(WHERE)
+    assert sum(target.steps or 0 for name, target in decision.targets.items() if name[0] == "7") == left
+
+
+WHERE = ("v100-1", "p100-2", "k80-3")
+
+
+def test_an_ordinary_job_takes_such_a_node_too() -> None:
+    assert places(ending(200, job(9, hint="duration=5h")))["9"] in [("v100-1",), ("p100-2",)]
+
+
+def test_a_job_that_ends_keeps_its_nodes_while_nobody_else_wants_them() -> None:
+    assert not ending(200).victims
+    assert not ending(200, copy(7, 3)).victims, "another copy of it is nobody else"
+
+
+@pytest.mark.parametrize(
+    ("asked", "leaves"),
+    [
+        pytest.param({"non_preemptible": {"7_0": TOO_YOUNG}, "preemptible_from": {"7_0": 10_900.0}}, True, id="young"),
+        pytest.param({"non_preemptible": {"7_0": Reason(ReasonCode.ASKED_TO_STAY)}}, False, id="asked to stay"),
+        pytest.param({"starts_only": True}, False, id="an early round"),
+        pytest.param({"max_moves": 0}, False, id="no moves left"),
+    ],
+)
+def test_only_the_guard_of_the_shortest_run_does_not_keep_a_copy_without_a_step(
+    asked: dict[str, Any], leaves: bool
+) -> None:
+    decision = ending(200, job(9, hint="duration=5h", request=Request(gpus=1, cpus=1, gpu_type="v100")), **asked)
+    assert ("7_0" in decision.victims) is leaves
+
+
+def test_a_job_that_said_it_would_end_and_did_not_is_not_believed_again() -> None:
+    others = [copy(8, task, hint=MOVABLE) for task in range(3)]
+    first = ending(200, *others)
+    assert first.state["ending"] == ["7"]
+    assert ending(200, *others, state=first.state).state["ending"] == []
+
+
+def test_an_early_round_starts_a_forked_job_whole_or_not_at_all() -> None:
+    jobs = [copy(7, 0, "v100-1"), copy(7, 1), copy(8, 0), copy(8, 1)]
+    decision = decided(nodes("v100", "k80", "t4"), jobs, starts_only=True)
+    assert set(decision.targets) == {"7_0", "8_0", "8_1"}
+    assert decision.waiting["7_1"].code is ReasonCode.FULL_ROUND
+
+
+@pytest.mark.parametrize(
+    ("waited", "first"),
+    [
+        pytest.param(3600.0, "8", id="the shorter job has the node that becomes free"),
+        pytest.param(5 * 3600.0, "7", id="the longer job, which has waited for hours, keeps its promised start"),
+    ],
+)
+def test_a_long_forked_job_is_promised_a_start_once_it_has_waited(waited: float, first: str) -> None:
+    """The long job is first by submission: it was promised the node on which another job ran until now."""
+    long = [copy(7, task, hint="duration=50h", submit_time=20_000.0 - waited) for task in range(2)]
+    short = [copy(8, task, hint="duration=1h", submit_time=20_000.0 - 60.0) for task in range(2)]
+    busy = job(9, on=[share("v100-1")], hint="duration=1h", time_limit=3600)
+    before = decided(nodes("v100"), [busy, *long, *short], managed=[*long, *short], time=20_000.0)
+    assert before.promise is not None
+    assert before.promise.job == "7_0"
+    after = decided(nodes("v100"), [*long, *short], state=before.state, time=20_000.0)
+    assert {name.partition("_")[0] for name in after.targets} == {first}
