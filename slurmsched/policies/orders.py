@@ -243,7 +243,7 @@ class TetrisAlignment:
     """By alignment, largest first (Grandl et al., Tetris, SIGCOMM 2014), without preemption; running jobs come first.
 
     The alignment of a job is the dot product of its demand and a node's free resources, both as parts of the whole
-    node, on the node where it is largest.
+    node, on the node where it is largest of those where the job fits. One that fits nowhere now comes last.
     """
 
     name: str = "tetris"
@@ -256,8 +256,9 @@ class TetrisAlignment:
         parts, reciprocal = free.reshape(-1, 3) / whole, 1 / whole
         score: dict[str, float] = {}
         for job in situation.jobs:
-            demand = np.array(_demand_per_node(job)) * reciprocal
-            score[job.id] = float(np.max((demand * parts).sum(axis=1), initial=0.0))
+            demand = np.array(_demand_per_node(job))
+            fits = (demand <= free.reshape(-1, 3)).all(axis=1)
+            score[job.id] = float((demand * reciprocal * parts)[fits].sum(axis=1).max(initial=0.0))
 
         def reason(job: Job) -> str:
             return "runs" if job.allocations else f"alignment {score[job.id]:.2f}"

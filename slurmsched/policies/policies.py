@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import Final
 
-from slurmsched.policies.admit.allocate import AllocateFree, EasyBackfill
+from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import migrate_to_due_type
 from slurmsched.policies.orders import (
@@ -22,7 +22,7 @@ from slurmsched.policies.orders import (
     TetrisAlignment,
 )
 from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
-from slurmsched.policies.place.placement import CONSOLIDATED, FIRST_FIT
+from slurmsched.policies.place.placement import ALIGNED, CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.session import FinishStep
 from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Sizing, Tune
 from slurmsched.policies.stages import Order, Policy
@@ -35,6 +35,8 @@ ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
 }
 """Every order by name, given the bounds of the queues of las."""
 
+DEFAULT_UTILITY: Final = "timely"
+
 DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 TIRESIAS: Final = LeastAttainedService((3600.0,), promotion_factor=inf, name="tiresias")
@@ -45,6 +47,7 @@ YARN: Final = FirstInFirstOut(name="yarn-cs")
 
 ORDER: Final = "policy.order"
 LAS_QUEUES: Final = "policy.las_queues"
+UTILITY: Final = "policy.utility"
 DEFRAGMENT: Final = "policy.defragment"
 PARTS: Final = "policy.parts"
 TICKETS: Final = "tickets."
@@ -53,15 +56,17 @@ TICKETS: Final = "tickets."
 ANY_ORDER: Final = (ORDER, DEFRAGMENT, PARTS)
 OWN_ORDER: Final = (DEFRAGMENT, PARTS)
 """The settings of policies with an order of their own."""
+BY_UTILITY: Final = (UTILITY, *OWN_ORDER)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the settings choose for a policy: an order, and finish steps, which come before its own; or last, where the
-    policy weighs evictions, since what they move is not to be weighed."""
+    policy weighs evictions, since what they move is not to be weighed; and the name of what Hadar maximises."""
 
     order: Order
     first: tuple[FinishStep, ...] = ()
+    utility: str = DEFAULT_UTILITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +74,15 @@ class PolicyRow:
     """One policy: a sentence for people, how it is made, and what may be set with it.
 
     `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
-    with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`.
+    with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`. `turns`: jobs take turns, in
+    slices of time, so that each is preempted several times a day.
     """
 
     summary: str
     make: Callable[[Choices], Policy]
     settings: tuple[str, ...] = ANY_ORDER
     shards: bool = False
+    turns: bool = False
 
     @property
     def takes_order(self) -> bool:
@@ -132,16 +139,20 @@ def _gavel(chosen: Choices) -> Policy:
 
 def _hadar(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.policy import HadarPrices  # noqa: PLC0415
+    from slurmsched.policies.hadar.problem import utility_named  # noqa: PLC0415
 
+    prices = HadarPrices(utility_named(chosen.utility))
     steps = (migrate_to_due_type, *FINISH_STEPS)
-    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=HadarPrices(), last_steps=chosen.first)
+    return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=chosen.first)
 
 
 def _hadare(chosen: Choices) -> Policy:
+    from slurmsched.policies.hadar.problem import utility_named  # noqa: PLC0415
     from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
     steps, last = (migrate_to_due_type, spread_copies, *FINISH_STEPS), (*chosen.first, dispatch_steps)
-    return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=HadarEPrices(), last_steps=last)
+    prices = HadarEPrices(utility_named(chosen.utility))
+    return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=last)
 
 
 def _gandiva_fair(chosen: Choices) -> Policy:
@@ -171,8 +182,8 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         settings=OWN_ORDER,
     ),
     "tetris": PolicyRow(
-        "best alignment with what is free first (Tetris), to compare with",
-        lambda chosen: _shared("tetris", Greedy(), replace(chosen, order=TetrisAlignment())),
+        "best alignment with what is free first, on the node of the best alignment (Tetris), to compare with",
+        lambda chosen: Pipeline("tetris", TetrisAlignment(), Greedy(), ALIGNED, (*chosen.first, *FINISH_STEPS)),
         settings=OWN_ORDER,
     ),
     "tesserae": PolicyRow(
@@ -201,18 +212,21 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "gavel": PolicyRow(
         "least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=OWN_ORDER
     ),
-    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=OWN_ORDER),
+    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=BY_UTILITY),
     "hadare": PolicyRow(
-        "the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=OWN_ORDER
+        "the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=BY_UTILITY
     ),
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
         _gandiva_fair,
         settings=(TICKETS, *OWN_ORDER),
+        turns=True,
     ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill; to compare with",
-        lambda _: Pipeline("slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (EasyBackfill,)),
+        lambda _: Pipeline(
+            "slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (AllocateFree,), keeps_promise=False
+        ),
         settings=(PARTS,),  # jobs that move would not keep the reservation of backfill
     ),
 }
@@ -220,13 +234,18 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
 
 
 def policy(
-    name: str, order: str = "las", las_queues: Sequence[float] = DEFAULT_LAS_QUEUES, *, defragment: bool = False
+    name: str,
+    order: str = "las",
+    las_queues: Sequence[float] = DEFAULT_LAS_QUEUES,
+    *,
+    defragment: bool = False,
+    utility: str = DEFAULT_UTILITY,
 ) -> Policy:
     """The policy of this name, with jobs in this order where it takes one. With `defragment` it moves running jobs
     where that lets a waiting one start.
 
-    `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or bounds that
-    do not ascend.
+    `las_queues` are in GPU-seconds attained; none make plain las. Raises PolicyError for an unknown name or utility,
+    or bounds that do not ascend.
     """
     if name not in POLICIES:
         raise PolicyError(_unknown(name))
@@ -234,7 +253,7 @@ def policy(
         raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
-    return POLICIES[name].make(Choices(ORDERS[order](las_queues), _defragmentation() if defragment else ()))
+    return POLICIES[name].make(Choices(ORDERS[order](las_queues), _defragmentation() if defragment else (), utility))
 
 
 def _defragmentation() -> tuple[FinishStep, ...]:
@@ -254,6 +273,11 @@ def schedules_shards(name: str, parts: bool = False) -> bool:
     return name in POLICIES and (POLICIES[name].shards or (parts and POLICIES[name].reads(PARTS)))
 
 
+def takes_turns(name: str) -> bool:
+    """Whether jobs take turns in time slices under this policy; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].turns
+
+
 def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
     """What is wrong with the settings of a policy, in one sentence that says what to do; empty where nothing is.
 
@@ -264,7 +288,7 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, DEFRAGMENT, PARTS, TICKETS)) and not row.reads(setting):
+        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TICKETS)) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

@@ -125,7 +125,8 @@ class Account:
 
     `due` and `received` are GPU-seconds, counted in GPUs of the slowest type. By GPU type, `holdings` are the GPUs the
     user is entitled to after trading, `speedups` what one of them is worth to the user in GPUs of the slowest type, and
-    `shortfall` the GPU-seconds by which the user received less than due in recent rounds (below zero for more).
+    `shortfall` the GPU-seconds by which the user received less than due in recent rounds (below zero for more), as if
+    all types together were in balance. `lag` is the seconds of its due that the user is behind, below zero for ahead.
     """
 
     due: float = 0.0
@@ -133,6 +134,7 @@ class Account:
     holdings: Mapping[str, float] = field(default_factory=dict)
     speedups: Mapping[str, float] = field(default_factory=dict)
     shortfall: Mapping[str, float] = field(default_factory=dict, metadata=stored("owed"))
+    lag: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.policies.hadar.primal_dual import HadarScheduler, compute_prices, dp_allocation
+from slurmsched.policies.hadar.primal_dual import (
+    HadarScheduler,
+    by_utility_per_gpu,
+    compute_prices,
+    dp_allocation,
+    fill_idle,
+    find_alloc,
+    payoffs,
+)
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
@@ -129,3 +137,23 @@ def test_a_round_after_which_nothing_changed_changes_nothing(instance: tuple[lis
             return
         first = second
     raise AssertionError("it changes its mind every round")
+
+
+@unhurried
+@given(instances(most_servers=5, most_jobs=8))
+def test_jobs_that_differ_only_in_rates_are_placed_as_if_each_were_placed_anew(
+    instance: tuple[list[HadarJob], ServerPools],
+) -> None:
+    queue, servers = instance
+    utility = effective_throughput(queue, servers)
+    known = compute_prices(queue, servers, utility, 360.0)
+
+    free, anew = servers.capacity.copy(), dict[str, TaskAllocation]()
+    for job in by_utility_per_gpu(queue, servers, utility):
+        offers = find_alloc(job.throughput, servers, free, known.pool_prices(servers, free))
+        if offers:
+            best = max(payoffs(job, offers, utility), key=lambda pair: pair[0])[1]
+            anew[job.job] = best.allocation
+            free = servers.free_after(anew.values())
+
+    assert fill_idle(queue, servers, servers.capacity, known, utility) == anew

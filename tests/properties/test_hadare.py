@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.experiments.mixed.hadare import ForkedJob, assign_nodes
+from slurmsched.experiments.mixed.replay_policies import ForkedJob, assign_nodes
 from slurmsched.policies.hadare.policy import divide_steps
 
 unhurried = settings(max_examples=100, deadline=None)

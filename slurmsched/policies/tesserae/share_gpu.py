@@ -162,7 +162,7 @@ class AllocateOwnGpu:
         if demand.milli is None:
             return self._free.try_admit(job)
         own_device = self._devices.with_own_device(demand.milli)
-        placement = session.find_placement(demand, DemandLevel.MINIMUM, session.free_at_minimum, own_device)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, own_device)
         if placement is None:
             return False
         session.allocate(job, placement)
@@ -205,11 +205,15 @@ class HalfGpuSlots:
 
     def place_beside(self, pair: PackedPair) -> None:
         """Places the guest on its host's devices, and records both."""
+        if self.session.limits.reached(self.session.jobs[pair.guest]):
+            return  # others of its group were placed since the pairs were matched
         session, held = self.session, self._allocation(pair.host)
         guest, demand = session.jobs[pair.guest], session.demands.of(session.jobs[pair.guest])
         kind = int(session.pools.kind_of[held.pools[0]])
         parts = (1,) * len(held.pools)
         placement = Placement(demand.gang, held.pools, parts, demand.ranges[kind].minimum, kind, held.devices)
+        if session.delays_promise(guest, placement.allocation(session.pools)):
+            return
         session.allocate(guest, placement)
         self.devices.mark_starting(held.pools)
         on_nodes = placement.node_allocations(session.pools)

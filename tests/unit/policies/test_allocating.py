@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.knowledge import Profile
 from slurmsched.model import Request
 from slurmsched.policies.cluster.gang import gang_of
 from slurmsched.policies.cluster.resources import PoolKind
-from slurmsched.policies.sizes import AsRequested, DemandRange, PerTaskResources, Proportional, Tune
+from slurmsched.policies.sizes import (
+    AsRequested,
+    DemandRange,
+    Greedy,
+    PerTaskResources,
+    Proportional,
+    Sizing,
+    Tune,
+    demand_range,
+    size_upgrades,
+)
 from tests.builders import GIB, profile
 
 SERVER = PoolKind("v100", 8, 24, 500 * GIB)
@@ -47,7 +59,7 @@ def test_the_proportional_share_goes_by_gpus(request_: Request, portion: PerTask
             Request(gpus=1, memory=99), True, PerTaskResources(1, 99), id="memory that may shrink: what was asked"
         ),
         pytest.param(
-            Request(gpus=1, memory=10**9), True, PerTaskResources(1, SHARE), id="or its share, if that is less"
+            Request(gpus=1, memory=10**9), True, PerTaskResources(1, 10**9), id="also if that is more than its share"
         ),
         pytest.param(
             Request(gpus=4, tasks=4, cpus=8),
@@ -92,3 +104,92 @@ def test_each_larger_step_says_how_much_faster_it_is() -> None:
         (PerTaskResources(3, SHARE), pytest.approx(1 / 3)),
         (PerTaskResources(6, SHARE), pytest.approx(4 / 3)),
     ]
+
+
+THUMB = replace(LANGUAGE, source="rule of thumb")
+ASKED = Request(gpus=1, cpus=16)
+
+
+@pytest.mark.parametrize("sizing", [Tune(), Greedy(), Proportional(), AsRequested()], ids=lambda sizing: sizing.name)
+@pytest.mark.parametrize(
+    ("known", "request_", "tunable", "least"),
+    [
+        pytest.param(LANGUAGE, ASKED, None, 16, id="-c16 is a floor"),
+        pytest.param(LANGUAGE, ASKED, False, 16, id="also with cpus=keep"),
+        pytest.param(THUMB, ASKED, True, 16, id="and with cpus=tune on a rule of thumb"),
+        pytest.param(None, ASKED, True, 16, id="or where nothing is known"),
+        pytest.param(LANGUAGE, Request(gpus=4, tasks=4, cpus=20), None, 5, id="each part of a gang has its part of it"),
+    ],
+)
+def test_no_sizing_gives_less_than_was_asked(
+    sizing: Sizing, known: Profile | None, request_: Request, tunable: bool | None, least: int
+) -> None:
+    gang = gang_of(request_, known, memory_tunable=False, cpus_tunable=tunable)
+    terms = demand_range(sizing, gang, SERVER)
+    assert (terms.best.cpus, terms.minimum.cpus) == (least, least)
+
+
+def test_cpus_are_cut_where_the_owner_allows_it_and_the_speed_was_measured() -> None:
+    gang = gang_of(ASKED, LANGUAGE, memory_tunable=False, cpus_tunable=True)
+    assert demand_range(Tune(), gang, SERVER).best.cpus == 1
+    assert demand_range(Proportional(), gang, SERVER).best.cpus == 3
+
+
+def test_memory_is_cut_where_the_owner_allows_it_and_its_effect_was_measured() -> None:
+    lean, asked = profile("lean", {1: 1}, {20: 1}), Request(gpus=1, memory=200 * GIB)
+    sizes = [
+        demand_range(Tune(), gang_of(asked, known, memory_tunable=True), SERVER).best.memory // GIB
+        for known in (lean, replace(lean, source="rule of thumb"), LANGUAGE, None)
+    ]
+    assert sizes == [20, 200, 200, 200]
+
+
+def test_cpus_that_are_to_be_kept_are_not_raised_either() -> None:
+    gang = gang_of(Request(gpus=1, cpus=2), HUNGRY, memory_tunable=False, cpus_tunable=False)
+    terms, most = demand_range(Tune(), gang, SERVER), PerTaskResources(24, 10**9)
+    assert (terms.best.cpus, terms.minimum.cpus) == (2, 2)
+    assert not list(size_upgrades(Tune(), gang, SERVER, terms.minimum, most))
+
+
+@pytest.mark.parametrize(
+    ("request_", "best", "least"),
+    [
+        pytest.param(
+            Request(gpus=2, memory=20 * GIB, memory_per_gpu=10 * GIB),
+            (18, 20 * GIB),
+            (6, 20 * GIB),
+            id="--mem-per-gpu=10G: memory by its GPUs, CPUs as the sizing says",
+        ),
+        pytest.param(
+            Request(gpus=1, cpus=2, memory=20 * GIB, memory_per_cpu=10 * GIB),
+            (9, 90 * GIB),
+            (3, 30 * GIB),
+            id="--mem-per-cpu=10G -c2: memory grows with the CPUs",
+        ),
+        pytest.param(
+            Request(gpus=1, memory=100 * GIB, memory_per_cpu=100 * GIB),
+            (5, 500 * GIB),
+            (1, 100 * GIB),
+            id="--mem-per-cpu=100G: no CPU is added that would bring more memory than a share or a node has",
+        ),
+        pytest.param(
+            Request(gpus=2, cpus=10, cpus_per_gpu=5), (10, 2 * SHARE), (10, 2 * SHARE), id="--cpus-per-gpu=5: as asked"
+        ),
+        pytest.param(Request(gpus=1, memory=99, whole_memory=True), (9, 0), (3, 0), id="--mem=0: no amount at all"),
+        pytest.param(
+            Request(gpus=1, cpus=2, memory=99, exclusive=True), (2, 125 * GIB), (2, SHARE), id="--exclusive: as asked"
+        ),
+    ],
+)
+def test_a_size_is_one_that_the_request_can_express(
+    request_: Request, best: tuple[int, int], least: tuple[int, int]
+) -> None:
+    known = CACHED if request_.exclusive else HUNGRY
+    terms = demand_range(Tune(), gang_of(request_, known, memory_tunable=False), SERVER)
+    assert terms == DemandRange(PerTaskResources(*best), PerTaskResources(*least))
+
+
+def test_a_step_of_cpus_brings_its_memory_and_stops_where_there_is_no_more() -> None:
+    gang = gang_of(Request(gpus=1, memory=10, memory_per_cpu=10), HUNGRY, memory_tunable=False)
+    steps = size_upgrades(Tune(), gang, SERVER, PerTaskResources(1, 10), PerTaskResources(24, 60))
+    assert [(size.cpus, size.memory) for size, _ in steps] == [(3, 30), (6, 60)]

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from slurmsched.model import Decision, Job, NodeAllocation, Reason, ReasonCode, Resources
+from slurmsched.model import Decision, Job, NodeAllocation, Reason, ReasonCode, Reservation, Resources
+from slurmsched.policies.admit.allocate import AllocateFree
+from slurmsched.policies.orders import FirstInFirstOut
+from slurmsched.policies.pipeline import ADMISSION_STEPS, Pipeline
+from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.policies import policy
-from tests.builders import job, node, situation
+from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import Tune
+from slurmsched.policies.stages import AdmissionStep
+from tests.builders import job, node, situation, snapshot
 
 HOUR = 3600
 
@@ -47,6 +57,32 @@ def test_it_keeps_its_lease_where(running: Job, others: int, other: dict[str, ob
     target = decide(running, others, **other).targets["1"]
     assert target.reasons[0].code is ReasonCode.KEEPS_LEASE
     assert target.allocations == running.allocations
+
+
+@pytest.mark.parametrize(
+    ("steps", "other", "cpus"),
+    [
+        pytest.param(ADMISSION_STEPS, {}, 9, id="the policy takes them back"),
+        pytest.param((AllocateFree,), {}, 3, id="the policy restarts nobody with less"),
+        pytest.param(ADMISSION_STEPS, {"unmovable": frozenset({"1"})}, 3, id="the job could not give them back"),
+    ],
+)
+def test_cpus_of_idle_gpus_are_lent_where_they_can_be_taken_back(
+    steps: tuple[Callable[[Session], AdmissionStep], ...], other: dict[str, object], cpus: int
+) -> None:
+    """Seven GPUs beside the job are idle, and all CPUs are their share and its own."""
+    made = Pipeline("made", FirstInFirstOut(), Tune(), CONSOLIDATED, admission_steps=steps)
+    decided = made.decide(situation([node()], [image(10 * HOUR)], **other))  # type: ignore[arg-type]  # by name
+    assert decided.targets["1"].resources.cpus == cpus
+
+
+def test_it_is_not_restarted_where_a_reservation_begins_before_it_would_end() -> None:
+    running = replace(image(10 * HOUR), time_limit=12 * HOUR)
+    for begins, code in ((13, ReasonCode.PAYS_FOR_RESTART), (11, ReasonCode.KEEPS_LEASE)):
+        works = Reservation("works", frozenset({"n1"}), 10_000.0 + begins * HOUR, 1e9)
+        seen = snapshot([node()], [running], reservations=(works,))
+        decided = policy("synergy", "fifo").decide(situation([], [], seen=seen))
+        assert decided.targets["1"].reasons[0].code is code
 
 
 def test_a_newcomer_has_what_it_needs_before_anybody_is_enlarged() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Gpu, JobState, NodeAllocation, Reason, ReasonCode, Request, Resources
+from slurmsched.model import Decision, Gpu, JobState, Node, NodeAllocation, Reason, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
 from tests.builders import job, node, share, situation
@@ -81,11 +81,73 @@ def test_shards_of_a_type_are_placed_on_gpus_of_it_also_on_nodes_with_several(na
     assert decision.targets["1"].allocations[0].indices == (1,)
 
 
-def test_shards_without_a_type_are_told_to_name_one_where_nodes_have_several() -> None:
-    both = replace(node("n1", 2, shards=4), gpus=(Gpu(0, "v100", shards=4), Gpu(1, "a100", shards=4)))
-    (why,) = policy("synergy").decide(situation([both], [job(1, request=shards(2))])).waiting.values()
-    assert why.code is ReasonCode.NEVER_FITS
-    assert why.sentence.endswith("name one, as in --gres=shard:a100:2")
+BOTH = replace(node("n1", 2, shards=4), gpus=(Gpu(0, "v100", shards=4), Gpu(1, "a100", shards=4)))
+CHOICE = (
+    "is not managed: it asks for shards of any GPU type, and Slurm chooses one on nodes with several: name one, as in"
+    " --gres=shard:a100:2"
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "request_", "told"),
+    [
+        pytest.param([BOTH], shards(2), CHOICE, id="all nodes have two types"),
+        pytest.param([BOTH, node("n2", 1, shards=4, busy=[0])], shards(2), CHOICE, id="the others are full"),
+        pytest.param(
+            [BOTH, node("n2", 1, shards=4)], shards(2, pinned=frozenset({"n1"})), CHOICE, id="it names the node"
+        ),
+        pytest.param([BOTH, node("n2", 1, shards=4)], shards(2), "", id="a node with one type is free"),
+        pytest.param(
+            [BOTH, node("n2", 1, shards=4, busy=[0])],
+            shards(2, pinned=frozenset({"n2"})),
+            "waits: no GPU has 2 free shards with enough free CPUs and memory",
+            id="it names another node",
+        ),
+        pytest.param(
+            [BOTH, node("n2", 1, shards=8, busy=[0])],
+            shards(5),
+            "waits: no GPU has 5 free shards with enough free CPUs and memory",
+            id="more shards than the GPUs of both types have",
+        ),
+    ],
+)
+def test_shards_without_a_type_are_slurms_to_place_where_only_nodes_with_several_types_may_have_them(
+    nodes: list[Node], request_: Request, told: str
+) -> None:
+    waiting = policy("synergy").decide(situation(nodes, [job(1, request=request_)])).waiting
+    assert [why.sentence for why in waiting.values()] == [told] * bool(told)
+
+
+@pytest.mark.parametrize("name", ["synergy", "fgd", "slurm", "gavel"])
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        pytest.param(
+            Request(gpus=3, gpus_per_node=3, cpus=1),
+            "is not managed: only nodes with GPUs of several types have so many of any type, and Slurm chooses among"
+            " them",
+            id="three of any type",
+        ),
+        pytest.param(
+            Request(gpus=5, gpus_per_node=5, cpus=1),
+            "asks for what the cluster does not have: 5 GPUs on one node; the largest has 2",
+            id="more than the node has",
+        ),
+        pytest.param(Request(gpus=2, gpus_per_node=2, cpus=1), "", id="two of one type"),
+        pytest.param(
+            Request(gpus=3, gpus_per_node=3, gpu_type="v100", cpus=1),
+            "asks for what the cluster does not have: 3 GPUs on one node; the largest has 2",
+            id="three of a type that it names",
+        ),
+    ],
+)
+def test_gpus_of_any_type_that_only_a_node_with_several_has_are_slurms_to_place(
+    name: str, request_: Request, told: str
+) -> None:
+    types = ("v100", "v100", "a100", "a100")
+    mixed = replace(node("n1", 4), gpus=tuple(Gpu(index, kind) for index, kind in enumerate(types)))
+    waiting = policy(name).decide(situation([mixed], [job(1, request=request_)])).waiting
+    assert [why.sentence for why in waiting.values()] == [told] * bool(told)
 
 
 @pytest.mark.parametrize("name", ["synergy", "gavel", "hadar", "hadare", "gandiva-fair", "tesserae"])
@@ -237,3 +299,23 @@ def test_making_room_ends_though_any_number_of_jobs_may_move() -> None:
     wide = job(9, request=Request(gpus=4, gpus_per_node=4, cpus=4))
     asked = situation(nodes, [*jobs, wide], max_moves=10**30, restart_cost=1e300)
     assert set(policy("synergy", "fifo", defragment=True).decide(asked).waiting) == {"9"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        pytest.param(Request(gpus=10, tasks=10, cpus=10), "Slurm divides them", id="a task for each of all GPUs"),
+        pytest.param(
+            Request(gpus=4, cpus=16), "no node has the CPUs and memory for all its GPUs", id="too many CPUs for a node"
+        ),
+        pytest.param(Request(gpus=11, tasks=11, cpus=11), "11 GPUs; the nodes that it may use have 10 in all", id="11"),
+        pytest.param(Request(gpus=8, tasks=8, cpus=8), "", id="two nodes with as many each"),
+    ],
+)
+def test_gpus_in_all_that_divide_unevenly_are_slurms_to_divide(request_: Request, told: str) -> None:
+    nodes = [node(name, 4, cpus=12, memory=102400) for name in ("n1", "n2")]
+    nodes += [node("n3", 2, "p100", cpus=8, memory=61440)]
+    waiting = policy("synergy").decide(situation(nodes, [job(1, request=request_)])).waiting
+    sentences = [why.sentence for why in waiting.values()]
+    assert len(sentences) == bool(told)
+    assert all(told in sentence for sentence in sentences), sentences

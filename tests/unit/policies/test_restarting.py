@@ -35,7 +35,7 @@ def test_spare_cpus_stay_with_the_job_that_restarts() -> None:
 def test_a_restart_must_pay() -> None:
     decision = decide(situation([node()], [RICH, newcomer("model=alexnet,duration=2m")]))
     assert not decision.victims
-    assert decision.waiting["2"] == Reason(ReasonCode.NO_ROOM, {"gpus": 4})
+    assert decision.waiting["2"] == Reason(ReasonCode.BESIDE_GPUS, {"gpus": 4, "what": "12 CPUs"})
 
 
 def test_a_fixed_job_is_not_restarted() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies import PreemptionRule, Situation
 from slurmsched.policies.cluster.demand import DemandLevel
@@ -16,7 +17,7 @@ from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.place.placement import CONSOLIDATED
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import Proportional
-from slurmsched.policies.stages import Entitlement
+from slurmsched.policies.stages import Entitlement, RoundResources
 from tests.builders import job, node, share, situation
 
 RUNNING = job(1, gpus=8, on=[share("n1", 8, cpus=24)], hint="ckpt=usr1")
@@ -43,7 +44,7 @@ def test_a_rollback_takes_back_allocations_evictions_and_reasons() -> None:
     free = session.free_at_minimum.gpus.copy()
     for _ in range(2):
         session.evict("1", NEWCOMER)
-        placement = session.find_placement(session.demands.of(NEWCOMER), DemandLevel.MINIMUM, session.free_at_minimum)
+        placement = session.find_placement(NEWCOMER, DemandLevel.MINIMUM, session.free_at_minimum)
         assert placement is not None
         session.allocate(NEWCOMER, placement)
         assert (session.victims, set(session.allocations())) == ({"1": "2"}, {"2"})
@@ -143,3 +144,21 @@ def test_a_state_is_made_of_the_victims_and_the_allocations() -> None:
     policy = Pipeline("remembering", None, Proportional(), CONSOLIDATED, entitle=entitle)
     decision = policy.decide(situation([node("n1")], [RUNNING, NEWCOMER]))
     assert decision.state == {"victims": {"1": "2"}, "held": ["2"]}
+
+
+def test_jobs_that_measured_other_rates_have_the_same_demand_but_not_one_that_cannot_run_there() -> None:
+    def on_both(name: str, v100: float, k80: float) -> Profile:
+        return Profile(name, "", {}, "measured", {"v100": Scaling((1,), (v100,)), "k80": Scaling((1,), (k80,))})
+
+    models = {
+        name: on_both(name, *rates) for name, rates in {"a": (9.0, 1.0), "b": (4.0, 3.0), "c": (4.0, 0.0)}.items()
+    }
+    jobs = [job(number, hint=f"model={name}") for number, name in enumerate(models, 1)]
+    asked = situation([node("n1"), node("n2", gpu_type="k80")], jobs, Knowledge(models))
+
+    demands = RoundResources.of(asked, Proportional()).demands
+    fast, even, confined = map(demands.of, jobs)
+
+    assert fast is even
+    assert fast is not confined
+    assert [int(found.single_node[0].mask.sum()) for found in (fast, confined)] == [2, 1]

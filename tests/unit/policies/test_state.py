@@ -31,9 +31,11 @@ STORED = {
 }
 
 
-def test_the_stored_keys_are_those_of_earlier_releases() -> None:
-    assert encode_state(STATE) == STORED
+def test_the_stored_keys_are_those_of_earlier_releases_and_what_these_lack_has_its_default() -> None:
+    users = {user: {**account, "lag": 0.0} for user, account in STORED["users"].items()}
+    assert encode_state(STATE) == {**STORED, "users": users, "saved_moves": 0.0}
     assert decode_state(GandivaFairState, STORED) == STATE
+    assert decode_state(GandivaFairState, encode_state(STATE)) == STATE
 
 
 def test_the_accounts_are_read_without_the_rest() -> None:

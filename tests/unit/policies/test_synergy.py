@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.knowledge import Knowledge
@@ -66,7 +68,7 @@ TABLE_1 = {
     ],
 )
 def test_the_example_of_synergys_section_2(name: str, expected: dict[str, dict[str, tuple[int, int, int]]]) -> None:
-    jobs = [job(at, 4, hint=f"model={model}", submit_time=at) for at, model in enumerate(TABLE_1, start=1)]
+    jobs = [job(at, 4, hint=f"model={model},cpus=tune", submit_time=at) for at, model in enumerate(TABLE_1, start=1)]
     asked = situation([node("s1"), node("s2")], jobs, Knowledge(TABLE_1))
     assert got(policy(name, "fifo").decide(asked)) == expected
 
@@ -133,7 +135,7 @@ def test_a_job_whose_gpus_cannot_be_had_is_passed_over_and_smaller_ones_fill_in(
     decision = policy("synergy", "fifo").decide(situation([node()], jobs))
     assert set(decision.targets) == {"1", "3", "4"}
     assert codes(decision, 3)[0] == codes(decision, 4)[0] == ReasonCode.FILLS_IN
-    assert decision.waiting["2"] == Reason(ReasonCode.BEHIND, {"count": 1, "order": "fifo", "last": "4"})
+    assert decision.waiting["2"] == Reason(ReasonCode.BEHIND, {"count": 1, "order": "fifo", "last": "1"})
 
 
 def test_gpus_that_lie_apart_are_no_room_for_a_gang() -> None:
@@ -166,7 +168,14 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
 @pytest.mark.parametrize(
     ("one", "what"),
     [
-        pytest.param(job(1, 9), "9 GPUs on one node; the largest has 8", id="more GPUs than a node has"),
+        pytest.param(
+            job(1, request=Request(gpus=9, max_nodes=1)),
+            "9 GPUs on one node; the largest has 8",
+            id="more GPUs than a node has",
+        ),
+        pytest.param(
+            job(1, 21), "21 GPUs; the nodes that it may use have 20 in all", id="more GPUs than the cluster has"
+        ),
         pytest.param(
             job(1, request=Request(gpus=32, nodes=4, gpus_per_node=8, tasks=4, cpus=4)),
             "32 GPUs on 4 nodes; the largest have 20 together",
@@ -198,8 +207,8 @@ def test_room_that_is_kept_for_one_job_is_not_given_to_the_next() -> None:
             id="a constraint that no node meets",
         ),
         pytest.param(
-            job(1, request=Request(gpus=1, features="[a|b]")),
-            "constraint '[a|b]' is not of the form a&b, a|b or (a|b)&c",
+            job(1, request=Request(gpus=1, features="[a*2&b]")),
+            "constraint '[a*2&b]' is not of the form a&b, a|b, (a|b)&c or [a|b]",
             id="a constraint that cannot be read",
         ),
         pytest.param(job(1, cpus=25), "25 CPUs on one node; the largest has 24", id="more CPUs than a node has"),
@@ -220,7 +229,23 @@ def test_what_never_fits_says_what_is_too_much(one: Job, what: str) -> None:
 
 def test_a_node_that_is_down_now_may_be_up_again() -> None:
     decision = policy("synergy").decide(situation([node(state=NodeState.DOWN)], [job(1)]))
-    assert decision.waiting["1"] == Reason(ReasonCode.NO_ROOM, {"gpus": 1})
+    assert decision.waiting["1"] == Reason(ReasonCode.NODES_CLOSED, {"nodes": "n1 is down"})
+
+
+@pytest.mark.parametrize("name", ["synergy", "gandiva-fair", "slurm"])
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        (Request(gpus=1, pinned=frozenset({"n1"})), "n1 is drained"),
+        (Request(gpus=1, gpu_type="p100"), "p1 is drained, p2 is drained, p3 is drained and 1 more"),
+    ],
+    ids=["the node that it names", "the nodes of its type"],
+)
+def test_nodes_out_of_service_are_named(name: str, request_: Request, told: str) -> None:
+    drained = [node(f"p{number}", 2, "p100", state=NodeState.DRAINED) for number in range(1, 5)]
+    nodes = [node("n1", state=NodeState.DRAINED), node("n2"), *drained]
+    decision = policy(name).decide(situation(nodes, [job(1, request=request_)]))
+    assert decision.waiting["1"] == Reason(ReasonCode.NODES_CLOSED, {"nodes": told})
 
 
 def test_nodes_that_are_reserved_are_named() -> None:
@@ -235,7 +260,7 @@ def test_other_peoples_jobs_are_facts() -> None:
     decision = policy("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=4)], managed=[job(2, 2, cpus=4)]))
     assert cpus(decision) == {"2": 4}
     decision = policy("synergy").decide(situation([node()], [theirs, job(2, 2, cpus=5)], managed=[job(2, 2, cpus=5)]))
-    assert decision.waiting["2"].code is ReasonCode.NO_ROOM
+    assert decision.waiting["2"].code is ReasonCode.BESIDE_GPUS
 
 
 def test_a_node_whose_job_wants_it_alone_takes_nobody_else() -> None:
@@ -256,3 +281,28 @@ def test_a_suspended_job_keeps_its_gpus() -> None:
     decision = policy("synergy").decide(asked)
     assert set(decision.targets) == {"1"}
     assert not decision.victims
+
+
+def test_a_job_that_lacks_cpus_beside_idle_gpus_is_not_told_that_gpus_are_missing() -> None:
+    jobs = [job(1, 4, 24, on=[share(gpus=4, cpus=24)]), job(2, 1, 2)]
+    decision = policy("synergy", "fifo").decide(situation([node()], jobs))
+    assert decision.waiting["2"].sentence == "waits: it lacks 2 CPUs beside 1 free GPU"
+
+
+def test_a_job_that_asks_for_all_memory_is_told_that_others_have_some_of_it() -> None:
+    whole = job(2, 1, 2)
+    asks = replace(whole.original_request, whole_memory=True)
+    jobs = [job(1, 4, 12, on=[share(gpus=4, cpus=12)]), replace(whole, original_request=asks, current_request=asks)]
+    decision = policy("synergy", "fifo").decide(situation([node()], jobs))
+    assert decision.waiting["2"].sentence == "waits: it lacks all memory of their nodes beside 1 free GPU"
+
+
+def test_a_job_waits_for_those_that_have_what_it_could_use() -> None:
+    nodes = [node("a", 1), node("b", 1, "k80", cpus=4)]
+    jobs = [
+        job(1, on=[share("a", cpus=1)], submit_time=1),
+        job(2, on=[share("b", cpus=1, gpu_type="k80")], submit_time=2),
+        job(3, request=Request(gpus=1, cpus=1, gpu_type="v100"), submit_time=3),
+    ]
+    decision = policy("synergy", "fifo").decide(situation(nodes, jobs))
+    assert decision.waiting["3"] == Reason(ReasonCode.BEHIND, {"count": 1, "order": "fifo", "last": "1"})

@@ -142,7 +142,8 @@ def test_what_never_fits_is_told(request_: Request, sentence: str) -> None:
 def test_without_shards_anywhere_the_site_is_told_what_to_look_at() -> None:
     reason = decided([node("n1", 2)], [job(1, request=shards(2))]).waiting["1"]
     assert reason.sentence == (
-        "asks for more than the cluster has: shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
+        "asks for what the cluster does not have: "
+        "shards, but the GPUs it may use have none: see gres/shard in slurm.conf"
     )
 
 
@@ -194,10 +195,10 @@ def test_a_node_with_gpus_of_several_types(request_: Request, where: str) -> Non
         pytest.param(Request(gpus=2, nodes=2, cpus=2), {"1": "v1,v2"}, id="on the first type with room"),
         pytest.param(Request(gpus=2, nodes=2, cpus=2, gpu_type="v100"), {"1": "v1,v2"}, id="on the type it asks for"),
         pytest.param(shards(10, 2, nodes=2), {"1": "v1,v2"}, id="with shards too"),
-        pytest.param(Request(gpus=3, nodes=3, cpus=3), {}, id="or not at all"),
+        pytest.param(Request(gpus=3, nodes=3, cpus=3), {"1": "a1,v1,v2"}, id="or several where no one type suffices"),
     ],
 )
-def test_a_job_of_several_nodes_has_one_gpu_type(request_: Request, expected: dict[str, str]) -> None:
+def test_a_job_of_several_nodes_has_one_gpu_type_if_it_can(request_: Request, expected: dict[str, str]) -> None:
     v100 = [node("v1", 4, "v100", shards=10), node("v2", 4, "v100", shards=10, busy=[0])]
     a100 = [node("a1", 4, "a100", shards=10), node("a2", 4, "a100", shards=10)]
     targets = decided([*v100, *a100], [job(1, request=request_)]).targets
@@ -208,7 +209,7 @@ def test_a_job_that_is_ending_still_has_its_place() -> None:
     ending = job(1, request=WHOLE, on=[share("n1", (0,), cpus=2, memory=0)], state=JobState.COMPLETING)
     decision = decided([node("n1", 1)], [ending, job(2, request=WHOLE)])
     assert decision.waiting["1"].code is ReasonCode.FREED_SOON
-    assert decision.waiting["2"].code is ReasonCode.NO_ROOM
+    assert decision.waiting["2"].code is ReasonCode.FREED_SOON
 
 
 def test_a_vanished_node_changes_nothing_for_the_others() -> None:
@@ -231,6 +232,7 @@ SHARDED = Pools([node(f"n{number}", 4, shards=10) for number in range(4)])
             {TaskDemand(1, 0, 2, MILLI_PER_GPU): 0.5, TaskDemand(1, 0, 1, MILLI_PER_GPU): 0.5},
             id="uneven",
         ),
+        pytest.param(Request(gpus=8), {TaskDemand(1, 0, 4, MILLI_PER_GPU): 1.0}, id="more than a node has"),
         pytest.param(Request(cpus=4, nodes=2), {TaskDemand(2, 0, 0, 0): 1.0}, id="no GPUs"),
         pytest.param(Request(gpus=1, gpu_type="k80"), {TaskDemand(1, 0, 1, MILLI_PER_GPU, ("k80",)): 1.0}, id="a type"),
     ],

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.experiments.synergy_allocation.mechanisms import place_greedy, place_proportional, place_tune
-from slurmsched.experiments.synergy_allocation.problem import (
+from slurmsched.experiments.synergy_allocation.mechanisms import (
     AUTHORS,
     OURS,
     PAPER,
@@ -18,6 +17,9 @@ from slurmsched.experiments.synergy_allocation.problem import (
     SynergyGrant,
     SynergyJob,
     SynergyVariant,
+    place_greedy,
+    place_proportional,
+    place_tune,
 )
 
 FAIR = (3.0, 62.5)

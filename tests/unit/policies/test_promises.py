@@ -1,0 +1,239 @@
+"""The first job of the order that does not fit is promised a start, under every policy, and nothing delays it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.model import Decision, Job, ReasonCode, Reservation
+from slurmsched.policies import policy
+from slurmsched.policies.policies import ORDERS, POLICIES
+from slurmsched.policies.stages import Situation
+from tests.builders import job, node, share, situation, snapshot
+
+HOUR = 3600
+NOW = 10_000.0
+
+EVERY_ROW = [
+    pytest.param(name, order, id=f"{name}/{order}" if row.takes_order else name)
+    for name, row in POLICIES.items()
+    for order in (ORDERS if row.takes_order else ("fifo",))
+]
+KEEPING_ROWS = [row for row in EVERY_ROW if row.values[0] != "slurm"]
+
+
+def running(number: int, gpus: range, hours: int | None, **other: object) -> Job:
+    """It began just now and may run so many hours; nothing may move it."""
+    limit = None if hours is None else hours * HOUR
+    return job(number, len(gpus), on=[share(gpus=gpus, cpus=len(gpus))], start_time=NOW, time_limit=limit, **other)  # type: ignore[arg-type]  # fields by name
+
+
+def wide(**other: object) -> Job:
+    """It needs the whole node, and came before all others."""
+    return job(2, 8, time_limit=HOUR, priority=9, submit_time=NOW - 60.0, **other)  # type: ignore[arg-type]
+
+
+def asked(*jobs: Job, **other: object) -> Situation:
+    fixed = {j.id: None for j in jobs if j.allocations}
+    other.setdefault("max_moves", 0)
+    other.setdefault("non_preemptible", fixed)
+    return situation([node()], jobs, **other)  # type: ignore[arg-type]
+
+
+def decided(name: str, order: str, *jobs: Job, **other: object) -> Decision:
+    return policy(name, order).decide(asked(*jobs, **other))
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY_ROW)
+@pytest.mark.parametrize(
+    ("hours", "starts"), [pytest.param(1, True, id="ends in time"), pytest.param(5, False, id="would delay it")]
+)
+def test_what_comes_later_starts_only_where_the_promise_holds(name: str, order: str, hours: int, starts: bool) -> None:
+    later = job(3, 1, time_limit=hours * HOUR, submit_time=NOW - 30.0)
+    first = decided(name, order, running(1, range(6), 2), wide())
+    second = decided(name, order, running(1, range(6), 2), wide(), later, state=first.state)
+    assert ("3" in second.targets) is starts
+    assert second.promise is not None
+    assert (second.promise.job, second.promise.start) == ("2", NOW + 2 * HOUR)
+    if not starts:
+        assert second.waiting["3"].code is ReasonCode.BEHIND_PROMISE
+        assert "with a time limit of 2 h it would start now" in second.waiting["3"].sentence
+
+
+@pytest.mark.parametrize(("name", "order"), KEEPING_ROWS)
+def test_a_promise_is_kept_whoever_comes_first_in_the_order_later(name: str, order: str) -> None:
+    crowd = [job(n, 1, time_limit=9 * HOUR, priority=99, hint="duration=60s", user="bob") for n in range(3, 9)]
+    first = decided(name, order, running(1, range(6), 2), wide())
+    assert first.state["promise"] == {"job": "2"}
+    second = decided(name, order, running(1, range(6), 2), wide(), *crowd, state=first.state)
+    assert second.promise is not None
+    assert second.promise.job == "2"
+    assert set(second.targets) == {"1"}
+    last = decided(name, order, wide(), *crowd, state=second.state, time=NOW + HOUR)
+    assert set(last.targets) == {"2"}
+
+
+@pytest.mark.parametrize(("name", "order"), KEEPING_ROWS)
+def test_what_was_promised_is_forgotten_once_the_job_runs_or_is_gone(name: str, order: str) -> None:
+    state = {"promise": {"job": "2"}}
+    runs = job(2, 8, on=[share(gpus=8, cpus=8)], time_limit=HOUR, start_time=NOW)
+    assert "promise" not in decided(name, order, runs, state=state).state
+    assert "promise" not in decided(name, order, running(1, range(6), 2), state=state).state
+
+
+@pytest.mark.parametrize(
+    ("jobs", "code", "words"),
+    [
+        pytest.param(
+            [running(1, range(6), 2), wide()],
+            ReasonCode.PROMISED_START,
+            "at the latest on n1: by then job 1 must have ended",
+            id="time limits say when",
+        ),
+        pytest.param(
+            [running(1, range(6), None, hint="duration=3h"), wide()],
+            ReasonCode.EXPECTED_START,
+            "on n1: job 1 should have left by then",
+            id="a duration was given",
+        ),
+        pytest.param(
+            [running(1, range(3), None), running(4, range(3, 6), None), wide()],
+            ReasonCode.BEHIND,
+            "waits behind 2 jobs",
+            id="nobody knows",
+        ),
+        pytest.param(
+            [running(1, range(3), None), running(4, range(3, 6), None), replace(wide(), submit_time=0.0)],
+            ReasonCode.NODES_DRAIN,
+            "starts on n1 once jobs 1, 4 ended",
+            id="nobody knows, and it has waited long",
+        ),
+    ],
+)
+def test_it_is_told_when_it_starts(jobs: list[Job], code: ReasonCode, words: str) -> None:
+    waits = decided("synergy", "fifo", *jobs).waiting["2"]
+    assert waits.code is code
+    assert words in waits.sentence
+
+
+def test_it_stays_promised_while_a_node_shows_as_used_what_no_job_has_any_more() -> None:
+    machine, ended = node(busy=(7,), used_cpus=3, used_memory=100), share(gpus=(7,), memory=100)
+    jobs = (running(1, range(6), 2), replace(wide(), submit_time=0.0), job(3, 1, time_limit=5 * HOUR))
+    assert "3" in policy("synergy", "fifo").decide(situation([machine], jobs, max_moves=0)).targets
+    decision = policy("synergy", "fifo").decide(situation([machine], jobs, max_moves=0, unattributed=(ended,)))
+    assert set(decision.targets) == {"1"}
+    assert decision.promise is not None
+    assert (decision.promise.start, decision.promise.waits_for) == (NOW + 2 * HOUR, ("1",))
+
+
+def test_it_is_told_when_nothing_but_slurms_own_count_stands_in_its_way() -> None:
+    machine, ended = node(busy=(7,), used_cpus=3, used_memory=100), share(gpus=(7,), memory=100)
+    decision = policy("synergy", "fifo").decide(situation([machine], [wide()], unattributed=(ended,)))
+    assert decision.waiting["2"].code is ReasonCode.FREED_NOW
+    assert "starts on n1 next" in decision.waiting["2"].sentence
+
+
+def test_it_stays_promised_while_another_is_about_to_start() -> None:
+    begins, late = job(1, 6, time_limit=2 * HOUR), job(3, 1, time_limit=5 * HOUR, submit_time=NOW - 30.0)
+    machine, has = node(busy=range(6), used_cpus=6, used_memory=100), share(gpus=6, cpus=6, memory=100)
+    seen = [begins, wide(), late]
+    decision = policy("synergy", "fifo").decide(
+        situation([machine], seen, managed=seen[1:], starting={"1": (has,)}, non_preemptible={})
+    )
+    assert not decision.targets
+    assert decision.promise is not None
+    assert (decision.promise.job, decision.promise.start) == ("2", NOW + 2 * HOUR)
+
+
+def test_while_nodes_drain_only_jobs_with_a_known_end_start_there() -> None:
+    jobs = [running(1, range(3), None), running(4, range(3, 6), None), replace(wide(), submit_time=0.0)]
+    decision = decided("synergy", "fifo", *jobs, job(5), job(6, time_limit=9 * HOUR))
+    assert set(decision.targets) == {"1", "4", "6"}
+    assert decision.waiting["5"].code is ReasonCode.BEHIND_DRAIN
+
+
+def test_who_may_preempt_does_so_instead_of_waiting() -> None:
+    old = running(1, range(6), 9, hint="ckpt=usr1")
+    decision = decided("synergy", "las", old, wide(), service={"1": 30.0 * HOUR}, non_preemptible={}, max_moves=8)
+    assert decision.victims == {"1": "2"}
+    assert decision.promise is None
+
+
+def test_who_may_preempt_soon_is_promised_a_start_then() -> None:
+    old = running(1, range(6), 9, hint="ckpt=usr1")
+    decision = decided(
+        "synergy", "las", old, wide(), service={"1": 30.0 * HOUR}, max_moves=8, preemptible_from={"1": NOW + 600}
+    )
+    assert decision.promise is not None
+    assert (decision.promise.start, decision.promise.certain) == (NOW + 600, False)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "expected"),
+    [
+        pytest.param(0.0, "2", id="others came later"),
+        pytest.param(NOW, "30", id="it came last"),
+    ],
+)
+def test_who_waits_for_several_jobs_goes_before_those_of_the_order_that_came_later(
+    submitted: float, expected: str
+) -> None:
+    """Finish-time fairness ranks each newcomer of one GPU before a job that asks for all."""
+    busy = [running(10 + n, range(n, n + 1), 1) for n in range(8)]
+    crowd = [job(30 + n, 1, time_limit=HOUR, hint="duration=1h", submit_time=NOW - 10) for n in range(20)]
+    decision = decided("synergy", "ftf", *busy, replace(wide(), submit_time=submitted), *crowd)
+    assert decision.promise is not None
+    assert decision.promise.job == expected
+
+
+def test_spare_cpus_of_a_promised_node_are_not_tried_for_ever() -> None:
+    """A job that would be faster with more CPUs starts beside the promise, and leaves what the promised one needs."""
+    first = job(2, 7, cpus=21, time_limit=HOUR, priority=9, submit_time=NOW - 60.0)
+    eager = job(3, 1, cpus=1, hint="model=resnet50,ckpt=usr1", time_limit=9 * HOUR)
+    decision = decided("synergy", "fifo", running(1, range(6), 2), first, eager)
+    assert decision.promise is not None
+    assert decision.targets["3"].resources.cpus <= 24 - 21
+
+
+def with_maintenance(*jobs: Job, nodes: int, begins: float, name: str = "fifo") -> Decision:
+    """The first node is reserved for maintenance so many hours from now, for a day."""
+    works = Reservation("works", frozenset({"n1"}), NOW + begins * HOUR, NOW + (begins + 24) * HOUR)
+    seen = snapshot([node(f"n{n + 1}") for n in range(nodes)], jobs, NOW, reservations=(works,))
+    fixed = {j.id: None for j in jobs if j.allocations}
+    return policy("synergy", name).decide(situation([], [], seen=seen, max_moves=0, non_preemptible=fixed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hours", "starts", "words"),
+    [
+        pytest.param(2, True, "", id="it ends before"),
+        pytest.param(4, False, "n1 is free but reserved from", id="it would run into it"),
+        pytest.param(None, False, "(works), before it would end; with a time limit of 3 h", id="it has no limit"),
+    ],
+)
+def test_a_job_starts_on_a_node_that_is_reserved_later_only_if_it_ends_before(
+    hours: int | None, starts: bool, words: str
+) -> None:
+    decision = with_maintenance(job(1, time_limit=hours and hours * HOUR), nodes=1, begins=3)
+    assert ("1" in decision.targets) is starts
+    if not starts:
+        assert words in decision.waiting["1"].sentence
+
+
+def test_no_start_is_promised_on_a_node_that_will_be_reserved_then() -> None:
+    """The first node is free sooner, but its maintenance begins before the job would end there."""
+    busy = [running(1, range(8), 1), replace(running(4, range(8), 5), allocations=(share("n2", 8, cpus=8),))]
+    for begins, on in ((9, "n1"), (1.5, "n2")):
+        promise = with_maintenance(*busy, wide(), nodes=2, begins=begins).promise
+        assert promise is not None
+        assert [place.node for place in promise.allocations] == [on]
+
+
+def test_who_is_promised_a_start_elsewhere_is_told_what_is_free_but_for_a_reservation() -> None:
+    busy = [replace(running(4, range(8), 5), allocations=(share("n2", 8, cpus=8),))]
+    decision = with_maintenance(*busy, wide(), nodes=2, begins=0.5)
+    told = decision.waiting["2"].sentence
+    assert "on n2: by then job 4 must have ended" in told
+    assert "it waits: n1 is free but reserved from" in told
+    assert "with a time limit of 30 min it would start now" in told
