@@ -55,7 +55,8 @@ def stray_release_plan(snapshot: Snapshot, state: SchedulerState, managed: Colle
     """Undo our changes that this mode does not use: all those of jobs that are no longer managed; holds and changed
     requests except in ENFORCE; nices except in PRIORITIZE. The plan of the round releases jobs that are set aside.
     """
-    kept = frozenset((*managed, *state.held_aside))
+    hooked = (aside.job for aside in snapshot.set_aside if aside.held_by_hook)
+    kept = frozenset((*managed, *state.held_aside, *hooked))
 
     def stays(operation: Operation) -> bool:
         needed_in = Mode.PRIORITIZE if operation.verb is Verb.PRIORITIZE else Mode.ENFORCE

@@ -12,8 +12,28 @@ from typing import Final, Protocol
 
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
-from slurmsched.model import Job, JobId, Operation, Outcome, Plan, Result, Snapshot, Verb
-from slurmsched.rounds.progress import FinishedOperation, PlanProgress, undo_overdue_starts
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    OpenStart,
+    Operation,
+    Outcome,
+    Plan,
+    Result,
+    Snapshot,
+    Verb,
+)
+from slurmsched.rounds.progress import (
+    FinishedOperation,
+    PlanProgress,
+    open_starts,
+    overdue_starts,
+    patience,
+    promised_allocations,
+    undo_overdue_starts,
+)
 from slurmsched.settings.definition import RoundSettings
 from slurmsched.store.journal import JournalEntry
 
@@ -69,6 +89,10 @@ class PlanExecution:
     """Whether something was executed since the snapshot was taken."""
     checkpointed: frozenset[JobId] = frozenset()
     """Jobs that were notified and report that their checkpoint is written."""
+    returned: dict[JobId, float] = field(default_factory=dict)
+    """When a job whose newcomer did not start was released to return to its place."""
+    seen_at: float | None = None
+    """When the snapshot was taken, by `now`."""
     _offset: float = 0.0
 
     def __post_init__(self) -> None:
@@ -82,7 +106,15 @@ class PlanExecution:
     @property
     def progress(self) -> PlanProgress:
         """The progress of the plan."""
-        return PlanProgress(self.plan, self.done, self.snapshot, self.now, self.checkpointed)
+        return PlanProgress(
+            self.plan,
+            self.done,
+            self.snapshot,
+            self.now,
+            self.checkpointed,
+            fresh=not self.stale,
+            seen_at=self.seen_at,
+        )
 
     @property
     def notified(self) -> tuple[Job, ...]:
@@ -94,7 +126,11 @@ class PlanExecution:
 
     def observe(self) -> None:
         """Poll the cluster."""
-        self.snapshot, self.stale = self.backend.observe(), False
+        self.see(self.backend.observe())
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Go on from this poll."""
+        self.snapshot, self.stale, self.seen_at = snapshot, False, min(self.now, snapshot.time)
 
     @property
     def step_count(self) -> int:
@@ -117,17 +153,31 @@ class PlanExecution:
             self.entries[entry.position] = entry
             self.done[entry.position] = FinishedOperation(outcome.result, self.now)
 
-    def undo(self, operations: Sequence[Operation]) -> None:
-        """Execute operations that undo starts which did not happen; a start is undone once its job is held again."""
+    def undo(self, operations: Sequence[Operation], overdue: Iterable[int]) -> None:
+        """Execute operations that undo the starts that did not happen; one is undone once its job is held again."""
         first = len(self.plan.operations) + len(self.undone)
         self.undone |= {(operation.verb, operation.subject) for operation in operations}
         executed = self._execute(list(enumerate(operations, first)))
-        starts = self.progress.starts
-        for _, outcome in executed:
-            index = starts.get(outcome.operation.subject)
-            held_again = outcome.operation.verb is Verb.HOLD and outcome.result is Result.DONE
-            if held_again and index is not None and self.progress.succeeded(index):
+        held = {o.operation.subject for _, o in executed if o.operation.verb is Verb.HOLD and o.result is Result.DONE}
+        for index in overdue:
+            job = self.snapshot.jobs_by_id.get(self.plan.operations[index].subject)
+            by_owner = job is not None and job.hold is Hold.USER
+            if self.progress.succeeded(index) and (by_owner or self.plan.operations[index].subject in held):
                 self._mark_undone(index)
+        for _, outcome in executed:
+            if outcome.operation.verb is Verb.RELEASE and outcome.result is Result.DONE:
+                self.returned[outcome.operation.subject] = self.now
+
+    def open_starts(self, timeout: float) -> dict[JobId, OpenStart]:
+        """The starts that are still awaited, and the jobs that return to their places, those for `timeout` seconds."""
+        returning = {
+            job.id: OpenStart(promised_allocations(job))
+            for job in self.snapshot.jobs_in_state(JobState.PENDING)
+            if job.id in self.returned
+            and (self.stale or job.hold is Hold.NONE)
+            and self.now - self.returned[job.id] < patience(job, self.snapshot, timeout)
+        }
+        return {**open_starts(self.progress), **returning}
 
     def _execute(self, numbered: Sequence[tuple[int, Operation]]) -> Sequence[tuple[JournalEntry, Outcome]]:
         entries = self.journal.record_intents(self.round_id, numbered, self.clock.now())
@@ -152,6 +202,9 @@ BATCH_SIZE: Final = 100
 _BACKOFF_FACTOR: Final = 1.5
 _MAX_INTERVAL: Final = 15.0
 """Seconds; each poll without progress is followed by a longer wait, up to this."""
+_FIRST_LOOK: Final = 0.5
+"""Seconds from what was done to the first poll: by then Slurm has tried what was released, and what it does not start
+is taken back before it costs others time."""
 
 _GRACE: Final = 60.0
 """Seconds beyond leads and timeouts after which a round ends, whatever it still waits for."""
@@ -204,24 +257,23 @@ class Applier:
 
     def apply(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
         """Do what the gate allows until the plan has settled; `snapshot` is the one that the plan was made from."""
-        execution = self._begin(round_id, plan, snapshot)
-        deadline = execution.now + self._max_duration(plan)
-        closed, wait = self._advance(execution) or self._undo_overdue(execution), self._rounds.settle_interval
-        while closed is None and not execution.progress.settled() and execution.now < deadline:
+        opened = self.open(round_id, plan, snapshot)
+        while not opened.settled:
             self._tick()
-            self._clock.sleep(wait)
-            execution.observe()
-            execution.checkpointed = self._checkpointed(execution.notified)
-            steps = execution.step_count
-            closed = self._advance(execution) or self._undo_overdue(execution)
-            progressed = execution.step_count > steps
-            wait = self._rounds.settle_interval if progressed else min(wait * _BACKOFF_FACTOR, max(_MAX_INTERVAL, wait))
-        return self._finish(execution, closed)
+            self._clock.sleep(opened.wait)
+            opened.advance(self._backend.observe())
+        return opened.finish()
+
+    def open(self, round_id: int, plan: Plan, snapshot: Snapshot) -> OpenPlan:
+        """Do what the gate allows at once; the rest is done as the plan, which stays open, is advanced."""
+        opened = OpenPlan(self, self._begin(round_id, plan, snapshot), self._rounds)
+        opened.advance(snapshot)
+        return opened
 
     def apply_without_waiting(self, round_id: int, plan: Plan, snapshot: Snapshot) -> ApplyResult:
         """Do what the gate allows, without waiting for Slurm to start what is released."""
         execution = self._begin(round_id, plan, snapshot)
-        return self._finish(execution, self._advance(execution))
+        return self.finish(execution, self.advance(execution))
 
     def _begin(self, round_id: int, plan: Plan, snapshot: Snapshot) -> PlanExecution:
         """Begin with the operations that may not be done recorded as BLOCKED; their dependents are then hopeless."""
@@ -232,7 +284,7 @@ class Applier:
             execution.skip([index for index, block in blocks.items() if block == reason], Result.BLOCKED, reason)
         return execution
 
-    def _advance(self, execution: PlanExecution) -> str | None:
+    def advance(self, execution: PlanExecution) -> str | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open."""
         while ready := execution.progress.ready()[:BATCH_SIZE]:
             closed = self._closed_reason()
@@ -242,23 +294,25 @@ class Applier:
             self._tick()
         return None
 
-    def _undo_overdue(self, execution: PlanExecution) -> str | None:
+    def undo_overdue(self, execution: PlanExecution) -> str | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""
-        overdue = undo_overdue_starts(execution.progress, self._rounds.settle_timeout).operations
+        progress, timeout = execution.progress, self._rounds.settle_timeout
+        overdue = overdue_starts(progress, timeout)
         undoing = [
             op
-            for op in overdue
+            for op in undo_overdue_starts(progress, timeout).operations
             if (op.verb, op.subject) not in execution.undone and self._gate.block_reason(op) is None
         ]
         closed = self._closed_reason() if undoing else None
-        if undoing and closed is None:
-            execution.undo(undoing)
+        if overdue and closed is None:
+            execution.undo(undoing, overdue)
         return closed
 
     def _closed_reason(self) -> str | None:
         return "the daemon is stopping" if self._stopping() else self._gate.closed_reason()
 
-    def _finish(self, execution: PlanExecution, closed: str | None) -> ApplyResult:
+    def finish(self, execution: PlanExecution, closed: str | None) -> ApplyResult:
+        """Record the operations that are not done any more."""
         unfinished = [index for index in range(len(execution.plan.operations)) if index not in execution.done]
         if closed is not None:
             execution.skip(unfinished, Result.BLOCKED, closed)
@@ -268,7 +322,93 @@ class Applier:
             execution.observe()  # what is stored of a job must not be older than what was done to it
         return ApplyResult(tuple(execution.outcomes), execution.snapshot)
 
-    def _max_duration(self, plan: Plan) -> float:
-        """A bound in seconds: the longest lead, then a timeout each for requeues and starts, and some grace."""
-        lead = max((operation.lead for operation in plan.operations), default=0)
-        return lead + 2 * self._rounds.settle_timeout + _GRACE
+    def checkpointed(self, execution: PlanExecution) -> frozenset[JobId]:
+        """The jobs that the plan notified and that report that their checkpoint is written."""
+        return self._checkpointed(execution.notified)
+
+
+@dataclass(slots=True)
+class OpenPlan:
+    """A plan that is being applied and may outlast its round: the next round decides without waiting for it.
+
+    What it promises to jobs that do not run yet is in `open_starts`, for the rounds in between.
+    """
+
+    applier: Applier
+    execution: PlanExecution
+    rounds: RoundSettings
+    after: Callable[[ApplyResult, bool], None] = lambda _result, _settled: None
+    """Called with what was done since the last call, and whether the plan has settled."""
+    wait: float = 0.0
+    """Seconds until the next look at the cluster."""
+    _closed: str | None = None
+    _deadline: float = 0.0
+    _told: int = 0
+
+    def __post_init__(self) -> None:
+        self.wait = self._first_wait
+        lead = max((operation.lead for operation in self.execution.plan.operations), default=0)
+        self._deadline = self.execution.now + lead + 2 * self.rounds.settle_timeout + _GRACE
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do or to wait for, or no more is done because the gate is closed or time is up."""
+        return self.over or self.execution.progress.settled()
+
+    @property
+    def over(self) -> bool:
+        """Whether no more is done whatever is left, because the gate is closed or time is up."""
+        return self._closed is not None or self.execution.now >= self._deadline
+
+    @property
+    def open_starts(self) -> dict[JobId, OpenStart]:
+        """What is promised to jobs that do not run yet."""
+        return self.execution.open_starts(self.rounds.settle_timeout)
+
+    def advance(self, snapshot: Snapshot) -> None:
+        """Do what can be done now, and undo the starts that did not happen; `snapshot` is a poll of this moment."""
+        execution, steps = self.execution, self.execution.step_count
+        execution.see(snapshot)
+        execution.checkpointed = self.applier.checkpointed(execution)
+        self._closed = self.applier.advance(execution) or self.applier.undo_overdue(execution)
+        usual = self.rounds.settle_interval
+        if execution.step_count > steps:
+            self.wait = self._first_wait
+        elif self.wait < usual:
+            self.wait = min(2 * self.wait, usual)
+        else:
+            self.wait = min(self.wait * _BACKOFF_FACTOR, max(_MAX_INTERVAL, self.wait))
+
+    @property
+    def _first_wait(self) -> float:
+        return min(_FIRST_LOOK, self.rounds.settle_interval)
+
+    def finish(self, closed: str | None = None) -> ApplyResult:
+        """Record what is not done any more, with `closed` as the reason if one is given."""
+        return self.applier.finish(self.execution, self._closed or closed)
+
+    def report(self, *, settled: bool = False) -> ApplyResult:
+        """Tell `after` what was done since the last time, with the cluster as it is now, and return that."""
+        if self.execution.stale:
+            self.execution.observe()
+        news = ApplyResult(tuple(self.execution.outcomes[self._told :]), self.execution.snapshot)
+        self._told = len(self.execution.outcomes)
+        self.after(news, settled)
+        return news
+
+
+def advance_plans(plans: list[OpenPlan], snapshot: Snapshot) -> tuple[Outcome, ...]:
+    """Advance open plans, and finish and remove those that have settled; return what was done. Raises
+    UnreachableError, StoreError."""
+    outcomes: list[Outcome] = []
+    for opened in tuple(plans):
+        told = len(opened.execution.outcomes)
+        opened.advance(snapshot)
+        if opened.over or (opened.settled and not opened.open_starts):
+            plans.remove(opened)
+            opened.finish()
+            opened.report(settled=True)
+        elif len(opened.execution.outcomes) > told:
+            opened.report()
+        outcomes += opened.execution.outcomes[told:]
+    return tuple(outcomes)

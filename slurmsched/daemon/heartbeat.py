@@ -3,7 +3,8 @@
 The first line is `unix-time mode period`. The hook holds jobs only while the heartbeat is fresh and its mode is
 `enforce`; in any other mode, including `paused` and `stopped`, it leaves new jobs to Slurm. The second line names the
 process that wrote it, `daemon = PROCESS HOST BOOT/START`, so that a second scheduler of the cluster is noticed. The
-lock file names its holder in the same way.
+lock file names its holder in the same way. Settings of the hook follow, and the totals of each partition, by which it
+knows what Slurm would refuse.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from slurmsched.model import ClusterOverview, Explanation, JobId, Request, Snaps
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.fragmentation import survey_with_fragments
+from slurmsched.rounds.partitions import jobs_left_to_slurm
 from slurmsched.rounds.round import RoundResult
-from slurmsched.rounds.scope import unmanaged_reason
+from slurmsched.rounds.scope import partition_totals, unmanaged_reason
 from slurmsched.rounds.set_aside import changed_jobs, decide_without_culprits, job_fingerprint, set_aside_jobs
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
@@ -84,9 +85,11 @@ def managed_jobs(snapshot: Snapshot, settings: Settings) -> tuple[frozenset[JobI
     """The managed jobs, and the jobs for which this cannot be determined, with the reason."""
     managed: set[JobId] = set()
     failed: dict[JobId, str] = {}
+    totals = partition_totals(snapshot)
+    left = jobs_left_to_slurm(snapshot, totals)
     for job in snapshot.jobs:
         try:
-            if unmanaged_reason(job, settings) is None:
+            if job.id not in left and unmanaged_reason(job, settings, totals) is None:
                 managed.add(job.id)
         except Exception as error:
             failed[job.id] = f"whether it is managed cannot be determined ({describe_error(error)})"

@@ -69,7 +69,7 @@ def rate_sample(job: Job, report: Report, before: LastReport | None, nodes: Mapp
         rate=steps / seconds,
         at=report.at,
     )
-    return RateSample(job.id, measured, steps, seconds)
+    return RateSample(job.id, measured, steps, seconds, job.family)
 
 
 def _new_work(report: Report, before: LastReport | None) -> tuple[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatError, HeartbeatFile, ProcessIdentity
 from slurmsched.policies.policies import schedules_shards
+from slurmsched.rounds.scope import PartitionTotals
 from slurmsched.settings.definition import Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.store import Switches
@@ -62,18 +64,36 @@ _INTERVAL: Final = 10.0
 """Seconds between two heartbeats."""
 
 
+_PARTITION: Final = re.compile(r"[^\s=,]{1,128}")
+_MAX_TOTALS: Final = 48_000
+"""Characters for the totals of partitions, of the 65,536 that the hook reads; the hook judges no other partition."""
+
+
+def totals_line(totals: Mapping[str, PartitionTotals]) -> str:
+    """Return the totals as the hook reads them: `largest = NAME=nodes,CPUs,most CPUs,most MiB,TYPE:most:GPUs,...`."""
+    words, length = [], 0
+    for name, of in totals.items():
+        gpus = "".join(f",{kind}:{most}:{total}" for kind, (most, total) in of.gpus.items() if ":" not in kind)
+        word = f"{name}={of.nodes},{of.cpus},{of.node_cpus},{of.node_memory}{gpus}"
+        length += len(word) + 1
+        if _PARTITION.fullmatch(name) and length <= _MAX_TOTALS and not set(gpus) & set(" \t\r\n="):
+            words.append(word)
+    return f"largest = {' '.join(words)}\n"
+
+
 class Keepalive:
     """Writes the heartbeat of one daemon under one set of settings.
 
     A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new
     jobs to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten:
-    this daemon stands by, and takes over once the other heartbeat is stale.
+    this daemon stands by, and takes over once the other heartbeat is stale. `totals` is the line on partitions.
     """
 
     def __init__(
         self, settings: Settings, switches: Switches, clock: Clock, systemd: SystemdNotifier, log: Callable[[str], None]
     ) -> None:
         self.healthy = True
+        self.totals = ""
         self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
         self._hook_settings = render(
@@ -103,7 +123,7 @@ class Keepalive:
             return
         mode = self._rounds.mode.value if self._gate.closed_reason() is None else PAUSED
         self._heartbeat.write(
-            self._clock.now(), mode, self._rounds.period, self._hook_settings, ProcessIdentity.current()
+            self._clock.now(), mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()
         )
 
     def tick(self) -> None:

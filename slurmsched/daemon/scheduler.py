@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from slurmsched.backends.protocol import Backend, CallCounts
@@ -13,7 +14,7 @@ from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.config_fragments import render_fragments
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches, write_dispatches
-from slurmsched.daemon.execution import Applier, ApplyResult
+from slurmsched.daemon.execution import Applier, ApplyResult, OpenPlan, advance_plans
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.isolation import (
     IsolatedDecision,
@@ -32,6 +33,7 @@ from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, Sche
 from slurmsched.policies.policies import order_read, policy
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
+from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.rounds.set_aside import set_aside_jobs
 from slurmsched.settings.definition import Mode, Settings
@@ -78,6 +80,8 @@ class RoundReport:
     outcomes: tuple[Outcome, ...]
     snapshot: Snapshot
     tally: RoundStatistics
+    retry_at: float = inf
+    """When the first refused start is due again, in unix seconds."""
 
 
 def schedule_round(
@@ -88,8 +92,15 @@ def schedule_round(
     tick: Callable[[], None] = lambda: None,
     stopping: Callable[[], bool] = lambda: False,
     log: Callable[[str], None] = lambda _: None,
+    starts_only: bool = False,
+    open_plans: list[OpenPlan] | None = None,
 ) -> RoundReport:
-    """Run one round. Raises BackendError, StoreError, RoundFailedError and other errors that prevent a decision.
+    """Run one round; with `starts_only` an early one, which starts jobs on free resources and does nothing else.
+
+    With `open_plans` the round does not wait for what takes time: its plan is added to the list, to be advanced by
+    `advance_plans` until it has settled, and what the plans in the list promise is kept for their jobs.
+
+    Raises BackendError, StoreError, RoundFailedError and other errors that prevent a decision.
 
     The round is stored in the database before the cluster is polled: without space for it nothing is changed. After an
     error the next round determines the outcomes of open intents. `log` gets errors that did not end the round.
@@ -111,7 +122,7 @@ def schedule_round(
         checkpointed=lambda jobs: _checkpointed(spool, jobs),
     )
     try:
-        report = _Round(round_id, context, store, clock, applier, gate, log).run()
+        report = _Round(round_id, context, store, clock, applier, gate, log, starts_only, open_plans).run()
         store.journal.finish_round(round_id, clock.now(), report.tally)
     except SynschedError as error:
         with suppress(StoreError):  # the first error is the one to report
@@ -156,6 +167,8 @@ class _Round:
     applier: Applier
     gate: Gate
     log: Callable[[str], None]
+    starts_only: bool = False
+    open_plans: list[OpenPlan] | None = None
 
     def run(self) -> RoundReport:
         calls, began = replace(self.context.backend.calls), self.clock.monotonic()
@@ -172,18 +185,32 @@ class _Round:
             plan_s=planned - observed - decide_s,
             apply_s=self.clock.monotonic() - planned,
         )
-        return RoundReport(self.id, result, (*returned, *applied.outcomes), applied.snapshot, tally)
+        return RoundReport(
+            self.id,
+            result,
+            (*returned, *applied.outcomes),
+            applied.snapshot,
+            tally,
+            min(seen.state.retry_at.values(), default=inf),
+        )
 
     def _observe(self) -> tuple[_Observation, tuple[Outcome, ...]]:
         """Poll; if an interrupted round or other settings left changes behind, repair them and poll again."""
-        seen = self._poll()
+        seen, advanced = self._poll(), tuple[Outcome, ...]()
+        if self.open_plans:
+            advanced = advance_plans(self.open_plans, seen.snapshot)
+            seen = self._poll() if advanced else seen
+            promised = {job: start for opened in self.open_plans for job, start in opened.open_starts.items()}
+            seen = replace(seen, state=replace(seen.state, starting=promised))
         mode, at = self.context.settings.rounds.mode, self.clock.now()
         repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at).operations
-        strays = stray_release_plan(seen.snapshot, seen.state, seen.managed, mode).operations
+        strays = stray_release_plan(seen.snapshot, seen.state, seen.managed - seen.state.let_go, mode).operations
         if not repairs and not strays:
-            return seen, ()
+            return seen, advanced
         repaired = self.applier.apply_without_waiting(self.id, Plan((*repairs, *strays)), seen.snapshot)
-        return self._poll() if repaired.changed else seen, repaired.outcomes
+        if repaired.changed:
+            seen = replace(self._poll(), state=replace(seen.state, starting=seen.state.starting))
+        return seen, (*advanced, *repaired.outcomes)
 
     def _poll(self) -> _Observation:
         settings = self.context.settings
@@ -217,6 +244,7 @@ class _Round:
                 settings.policy.order,
                 settings.policy.las_queues,
                 defragment=settings.policy.defragment,
+                utility=settings.policy.utility,
             ),
             self.clock,
         )
@@ -232,13 +260,15 @@ class _Round:
                 identity,
                 policy_override=timed,
                 config_fragments=files,
+                starts_only=self.starts_only,
             )
 
         return decide_isolated(seen.snapshot, decide, self.store, self.clock, self.log), timed.seconds
 
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result
-        recording = pack_recording(seen.snapshot, seen.state) if storage.keep_snapshots else None
+        recorded = storage.keep_snapshots and (result.plan.operations or not self.starts_only)
+        recording = pack_recording(seen.snapshot, seen.state) if recorded else None
         overview = overview_or_survey(result.snapshot, seen.state.usual)
         self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
         carried = {job: mark for job, mark in self.store.set_aside.fingerprints().items() if job in seen.failing}
@@ -246,17 +276,41 @@ class _Round:
         self.store.state.prune(self.clock.now(), storage.keep_days, storage.keep_snapshots)
 
     def _apply(self, seen: _Observation, result: RoundResult) -> ApplyResult:
-        settles = self.context.settings.rounds.mode is Mode.ENFORCE
-        apply = self.applier.apply if settles else self.applier.apply_without_waiting
-        applied = apply(self.id, result.plan, seen.snapshot)
-        if settles and self.gate.closed_reason() is None:
+        """Apply the plan; what its open rest does later is recorded then."""
+
+        def record(applied: ApplyResult, settled: bool) -> None:
+            self._record_applied(seen, result, applied, settled=settled)
+
+        if self.context.settings.rounds.mode is not Mode.ENFORCE:
+            applied = self.applier.apply_without_waiting(self.id, result.plan, seen.snapshot)
+        elif self.open_plans is None:
+            applied = self.applier.apply(self.id, result.plan, seen.snapshot)
+        else:
+            opened = self.applier.open(self.id, result.plan, seen.snapshot)
+            if not opened.settled:
+                opened.after = record
+                self.open_plans.append(opened)
+                return opened.report()
+            applied = opened.finish()
+        record(applied, True)
+        return applied
+
+    def _record_applied(self, seen: _Observation, result: RoundResult, applied: ApplyResult, *, settled: bool) -> None:
+        enforces = self.context.settings.rounds.mode is Mode.ENFORCE
+        if settled and enforces and not self.starts_only and self.gate.closed_reason() is None:
             self._dispatch(result, applied.snapshot)
         if applied.changed:
             last, targets = applied.snapshot, result.decision.targets
-            mismatches = device_mismatches(targets.values(), seen.snapshot, last)
+            earlier = self.store.state.refused_starts()
+            refused = tuple(refused_starts(applied.outcomes, result.snapshot, earlier, last.time))
+            self.store.state.record_refusals(refused)
+            waiting = {job.id: job for job in last.jobs_in_state(JobState.PENDING)}
+            self.store.state.record_reasons(
+                {one.job: one.why(waiting[one.job], last) for one in refused if one.job in waiting}
+            )
+            mismatches = device_mismatches(targets.values(), seen.snapshot, last) if settled else ()
             self.store.state.record_events(self.id, applied.outcomes, targets, last.time, mismatches)
             record_poll_isolated(self.store, self.id, last, seen.managed, overview_or_survey(last, seen.state.usual))
-        return applied
 
     def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
         """Write how many steps each running copy of a forked job does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -14,17 +15,34 @@ from slurmsched.model import (
     NodeAllocation,
     Reason,
     ReasonCode,
+    Resources,
+    SchedulerState,
+    Snapshot,
     SynschedError,
     Target,
 )
-from slurmsched.model.reasons import pluralise, time_of_day
+from slurmsched.model.reasons import format_duration, pluralise, time_of_day
+from slurmsched.rounds.partitions import jobs_left_to_slurm
 from slurmsched.rounds.round import RoundResult
+from slurmsched.rounds.scope import eligible_nodes, ineligible_reason, partition_totals, unmanaged_reason
+from slurmsched.settings.definition import Settings
 
 _MAX_NAMED: Final = 3
 """Most jobs ahead that are named."""
 
 _LACKS_RESOURCES: Final = frozenset(
-    {ReasonCode.BEHIND, ReasonCode.NO_ROOM, ReasonCode.MOVES_SPENT, ReasonCode.FREED_SOON, ReasonCode.AWAITS_TURN}
+    {
+        ReasonCode.BEHIND,
+        ReasonCode.NO_ROOM,
+        ReasonCode.BESIDE_GPUS,
+        ReasonCode.MOVES_SPENT,
+        ReasonCode.FREED_SOON,
+        ReasonCode.AWAITS_TURN,
+        ReasonCode.SHARE_HELD,
+        ReasonCode.BEHIND_PROMISE,
+        ReasonCode.BEHIND_DRAIN,
+        ReasonCode.RESERVED_FROM,
+    }
 )
 """Reasons for waiting that a smaller request or the end of another job would change."""
 
@@ -46,6 +64,33 @@ def explain(result: RoundResult, job_id: JobId) -> Explanation:
         what_would_change=tuple(_changes(result, job)),
         facts=dict(_facts(result, job)),
     )
+
+
+def explain_unseen(
+    snapshot: Snapshot, job: JobId, settings: Settings, ended: float | None = None
+) -> tuple[Explanation, ...]:
+    """Why no round has decided about this job, or about the tasks of this array, as Slurm shows them now; none if Slurm
+    does not show it to this user. `ended` is when the last round ended (unix seconds)."""
+    seen = [record for record in snapshot.jobs if job in (record.id, record.array_job, record.id.partition("+")[0])]
+    return tuple(
+        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, ended)}") for record in seen
+    )
+
+
+def _unseen(job: Job, snapshot: Snapshot, settings: Settings, ended: float | None) -> str:
+    totals = partition_totals(snapshot)
+    why = unmanaged_reason(job, settings, totals) or jobs_left_to_slurm(snapshot, totals).get(job.id)
+    if why is None and job.state is JobState.PENDING:
+        why = ineligible_reason(job, SchedulerState(), snapshot)
+    if why is not None:
+        return why.sentence
+    does = "waits for its first round" if job.state is JobState.PENDING else "runs, and no round has seen it yet"
+    age = snapshot.time - ended if ended is not None else 0.0
+    if age > 2 * settings.rounds.period:
+        return (
+            f"{does}: the last one ended {format_duration(age)} ago; 'synsched status' tells whether anybody schedules"
+        )
+    return f"{does}: one comes at least every {format_duration(settings.rounds.period)}"
 
 
 def reason_of(result: RoundResult, job: Job) -> Reason:
@@ -72,31 +117,57 @@ def _target_reason(result: RoundResult, job: Job, target: Target) -> Reason:
 
 
 def _ahead(result: RoundResult, job_id: JobId) -> Iterator[str]:
-    """Describe the nearest jobs ahead of it in the order that have, or get, GPUs."""
+    """Describe the nearest jobs ahead of it in the order that have, or get, resources that it could use."""
     order = result.decision.order
     before = (order[index] for index in range(result.ranks.get(job_id, 1) - 2, -1, -1))
-    holders = (ranked for ranked in before if ranked.job in result.decision.targets)
+    waits = result.snapshot.jobs_by_id[job_id]
+    nodes = eligible_nodes(waits, result.snapshot, result.situation.open_nodes) - waits.original_request.excluded
+    holders = (ranked for ranked in before if _holds(result.decision.targets.get(ranked.job), nodes, waits))
     for ranked in islice(holders, _MAX_NAMED):
         job = result.snapshot.jobs_by_id[ranked.job]
         yield f"job {job.id} of {job.user}, {pluralise(job.gpus, 'GPU')}: {ranked.key}"
 
 
+def _holds(target: Target | None, nodes: frozenset[str], waiting: Job) -> bool:
+    """Whether a job with this target has something on these nodes that the waiting job could use."""
+    wanted = waiting.original_request.gpu_type
+    return target is not None and any(
+        allocation.node in nodes and (not wanted or allocation.gpu_type in ("", wanted))
+        for allocation in target.allocations
+    )
+
+
 def _changes(result: RoundResult, job: Job) -> Iterator[str]:
     managed = job.id not in result.unmanaged
-    if managed and job.state is JobState.PENDING and reason_of(result, job).code in _LACKS_RESOURCES:
-        smaller = result.forecast.max_gpus_now(job)
+    why = reason_of(result, job).code
+    if managed and job.state is JobState.PENDING and why in _LACKS_RESOURCES:
+        smaller = 0 if _is_promised(result, job) else result.forecast.max_gpus_now(job)
         if 0 < smaller < job.original_request.gpus:
             yield f"fewer GPUs: a {smaller}-GPU job would fit now"
         freed = result.forecast.last_needed_end(job)
-        if freed is not None:
+        if freed is not None and not _is_promised(result, job):
             last, end = freed
             at = time_of_day(end, result.snapshot.time)
             yield f"job {last} ends at {at} at the latest; then there are enough GPUs"
-    if managed and job.hints.checkpoint_signal is None:
+    runs = job.state is JobState.RUNNING
+    if managed and runs and job.hints.checkpoint_signal is None:
         yield "submit with ckpt=usr1 (or the signal that makes it save): then it can be moved to better nodes"
-    if managed and result.situation.knowledge.profile(job) is None:
-        yield "submit with model=NAME or task=image, language or speech: then it gets the CPUs its speed needs"
+    sized = job.original_request.gpus and (runs or why is ReasonCode.BESIDE_GPUS)
+    if managed and sized and result.situation.knowledge.profile(job) is None:
+        yield _model_advice(job)
     yield from (f"correct its hint: {problem}" for problem in job.hints.problems)
+
+
+def _model_advice(job: Job) -> str:
+    then = "then it gets the CPUs its speed needs"
+    if job.hints.model or job.hints.task:
+        return f"submit with a model that is known ('synsched profile show' lists them): {then}"
+    return f"submit with model=NAME or task=image, language or speech: {then}"
+
+
+def _is_promised(result: RoundResult, job: Job) -> bool:
+    """Whether the job is promised a start: its reason says when."""
+    return result.decision.promise is not None and result.decision.promise.job == job.id
 
 
 def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
@@ -107,13 +178,23 @@ def _facts(result: RoundResult, job: Job) -> Iterator[tuple[str, str]]:
     target = result.decision.targets.get(job.id)
     if target is not None:
         yield "shall have", "; ".join(map(_allocation_text, target.allocations))
-        yield "speed", f"{target.speed:.2f} times that with its GPU-proportional share"
+        yield "speed", _speed_text(result, job, target)
         yield from (("steps", why.sentence) for why in target.reasons if why.code is ReasonCode.DISPATCHED)
+    given = job.allocations or (target.allocations if target is not None else ())
+    if job.id not in result.unmanaged and (accounted := _accounted_text(job, given)):
+        yield "accounted", accounted
     rank = result.ranks.get(job.id)
     if rank is not None:
         yield "rank", f"{rank} of {len(result.ranks)}: {result.decision.order[rank - 1].key}"
     if job.id in result.situation.non_preemptible:
         yield "stays", result.situation.non_preemptible[job.id].sentence
+
+
+def _speed_text(result: RoundResult, job: Job, target: Target) -> str:
+    profile = result.situation.knowledge.profile(job)
+    if profile is None:
+        return "not known: nothing is known of its model"
+    return f"{target.speed:.2f} times that with its GPU-proportional share ({profile.source})"
 
 
 def _request_text(job: Job) -> str:
@@ -125,11 +206,28 @@ def _request_text(job: Job) -> str:
     )
 
 
+def _accounted_text(job: Job, given: tuple[NodeAllocation, ...]) -> str:
+    """What Slurm's accounts, and with them fair share and what is billed, count instead of what was asked; empty if
+    it is the same."""
+    request, has = job.original_request, sum((allocation.resources for allocation in given), Resources())
+    each = request.memory_per_gpu * request.gpus or request.memory_per_cpu * request.cpus
+    whole = request.whole_memory or request.exclusive
+    asked = Resources(has.gpus, request.cpus, 0 if whole else each or request.memory * len(given))
+    if not asked.memory or request.memory_unscheduled:
+        asked = replace(asked, memory=has.memory)
+    if not given or request.exclusive or has == asked:
+        return ""
+    amounts = [
+        f"{pluralise(has.cpus, 'CPU')} instead of {pluralise(asked.cpus, 'CPU')}" if has.cpus != asked.cpus else "",
+        f"{has.memory} MiB instead of {asked.memory} MiB" if has.memory != asked.memory else "",
+    ]
+    return f"{', '.join(filter(None, amounts))}: what it has is billed"
+
+
 def _allocation_text(allocation: NodeAllocation) -> str:
     amounts = allocation.resources
-    return (
-        f"{allocation.node}: {pluralise(amounts.gpus, 'GPU')}, {pluralise(amounts.cpus, 'CPU')}, {amounts.memory} MiB"
-    )
+    memory = f", {amounts.memory} MiB" if amounts.memory else ""
+    return f"{allocation.node}: {pluralise(amounts.gpus, 'GPU')}, {pluralise(amounts.cpus, 'CPU')}{memory}"
 
 
 def _joined(thing: str, names: list[str]) -> str:

@@ -263,9 +263,10 @@ class _FeasibilityPass:
                 continue
             occupants, undo = allocated
             gone = dict.fromkeys((start.job.id, *occupants) if start.job.id in self._moves else occupants)
-            if len(self._requeued.keys() | gone.keys()) > self._situation.max_moves:
+            limit = self._situation.max_moves
+            if len(self._requeued.keys() | gone.keys()) > limit + self._decision.saved_moves:
                 undo()
-                self._deferred[start.job.id] = Reason(ReasonCode.MOVES_SPENT, {"limit": self._situation.max_moves})
+                self._deferred[start.job.id] = Reason(ReasonCode.MOVES_SPENT, {"limit": limit})
                 continue
             self._requeued |= gone
             yield replace(start, gone=tuple(gone))
@@ -284,7 +285,9 @@ class _FeasibilityPass:
 
 
 def _charged_allocations(start: PlannedStart) -> tuple[NodeAllocation, ...]:
-    """The allocations as Slurm charges them: with the same memory on every node."""
+    """The allocations as Slurm charges them: with the same memory on every node, where the job asks for it by node."""
+    if start.spec.keeps_memory:
+        return start.target.allocations
     return tuple(
         replace(share, resources=replace(share.resources, memory=start.spec.memory))
         for share in start.target.allocations

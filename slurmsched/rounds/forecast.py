@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nlargest
 
-from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Request, Resources, Snapshot
+from slurmsched.model import Job, JobId, JobState, Node, NodeAllocation, Promise, Request, Resources, Snapshot
+from slurmsched.policies.cluster.eligibility import Eligibility
+from slurmsched.policies.cluster.gang import Gang, gang_of
+from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.rounds.scope import eligible_nodes
 
 
@@ -16,12 +19,14 @@ from slurmsched.rounds.scope import eligible_nodes
 class WaitForecast:
     """The cluster after this round's starts, whose allocations are `starting`; `usable` are nodes by partition.
 
-    Results are cached by request and eligible nodes, since many jobs ask for the same.
+    What the `promise` keeps for one job is taken for all others: they have it once that job has ended. Results are
+    cached by request and eligible nodes, since many jobs ask for the same.
     """
 
     snapshot: Snapshot
     usable: Mapping[str, frozenset[str]]
     starting: tuple[NodeAllocation, ...] = ()
+    promise: Promise | None = None
 
     def max_gpus_now(self, job: Job) -> int:
         """Most GPUs that are free for the job on a single node, with their proportional CPUs and memory; 0 if none.
@@ -38,16 +43,22 @@ class WaitForecast:
     def last_needed_end(self, job: Job) -> tuple[JobId, float] | None:
         """The running job whose end is the last one needed to free enough GPUs, and its latest end (unix seconds).
 
-        None if enough are free now, or if time limits do not free enough. Counts GPUs only, not CPUs or memory.
+        None if enough are free now, or if time limits do not free enough. Counts GPUs only, not CPUs or memory; for the
+        job that is promised a start it is what the promise says.
         """
+        if self.promise is not None and self.promise.job == job.id:
+            last = self.promise.waits_for[-1:]
+            return None if self.promise.start is None or not last else (last[0], self.promise.start)
         key = self._key(job)
         if key not in self._last_needed_cache:
             self._last_needed_cache[key] = self._last_needed(job, key.nodes)
         return self._last_needed_cache[key]
 
     def _last_needed(self, job: Job, nodes: frozenset[str]) -> tuple[JobId, float] | None:
-        idle = Counter({name: max(0, self._available(self.snapshot.nodes_by_name[name], job).gpus) for name in nodes})
-        if _suffices(idle, job.original_request):
+        # below zero where a promised job takes GPUs that are still to be freed
+        idle = Counter({name: self._available(self.snapshot.nodes_by_name[name], job).gpus for name in nodes})
+        gang = self._gang(job)
+        if _suffices(idle, gang):
             return None
         for end, other in self._expected_ends:
             freed = {
@@ -55,10 +66,15 @@ class WaitForecast:
             }
             idle.update(freed)
             # for a single-node job only the nodes that changed need checking
-            grown = {name: idle[name] for name in freed} if _max_nodes(job.original_request) == 1 else idle
-            if freed and _suffices(grown, job.original_request):
+            grown = {name: idle[name] for name in freed} if gang.max_nodes == 1 else idle
+            if freed and _suffices(grown, gang):
                 return other.id, end
         return None
+
+    def _gang(self, job: Job) -> Gang:
+        """The job as rounds divide it: over as many nodes as it needs where it leaves their number to Slurm."""
+        node_gpus = self._eligibility.node_gpus(job)
+        return gang_of(job.original_request, None, memory_tunable=False, node_gpus=node_gpus)
 
     def _key(self, job: Job) -> _ForecastKey:
         return _ForecastKey(
@@ -76,6 +92,10 @@ class WaitForecast:
         return next((n for n in range(max(0, left.gpus), 0, -1) if node.proportional_share(n).fits_in(left)), 0)
 
     @cached_property
+    def _eligibility(self) -> Eligibility:
+        return Eligibility(FreeResources.of_snapshot(self.snapshot).pools, self.snapshot, self.usable)
+
+    @cached_property
     def _free(self) -> dict[str, tuple[Resources, Counter[str]]]:
         """Per node the free resources, and its idle GPUs by type."""
         return {node.name: (node.free, Counter(g.type for g in node.gpus if g.idle)) for node in self.snapshot.nodes}
@@ -83,15 +103,22 @@ class WaitForecast:
     @cached_property
     def _starting_by_node(self) -> dict[str, Resources]:
         taken: dict[str, Resources] = {}
-        for allocation in self.starting:
+        promised = self.promise.allocations if self.promise is not None else ()
+        for allocation in (*self.starting, *promised):
             taken[allocation.node] = taken.get(allocation.node, Resources()) + allocation.resources
         return taken
 
     @cached_property
     def _expected_ends(self) -> Sequence[tuple[float, Job]]:
-        """Running jobs with the latest time at which they end (unix seconds), soonest first."""
+        """Running jobs with the latest time at which they end (unix seconds), soonest first, and the promised job."""
         running = ((_latest_end(job, self.snapshot), job) for job in self.snapshot.jobs_in_state(JobState.RUNNING))
-        return sorted(((end, job) for end, job in running if end is not None), key=lambda entry: entry[0])
+        ends = [(end, job) for end, job in running if end is not None]
+        promised = self.promise and self.snapshot.jobs_by_id.get(self.promise.job)
+        if self.promise and promised and self.promise.start is not None and promised.time_limit is not None:
+            ends.append(
+                (self.promise.start + promised.time_limit, replace(promised, allocations=self.promise.allocations))
+            )
+        return sorted(ends, key=lambda entry: entry[0])
 
     @cached_property
     def _max_gpus_cache(self) -> dict[_ForecastKey, int]:
@@ -114,17 +141,14 @@ def _type_matches(gpu_type: str, job: Job) -> bool:
     return job.original_request.gpu_type in (None, gpu_type) or not gpu_type
 
 
-def _suffices(idle: Mapping[str, int], request: Request) -> bool:
-    """Whether the idle GPUs per node suffice for the request on as many nodes as it may use."""
-    if request.gpus_per_node:
-        return sum(count >= request.gpus_per_node for count in idle.values()) >= _max_nodes(request)
-    return sum(nlargest(_max_nodes(request), idle.values())) >= request.gpus
-
-
-def _max_nodes(request: Request) -> int:
-    if request.gpus_per_node:
-        return request.gpus // request.gpus_per_node
-    return max(request.nodes, request.max_nodes or 1)
+def _suffices(idle: Mapping[str, int], gang: Gang) -> bool:
+    """Whether the idle GPUs per node hold the gang's parts on as many nodes as it may use."""
+    if not gang.gpus_per_part:
+        return True
+    parts = [max(0, count) // gang.gpus_per_part for count in idle.values()]
+    if gang.parts_per_node:
+        return sum(count >= gang.parts_per_node for count in parts) >= gang.min_nodes
+    return sum(map(bool, parts)) >= gang.min_nodes and sum(nlargest(gang.max_nodes, parts)) >= gang.parts
 
 
 def _latest_end(job: Job, snapshot: Snapshot) -> float | None:

@@ -35,10 +35,9 @@ from slurmsched.policies.place.fragmentation import (
 _MIN_REPORTED: Final = 0.05
 """GPUs; a smaller loss is not reported."""
 _CAUSES: Final = {
-    FragmentClass.LACK_GPU: "too few GPUs are free on one node",
+    FragmentClass.LACK_GPU: "too few GPUs are free together",
     FragmentClass.LACK_CPU: "too few CPUs are free",
-    FragmentClass.LACK_BOTH: "too few GPUs and too few CPUs are free on one node",
-    FragmentClass.NO_ACCESS: "they are of other types",
+    FragmentClass.LACK_BOTH: "too few GPUs and too few CPUs are free together",
 }
 
 
@@ -82,17 +81,18 @@ def _row(name: str, idle: float, by_class: NDArray[np.float64]) -> NodeFragmenta
 
 
 def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeResources) -> str:
-    """Describe the loss for the usual request that loses most, weighted by its popularity; empty if nothing is lost."""
+    """Describe the loss for the usual request that loses most, weighted by its popularity; empty if nothing is lost.
+
+    A node that could not take it if it were empty has lost nothing.
+    """
     worst, task, by_class = 0.0, None, np.zeros(len(FragmentClass))
+    empty, everywhere = FreeResources.of_empty_cluster(idle.pools), np.arange(len(idle.pools))
     for candidate, popularity in zip(workload.tasks, workload.popularity, strict=True):
         if not candidate.gpus:
             continue
-        amounts = (
-            FragmentationMeasure(TargetWorkload((candidate,), (1.0,)), idle)
-            .by_class(np.arange(len(idle.pools)))
-            .sum(axis=0)
-            / MILLI_PER_GPU
-        )
+        alone = TargetWorkload((candidate,), (1.0,))
+        takes_it = FragmentationMeasure(alone, empty).by_class(everywhere)[:, FragmentClass.SATISFIED] > 0
+        amounts = FragmentationMeasure(alone, idle).by_class(everywhere)[takes_it].sum(axis=0) / MILLI_PER_GPU
         lost = float(amounts.sum() - amounts[FragmentClass.SATISFIED])
         if lost * popularity > worst and lost >= _MIN_REPORTED:
             worst, task, by_class = lost * popularity, candidate, amounts
@@ -100,15 +100,17 @@ def _sentence(idle_gpus: float, workload: TargetWorkload, idle: FreeResources) -
         return ""
     lost = float(by_class.sum() - by_class[FragmentClass.SATISFIED])
     why = max(_CAUSES, key=lambda cause: float(by_class[cause]))
-    return f"{_gpus_text(idle_gpus)} idle, {lost:.3g} of them unusable for the usual {_task_text(task)}: {_CAUSES[why]}"
+    because = ":" if float(by_class[why]) > lost - _MIN_REPORTED else ", mostly because"
+    usual = f"usual jobs with {_task_text(task)} on a node"
+    of_one = task.shares_gpu and why is FragmentClass.LACK_GPU
+    cause = "no GPU has that much free" if of_one else _CAUSES[why]
+    return f"{_gpus_text(idle_gpus)} idle, {lost:.3g} of them unusable for {usual}{because} {cause}"
 
 
 def _task_text(task: TaskDemand) -> str:
-    size = (
-        f"{task.milli_per_gpu / MILLI_PER_GPU:g} of a GPU" if task.milli_per_gpu < MILLI_PER_GPU else f"{task.gpus}-GPU"
-    )
-    cpus = pluralise(task.cpus, "CPU")
-    return f"{size} job with {cpus}" if task.milli_per_gpu == MILLI_PER_GPU else f"job of {size} with {cpus}"
+    part = f"{task.milli_per_gpu / MILLI_PER_GPU:g} of a GPU"
+    size = part if task.milli_per_gpu < MILLI_PER_GPU else pluralise(task.gpus, "GPU")
+    return f"{size} and {pluralise(task.cpus, 'CPU')}"
 
 
 def _gpus_text(gpus: float) -> str:

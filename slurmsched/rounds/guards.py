@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
-from slurmsched.settings.definition import CheckpointSettings, Settings
+from slurmsched.policies.policies import takes_turns
+from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
 
 _DAY: Final = 86400.0
 
@@ -44,12 +46,70 @@ def guard_reasons(job: Job, context: GuardContext) -> dict[str, Reason]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
+_PASSING: Final = frozenset({"min-run-time", "exempt-time"})
+"""The guards that a job grows out of while it runs."""
+
+
+def preemptible_from(
+    snapshot: Snapshot, jobs: Iterable[Job], state: SchedulerState, settings: Settings
+) -> dict[JobId, float]:
+    """When those of the running jobs may be preempted that have only not run long enough, in unix seconds."""
+    context, times = GuardContext(snapshot, state, settings), dict[JobId, float]()
+    for job in filter(_runs, jobs):
+        if any(guard(job, context) is not None for name, guard in GUARDS.items() if name not in _PASSING):
+            continue
+        left = max(settings.guards.min_run_time, _exempt_seconds(job, context)) - job.run_time
+        if left > 0:
+            times[job.id] = snapshot.time + left
+    return times
+
+
+def cannot_move(job: Job, state: SchedulerState, snapshot: Snapshot, settings: Settings) -> bool:
+    """Whether guards would protect this job from every move while it runs, so that it keeps what it is started with."""
+    context = GuardContext(snapshot, state, settings)
+    lasting = ("no-requeue", "not-batch", "asked-to-stay", "no-checkpoint", "moves-per-job-day")
+    return any(GUARDS[name](job, context) is not None for name in lasting)
+
+
 def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:
     """Seconds between the checkpoint signal and the requeue; 0 for a job without a signal."""
     if job.hints.checkpoint_signal is None:
         return 0
     requested = checkpoint.lead if job.hints.lead is None else job.hints.lead
     return round(min(requested, checkpoint.longest_lead))
+
+
+def restart_costs(jobs: Iterable[Job], settings: Settings) -> dict[JobId, float]:
+    """What a restart costs each job, in seconds: `guards.restart_cost` and the job's own lead. Nothing for any of them
+    where the setting is 0."""
+    cost = settings.guards.restart_cost
+    return {job.id: cost + checkpoint_lead(job, settings.checkpoint) for job in jobs} if cost else {}
+
+
+def max_moves(settings: Settings, jobs: int) -> int:
+    """How many jobs a round may preempt or move. Where jobs take turns and the setting is left at its default, it is at
+    least what their moves of a day come to."""
+    guards = settings.guards
+    if not takes_turns(settings.policy.system) or guards.moves_per_round != GuardSettings().moves_per_round:
+        return guards.moves_per_round
+    return max(guards.moves_per_round, ceil(jobs * guards.moves_per_job_day * settings.rounds.period / _DAY))
+
+
+def guards_problem(settings: Settings, changed: Collection[str]) -> str:
+    """What guards make impossible that the policy is for, in one sentence that says what to do; empty where nothing is.
+
+    `changed` are the names of the settings that differ from their defaults.
+    """
+    system, guards, quantum = settings.policy.system, settings.guards, settings.tickets.quantum
+    if not takes_turns(system):
+        return ""
+    for name, moves in (("moves_per_job_day", guards.moves_per_job_day), ("moves_per_round", guards.moves_per_round)):
+        if not moves:
+            return f"guards.{name} is 0: under {system} jobs take turns, and none could be preempted; set at least 1"
+    if "tickets.quantum" in changed and guards.min_run_time > quantum:
+        minimum, slices = format_duration(guards.min_run_time), format_duration(quantum)
+        return f"guards.min_run_time is {minimum}: it must not be longer than slices, and tickets.quantum is {slices}"
+    return ""
 
 
 def _runs(job: Job) -> bool:
@@ -81,9 +141,13 @@ def _min_run_time(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _exempt_time(job: Job, context: GuardContext) -> Reason | None:
-    partitions = (context.snapshot.partitions_by_name.get(name) for name in job.partitions)
-    minimum = max((partition.preempt_exempt_time for partition in partitions if partition), default=0)
+    minimum = _exempt_seconds(job, context)
     return Reason(ReasonCode.EXEMPT_TIME, {"minimum": format_duration(minimum)}) if job.run_time < minimum else None
+
+
+def _exempt_seconds(job: Job, context: GuardContext) -> float:
+    partitions = (context.snapshot.partitions_by_name.get(name) for name in job.partitions)
+    return max((partition.preempt_exempt_time for partition in partitions if partition), default=0)
 
 
 def _moves_spent(job: Job, context: GuardContext) -> Reason | None:

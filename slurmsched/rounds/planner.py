@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -116,6 +116,16 @@ def _deferral_reason(start: PlannedStart, awaited: dict[JobId, AwaitedCheckpoint
     ).wait_reason(now)
 
 
+_NOT_HELD: Final = (
+    ReasonCode.LIMITS,
+    ReasonCode.STALLED,
+    ReasonCode.REFUSED,
+    ReasonCode.STARTING,
+    ReasonCode.DEPENDENCY_FAILED,
+)
+"""Reasons for which a job that cannot start now is not taken over."""
+
+
 def enforcement_operations(
     situation: Situation,
     decision: Decision,
@@ -123,23 +133,30 @@ def enforcement_operations(
     ineligible: Mapping[JobId, Reason],
     leads: CheckpointLeads,
 ) -> tuple[Operation, ...]:
-    """The operations in order: holds, starts on free resources, notifications, requeues, starts that need those."""
+    """The operations in order: holds, starts on free resources, notifications, requeues, starts that need those.
+
+    Among the last, jobs that are restarted come before newcomers, and a newcomer starts only once those of its victims
+    that are restarted run again: if Slurm refuses a restart, the job that ran returns to its place.
+    A job for which the whole cluster would not suffice, that only Slurm can place, or whose dependency failed is given
+    back to Slurm, which tells its owner or removes it. So is one that jobs of Slurm's own overtook.
+    """
     starting_now = {start.job.id for start in check.starts if not start.gone}
     jobs = {job.id: situation.snapshot.jobs_by_id.get(job.id, job) for job in situation.jobs}
-    stay = [job for job in jobs.values() if job.id not in starting_now]
-    stay += [
-        situation.snapshot.jobs_by_id[job]
-        for job, why in ineligible.items()
-        if why.code not in (ReasonCode.LIMITS, ReasonCode.STALLED)
-    ]
+    not_ours = (ReasonCode.NEVER_FITS, ReasonCode.UNMANAGED, ReasonCode.OVERTAKEN)
+    given_back = {job for job, why in decision.waiting.items() if why.code in not_ours and job in jobs}
+    stay = [job for job in jobs.values() if job.id not in starting_now | given_back]
+    stay += [situation.snapshot.jobs_by_id[job] for job, why in ineligible.items() if why.code not in _NOT_HELD]
+    never = [job for job, why in ineligible.items() if why.code is ReasonCode.DEPENDENCY_FAILED]
     at_once = [start for start in check.starts if not start.gone]
-    later = [start for start in check.starts if start.gone]
+    later = sorted((start for start in check.starts if start.gone), key=lambda start: start.job.id not in start.gone)
     moved = {start.job.id: start for start in later if start.job.id in start.gone}
     newcomers = {job: start for start in reversed(later) for job in start.gone}
     keys = {ranked.job: ranked.key for ranked in decision.order}
     ended = {job: why for job, why in decision.waiting.items() if why.code is ReasonCode.SLICE_ENDED}
     return (
         *_hold_operations(stay),
+        *_restore_placements((jobs[job] for job in sorted(given_back)), leads.state),
+        *_restore_placements((situation.snapshot.jobs_by_id[job] for job in sorted(never)), leads.state),
         *(operation for start in at_once for operation in start_operations(start)),
         *(
             operation
@@ -153,7 +170,7 @@ def enforcement_operations(
                 situation, jobs[job], ended.get(job) or _requeue_reason(job, moved, newcomers, keys), leads
             )
         ),
-        *(operation for start in later for operation in start_operations(start)),
+        *(operation for start in later for operation in start_operations(start, moved)),
     )
 
 
@@ -162,8 +179,9 @@ def hold_operation(job: Job) -> Operation:
     return Operation(Verb.HOLD, job.id, Reason(ReasonCode.TAKE_OVER), Hold.NONE.value, Hold.ADMIN.value)
 
 
-def start_operations(start: PlannedStart) -> Iterator[Operation]:
-    """Yield the UPDATE to the planned spec, if the current one differs, and the RELEASE.
+def start_operations(start: PlannedStart, moved: Collection[JobId] = ()) -> Iterator[Operation]:
+    """Yield the UPDATE to the planned spec, if the current one differs, and the RELEASE; `moved` are the jobs that the
+    plan restarts.
 
     A job that is not held is released too: this clears a begin time, and the start is then waited for.
     """
@@ -178,7 +196,8 @@ def start_operations(start: PlannedStart) -> Iterator[Operation]:
         why = target.reasons[0] if target.reasons else reason
         yield Operation(Verb.UPDATE, job.id, why, current, start.spec, gone=(job.id,) if moves else ())
     hold = Hold.REQUEUED if moves else Hold.ADMIN if start.gone and job.hold is Hold.NONE else job.hold
-    yield Operation(Verb.RELEASE, job.id, reason, hold.value, Hold.NONE.value, gone=start.gone)
+    standing = () if moves else tuple(other for other in start.gone if other in moved)
+    yield Operation(Verb.RELEASE, job.id, reason, hold.value, Hold.NONE.value, gone=start.gone, standing=standing)
 
 
 def _hold_operations(waiting: Iterable[Job]) -> Iterator[Operation]:
@@ -270,7 +289,7 @@ def make_plan(
 
 
 def _restore_placements(managed: Iterable[Job], state: SchedulerState) -> Iterable[Operation]:
-    """Undo holds and pins left from ENFORCE, since in this mode Slurm places the jobs."""
+    """Undo our holds and pins, so that Slurm places the jobs."""
     return (op for job in managed if job.state is JobState.PENDING for op in restore_placement(job, state))
 
 

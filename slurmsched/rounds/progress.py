@@ -3,14 +3,16 @@
 Operations are identified by their index in `Plan.operations`. An operation depends on the earlier ones of its subject:
 a RELEASE on its UPDATE, a REQUEUE on its NOTIFY. A job is preempted only while a start still needs it gone.
 
-If a start does not happen it is undone: the job is held again, and the jobs requeued for it are started again.
+If a start does not happen it is undone: the job is held again, and the jobs requeued for it are started again. A start
+is given time as long as Slurm's reason is one that time may remove, and undone at once if it is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from slurmsched.model import (
     Hold,
@@ -20,6 +22,7 @@ from slurmsched.model import (
     JobState,
     NodeAllocation,
     NodeState,
+    OpenStart,
     Operation,
     Plan,
     Reason,
@@ -30,10 +33,28 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.rounds.feasibility import PlannedResources
+from slurmsched.rounds.refusals import LIMIT_REASONS
 from slurmsched.rounds.specs import equivalent, spec_of
 
 _HAS_RESOURCES = frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED})
 _PREEMPTING = frozenset({Verb.NOTIFY, Verb.REQUEUE})
+
+_LASTING_REASONS: Final = (
+    *LIMIT_REASONS, "BadConstraints", "Nodes required for job are", "NodeDown", "FrontEndDown",
+    "Partition", "Reservation", "Invalid", "Account", "MaxMem", "License", "JobArrayTaskLimit", "Dependency",
+    "DeadLine", "JobHeld", "BurstBuffer",
+)  # fmt: skip
+"""Prefixes of Slurm's reasons that do not go away while a released job waits on nodes that are free."""
+_REASONS_OF_HELD_JOBS: Final = ("JobHeld", "BadConstraints", "Dependency")
+_REASON_AGE: Final = 1.0
+"""Seconds after a release from which on a reason that Slurm shows of held jobs is one that it found since: its
+scheduler runs once a second. Any other reason is younger than the release, since Slurm tries no job that is held."""
+_REQUEUED: Final = 3.0
+"""Seconds: a job that Slurm does not start for longer than that after it was requeued keeps no place."""
+_LEFT_OUT: Final = 3.0
+"""Seconds: a run of Slurm's scheduler that refuses a job with named nodes leaves these out for all later jobs."""
+_DISAGREEMENT: Final = 10.0
+"""Seconds for which a job may wait for resources that are free as we see it, while no other job is completing there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +75,18 @@ class PlanProgress:
     now: float
     saved: frozenset[JobId] = frozenset()
     """Jobs that report a written checkpoint: the rest of their lead is not waited for."""
+    fresh: bool = False
+    """Whether nothing was executed since the snapshot was taken, so that it shows what became of earlier operations."""
+    seen_at: float | None = None
+    """When the snapshot was taken, by the clock of `now`; None if that is now."""
 
     def ready(self) -> tuple[int, ...]:
-        """Indices of the operations that may be executed now, as one batch, in order."""
+        """Indices of the operations that may be executed now, as one batch, in order. An update that Slurm took back is
+        among them again."""
         return tuple(
-            index for index in range(len(self.plan.operations)) if index not in self.done and self._is_ready(index)
+            index
+            for index in range(len(self.plan.operations))
+            if index in self._lost_updates or (index not in self.done and self._is_ready(index))
         )
 
     def settled(self) -> bool:
@@ -69,7 +97,9 @@ class PlanProgress:
     def is_hopeless(self, index: int) -> bool:
         """Whether it can never be done: it is not permitted, a dependency failed, or no start needs it any more."""
         operation = self.plan.operations[index]
-        if not operation.permitted or any(self._blocks_dependents(i) for i in self._dependencies[index]):
+        if not operation.permitted:
+            return True
+        if not self._gives_back(index) and any(self._blocks_dependents(i) for i in self._dependencies[index]):
             return True
         if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
             return not self._runs(operation.subject)  # it is requeued in a later round
@@ -94,9 +124,16 @@ class PlanProgress:
         return index in self.done and self.done[index].result is Result.DONE
 
     def has_not_started(self, index: int) -> bool:
-        """Whether the job of this RELEASE was released and is still pending."""
-        job = self._job(self.plan.operations[index].subject)
-        return self.succeeded(index) and job is not None and job.state is JobState.PENDING
+        """Whether the job of this RELEASE was released and is still pending; one that was given back may wait."""
+        operation = self.plan.operations[index]
+        job = self._job(operation.subject)
+        awaited = self.succeeded(index) and operation.reason.code is not ReasonCode.GIVE_BACK
+        return awaited and job is not None and job.state is JobState.PENDING
+
+    def _gives_back(self, index: int) -> bool:
+        """Whether it releases a job to Slurm: also where Slurm does not take the request as it was submitted."""
+        operation = self.plan.operations[index]
+        return operation.verb is Verb.RELEASE and operation.reason.code is ReasonCode.GIVE_BACK
 
     def has_left(self, job_id: JobId) -> bool:
         """Whether the job has released the resources that it had when the plan was made."""
@@ -110,12 +147,38 @@ class PlanProgress:
 
     def _is_ready(self, index: int) -> bool:
         operation = self.plan.operations[index]
+        did = self.done.__contains__ if self._gives_back(index) else self.succeeded
         return (
             not self.is_hopeless(index)
-            and all(self.succeeded(i) for i in self._dependencies[index])
+            and all(did(i) and i not in self._lost_updates for i in self._dependencies[index])
             and all(self.has_left(job) for job in operation.gone)
+            and all(self._stands(job) for job in operation.standing)
             and self._lead_is_over(index)
         )
+
+    @cached_property
+    def _lost_updates(self) -> frozenset[int]:
+        """Updates that were done and that the snapshot no longer shows, of jobs that are not released yet.
+
+        Slurm 22.05 restores what a job asked for at the end of a backfill cycle that began before the update.
+        """
+        lost = set[int]()
+        for index, operation in enumerate(self.plan.operations if self.fresh else ()):
+            if operation.verb is not Verb.UPDATE or not self.succeeded(index):
+                continue
+            job, spec = _pending_job(self, operation.subject), operation.after
+            waits = self.starts.get(operation.subject, -1) not in self.done
+            if job is None or not waits or not isinstance(spec, JobSpec):
+                continue
+            if not equivalent(spec_of(job.current_request), spec):
+                lost.add(index)
+        return frozenset(lost)
+
+    def _stands(self, job_id: JobId) -> bool:
+        """Whether a job that the plan restarts runs again, or has ended."""
+        if self._is_set_aside(job_id) or not self.has_left(job_id):
+            return False
+        return self._runs(job_id) or self._job(job_id) is None
 
     def _lead_is_over(self, index: int) -> bool:
         if self.plan.operations[index].subject in self.saved:
@@ -150,9 +213,12 @@ class PlanProgress:
             return self._is_set_aside(operation.subject)  # it is released by its id alone
         if job is None or not (job.state is JobState.PENDING or job.id in operation.gone):
             return False
-        if any(self._went_wrong(i) for i in self._dependencies[index]) or any(
-            self._could_not_be_requeued(other) for other in operation.gone
-        ):
+        if not self._gives_back(index) and any(self._went_wrong(i) for i in self._dependencies[index]):
+            return False
+        if any(self._could_not_be_requeued(other) for other in operation.gone):
+            return False
+        restarts = (self.starts[other] for other in operation.standing if self._job(other) is not None)
+        if any(self._blocks_dependents(restart) for restart in restarts):
             return False
         nodes = (self.snapshot.nodes_by_name.get(name) for name in self._nodes_of[job.id])
         return all(node is not None and node.state is NodeState.UP for node in nodes)
@@ -213,38 +279,82 @@ def _pin(operation: Operation) -> tuple[str, ...]:
     return operation.after.nodes if isinstance(operation.after, JobSpec) else ()
 
 
+def open_starts(progress: PlanProgress) -> dict[JobId, OpenStart]:
+    """The starts that may still happen and have not: what they were promised must be given to nobody else."""
+    jobs = progress.snapshot.jobs_by_id
+    return {
+        job: OpenStart(
+            _with_shards(_allocations_of(_pinned_spec(progress, index)), jobs.get(job)),
+            progress.plan.operations[index].gone,
+        )
+        for job, index in progress.starts.items()
+        if (progress.has_not_started(index) if index in progress.done else not progress.is_hopeless(index))
+    }
+
+
 def undo_overdue_starts(progress: PlanProgress, timeout: float) -> Plan:
     """Return operations that undo each start that can no longer happen or did not happen within `timeout` seconds.
 
     Such a job is held again with its previous spec. A job that was requeued only for such starts is started again where
     it ran, if those resources are still free. The plan is empty if no start is overdue.
     """
-    overdue = [index for index in progress.starts.values() if _is_overdue(progress, index, timeout)]
+    overdue = overdue_starts(progress, timeout)
     returns = tuple(_restart_victims(progress, overdue))
     returning = {operation.subject for operation in returns}
     held = [operation for index in overdue for operation in _hold_again(progress, index, returning)]
     return Plan((*held, *returns))
 
 
+def overdue_starts(progress: PlanProgress, timeout: float) -> list[int]:
+    """The indices of the starts that can no longer happen or did not happen within `timeout` seconds."""
+    return [index for index in progress.starts.values() if _is_overdue(progress, index, timeout)]
+
+
 def _is_overdue(progress: PlanProgress, index: int, timeout: float) -> bool:
+    operation = progress.plan.operations[index]
     if progress.succeeded(index):
-        return progress.has_not_started(index) and progress.now - progress.done[index].at >= timeout
+        job = progress.snapshot.jobs_by_id.get(operation.subject)
+        waited = (progress.now if progress.seen_at is None else progress.seen_at) - progress.done[index].at
+        return (
+            job is not None and progress.has_not_started(index) and waited >= patience(job, progress.snapshot, timeout)
+        )
     if index in progress.done or progress.is_hopeless(index):
         return True
-    waited_for = [progress.requeues[job] for job in progress.plan.operations[index].gone if job in progress.requeues]
+    waited_for = [progress.requeues[job] for job in operation.gone if job in progress.requeues]
+    waited_for += [progress.starts[job] for job in operation.standing if progress.starts[job] in progress.done]
     if not waited_for or any(i not in progress.done and not progress.is_hopeless(i) for i in waited_for):
         return False
     last = max((progress.done[i].at for i in waited_for if i in progress.done), default=progress.now)
     return progress.now - last >= timeout
 
 
+def patience(job: Job, snapshot: Snapshot, timeout: float) -> float:
+    """Seconds after its release for which a pinned job that is still pending is given time, at most `timeout`."""
+    reason = job.reason.replace("_", " ")
+    if reason.startswith("BeginTime") and (job.eligible_time or 0.0) > snapshot.time + _REQUEUED:
+        return min(_REQUEUED, timeout)  # it ran and requeued itself: Slurm lets it wait for two minutes
+    if reason.startswith("ReqNodeNotAvail"):
+        return min(_LEFT_OUT, timeout)
+    if reason.startswith(_LASTING_REASONS):
+        return min(_REASON_AGE, timeout) if reason.startswith(_REASONS_OF_HELD_JOBS) else 0.0
+    if not reason.startswith("Resources"):
+        return timeout
+    nodes = job.current_request.pinned
+    completing = any(nodes.intersection(other.nodes) for other in snapshot.jobs_in_state(JobState.COMPLETING))
+    return timeout if completing else min(_DISAGREEMENT, timeout)
+
+
 def _hold_again(progress: PlanProgress, index: int, returning: Collection[JobId]) -> Iterator[Operation]:
-    """Hold the job again, with its previous spec unless it returns to where it ran."""
+    """Hold the job again, with its previous spec unless it returns to where it ran.
+
+    It is also held where Slurm shows it as held: with BadConstraints Slurm sets its priority to 0, and a hold that
+    nobody records would look like an administrator's. A hold by its owner stays as it is.
+    """
     job = _pending_job(progress, progress.plan.operations[index].subject)
     if job is None:
         return
     why = Reason(ReasonCode.NOT_STARTED)
-    if job.hold is Hold.NONE:
+    if job.hold is Hold.NONE or (job.hold is not Hold.USER and progress.succeeded(index)):
         yield Operation(Verb.HOLD, job.id, why, job.hold.value, Hold.ADMIN.value)
     spec = next((op.before for op in _operations_of(progress, job.id, Verb.UPDATE)), None)
     if job.id not in returning and isinstance(spec, JobSpec) and not equivalent(spec, spec_of(job.current_request)):
@@ -302,6 +412,17 @@ def _pinned_spec(progress: PlanProgress, index: int) -> JobSpec | None:
         return spec
     job = progress.snapshot.jobs_by_id.get(subject)
     return None if job is None else spec_of(job.current_request)
+
+
+def promised_allocations(job: Job) -> tuple[NodeAllocation, ...]:
+    """The allocations of a pending job that is pinned to nodes, by its current request."""
+    return _with_shards(_allocations_of(spec_of(job.current_request)), job)
+
+
+def _with_shards(allocations: tuple[NodeAllocation, ...], job: Job | None) -> tuple[NodeAllocation, ...]:
+    """The allocations with the job's shards on each node, which no spec changes."""
+    shards = 0 if job is None or not allocations else -(-job.current_request.shards // len(allocations))
+    return tuple(replace(allocation, shards=shards) for allocation in allocations) if shards else allocations
 
 
 def _operations_of(progress: PlanProgress, subject: str, verb: Verb) -> Iterator[Operation]:

@@ -41,11 +41,12 @@ def release_plan(snapshot: Snapshot, state: SchedulerState) -> Plan:
     is released by its id alone, whatever its request is: a pinned job is better than a held one.
     """
     waiting = tuple(snapshot.jobs_in_state(JobState.PENDING))
+    hooked = (aside.job for aside in snapshot.set_aside if aside.held_by_hook)
     return Plan(
         (
             *(operation for job in waiting for operation in _restore_nice(job, state)),
             *(operation for job in waiting for operation in restore_placement(job, state)),
-            *map(release_by_id, state.held_aside),
+            *map(release_by_id, dict.fromkeys((*state.held_aside, *hooked))),
         )
     )
 

@@ -7,16 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.refinement import latest_rates, self_measured_profiles
+from slurmsched.knowledge.refinement import family_profiles, latest_rates, self_measured_profiles
 from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
+from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.policies import policy
 from slurmsched.policies.stages import Policy, Situation
+from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
 from slurmsched.rounds.forecast import WaitForecast
-from slurmsched.rounds.guards import guarded_jobs
+from slurmsched.rounds.guards import cannot_move, guarded_jobs, max_moves, preemptible_from, restart_costs
+from slurmsched.rounds.partitions import jobs_left_to_slurm, within_time_limits
 from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
 from slurmsched.rounds.release import with_original_requests
-from slurmsched.rounds.scope import exclude_reserved_nodes, ineligible_jobs, unmanaged_reason, usable_nodes
+from slurmsched.rounds.starting import freeing_nodes, leaving_jobs, promise_starts, starting_jobs, unattributed_usage
 from slurmsched.settings.definition import Settings
 
 
@@ -49,7 +52,7 @@ class RoundResult:
         """The forecast for jobs that still wait after the planned starts."""
         starting = (target for job, target in self.decision.targets.items() if job in self.starts)
         allocations = tuple(allocation for target in starting for allocation in target.allocations)
-        return WaitForecast(self.snapshot, self.situation.open_nodes, allocations)
+        return WaitForecast(self.snapshot, self.situation.open_nodes, allocations, self.decision.promise)
 
     @cached_property
     def requeues(self) -> dict[JobId, Operation]:
@@ -66,12 +69,21 @@ def run_round(
     *,
     policy_override: Policy | None = None,
     config_fragments: Sequence[ConfigFragment] = (),
+    starts_only: bool = False,
 ) -> RoundResult:
-    """Decide and plan, changing nothing. `policy_override` replaces the policy that the settings name."""
+    """Decide and plan, changing nothing. `policy_override` replaces the policy that the settings name; with
+    `starts_only` this is an early round."""
     observed = with_original_requests(snapshot, state)
-    unmanaged = {job.id: why for job in observed.jobs if (why := unmanaged_reason(job, settings)) is not None}
+    unattributed = unattributed_usage(observed)
+    observed = promise_starts(observed, state.starting)
+    observed = within_time_limits(observed)
+    totals = scope.partition_totals(observed)
+    unmanaged = {
+        job.id: why for job in observed.jobs if (why := scope.unmanaged_reason(job, settings, totals)) is not None
+    }
+    unmanaged = jobs_left_to_slurm(observed, totals) | unmanaged
     managed = [job for job in observed.jobs if job.id not in unmanaged]
-    ineligible = ineligible_jobs(managed, state, observed)
+    ineligible = scope.ineligible_jobs(managed, state, observed)
     checkpoints = awaited_checkpoints(observed, state, settings)
     newcomers = {
         job: checkpoint.wait_reason(observed.time)
@@ -80,42 +92,68 @@ def run_round(
         if job != checkpoint.job
     }
     ineligible |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
-    jobs = [exclude_reserved_nodes(job, observed) for job in managed if job.id not in ineligible]
-    situation = Situation(
-        snapshot=observed,
-        jobs=tuple(jobs),
-        knowledge=replace(
-            knowledge,
-            service=state.service,
-            own=self_measured_profiles(knowledge, jobs, state.measured),
-            measured=latest_rates(state.measured),
-            steps=state.steps,
-        ),
-        non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
-        | guarded_jobs(observed, jobs, state, settings),
-        open_nodes=usable_nodes(observed),
-        max_moves=settings.guards.moves_per_round,
-        restart_cost=settings.guards.restart_cost,
-        period=settings.rounds.period,
-        state=state.policy_state,
-        recent_requests=state.usual,
-        tickets=settings.tickets,
-    )
+    ineligible |= starting_jobs(observed, state.starting, [job.id for job in managed])
     decider = policy_override or policy(
         settings.policy.system,
         settings.policy.order,
         settings.policy.las_queues,
         defragment=settings.policy.defragment,
+        utility=settings.policy.utility,
     )
-    decision = decider.decide(situation)
-    plan = make_plan(
-        situation,
-        decision,
-        state,
-        settings,
-        identity,
-        mode=settings.rounds.mode,
-        ineligible=ineligible,
-        config_fragments=config_fragments,
-    )
-    return RoundResult(observed, situation, decision, plan, unmanaged, ineligible)
+
+    def decide(later: Mapping[JobId, Reason]) -> RoundResult:
+        left_out = {**ineligible, **later}
+        jobs = [job for job in managed if job.id not in left_out]
+        situation = Situation(
+            snapshot=observed,
+            jobs=tuple(jobs),
+            knowledge=replace(
+                knowledge,
+                service=state.service,
+                own=self_measured_profiles(knowledge, jobs, state.measured),
+                by_family=family_profiles(knowledge, jobs, state.measured, state.family_rates),
+                measured=latest_rates(state.measured),
+                steps=state.steps,
+            ),
+            non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
+            | guarded_jobs(observed, jobs, state, settings)
+            | leaving_jobs(state.starting)
+            | refusals.kept_jobs(jobs, state),
+            open_nodes=scope.usable_nodes(observed),
+            max_moves=0 if starts_only else max_moves(settings, len(jobs)),
+            restart_cost=settings.guards.restart_cost,
+            restart_costs=restart_costs(jobs, settings),
+            moves_per_job_day=settings.guards.moves_per_job_day,
+            period=settings.rounds.period,
+            state=state.policy_state,
+            recent_requests=state.usual,
+            tickets=settings.tickets,
+            preemptible_from=preemptible_from(observed, jobs, state, settings),
+            unmovable=frozenset(job.id for job in jobs if cannot_move(job, state, observed, settings)),
+            starting={job: start.allocations for job, start in state.starting.items() if not start.gone},
+            freeing=freeing_nodes(state.starting),
+            unattributed=unattributed,
+            starts_only=starts_only,
+        )
+        decision = decider.decide(situation)
+        plan = make_plan(
+            situation,
+            decision,
+            state,
+            settings,
+            identity,
+            mode=settings.rounds.mode,
+            ineligible=left_out,
+            config_fragments=config_fragments,
+        )
+        return RoundResult(observed, situation, decision, plan, unmanaged, left_out)
+
+    if not starts_only:
+        return decide({})
+    able = [job for job in managed if job.id not in ineligible]
+    promised = KeptPromise.of_state(state.policy_state).job
+    decided = (decide(later) for later in refusals.tried_later(able, state, promised))
+    result = next(decided)
+    while not result.starts and (tried_more := next(decided, None)) is not None:
+        result = tried_more
+    return result

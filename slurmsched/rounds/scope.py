@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from typing import Final
 
 from slurmsched.model import (
@@ -14,31 +13,119 @@ from slurmsched.model import (
     Job,
     JobId,
     JobState,
+    Node,
     NodeState,
     Reason,
     ReasonCode,
+    Request,
     Reservation,
     SchedulerState,
     Snapshot,
 )
-from slurmsched.model.reasons import time_of_day
+from slurmsched.model.reasons import pluralise, time_of_day
+from slurmsched.policies.cluster.eligibility import closed_nodes, parse_constraint, reserved_nodes
+from slurmsched.policies.cluster.gang import leaves_node_count, unplannable_reason
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.policies import schedules_shards
+from slurmsched.rounds.dependencies import Dependencies, has_failed
+from slurmsched.rounds.refusals import limit_reason, refusal_reason
 from slurmsched.rounds.release import held_by_us
 from slurmsched.settings.definition import ManageSettings, Settings
 
 _LIVE = (JobState.PENDING, JobState.RUNNING)
 
 
-def unmanaged_reason(job: Job, settings: Settings) -> Reason | None:
+@dataclass(frozen=True, slots=True)
+class PartitionTotals:
+    """What all nodes of a partition have together, whatever their state, and the most that one of them has.
+
+    Memory is in MiB. `gpus` is by GPU type, and under the empty text of any type: the most on one node, and all.
+    """
+
+    nodes: int
+    cpus: int
+    node_cpus: int
+    node_memory: int
+    gpus: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> PartitionTotals:
+        """Return the totals of these nodes."""
+        known = tuple(nodes)
+        gpus = {"": (0, 0)}
+        for node in known:
+            counts = Counter(gpu.type for gpu in node.gpus if gpu.type)
+            for kind, count in (("", len(node.gpus)), *counts.items()):
+                most, total = gpus.get(kind, (0, 0))
+                gpus[kind] = max(most, count), total + count
+        return cls(
+            len(known),
+            sum(node.total.cpus for node in known),
+            max((node.total.cpus for node in known), default=0),
+            max((node.total.memory for node in known), default=0),
+            gpus,
+        )
+
+    def excess(self, request: Request) -> str:
+        """Return what the request asks for beyond the partition, for people; empty where it may fit.
+
+        Only what holds however the job may be spread over nodes: what Slurm would refuse at submission, as
+        `hooks/job_submit.lua` tells in the same words. The policy finds the rest.
+        """
+        kind = request.gpu_type or ""
+        on_node, in_all = self.gpus.get(kind, (0, 0))
+        most_nodes = max(min(self.nodes, max(request.gpus, request.shards, request.tasks, request.nodes)), 1)
+        cpus, memory = -(-request.cpus // most_nodes), -(-request.memory * request.nodes // most_nodes)
+        gpus = f"{kind} GPU".strip()
+        one, together = "on one node; the largest has", "the partition has"
+        amounts = (
+            (request.nodes, self.nodes, pluralise(request.nodes, "node") + f"; {together}"),
+            (request.gpus, in_all, pluralise(request.gpus, gpus) + f"; {together}"),
+            (request.gpus_per_node or 0, on_node, pluralise(request.gpus_per_node or 0, gpus) + f" {one}"),
+            (request.cpus, self.cpus, pluralise(request.cpus, "CPU") + f"; {together}"),
+            (cpus, self.node_cpus, pluralise(cpus, "CPU") + f" {one}"),
+            (memory, self.node_memory, f"{memory} MiB of memory {one}"),
+        )
+        return next((f"{words} {most}" for asked, most, words in amounts if asked > most), "")
+
+
+def partition_totals(snapshot: Snapshot) -> dict[str, PartitionTotals]:
+    """Return the totals of each partition, and under the empty name those of the cluster; nothing without nodes."""
+    if not snapshot.nodes:
+        return {}
+    by_name = snapshot.nodes_by_name
+    totals = {
+        partition.name: PartitionTotals.of(by_name[name] for name in partition.nodes if name in by_name)
+        for partition in snapshot.partitions
+    }
+    return {**totals, "": PartitionTotals.of(snapshot.nodes)}
+
+
+def unmanaged_reason(
+    job: Job, settings: Settings, totals: Mapping[str, PartitionTotals] | None = None
+) -> Reason | None:
     """Why the job is left to Slurm; None if it is managed.
 
     Managed are pending and running batch jobs with whole GPUs, array tasks included, in a managed partition or QOS, or
     with a hint if `manage.opt_in` is set. A policy that schedules shards also manages jobs with shards or without GPUs.
+    A pending job that asks for more than its partitions have in all (`totals`) is Slurm's to refuse.
     """
     shards = schedules_shards(settings.policy.system, settings.policy.parts)
     return (
-        _out_of_scope(job, settings.manage) or (None if shards else _without_whole_gpus(job)) or _unsupported_kind(job)
+        _out_of_scope(job, settings.manage)
+        or (None if shards else _without_whole_gpus(job))
+        or _unsupported_kind(job)
+        or _too_large(job, totals or {})
     )
+
+
+def _too_large(job: Job, totals: Mapping[str, PartitionTotals]) -> Reason | None:
+    if job.state is not JobState.PENDING or not totals:
+        return None
+    known = job.partitions and all(partition in totals for partition in job.partitions)
+    excesses = [totals[name].excess(job.original_request) for name in (job.partitions if known else ("",))]
+    return Reason(ReasonCode.NEVER_FITS, {"what": excesses[0]}) if all(excesses) else None
 
 
 def _out_of_scope(job: Job, manage: ManageSettings) -> Reason | None:
@@ -50,7 +137,7 @@ def _out_of_scope(job: Job, manage: ManageSettings) -> Reason | None:
         return None
     if not manage.opt_in:
         return _because("neither its partition nor its QOS is managed")
-    if job.hints.given:
+    if job.hints.opts_in:
         return None
     return _because("it has no synsched: hint, and neither its partition nor its QOS is managed")
 
@@ -68,17 +155,30 @@ def _unsupported_kind(job: Job) -> Reason | None:
         return Reason(ReasonCode.NOT_BATCH)
     if "+" in job.id:
         return _because("it is part of a heterogeneous job, which Slurm starts as one")
-    if job.unmanageable:
-        return _because(job.unmanageable)
-    return None if job.state in _LIVE else _because(f"its state is {job.state_text.lower() or job.state}")
+    if why := job.unmanageable or _unplanned(job.original_request):
+        return _because(why)
+    state = job.state_text.lower() or job.state.value
+    if job.state is JobState.FINISHED:
+        return Reason(ReasonCode.ENDED, {"state": state})
+    return None if job.state in _LIVE else _because(f"its state is {state}")
+
+
+def _unplanned(request: Request) -> str:
+    """Why the request is left to Slurm: its constraint, in the words of `--constraint=other` in the table of sbatch's
+    options, or its number of nodes."""
+    try:
+        parse_constraint(request.features)
+    except PolicyError:
+        return "its constraint is of a form that is not planned (--constraint)"
+    return unplannable_reason(request)
 
 
 def _because(why: str) -> Reason:
     return Reason(ReasonCode.UNMANAGED, {"why": why})
 
 
-_LIMIT_REASONS: Final = ("QOS", "Assoc", "InvalidQOS", "InvalidAccount", "AccountNotAllowed", "Licenses", "MaxJobs")
-"""Prefixes of Slurm's reasons for jobs that it would not start even on free nodes."""
+_IMPOSSIBLE: Final = "BadConstraints"
+"""Slurm's reason for a job that no set of its nodes can ever satisfy; it then holds the job."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +195,15 @@ class _PendingContext:
             job.array_job
             for job in self.snapshot.jobs_in_state(JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
         )
+
+    @cached_property
+    def dependencies(self) -> Dependencies:
+        return Dependencies(self.snapshot)
+
+    @cached_property
+    def limits(self) -> LimitAccount:
+        """What limits leave beside the jobs that run."""
+        return LimitAccount(self.snapshot)
 
 
 def ineligible_reason(job: Job, state: SchedulerState, snapshot: Snapshot) -> Reason | None:
@@ -128,13 +237,21 @@ def _first_reason(job: Job, waiting: _PendingContext) -> Reason | None:
 
 
 def _held(job: Job, waiting: _PendingContext) -> Reason | None:
-    if job.hold is Hold.NONE or held_by_us(job, waiting.state):
+    if job.hold is Hold.NONE or held_by_us(job, waiting.state) or job.id in waiting.state.let_go:
         return None
+    if job.reason == _IMPOSSIBLE:
+        return Reason(ReasonCode.NEVER_FITS, {"what": f"Slurm tried it and holds it with the reason {_IMPOSSIBLE}"})
     return Reason(ReasonCode.USER_HOLD if job.hold is Hold.USER else ReasonCode.ADMIN_HOLD, {"job": job.id})
 
 
-def _depends(job: Job, _: _PendingContext) -> Reason | None:
-    return Reason(ReasonCode.DEPENDENCY, {"dependency": job.dependency}) if job.dependency else None
+def _depends(job: Job, waiting: _PendingContext) -> Reason | None:
+    if not job.dependency:
+        return None
+    never = job.reason == "DependencyNeverSatisfied" or has_failed(job.dependency)
+    if not never and job.hold is not Hold.NONE and waiting.dependencies.may_be_met(job):
+        return None
+    code = ReasonCode.DEPENDENCY_FAILED if never else ReasonCode.DEPENDENCY
+    return Reason(code, {"dependency": job.dependency})
 
 
 def _begins_later(job: Job, waiting: _PendingContext) -> Reason | None:
@@ -168,18 +285,19 @@ def _reservation_is_not_active(job: Job, waiting: _PendingContext) -> Reason | N
     return Reason(ReasonCode.RESERVED, {"reservation": f"{job.reservation} is not active"})
 
 
-def _limited(job: Job, _: _PendingContext) -> Reason | None:
-    return Reason(ReasonCode.LIMITS, {"reason": job.reason}) if job.reason.startswith(_LIMIT_REASONS) else None
+def _limited(job: Job, waiting: _PendingContext) -> Reason | None:
+    """By the limits that were read, whose names and amounts are known, else by what Slurm says."""
+    return waiting.limits.reached(job) or limit_reason(job.reason)
 
 
 def _stalled(job: Job, waiting: _PendingContext) -> Reason | None:
     slurm_reason = waiting.state.stalled.get(job.id)
     if slurm_reason is None:
         return None
-    return Reason(
-        ReasonCode.LIMITS if slurm_reason.startswith(_LIMIT_REASONS) else ReasonCode.STALLED,
-        {"reason": slurm_reason or "Slurm gave no reason"},
-    )
+    if job.id in waiting.state.let_go:
+        return Reason(ReasonCode.REFUSED, {"reason": slurm_reason})
+    due = waiting.state.retry_at.get(job.id)
+    return refusal_reason(slurm_reason, "the next round" if due is None else time_of_day(due, waiting.snapshot.time))
 
 
 _CHECKS: Final[tuple[Callable[[Job, _PendingContext], Reason | None], ...]] = (
@@ -207,37 +325,22 @@ def usable_nodes(snapshot: Snapshot) -> dict[str, frozenset[str]]:
 
 
 def eligible_nodes(job: Job, snapshot: Snapshot, usable: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The nodes on which this job may start: the usable ones of its partitions, or those of its reservation.
+    """The nodes on which this job may start: the usable ones of its partitions, or those of its reservation, and of
+    these only the ones that it names if it names all its nodes.
 
     Nodes of a reservation that begins before the job would end are left out, since Slurm starts no job there.
     """
+    named, request = job.original_request.pinned, job.original_request
     if job.reservation:
-        return _reserved_for(job, snapshot)
-    nodes = frozenset().union(*(usable.get(partition, frozenset()) for partition in job.partitions))
-    return nodes - _reserved_before_it_ends(job, snapshot)
-
-
-def exclude_reserved_nodes(job: Job, snapshot: Snapshot) -> Job:
-    """The job with nodes that a coming reservation closes to it added to `excluded`, for the policy."""
-    closed = frozenset() if job.reservation else _reserved_before_it_ends(job, snapshot)
-    if closed <= job.original_request.excluded:
-        return job
-    return replace(job, original_request=replace(job.original_request, excluded=job.original_request.excluded | closed))
+        nodes = _reserved_for(job, snapshot)
+    else:
+        nodes = frozenset().union(*(usable.get(partition, frozenset()) for partition in job.partitions))
+        nodes -= closed_nodes(job, snapshot, snapshot.time)
+    names_all = len(named) >= (request.max_nodes or request.nodes) and not leaves_node_count(request)
+    return nodes & named if named and names_all else nodes
 
 
 def _reserved_for(job: Job, snapshot: Snapshot) -> frozenset[str]:
-    active = Reservation.active(snapshot.reservations, snapshot.time)
-    nodes = frozenset().union(*(reservation.nodes for reservation in active if reservation.name == job.reservation))
     open_partitions = [p for p in snapshot.partitions if p.up and p.name in job.partitions]
     allowed = frozenset().union(*(partition.nodes for partition in open_partitions))
-    return frozenset(
-        name
-        for name in nodes & allowed
-        if name in snapshot.nodes_by_name and snapshot.nodes_by_name[name].state is NodeState.UP
-    )
-
-
-def _reserved_before_it_ends(job: Job, snapshot: Snapshot) -> frozenset[str]:
-    end = inf if job.time_limit is None else snapshot.time + job.time_limit
-    coming = (r for r in snapshot.reservations if snapshot.time < r.start < end)
-    return frozenset().union(*(reservation.nodes for reservation in coming))
+    return reserved_nodes(job.reservation, snapshot) & allowed

@@ -1,7 +1,7 @@
 """Jobs that are set aside because they cannot be read or make deciding fail, so that all other jobs are scheduled.
 
 A job that is set aside is no victim and has no advantage: Slurm would start it ahead of the held jobs, so it is held
-too, by its id alone, until no managed job waits for resources, and for at most a day.
+too, by its id alone, until no managed job waits for resources, and for at most a day. So is a hold of the submit hook.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def set_aside_jobs(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot
             job.user,
             ",".join(job.partitions),
             pending=job.state is JobState.PENDING and job.hold is Hold.NONE,
+            held_by_hook=job.hold is Hold.USER and job.restarts == 0 and job.hints.held_by_hook,
         )
         for job in snapshot.jobs
         if job.id in reasons
@@ -58,8 +59,10 @@ def set_aside_operations(
     `managed_jobs_wait` is whether a managed job waits for resources; if none does, all are released.
     """
     now = snapshot.time
+    overdue = frozenset(job for job, since in state.set_aside.items() if now - since >= MAX_HOLD)
+    held = [aside.job for aside in snapshot.set_aside if aside.held_by_hook and aside.job not in state.held_aside]
+    yield from (release_by_id(job) for job in held if job in overdue or not managed_jobs_wait)
     if managed_jobs_wait:
-        overdue = frozenset(job for job, since in state.set_aside.items() if now - since >= MAX_HOLD)
         for aside in snapshot.set_aside:
             if aside.pending and aside.job not in overdue and _in_scope(aside, manage):
                 reason = Reason(ReasonCode.SET_ASIDE, {"why": aside.reason})

@@ -10,18 +10,27 @@ from slurmsched.model import Job, JobSpec, Node, NodeAllocation, Request
 
 def spec_of(request: Request) -> JobSpec:
     """The spec of this request, with the owner's pinned nodes; `max_nodes` only if it exceeds the node count."""
-    max_nodes = request.max_nodes
+    max_nodes, nodes = request.max_nodes, max(request.nodes, len(request.pinned))
     return JobSpec(
         nodes=tuple(sorted(request.pinned)),
-        node_count=request.nodes,
+        node_count=nodes,
         gpus=request.gpus,
         gpus_per_node=request.gpus_per_node,
         gpu_type=request.gpu_type,
-        cpus=-(-request.cpus // max(request.nodes, 1)),
+        cpus=-(-request.cpus // max(nodes, 1)),
         memory=request.memory,
         tasks=request.tasks,
-        max_nodes=max_nodes if max_nodes is not None and max_nodes > request.nodes else None,
+        max_nodes=max_nodes if max_nodes is not None and max_nodes > nodes else None,
+        cpus_per_task=max(1, request.cpus // max(request.tasks, nodes, 1)),
+        keeps_cpus=request.keeps_cpus,
+        keeps_memory=request.keeps_memory,
+        counts_nodes=not _leaves_count(request),
     )
+
+
+def _leaves_count(request: Request) -> bool:
+    """Whether the owner may have left the number of nodes to Slurm, which shows one node for that too."""
+    return request.max_nodes is None and request.nodes <= 1 and request.gpus_per_node is None
 
 
 def pinned_spec(allocations: Sequence[NodeAllocation], request: Request, nodes: Mapping[str, Node]) -> JobSpec:
@@ -31,7 +40,11 @@ def pinned_spec(allocations: Sequence[NodeAllocation], request: Request, nodes: 
     are then the mean per node (Slurm divides them by task), and memory is the most that any node needs.
     """
     ordered = sorted(allocations, key=lambda allocation: allocation.node)
-    gpus = [allocation.resources.gpus for allocation in ordered]
+    gpus, count = [allocation.resources.gpus for allocation in ordered], max(len(allocations), 1)
+    cpus, tasks = sum(allocation.resources.cpus for allocation in ordered), max(request.tasks, count)
+    if len(set(gpus)) == 1:
+        tasks = -(-tasks // count) * count  # equal nodes have CPUs for as many tasks each
+    cpus = request.cpus if request.exclusive else cpus
     types = {allocation.gpu_type for allocation in ordered if allocation.gpu_type}
     names_type = request.gpu_type is not None or any(
         len(nodes[a.node].gpu_types) > 1 for a in ordered if a.node in nodes
@@ -42,10 +55,32 @@ def pinned_spec(allocations: Sequence[NodeAllocation], request: Request, nodes: 
         gpus=sum(gpus),
         gpus_per_node=gpus[0] if len(set(gpus)) == 1 else None,
         gpu_type=next(iter(types)) if names_type and len(types) == 1 else request.gpu_type,
-        cpus=sum(allocation.resources.cpus for allocation in ordered) // max(len(ordered), 1),
+        cpus=-(-cpus // count),
         memory=max((allocation.resources.memory for allocation in ordered), default=0),
         tasks=request.tasks,
+        cpus_per_task=_cpus_per_task(ordered, request, tasks, nodes),
+        keeps_cpus=request.keeps_cpus or (request.cpus_by_default and cpus <= request.cpus),
+        keeps_memory=request.keeps_memory,
+        counts_nodes=len(ordered) <= 1 or not _leaves_count(request),
     )
+
+
+def _cpus_per_task(
+    allocations: Sequence[NodeAllocation], request: Request, tasks: int, nodes: Mapping[str, Node]
+) -> int:
+    """What each task asks for of CPUs that are charged in whole cores or sockets: what its owner asked for, unless the
+    job is charged for more than that comes to."""
+    if request.exclusive:
+        return max(1, request.cpus // tasks)
+    cpus, rounding, most = 0, 0, request.threads_per_core
+    for allocation in allocations:
+        node = nodes.get(allocation.node)
+        unit, threads = (node.cpu_unit, node.threads_per_core) if node else (1, 1)
+        usable = unit // threads * min(most or threads, threads)
+        cpus += allocation.resources.cpus // unit * usable
+        rounding += usable - 1
+    asked = request.cpus // max(request.tasks, request.nodes, 1)
+    return max(1, asked if 0 <= cpus - asked * tasks <= rounding else cpus // tasks)
 
 
 def running_spec(job: Job, nodes: Mapping[str, Node]) -> JobSpec:
@@ -54,7 +89,17 @@ def running_spec(job: Job, nodes: Mapping[str, Node]) -> JobSpec:
 
 
 def equivalent(first: JobSpec, second: JobSpec) -> bool:
-    """Whether Slurm treats both alike; `gpus_per_node` is ignored if one of them has none."""
+    """Whether Slurm treats both alike. `gpus_per_node` is ignored if one of them has none, CPUs and memory that the
+    request keeps are, and CPUs are compared by task where both know them. Slurm counts at least one task per node."""
     if None in (first.gpus_per_node, second.gpus_per_node):
         first, second = replace(first, gpus_per_node=None), replace(second, gpus_per_node=None)
+    if first.keeps_cpus or second.keeps_cpus:
+        first, second = (replace(spec, cpus=0, cpus_per_task=0, keeps_cpus=True) for spec in (first, second))
+    if first.cpus_per_task and second.cpus_per_task:
+        first, second = replace(first, cpus=0), replace(second, cpus=0)
+    else:
+        first, second = replace(first, cpus_per_task=0), replace(second, cpus_per_task=0)
+    if first.keeps_memory or second.keeps_memory:
+        first, second = (replace(spec, memory=0, keeps_memory=True) for spec in (first, second))
+    first, second = (replace(spec, tasks=max(spec.tasks, spec.node_count)) for spec in (first, second))
     return first == second

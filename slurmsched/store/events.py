@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,10 +47,17 @@ def record_events(database: Database, round_id: int | None, events: Iterable[Job
     )
 
 
-def events_of_outcomes(outcomes: Iterable[Outcome], targets: Iterable[JobId], at: float) -> tuple[JobEvent, ...]:
-    """The events that operations caused. A job that was evicted and has a target in the same round was moved."""
-    allocated = frozenset(targets)
-    return tuple(event for outcome in outcomes if (event := _event(outcome, allocated, at)) is not None)
+def events_of_outcomes(
+    outcomes: Iterable[Outcome], targets: Iterable[JobId], at: float, done: Mapping[tuple[str, JobId], float]
+) -> tuple[JobEvent, ...]:
+    """The events that operations caused, each at the time in `done` by verb and job, else at `at` (unix seconds). A job
+    that was evicted and has a target in the same round was moved."""
+    allocated, events = frozenset(targets), list[JobEvent]()
+    for outcome in outcomes:
+        key = outcome.operation.verb.value, outcome.operation.subject
+        event = _event(outcome, allocated, done.get(key, at) if outcome.result is Result.DONE else at)
+        events += [event] if event is not None else []
+    return tuple(events)
 
 
 def _event(outcome: Outcome, allocated: frozenset[JobId], at: float) -> JobEvent | None:

@@ -303,10 +303,10 @@ def _state_change_events(row: Mapping[str, Any], job: Job, at: float) -> Iterato
     before = JobState(row["state"])
     if job.state is JobState.RUNNING and before is not JobState.RUNNING:
         yield JobEvent(
-            at,
+            min(job.start_time or at, at),
             job.id,
             JobEventKind.STARTED,
             f"runs on {','.join(job.nodes) or 'its nodes'} with {pluralise(job.gpus, 'GPU')}",
         )
     if job.state is JobState.FINISHED and before is not JobState.FINISHED:
-        yield JobEvent(at, job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")
+        yield JobEvent(min(job.end_time or at, at), job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")

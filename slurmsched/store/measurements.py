@@ -33,12 +33,14 @@ class LastReport:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """`steps` in `seconds`, measured with the allocation in `measured`, whose rate is not used."""
+    """`steps` in `seconds`, measured with the allocation in `measured`, whose rate is not used, by a job of `family`
+    (`Job.family`)."""
 
     job: JobId
     measured: MeasuredRate
     steps: int
     seconds: float
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class RejectedReport:
 
 
 class Measurements:
-    """Reports by job: a job's report changes only its own rows. All methods raise StoreError."""
+    """Reports by job: a job's report changes only its own rows and those of its family, whose owner is the same. All
+    methods raise StoreError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -73,6 +76,14 @@ class Measurements:
             rates[job].append(measured)
         return {job: tuple(points) for job, points in rates.items()}
 
+    def family_rates(self, families: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
+        """The measured rates over all jobs of each of these families, one per allocation, latest first."""
+        rates: defaultdict[str, list[MeasuredRate]] = defaultdict(list)
+        rows = self._database.rows_of_jobs(_SELECT_FAMILY_RATES, families)
+        for family, measured in self._database.unreadable_rows.parse_each("family_rates", "family", _family_rate, rows):
+            rates[family].append(measured)
+        return {family: tuple(points) for family, points in rates.items()}
+
     def record(
         self,
         reports: Iterable[LastReport],
@@ -85,7 +96,9 @@ class Measurements:
             self._database.write_many(
                 _INSERT_REPORT, [(r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds) for r in reports]
             )
-            self._database.write_many(_ADD_SAMPLE, [_sample_columns(sample) for sample in samples])
+            columns = [_sample_columns(sample) for sample in samples]
+            self._database.write_many(_ADD_SAMPLE, columns)
+            self._database.write_many(_ADD_FAMILY_SAMPLE, [sample for sample in columns if sample["family"]])
             self._database.write_many(
                 "INSERT OR REPLACE INTO complaints (subject, sentence, at) VALUES (?, ?, ?)",
                 [(rejection.subject, rejection.sentence, at) for rejection in rejected],
@@ -94,16 +107,22 @@ class Measurements:
 
 
 _INSERT_REPORT: Final = "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy) VALUES (?, ?, ?, ?, ?, ?)"
-_ADD_SAMPLE: Final = (
-    "INSERT INTO rates"
-    " (job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps, seconds, at)"
-    " VALUES (:job, :gpu_type, :gpus, :nodes, :cpus, :memory, :fair_cpus, :fair_memory, :steps, :seconds, :at)"
-    " ON CONFLICT (job, gpu_type, gpus, nodes, cpus, memory) DO UPDATE SET"
+_ADD: Final = (
+    "INSERT INTO {table}"
+    " ({of}, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps, seconds, at)"
+    " VALUES (:{of}, :gpu_type, :gpus, :nodes, :cpus, :memory, :fair_cpus, :fair_memory, :steps, :seconds, :at)"
+    " ON CONFLICT ({of}, gpu_type, gpus, nodes, cpus, memory) DO UPDATE SET"
     " steps = steps * :kept + excluded.steps, seconds = seconds * :kept + excluded.seconds, at = excluded.at"
 )
+_ADD_SAMPLE: Final = _ADD.format(table="rates", of="job")
+_ADD_FAMILY_SAMPLE: Final = _ADD.format(table="family_rates", of="family")
 _SELECT_RATES: Final = (
     "SELECT job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
     " FROM rates WHERE job IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
+)
+_SELECT_FAMILY_RATES: Final = (
+    "SELECT family, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
+    " FROM family_rates WHERE family IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
 )
 
 
@@ -122,10 +141,15 @@ def _job_rate(row: DatabaseRow) -> tuple[JobId, MeasuredRate]:
     return text(row, "job"), parse_rate(row)
 
 
+def _family_rate(row: DatabaseRow) -> tuple[str, MeasuredRate]:
+    return text(row, "family"), parse_rate(row)
+
+
 def _sample_columns(sample: RateSample) -> dict[str, object]:
     point = sample.measured
     return {
         "job": sample.job,
+        "family": sample.family,
         "gpu_type": point.gpu_type,
         "gpus": point.gpus,
         "nodes": point.nodes,

@@ -119,8 +119,11 @@ class ReadOnlyStore:
         return tuple(sorted((row["id"] for row in rows), key=lambda task: (len(task), task)))
 
     def events(self, job: JobId) -> tuple[EventRow, ...]:
-        """The events of a job, oldest first."""
-        query = "SELECT id, at, round, job, kind, code, sentence FROM events WHERE job = ? ORDER BY at, id"
+        """The events of a job, oldest first. Slurm's times, of starts and ends, are in whole seconds."""
+        query = (
+            "SELECT id, at, round, job, kind, code, sentence FROM events WHERE job = ?"
+            " ORDER BY CAST(at AS INTEGER), kind = 'ended', kind = 'started', id"
+        )
         return self._parse_each("events", _event, query, job)
 
     def device_mismatches(self, round_id: int) -> int:

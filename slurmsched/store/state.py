@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +14,7 @@ from slurmsched.model import (
     JobId,
     Node,
     Outcome,
+    Reason,
     Request,
     SchedulerState,
     Snapshot,
@@ -23,6 +24,8 @@ from slurmsched.model import (
     encode,
 )
 from slurmsched.rounds.device_mismatch import DeviceMismatch
+from slurmsched.rounds.refusals import RefusedStart, with_refusals
+from slurmsched.rounds.release import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.events import JobEvent, JobEventKind, events_of_outcomes, record_events
 from slurmsched.store.jobs import update_jobs
@@ -77,9 +80,6 @@ if TYPE_CHECKING:  # `synsched pause` opens the database too and must not load t
     Explain = Callable[[RoundResult, JobId], Explanation]
 
 
-RETRY_AFTER: Final = 900.0
-"""Seconds before the start of a job that Slurm did not start is tried again: each try may evict other jobs."""
-
 _DAY: Final = 86400.0
 _CLOCK_TOLERANCE: Final = 3600.0
 """Seconds that history is kept longer, in case the clock was set ahead."""
@@ -108,7 +108,7 @@ class StateStore:
         )
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
-        return SchedulerState(
+        state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
                 job: row.submitted
@@ -119,14 +119,37 @@ class StateStore:
             service=attained.gpu_seconds(snapshot.jobs_by_id),
             moves=attained.moves(snapshot.time, snapshot.jobs_by_id),
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
-            stalled=self._stalled_jobs(snapshot.time),
             measured=measurements.rates(rows),
+            family_rates=measurements.family_rates({job.family for job in snapshot.jobs} - {""}),
             steps={job: report.steps for job, report in measurements.last_reports(rows).items()},
             policy_state=self._policy_state(policy),
             usual=feasible_requests(self._usual_requests(snapshot.time - USUAL_REQUESTS_WINDOW), snapshot.nodes),
             notified=notified_jobs(self._database, snapshot),
             set_aside=set_aside_since(self._database),
             held_aside=held_aside(self._database, snapshot),
+        )
+        return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
+
+    def refused_starts(self) -> Mapping[JobId, RefusedStart]:
+        """The last start of each job that Slurm refused; not all of them still stand."""
+        rows = self._database.rows("SELECT * FROM refused_starts")
+        known = self._database.unreadable_rows.parse_each("refused_starts", "job", _refused_start, rows)
+        return {refused.job: refused for refused in known}
+
+    def record_refusals(self, refused: Iterable[RefusedStart]) -> None:
+        """Remember these refusals, and forget those of a day ago and earlier."""
+        entries = [{**asdict(one), "nodes": ",".join(one.nodes)} for one in refused]
+        if entries:
+            with self._database.transaction():
+                self._database.write_many(_INSERT_REFUSAL, entries)
+                self._database.write("DELETE FROM refused_starts WHERE at < ?", (entries[0]["at"] - _DAY,))
+
+    def record_reasons(self, reasons: Mapping[JobId, Reason]) -> None:
+        """Record why these jobs wait after all, instead of the decision to start them."""
+        explained = {job: Explanation(job, f"job {job} {reason.sentence}") for job, reason in reasons.items()}
+        self._database.write_many(
+            "UPDATE jobs SET reason = :reason, sentence = :sentence, target = NULL WHERE id = :id",
+            [{"id": job, "reason": encode(why), "sentence": why.headline} for job, why in explained.items()],
         )
 
     def record_poll(
@@ -155,7 +178,10 @@ class StateStore:
         overview: ClusterOverview | None = None,
     ) -> None:
         """Record a round's decision before it is executed, with its recording for replay."""
-        unmanaged = [(job, Explanation(job, reason.sentence), None, None) for job, reason in result.unmanaged.items()]
+        unmanaged = [
+            (job, Explanation(job, f"job {job} {reason.sentence}"), None, None)
+            for job, reason in result.unmanaged.items()
+        ]
         with self._database.transaction():
             self._database.write_many(
                 _UPDATE_DECISION, [*_decision_columns(result, explain), *starmap(_job_decision, unmanaged)]
@@ -180,7 +206,13 @@ class StateStore:
     ) -> None:
         """Record what a round did to jobs, for `history`. `allocated` are the jobs with a target, `mismatches` those
         that run on other GPUs than planned."""
-        record_events(self._database, round_id, events_of_outcomes(outcomes, allocated, at))
+        query = "SELECT verb, subject, finished FROM operations WHERE round = ? AND finished IS NOT NULL"
+        done = {
+            (row["verb"], row["subject"]): time
+            for row in self._database.rows(query, (round_id,))
+            if isinstance(time := row["finished"], float)
+        }
+        record_events(self._database, round_id, events_of_outcomes(outcomes, allocated, at, done))
         record_events(
             self._database,
             round_id,
@@ -188,7 +220,8 @@ class StateStore:
         )
 
     def prune(self, at: float, keep_days: int, keep_snapshots: int) -> None:
-        """Delete history older than `keep_days` and an hour, and all but the latest `keep_snapshots` recordings.
+        """Delete history older than `keep_days` and an hour, all but the latest `keep_snapshots` recordings, and all
+        but the latest overviews of the nodes.
 
         A round deletes at most six hours of history: a clock that jumps ahead does little harm until it is corrected,
         and a daemon that returns after months is not blocked.
@@ -196,6 +229,7 @@ class StateStore:
         with self._database.transaction():
             oldest = self._prune_before(at - keep_days * _DAY - _CLOCK_TOLERANCE)
             self._database.write(_OLD_RECORDINGS, (keep_snapshots,))
+            self._database.write(_OLD_OVERVIEWS)
             self._database.write("INSERT OR REPLACE INTO upkeep (name, at) VALUES ('pruned', ?)", (oldest,))
             ended = [row["id"] for row in self._database.rows(_SELECT_ENDED, (oldest,))]
             for table in ("reported", "rates"):
@@ -218,14 +252,6 @@ class StateStore:
             [(row.table, row.row, row.problem, at) for row in unreadable],
         )
         self._database.write("DELETE FROM unreadable WHERE at < ?", (at - _DAY,))
-
-    def _stalled_jobs(self, at: float) -> Mapping[JobId, str]:
-        """Jobs that Slurm did not start, or whose update it refused twice, and why: in their position they would block
-        all jobs behind them. Times in the future are bounded too, so that a clock set back prolongs nothing.
-        """
-        times = {"since": at - RETRY_AFTER, "until": at + RETRY_AFTER}
-        rows = self._database.rows(_SELECT_UNDONE_RELEASES, times) + self._database.rows(_SELECT_REFUSED_UPDATES, times)
-        return dict(self._database.unreadable_rows.parse_each("operations", "id", _stalled_job, rows))
 
     def _usual_requests(self, since: float) -> tuple[tuple[Request, int], ...]:
         """The thousand most frequent requests of jobs seen after `since` (unix seconds), with their counts."""
@@ -264,8 +290,16 @@ def _stored_job(row: DatabaseRow) -> _StoredJob:
     )
 
 
-def _stalled_job(row: DatabaseRow) -> tuple[JobId, str]:
-    return text(row, "subject"), text(row, "detail")
+def _refused_start(row: DatabaseRow) -> RefusedStart:
+    return RefusedStart(
+        text(row, "job"),
+        number(row, "at"),
+        integer(row, "tries"),
+        text(row, "reason"),
+        tuple(filter(None, text(row, "nodes").split(","))),
+        text(row, "basis"),
+        boolean(row, "displaced"),
+    )
 
 
 def _request_count(row: DatabaseRow) -> tuple[Request, int]:
@@ -290,13 +324,9 @@ _SELECT_USUAL: Final = (
     " ) GROUP BY original ORDER BY times DESC, original LIMIT :most"
     ") ORDER BY original"
 )
-_SELECT_UNDONE_RELEASES: Final = (
-    "SELECT id, subject, detail FROM operations WHERE verb = 'release' AND result = 'undone'"
-    " AND finished > :since AND finished < :until ORDER BY id"
-)
-_SELECT_REFUSED_UPDATES: Final = (
-    "SELECT max(id) AS id, subject, detail FROM operations WHERE verb = 'reshape' AND result = 'refused'"
-    " AND finished > :since AND finished < :until GROUP BY subject HAVING count(*) > 1"
+_INSERT_REFUSAL: Final = (
+    "INSERT OR REPLACE INTO refused_starts (job, at, tries, reason, nodes, basis, displaced)"
+    " VALUES (:job, :at, :tries, :reason, :nodes, :basis, :displaced)"
 )
 
 _UPDATE_DECISION: Final = (
@@ -307,12 +337,17 @@ _OLD_RECORDINGS: Final = (
     "UPDATE rounds SET snapshot = NULL WHERE snapshot IS NOT NULL AND id <="
     " (SELECT id FROM rounds WHERE snapshot IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?)"
 )
+_OLD_OVERVIEWS: Final = (
+    "UPDATE rounds SET overview = NULL WHERE overview IS NOT NULL AND id <="
+    " (SELECT id FROM rounds WHERE overview IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET 20)"
+)
 _SELECT_ENDED: Final = (
     "SELECT id FROM jobs WHERE last_seen < ? AND state = 'finished' AND NOT (held_by_us OR reshaped OR boosted)"
 )
 _PRUNE: Final = (
     "DELETE FROM operations WHERE result != 'intended' AND intended < :oldest",
     "DELETE FROM events WHERE at < :oldest",
+    "DELETE FROM family_rates WHERE at < :oldest",
     "DELETE FROM service WHERE run_started < :oldest AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = service.job)",
     "DELETE FROM rounds WHERE started < :oldest AND NOT EXISTS (SELECT 1 FROM operations WHERE round = rounds.id)",
 )

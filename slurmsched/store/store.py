@@ -37,9 +37,12 @@ class Switches:
         self._database = database
 
     def pause(self, who: str, why: str, at: float) -> None:
-        """Pause, replacing an existing pause; `at` in unix seconds."""
+        """Pause, replacing an existing pause if there is a reason; `at` in unix seconds."""
         self._database.write(
-            "INSERT OR REPLACE INTO switches (name, value, set_by, at) VALUES (?, ?, ?, ?)", (_PAUSED, why, who, at)
+            "INSERT INTO switches (name, value, set_by, at) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_by = excluded.set_by, at = excluded.at"
+            " WHERE excluded.value != ''",
+            (_PAUSED, why, who, at),
         )
 
     def resume(self) -> bool:

@@ -42,6 +42,9 @@ class Hiding:
             self.hidden = self.choose(seen)
         return self._without(seen)
 
+    def activity(self) -> str:
+        return self.backend.activity()
+
     def identity(self) -> Identity:
         return self.backend.identity()
 

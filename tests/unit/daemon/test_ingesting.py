@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.daemon.job_reports import ingest
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
+from slurmsched.knowledge import Knowledge
 from slurmsched.model import Snapshot
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import PolicySettings, Settings
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
@@ -116,3 +120,47 @@ def test_jobs_that_nobody_manages_or_that_wait_are_not_read(tmp_path: Path, stor
     ingest(tmp_path, cluster(110.0), [], store.measurements, lambda _user: os.getuid())
     take_in(tmp_path, snapshot(NODES, [job(1)], time=110.0), store)
     assert rates(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("user", "hint", "where"),
+    [
+        pytest.param("alice", "model=m", "v100", id="the owner's next job of the model"),
+        pytest.param("bob", "model=m", "h100", id="not somebody else's: it has the type that is fastest on paper"),
+        pytest.param("alice", "model=other", "h100", id="nor another model"),
+    ],
+)
+def test_what_jobs_reported_serves_the_next_of_their_owner(
+    tmp_path: Path, store: Store, user: str, hint: str, where: str
+) -> None:
+    """On this site the V100s were faster for the model than the H100s, which two jobs found out that have ended."""
+    nodes = [node(kind, gpu_type=kind) for kind in ("v100", "h100")]
+    ended = [
+        job(number, hint="model=m", on=[share(kind, gpu_type=kind)], run_time=100.0)
+        for number, kind in enumerate(("v100", "h100"), start=1)
+    ]
+    for number, done in (("1", 400), ("2", 100)):
+        said(tmp_path, number, 100.0, done, rate=done / 50)
+    before = snapshot(nodes, ended, time=110.0)
+    store.state.record_poll(None, before, [one.id for one in ended])
+    take_in(tmp_path, before, store)
+    waiting = job(3, hint=f"{hint},duration=5h", user=user)
+
+    seen = snapshot(nodes, [waiting], time=100_000.0)
+    store.state.record_poll(None, seen, ["3"])
+    state = store.state.load_state(seen, "hadar")
+    settings = Settings(policy=PolicySettings(system="hadar"))
+    result = run_round(seen, state, settings, Knowledge(), Identity("root", Privilege.SLURM_USER))
+
+    assert result.decision.targets["3"].nodes == (where,)
+
+
+def test_a_family_that_reports_no_more_is_forgotten_with_the_history(tmp_path: Path, store: Store) -> None:
+    said(tmp_path, "1", 100.0, 200)
+    seen = snapshot(NODES, [job(1, hint="model=m", on=[share("n1")], run_time=110.0)], time=110.0)
+    take_in(tmp_path, seen, store)
+    assert store.measurements.family_rates(["alice m"])["alice m"][0].rate == 4.0
+    store.state.prune(101.0 + 30 * 86400, 30, 1)
+    assert store.measurements.family_rates(["alice m"])
+    store.state.prune(101.0 + 30 * 86400 + 3600, 30, 1)
+    assert not store.measurements.family_rates(["alice m"])

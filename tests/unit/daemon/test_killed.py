@@ -56,6 +56,9 @@ class Fragile:
         self.fuse.step()
         return self.backend.observe()
 
+    def activity(self) -> str:
+        return self.backend.activity()
+
     def identity(self) -> Identity:
         return self.backend.identity()
 

@@ -12,19 +12,22 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.simulated import FaultPlan, VirtualClock
+from slurmsched.backends.simulated import FaultPlan, SimulatedEventKind, VirtualClock
+from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
 from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.model import Snapshot
+from slurmsched.model import NodeState, Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.publication import DocumentKind, read_published
 from tests.unit.daemon.world import PERIOD, START, World
+
+NODE_UP = SimulatedEventKind.NODE_UP
 
 
 class Scripted(VirtualClock):
@@ -78,9 +81,14 @@ class Running:
         return HeartbeatFile(Path(self.world.settings.hook.heartbeat)).read()
 
 
-def running(folder: Path, disturbances: FaultPlan | None = None) -> Running:
+def running(
+    folder: Path, disturbances: FaultPlan | None = None, *, early: float = 0.0, mode: Mode = Mode.ENFORCE
+) -> Running:
+    """`early` is the least time between early rounds; without it there are none."""
     clock = Scripted()
-    return Running(World(folder, clock=clock, disturbances=disturbances or FaultPlan()), clock)
+    world = World(folder, clock=clock, disturbances=disturbances or FaultPlan(), mode=mode)
+    world.settings = replace(world.settings, rounds=replace(world.settings.rounds, early_interval=early))
+    return Running(world, clock)
 
 
 def held_and_waiting(daemon: Running) -> None:
@@ -101,6 +109,61 @@ def test_a_round_that_takes_time_does_not_delay_the_next(tmp_path: Path) -> None
     daemon.clock.after(3000.0, lambda: daemon.world.submit(8))
     daemon.run(3700.0)
     assert daemon.starts() == [PERIOD * count for count in range(13)]
+    assert daemon.world.where() == {"1": (), "2": ("n1",)}
+
+
+def submitting(*times: float) -> Callable[[Running], None]:
+    def script(daemon: Running) -> None:
+        for at in times:
+            daemon.clock.after(at, lambda: daemon.world.submit(1))
+
+    return script
+
+
+def a_node_that_comes_back(daemon: Running) -> None:
+    daemon.world.cluster.set_node("n1", NodeState.DRAINED)
+    daemon.clock.after(100.0, lambda: daemon.world.cluster.events.push(Event(START + 100, NODE_UP, "n1")))
+
+
+def a_begin_time(daemon: Running) -> None:
+    daemon.world.submit(1, begin=START + 100.0)
+
+
+@pytest.mark.parametrize(
+    ("happens", "early", "mode", "expected"),
+    [
+        pytest.param(submitting(), 10.0, Mode.ENFORCE, [], id="nothing happens: no early round"),
+        pytest.param(submitting(100), 10.0, Mode.ENFORCE, [100, 112], id="a job comes; its start is looked after"),
+        pytest.param(submitting(3), 10.0, Mode.ENFORCE, [10, 22], id="not sooner than the interval allows"),
+        pytest.param(
+            submitting(*range(100, 120)), 10.0, Mode.ENFORCE, [100, 110, 120], id="many jobs come: they share them"
+        ),
+        pytest.param(submitting(100), 60.0, Mode.ENFORCE, [100, 160], id="a longer interval"),
+        pytest.param(submitting(100), 0.0, Mode.ENFORCE, [], id="switched off"),
+        pytest.param(submitting(100), 10.0, Mode.OBSERVE, [], id="nobody waits for a round that only looks"),
+        pytest.param(a_node_that_comes_back, 10.0, Mode.ENFORCE, [100], id="a node comes back"),
+        pytest.param(a_begin_time, 10.0, Mode.ENFORCE, [100, 112], id="a begin time passes"),
+    ],
+)
+def test_a_round_comes_early_when_something_happens(
+    tmp_path: Path, happens: Callable[[Running], None], early: float, mode: Mode, expected: list[float]
+) -> None:
+    daemon = running(tmp_path, early=early, mode=mode)
+    happens(daemon)
+    daemon.run(2.5 * PERIOD)
+    between = [at for at in daemon.starts() if at % PERIOD]
+    assert [at for at in daemon.starts() if not at % PERIOD] == [0, 300, 600], "full rounds keep their times"
+    assert between == pytest.approx(expected, abs=3.0)
+
+
+def test_an_early_round_preempts_nobody_and_the_full_one_does(tmp_path: Path) -> None:
+    daemon = running(tmp_path, early=10.0)
+    daemon.world.submit(8)
+    daemon.clock.after(10_000.0, lambda: daemon.world.submit(8))
+    seen: list[dict[str, tuple[str, ...]]] = []
+    daemon.clock.after(10_150.0, lambda: seen.append(daemon.world.where()))
+    daemon.run(10_700.0)
+    assert seen == [{"1": ("n1",), "2": ()}]
     assert daemon.world.where() == {"1": (), "2": ("n1",)}
 
 
@@ -255,7 +318,7 @@ def test_one_round_from_cron_does_its_work_and_gives_a_sign_of_life(tmp_path: Pa
     assert report is not None
     assert world.where() == {"1": ("n1",)}
     assert HeartbeatFile(tmp_path / "heartbeat").read() == HeartbeatRecord(
-        world.clock.now(), "enforce", PERIOD, ProcessIdentity.current()
+        int(world.clock.now()), "enforce", PERIOD, ProcessIdentity.current()
     )
 
 

@@ -79,6 +79,27 @@ def test_each_managed_job_is_remembered_with_its_place_and_its_reason(tmp_path: 
     assert second["sentence"].startswith("job 2 waits behind 1 job in")
 
 
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (
+            "BadConstraints",
+            "job 1 was not started by Slurm (BadConstraints): it is tried again when that has changed, at",
+        ),
+        ("QOSGrpBilling", "job 1 waits because of a limit of its account or QOS: QOSGrpBilling"),
+    ],
+)
+def test_a_job_that_slurm_did_not_start_is_not_said_to_start(tmp_path: Path, refusal: str, told: str) -> None:
+    world = World(tmp_path)
+    world.cluster.refused["1"] = refusal
+    world.submit(8)
+    world.round()
+    (one,) = rows(world, "SELECT sentence, target, reason FROM jobs")
+    assert one["sentence"].startswith(told)
+    assert one["target"] is None
+    assert told in one["reason"]
+
+
 def test_a_displaced_job_is_signalled_given_its_lead_and_waits_held(tmp_path: Path) -> None:
     world = displacing(tmp_path)
     began = world.clock.now()
@@ -272,7 +293,7 @@ def test_a_start_that_does_not_happen_is_taken_back(tmp_path: Path) -> None:
     assert world.pinned() == set()
 
 
-def test_a_job_that_did_not_start_is_tried_again_after_a_while(tmp_path: Path) -> None:
+def test_a_job_that_did_not_start_is_tried_again_once_its_node_is_back(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.submit(2)
     world.simulated = SimulatedBackend(
@@ -282,10 +303,9 @@ def test_a_job_that_did_not_start_is_tried_again_after_a_while(tmp_path: Path) -
     )
     world.backend = world.simulated
     world.rounds(1)
+    assert world.where() == {"1": ()}
     world.cluster.set_node("n1", node("n1").state)
     world.rounds(1)
-    assert world.where() == {"1": ()}
-    world.rounds(3)
     assert world.where() == {"1": ("n1",)}
 
 

@@ -22,20 +22,47 @@ EIGHT = Request(gpus=8, gpus_per_node=8, cpus=8)
         pytest.param(
             [node(used_cpus=20)],
             [(EIGHT, 1)],
-            "8 GPUs idle, 8 of them unusable for the usual 8-GPU job with 8 CPUs: too few CPUs are free",
+            "8 GPUs idle, 8 of them unusable for usual jobs with 8 GPUs and 8 CPUs on a node: too few CPUs are free",
             id="CPUs are gone",
         ),
         pytest.param(
             [node("n1", busy=[0]), node("n2")],
             [(EIGHT, 1)],
-            "15 GPUs idle, 7 of them unusable for the usual 8-GPU job with 8 CPUs: too few GPUs are free on one node",
+            "15 GPUs idle, 7 of them unusable for usual jobs with 8 GPUs and 8 CPUs on a node:"
+            " too few GPUs are free together",
             id="one short of a node",
         ),
         pytest.param(
-            [node(gpu_type="k80")],
+            [node("n1", busy=[0]), node("n2", 4, used_cpus=20), node("n3", busy=range(4), used_cpus=23)],
+            [(replace(EIGHT, gpus=4, gpus_per_node=4), 1)],
+            "15 GPUs idle, 8 of them unusable for usual jobs with 4 GPUs and 8 CPUs on a node: too few CPUs are free",
+            id="CPUs are gone on two nodes",
+        ),
+        pytest.param(
+            [node("n1", busy=[0]), node("n2", used_cpus=20), node("n3", busy=range(7), used_cpus=23)],
+            [(EIGHT, 1)],
+            "16 GPUs idle, 16 of them unusable for usual jobs with 8 GPUs and 8 CPUs on a node,"
+            " mostly because too few CPUs are free",
+            id="several causes",
+        ),
+        pytest.param(
+            [node(gpu_type="k80"), node("n2", busy=range(8))],
             [(replace(WHOLE, gpu_type="v100"), 3), (WHOLE, 1)],
-            "8 GPUs idle, 8 of them unusable for the usual 1-GPU job with 2 CPUs: they are of other types",
-            id="other types",
+            "",
+            id="idle GPUs of another type than usual are none that are lost",
+        ),
+        pytest.param(
+            [node(f"n{i}") for i in range(5)],
+            [(Request(gpus=16, cpus=1), 3)],
+            "",
+            id="an empty cluster, and jobs of several nodes",
+        ),
+        pytest.param(
+            [node("n1", busy=[0]), node("n2"), node("n3", 2, "p100")],
+            [(Request(gpus=16, cpus=1), 3)],
+            "17 GPUs idle, 7 of them unusable for usual jobs with 8 GPUs and 1 CPU on a node:"
+            " too few GPUs are free together",
+            id="jobs of several nodes, by what they take of one",
         ),
     ],
 )
@@ -47,8 +74,8 @@ def test_a_rest_of_a_gpu_in_words() -> None:
     other = job(1, request=Request(shards=5), on=[NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)])
     seen = cluster_overview(snapshot([node("n1", 1, shards=10)], [other]))
     assert measure_fragments(seen.nodes, [(Request(shards=6, cpus=1), 5)]).sentence == (
-        "0.5 GPUs idle, 0.5 of them unusable for the usual job of 0.6 of a GPU with 1 CPU: "
-        "too few GPUs are free on one node"
+        "0.5 GPUs idle, 0.5 of them unusable for usual jobs with 0.6 of a GPU and 1 CPU on a node:"
+        " no GPU has that much free"
     )
 
 

@@ -11,11 +11,15 @@ from slurmsched.model import CheckpointSignal, Job, Partition, ReasonCode, Sched
 from slurmsched.rounds.guards import (
     GUARDS,
     GuardContext,
+    cannot_move,
     checkpoint_lead,
     guard_reasons,
     guarded_jobs,
+    max_moves,
+    preemptible_from,
+    restart_costs,
 )
-from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
+from slurmsched.settings.definition import CheckpointSettings, GuardSettings, PolicySettings, Settings
 from tests.builders import job, node, share, snapshot
 
 NOW = 1_000_000.0
@@ -111,3 +115,48 @@ def test_the_lead_before_a_requeue(hint: str, lead: int) -> None:
 def test_the_signal_is_the_one_that_was_named() -> None:
     assert running("ckpt=usr2").hints.checkpoint_signal is CheckpointSignal.USR2
     assert running("ckpt=none").hints.checkpoint_signal is None
+
+
+@pytest.mark.parametrize(
+    ("young", "times"),
+    [
+        pytest.param(running(run_time=200), {"1": NOW + 1000}, id="it has only just begun"),
+        pytest.param(running(run_time=200, requeue=False), {}, id="it may not move later either"),
+        pytest.param(running(run_time=1200), {}, id="it may move now"),
+    ],
+)
+def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> None:
+    assert preemptible_from(snapshot([node()], [young], NOW), [young], SchedulerState(), SETTINGS) == times
+
+
+@pytest.mark.parametrize(
+    ("waits", "fixed"),
+    [
+        pytest.param(job(1, hint="ckpt=usr1"), False, id="it saves itself"),
+        pytest.param(job(1), True, id="it cannot save itself"),
+        pytest.param(job(1, hint="ckpt=usr1,move=no"), True, id="its owner said move=no"),
+        pytest.param(job(1, hint="ckpt=usr1", requeue=False), True, id="submitted with --no-requeue"),
+    ],
+)
+def test_whether_what_a_job_is_started_with_could_be_taken_back(waits: Job, fixed: bool) -> None:
+    assert cannot_move(waits, SchedulerState(), snapshot([node()], [waits], NOW), SETTINGS) is fixed
+
+
+@pytest.mark.parametrize(
+    ("system", "guards", "jobs", "moves"),
+    [
+        pytest.param("synergy", GuardSettings(), 10_000, 8, id="where nobody takes turns it is what is set"),
+        pytest.param("gandiva-fair", GuardSettings(), 70, 8, id="few jobs need no more than the default"),
+        pytest.param("gandiva-fair", GuardSettings(), 10_000, 209, id="many jobs have their moves of a day"),
+        pytest.param("gandiva-fair", GuardSettings(moves_per_round=9), 10_000, 9, id="what a site sets holds"),
+        pytest.param("gandiva-fair", GuardSettings(moves_per_job_day=0), 10_000, 8, id="no moves of a day add none"),
+    ],
+)
+def test_how_many_jobs_a_round_may_move(system: str, guards: GuardSettings, jobs: int, moves: int) -> None:
+    assert max_moves(Settings(guards=guards, policy=PolicySettings(system=system)), jobs) == moves
+
+
+def test_a_restart_costs_a_job_its_own_lead_too_unless_restarts_cost_nothing() -> None:
+    jobs = [running("ckpt=usr1@60"), replace(running(""), id="2"), replace(running("ckpt=usr1@9999"), id="3")]
+    assert restart_costs(jobs, SETTINGS) == {"1": 180.0, "2": 120.0, "3": 1020.0}
+    assert restart_costs(jobs, replace(SETTINGS, guards=GuardSettings(restart_cost=0.0))) == {}

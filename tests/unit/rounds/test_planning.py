@@ -57,9 +57,10 @@ def held(number: int, **other: Any) -> Any:
 
 def test_a_waiting_job_is_shaped_and_released() -> None:
     result = planned(snapshot([node()], [held(1, gpus=2)]), {"1": (share("n1", 2, cpus=9, memory=70),)})
-    shape = JobSpec(("n1",), 1, 2, 2, None, 9, 70, 1)
+    shape = JobSpec(("n1",), 1, 2, 2, None, 9, 70, 1, cpus_per_task=9)
+    before = JobSpec((), 1, 2, None, None, 2, 0, 1, cpus_per_task=2)
     reshape, release = result.operations
-    assert (reshape.verb, reshape.before, reshape.after) == (Verb.UPDATE, JobSpec((), 1, 2, None, None, 2, 0, 1), shape)
+    assert (reshape.verb, reshape.before, reshape.after) == (Verb.UPDATE, before, shape)
     assert (release.verb, release.before, release.after) == (Verb.RELEASE, "admin", "none")
     assert release.sentence == "job 1 starts on n1 with 2 GPUs, 9 CPUs"
 
@@ -101,7 +102,7 @@ def test_starts_come_before_the_preemptions_and_those_before_their_newcomers() -
     assert (notify.after, requeue.lead) == ("usr1", 60)
     assert notify.sentence == "job 1 is told to write its checkpoint, 1 min before it is requeued"
     assert requeue.sentence == "job 1 gives way to job 2: number 1 against number 3"
-    assert requeue.before == JobSpec(("n1",), 1, 8, 8, None, 24, 500 * GIB, 1)
+    assert requeue.before == JobSpec(("n1",), 1, 8, 8, None, 24, 500 * GIB, 1, cpus_per_task=24)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,15 @@ def test_the_warning_before_a_requeue(hint: str, notified: list[str], lead: int)
     result = planned(snapshot([node()], [old, held(2)]), {"2": (share(),)}, {"1": "2"}, settings=settings)
     assert [op.after for op in result.operations if op.verb is Verb.NOTIFY] == notified
     assert [op.lead for op in result.operations if op.verb is Verb.REQUEUE] == [lead]
+
+
+def test_a_restarted_job_is_released_before_the_newcomer_which_waits_until_it_runs_again() -> None:
+    old = job(1, gpus=4, on=[share("n1", 4, **FULL)])
+    seen = snapshot([node()], [old, held(2, gpus=4)])
+    targets = {"1": (share("n1", 4, cpus=12, memory=250 * GIB),), "2": (share("n1", (4, 5, 6, 7), cpus=12),)}
+    result = planned(seen, targets, {"1": "2"}, order=("2", "1"))
+    assert told(result) == ["requeue 1", "reshape 1 after 1", "release 1 after 1", "reshape 2", "release 2 after 1"]
+    assert [op.standing for op in result.operations if op.verb is Verb.RELEASE] == [(), ("1",)]
 
 
 def test_only_victims_whose_room_is_needed_leave() -> None:

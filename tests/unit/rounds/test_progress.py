@@ -26,9 +26,12 @@ from slurmsched.rounds.progress import (
     FinishedOperation,
     PlanProgress,
     is_settled,
+    open_starts,
+    patience,
     ready_operations,
     undo_overdue_starts,
 )
+from slurmsched.rounds.specs import spec_of
 from tests.builders import job, node, share, snapshot
 
 NOW = 10_000.0
@@ -213,6 +216,129 @@ def test_a_moved_job_that_finds_no_start_returns_to_its_place() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "seconds"),
+    [
+        pytest.param("BadConstraints", 1, id="its request cannot be met"),
+        pytest.param("JobHeldAdmin", 1, id="a hold, which Slurm may not have looked at since"),
+        pytest.param("ReqNodeNotAvail, May be reserved for other job", 3.0, id="its node is not available"),
+        pytest.param("ReqNodeNotAvail,_May_be_reserved_for_other_job", 3.0, id="the same as releases before write it"),
+        pytest.param("Nodes required for job are DOWN, DRAINED or reserved", 0, id="its nodes are down"),
+        pytest.param("QOSMaxGRESPerUser", 0, id="a limit"),
+        pytest.param("Resources", 10, id="resources, which are free as we see it"),
+        pytest.param("Priority", 120, id="another job is looked at first"),
+        pytest.param("None", 120, id="Slurm has not looked yet"),
+    ],
+)
+def test_how_long_a_released_job_is_given(reason: str, seconds: float) -> None:
+    waiting = replace(NEW_LET_GO, reason=reason)
+    assert patience(waiting, cluster(OLD_GONE, waiting), 120.0) == seconds
+    for late, taken_back in ((seconds - 0.1, False), (seconds, True)):
+        held = ("hold", "2", "admin") in undone(done(0, 1, 2, 3), cluster(OLD_GONE, waiting), NOW + late)
+        assert held is taken_back
+
+
+@pytest.mark.parametrize(
+    ("eligible", "seconds"),
+    [
+        pytest.param(NOW + 110, 3, id="it requeued itself, and Slurm starts it in two minutes at the earliest"),
+        pytest.param(NOW + 1, 120, id="it may start in a moment"),
+        pytest.param(None, 120, id="nobody knows"),
+    ],
+)
+def test_a_job_that_requeues_itself_keeps_no_place(eligible: float | None, seconds: float) -> None:
+    waiting = replace(NEW_LET_GO, reason="BeginTime", eligible_time=eligible, restarts=1)
+    assert patience(waiting, cluster(OLD_GONE, waiting), 120.0) == seconds
+
+
+def test_resources_of_a_job_that_is_completing_there_are_waited_for() -> None:
+    waiting = replace(NEW_LET_GO, reason="Resources")
+    assert patience(waiting, cluster(replace(OLD, state=JobState.COMPLETING), waiting), 120.0) == 120.0
+
+
+def test_a_reason_from_before_the_release_counts_for_nothing() -> None:
+    waiting = replace(NEW_LET_GO, reason="ReqNodeNotAvail")
+    late = PlanProgress(PLAN, done(0, 1, 2, 3), cluster(OLD_GONE, waiting), NOW + 50, seen_at=NOW - 1)
+    assert undo_overdue_starts(late, 120.0).operations == ()
+
+
+SMALLER = replace(LEASE, cpus=12)
+SHRUNK = Plan(
+    (
+        Operation(Verb.REQUEUE, "1", WHY, LEASE, "requeued"),
+        Operation(Verb.UPDATE, "1", WHY, LEASE, SMALLER, gone=("1",)),
+        Operation(Verb.RELEASE, "1", WHY, "requeued", "none", gone=("1",)),
+        Operation(Verb.RELEASE, "2", WHY, "admin", "none", gone=("1",), standing=("1",)),
+    )
+)
+OLD_LET_GO = replace(OLD_GONE, hold=Hold.NONE, current_request=replace(PINNED, cpus=12))
+
+
+@pytest.mark.parametrize(
+    ("so_far", "victim", "now", "may_go", "taken_back"),
+    [
+        pytest.param((0,), OLD_GONE, NOW + 1, (1,), [], id="it has left: it gets its smaller request"),
+        pytest.param((0, 1), OLD_GONE, NOW + 1, (2,), [], id="it is released before the newcomer"),
+        pytest.param((0, 1, 2), OLD_LET_GO, NOW + 1, (), [], id="it does not run yet: the newcomer waits"),
+        pytest.param(
+            (0, 1, 2),
+            replace(OLD_LET_GO, state=JobState.RUNNING),
+            NOW + 1,
+            (3,),
+            [],
+            id="it runs again: the newcomer's turn",
+        ),
+        pytest.param(
+            (0, 1, 2),
+            replace(OLD_LET_GO, reason="BadConstraints"),
+            NOW + 1,
+            (),
+            [("hold", "1"), ("reshape", "1"), ("release", "1")],
+            id="Slurm refuses it: it returns to its place at once, and the newcomer does not start",
+        ),
+    ],
+)
+def test_a_newcomer_starts_once_its_victim_stands_again(
+    so_far: tuple[int, ...], victim: Job, now: float, may_go: tuple[int, ...], taken_back: list[tuple[str, str]]
+) -> None:
+    at_hand = PlanProgress(SHRUNK, done(*so_far), cluster(victim, NEW), now)
+    assert at_hand.ready() == may_go
+    assert [(op.verb.value, op.subject) for op in undo_overdue_starts(at_hand, 120.0).operations] == taken_back
+
+
+def test_after_a_refused_restart_the_newcomer_is_hopeless() -> None:
+    refused = done(0, 1) | {2: FinishedOperation(Result.UNDONE, NOW)}
+    assert PlanProgress(SHRUNK, refused, cluster(OLD_GONE, NEW), NOW + 1).is_hopeless(3)
+
+
+@pytest.mark.parametrize(
+    ("so_far", "seen", "promised"),
+    [
+        pytest.param(done(2), cluster(OLD, NEW_SHAPED), {"2"}, id="its victim has not left yet"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_LET_GO), {"2"}, id="it is released"),
+        pytest.param(done(0, 1, 2, 3), cluster(OLD_GONE, NEW_RUNS), set(), id="it runs"),
+        pytest.param(
+            done(0, 2, requeue=Result.REFUSED), cluster(OLD, NEW_SHAPED), set(), id="it cannot start any more"
+        ),
+    ],
+)
+def test_what_is_promised_to_starts_that_have_not_happened(
+    so_far: dict[int, FinishedOperation], seen: Snapshot, promised: set[str]
+) -> None:
+    starts = open_starts(PlanProgress(PLAN, so_far, seen, NOW))
+    assert starts.keys() == promised
+    assert all([share.node for share in start.allocations] == ["n1"] for start in starts.values())
+    assert all(start.gone == ("1",) for start in starts.values())
+
+
+def test_shards_are_promised_with_the_rest_of_a_start() -> None:
+    asked = Request(gpus=0, cpus=2, shards=5, pinned=frozenset({"n1"}))
+    waits = job(2, request=asked)
+    plan = Plan((Operation(Verb.RELEASE, "2", WHY),))
+    (start,) = open_starts(PlanProgress(plan, done(0), cluster(waits), NOW)).values()
+    assert [(share.node, share.shards) for share in start.allocations] == [("n1", 5)]
+
+
 def test_a_job_that_says_it_is_saved_is_requeued_before_its_lead_is_over() -> None:
     seen = cluster(OLD, NEW)
     plan_so_far = PlanProgress(PLAN, done(NOTIFY, RESHAPE), seen, NOW + 5, frozenset({"1"}))
@@ -245,3 +371,83 @@ def test_a_job_that_cannot_be_read_is_let_go_by_its_number() -> None:
     back = Plan((Operation(Verb.RELEASE, "9", Reason(ReasonCode.GIVE_BACK), "admin", "none"),))
     assert PlanProgress(back, {}, unread("9"), NOW).ready() == (0,)
     assert PlanProgress(back, {}, cluster(), NOW).ready() == ()
+
+
+@pytest.mark.parametrize(
+    ("so_far", "seen", "fresh", "may_go"),
+    [
+        pytest.param(done(RESHAPE), cluster(NEW_SHAPED), True, (RELEASE,), id="it stands: the job may start"),
+        pytest.param(done(RESHAPE), cluster(NEW), True, (RESHAPE,), id="Slurm took it back: it is made again first"),
+        pytest.param(
+            done(RESHAPE), cluster(NEW), False, (RELEASE,), id="a poll from before the update tells nothing of it"
+        ),
+        pytest.param(
+            done(NOTIFY, RESHAPE), cluster(OLD, NEW), True, (RESHAPE,), id="also while the start waits for another job"
+        ),
+        pytest.param(done(RESHAPE, RELEASE), cluster(NEW_LET_GO), True, (), id="released as wanted: nothing to do"),
+        pytest.param(
+            done(RESHAPE, RELEASE),
+            cluster(replace(NEW, hold=Hold.NONE)),
+            True,
+            (),
+            id="lost after the release: the start is undone when it is overdue",
+        ),
+        pytest.param(done(RESHAPE), cluster(replace(NEW_RUNS)), True, (), id="the job that ran wins"),
+    ],
+)
+def test_an_update_that_slurm_took_back_is_made_again(
+    so_far: dict[int, FinishedOperation], seen: Snapshot, fresh: bool, may_go: tuple[int, ...]
+) -> None:
+    assert PlanProgress(PLAN, so_far, seen, NOW, fresh=fresh).ready() == may_go
+
+
+def test_a_start_whose_update_was_lost_after_its_release_is_undone() -> None:
+    lost = replace(NEW, hold=Hold.NONE)
+    undone = undo_overdue_starts(PlanProgress(PLAN, done(RESHAPE, RELEASE), cluster(lost), NOW + 60, fresh=True), 60)
+    assert [operation.verb for operation in undone.operations] == [Verb.HOLD]
+    assert spec_of(lost.current_request).nodes == ()
+
+
+def test_a_job_that_is_given_back_is_not_waited_for() -> None:
+    waits = job(2, gpus=64)
+    plan = Plan((Operation(Verb.RELEASE, "2", Reason(ReasonCode.GIVE_BACK), "user", "none"),))
+    released = PlanProgress(plan, {0: FinishedOperation(Result.DONE, NOW)}, cluster(waits), NOW + 9_999)
+    assert released.settled()
+    assert not undo_overdue_starts(released, 60).operations
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        pytest.param(
+            Request(gpus=5, cpus=5, tasks=5),
+            Request(gpus=5, nodes=2, cpus=4, tasks=5),
+            id="--gpus=5 -n5, with 4 CPUs",
+        ),
+        pytest.param(
+            Request(gpus=6, cpus=6, tasks=6), Request(gpus=6, nodes=2, cpus=6, tasks=1), id="--gpus-per-task=1 -n 6"
+        ),
+        pytest.param(
+            Request(gpus=2, cpus=2, tasks=2),
+            Request(gpus=2, cpus=1, tasks=1, pinned=frozenset({"n1"})),
+            id="--gpus=2 --ntasks=2 --ntasks-per-gpu=1, left with one task by 24.11",
+        ),
+    ],
+)
+def test_what_a_refused_update_left_behind_is_taken_back(asked: Request, left: Request) -> None:
+    one = replace(NEW, original_request=asked, current_request=left)
+    update = Operation(Verb.UPDATE, "2", WHY, spec_of(asked), LEASE)
+    plan = Plan((update, Operation(Verb.RELEASE, "2", WHY, "admin", "none")))
+    refused = {0: FinishedOperation(Result.REFUSED, NOW)}
+    [undone] = undo_overdue_starts(PlanProgress(plan, refused, cluster(one), NOW), 60).operations
+    assert (undone.verb, undone.before, undone.after) == (Verb.UPDATE, spec_of(left), spec_of(asked))
+
+
+@pytest.mark.parametrize(("code", "released"), [(ReasonCode.GIVE_BACK, True), (ReasonCode.START, False)])
+def test_a_job_is_given_back_also_where_slurm_does_not_take_its_request_back(code: ReasonCode, released: bool) -> None:
+    update = Operation(Verb.UPDATE, "2", WHY, LEASE, spec_of(NEW.original_request))
+    plan = Plan((update, Operation(Verb.RELEASE, "2", Reason(code), "admin", "none")))
+    refused = {0: FinishedOperation(Result.REFUSED, NOW)}
+    assert ready_operations(plan, {}, cluster(NEW), NOW) == (0,)
+    assert ready_operations(plan, refused, cluster(NEW), NOW) == ((1,) if released else ())
+    assert is_settled(plan, refused, cluster(NEW), NOW) is not released

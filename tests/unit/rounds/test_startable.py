@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmsched.model import Hold, Job, JobState, Partition, ReasonCode, Reservation, SchedulerState, Snapshot
+from slurmsched.model.limits import AssociationLimits, Limits, LimitSet
 from slurmsched.rounds.scope import ineligible_jobs, ineligible_reason
 from tests.builders import job, node, share, snapshot
 
@@ -51,6 +52,24 @@ def test_it_could_start(waiting: Job, memory: SchedulerState) -> None:
             job(1, dependency="afterok:7"), SchedulerState(), ReasonCode.DEPENDENCY, id="it depends on another"
         ),
         pytest.param(
+            job(1, dependency="afterok:7(unfulfilled),afterok:8(failed)"),
+            SchedulerState(),
+            ReasonCode.DEPENDENCY_FAILED,
+            id="one of two that it depends on failed",
+        ),
+        pytest.param(
+            job(1, dependency="afterok:7(unfulfilled)?afterok:8(failed)"),
+            SchedulerState(),
+            ReasonCode.DEPENDENCY,
+            id="one of two of which one suffices failed",
+        ),
+        pytest.param(
+            job(1, dependency="afterok:7(failed)?afterok:8(failed)"),
+            SchedulerState(),
+            ReasonCode.DEPENDENCY_FAILED,
+            id="both of which one would suffice failed",
+        ),
+        pytest.param(
             job(1, eligible_time=NOW + 9), SchedulerState(), ReasonCode.BEGIN_TIME, id="it is not to begin yet"
         ),
         pytest.param(
@@ -70,6 +89,10 @@ def test_it_could_start(waiting: Job, memory: SchedulerState) -> None:
         ),
         pytest.param(
             job(1, reason="AssocGrpGRES"), SchedulerState(), ReasonCode.LIMITS, id="its account has had enough"
+        ),
+        pytest.param(job(1, reason="Licenses"), SchedulerState(), ReasonCode.LICENSES, id="licenses are in use"),
+        pytest.param(
+            job(1), SchedulerState(stalled={"1": "Licenses"}), ReasonCode.LICENSES, id="licenses were in use last time"
         ),
         pytest.param(
             job(1), SchedulerState(stalled={"1": "QOSGrpGRES"}), ReasonCode.LIMITS, id="a limit kept it last time"
@@ -119,3 +142,16 @@ def test_the_free_slots_of_an_array_go_to_its_first_tasks() -> None:
 def test_running_jobs_are_never_stopped() -> None:
     running = job(1, on=[share()], dependency="afterok:7", state=JobState.RUNNING)
     assert ineligible_jobs([running], SchedulerState(), cluster(running)) == {}
+
+
+def test_a_limit_that_was_read_is_told_by_name_and_amount_also_where_slurm_knows_it() -> None:
+    limits = LimitSet(group={"cpus": 4})
+    table = Limits(True, "", (AssociationLimits(1, "vision", "alice", limits=limits),))
+    waiting = job(2, 1, 3, account="vision", reason="AssocGrpCpuLimit")
+    seen = cluster(job(1, 1, 2, account="vision", on=[share(cpus=2)]), waiting, limits=table)
+    why = ineligible_reason(waiting, SchedulerState(), seen)
+    assert why is not None
+    assert why.sentence == (
+        "waits because of a limit of its account or QOS:"
+        " GrpTRES of user alice of account vision allows 4 CPUs, with 2 CPUs in use"
+    )

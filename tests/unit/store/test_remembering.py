@@ -27,6 +27,7 @@ from slurmsched.model import (
     decode,
 )
 from slurmsched.rounds.explainer import explain
+from slurmsched.rounds.refusals import RefusedStart, refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import Mode, RoundSettings, Settings
 from slurmsched.store.state import USUAL_REQUESTS_WINDOW
@@ -110,32 +111,39 @@ def test_attained_service_is_up_to_the_snapshot(store: Store) -> None:
     assert store.state.load_state(seen, "synergy").service == {"7": 200.0}
 
 
+def refused(at: float, reason: str = "ReqNodeNotAvail", tries: int = 1) -> RefusedStart:
+    """Slurm did not start job 7 on n1."""
+    release = Operation(Verb.RELEASE, "7", Reason(ReasonCode.START, {"nodes": "n1"}))
+    undone = Outcome(release, Result.UNDONE, detail=reason)
+    known: dict[str, RefusedStart] = {}
+    for _ in range(tries):
+        (known["7"],) = refused_starts([undone], snapshot([node()], [job(7)], at), known, at)
+    return known["7"]
+
+
 @pytest.mark.parametrize(
-    ("later", "stalled"),
-    [pytest.param(300.0, {"7": "QOSMaxGRESPerUser"}, id="soon"), pytest.param(1000.0, {}, id="after a while")],
+    ("tries", "later", "stalled", "let_go"),
+    [
+        pytest.param(1, 5.0, True, False, id="at once: no"),
+        pytest.param(1, 15.0, False, False, id="after fifteen seconds: yes"),
+        pytest.param(2, 15.0, True, False, id="refused twice, after as long: no"),
+        pytest.param(2, 30.0, False, False, id="refused twice, after twice as long: yes"),
+        pytest.param(3, 5.0, True, True, id="refused three times: it is left to Slurm"),
+        pytest.param(3, 3600.0, True, True, id="and stays so"),
+        pytest.param(3, 90000.0, False, False, id="for a day"),
+        pytest.param(2, -29.0, True, False, id="the clock was set back"),
+        pytest.param(
+            2, -3600.0, False, False, id="the clock was set back by an hour: it keeps nothing back for longer"
+        ),
+    ],
 )
-def test_a_start_that_was_taken_back_is_not_tried_again_at_once(
-    store: Store, later: float, stalled: dict[str, str]
+def test_when_a_refused_start_is_tried_again(
+    store: Store, tries: int, later: float, stalled: bool, let_go: bool
 ) -> None:
-    sighted(store, job(7))
-    number = store.journal.begin_round(1000.0, "enforce", "synergy", "las")
-    (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.RELEASE, "7", BACK))], 1000.0)
-    store.journal.record_outcomes([(entry, Outcome(entry.operation, Result.DONE))], 1000.0)
-    store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
-    assert store.state.load_state(sighted(store, job(7), at=1000.0 + later), "synergy").stalled == stalled
-
-
-def test_a_request_that_is_refused_twice_is_not_tried_again_at_once(store: Store) -> None:
-    sighted(store, job(7))
-    stalled = []
-    for at in (1000.0, 1300.0, 2400.0):
-        number = store.journal.begin_round(at, "enforce", "synergy", "las")
-        (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.UPDATE, "7", BACK))], at)
-        store.journal.record_outcomes(
-            [(entry, Outcome(entry.operation, Result.REFUSED, detail="it asks for 1 node"))], at
-        )
-        stalled.append(store.state.load_state(sighted(store, job(7), at=at + 10), "synergy").stalled)
-    assert stalled == [{}, {"7": "it asks for 1 node"}, {}]
+    store.state.record_refusals([refused(10 * DAY, tries=tries)])
+    state = store.state.load_state(sighted(store, job(7), at=10 * DAY + later), "synergy")
+    assert state.stalled == ({"7": "ReqNodeNotAvail"} if stalled else {})
+    assert state.let_go == (frozenset({"7"}) if let_go else frozenset())
 
 
 def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
@@ -145,7 +153,7 @@ def test_each_job_has_its_explanation_rank_and_target(store: Store) -> None:
     assert decode(Target, rows["7"]["target"]).nodes == ("n1",)
     assert (rows["7"]["rank"], rows["8"]["rank"], rows["8"]["target"]) == (1, 2, None)
     assert (rows["9"]["rank"], rows["9"]["target"]) == (None, None)
-    assert rows["9"]["sentence"].startswith("is not managed: it has no synsched: hint")
+    assert rows["9"]["sentence"].startswith("job 9 is not managed: it has no synsched: hint")
 
 
 def test_the_overview_and_the_recording_come_back(store: Store) -> None:
@@ -160,6 +168,13 @@ def test_a_policys_state_is_given_to_the_same_policy_only(store: Store) -> None:
     seen = sighted(store)
     assert store.state.load_state(seen, "synergy").policy_state == {"passes": {"alice": 3}}
     assert store.state.load_state(seen, "slurm").policy_state == {}
+
+
+def test_only_the_latest_overviews_are_kept(store: Store) -> None:
+    numbers = [remembered(store, job(7, hint="model=bert"))[0] for _ in range(25)]
+    store.state.prune(1000.0, keep_days=90, keep_snapshots=2)
+    rows = store.database.rows("SELECT id FROM rounds WHERE overview IS NOT NULL ORDER BY id")
+    assert [row["id"] for row in rows] == numbers[-20:]
 
 
 def test_only_the_latest_recordings_are_kept(store: Store) -> None:
@@ -212,24 +227,6 @@ def test_what_was_asked_for_lately_is_usual(store: Store) -> None:
 
 
 HOUR = 3600.0
-
-
-def undone_start(store: Store, at: float) -> None:
-    number = store.journal.begin_round(at, "enforce", "synergy", "las")
-    (entry,) = store.journal.record_intents(number, [(0, Operation(Verb.RELEASE, "7", BACK))], at)
-    store.journal.record_outcomes([(entry, Outcome(entry.operation, Result.DONE))], at)
-    store.journal.mark_undone(entry, "QOSMaxGRESPerUser")
-
-
-@pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_was_set_by_an_hour_keeps_no_start_back_for_longer(store: Store, hours: int) -> None:
-    sighted(store, job(7), at=10 * DAY)
-    undone_start(store, 10 * DAY)
-    at = 10 * DAY + hours * HOUR
-    assert store.state.load_state(sighted(store, job(7), at=at), "synergy").stalled == {}
-    undone_start(store, at)
-    assert store.state.load_state(sighted(store, job(7), at=at + 300), "synergy").stalled
-    assert store.state.load_state(sighted(store, job(7), at=at + 1000), "synergy").stalled == {}
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

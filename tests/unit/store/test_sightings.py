@@ -153,6 +153,25 @@ def test_events_are_told_once(database: Database) -> None:
     assert look(database) == []
 
 
+@pytest.mark.parametrize(
+    ("started", "ended", "told"),
+    [
+        pytest.param(120.0, 170.0, [120.0, 170.0], id="by Slurm's times, not by when a round saw it"),
+        pytest.param(None, None, [150.0, 200.0], id="Slurm has none"),
+        pytest.param(999.0, 999.0, [150.0, 200.0], id="Slurm's clock is ahead"),
+    ],
+)
+def test_a_job_started_and_ended_when_slurm_says_so(
+    database: Database, started: float | None, ended: float | None, told: list[float]
+) -> None:
+    runs = job(7, on=[share()], start_time=started)
+    done = replace(runs, state=JobState.FINISHED, allocations=(), end_time=ended)
+    look(database, job(7))
+    seen = [update_jobs(database, snapshot(jobs=[runs], time=150.0), {"7"})]
+    seen += [update_jobs(database, snapshot(jobs=[done], time=200.0), {"7"})]
+    assert [event.at for events in seen for event in events] == told
+
+
 def unread(database: Database, *numbers: str, at: float = 200.0) -> list[tuple[str, str]]:
     """A look at which these are there and cannot be read."""
     aside = tuple(SetAsideJob(number, "its record cannot be read") for number in numbers)
