@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -10,10 +11,12 @@ import click
 
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.progress import with_progress
-from slurmsched.experiments.experiment import ExperimentSetup, FigureRow
+from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup, FigureRow, FigureVerdict, PromiseRow
+from slurmsched.experiments.figures import FigurePart, KeptFigures, figure_parts, kept_figures, measure_missing
+from slurmsched.experiments.figures import keep as keep_rows
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.registry import run_experiment as run
-from slurmsched.report.experiments import outcome_view
+from slurmsched.report.experiments import figures_page, outcome_view
 
 MAX_SEEDS: Final = 1000
 _SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
@@ -35,14 +38,23 @@ _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in 
 
 
 @click.command(epilog="\b\nExperiments:\n" + _EXPERIMENT_LIST)
-@click.argument("name", metavar="EXPERIMENT")
+@click.argument("name", metavar="EXPERIMENT", required=False)
+@click.option("--all", "everything", is_flag=True, help="Measure what is missing of all figures, and write their page.")
+@click.option("--keep", is_flag=True, help="Keep the rows for --all.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("docs/figures.md"),
+    show_default=True,
+    help="The page of all figures. Rows are kept in the folder of that name without `.md`.",
+)
 @click.option(
     "--data",
     envvar="SLURMSCHED_DATA",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the public data sets, if the experiment needs one. Default: $SLURMSCHED_DATA.",
 )
-@click.option("--seeds", default="42", show_default=True, callback=_parse_seeds, help="As 42, 42..44 or 1,5.")
+@click.option("--seeds", default="42..44", show_default=True, callback=_parse_seeds, help="As 42, 42..44 or 1,5.")
 @click.option("--quick", is_flag=True, help="Run the small version, if there is one.")
 @click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
 @click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
@@ -57,10 +69,13 @@ def reproduce(
     context: click.Context,
     /,
     *,
-    name: str,
+    name: str | None,
     data: Path | None,
     seeds: tuple[int, ...],
     quick: bool,
+    everything: bool,
+    keep: bool,
+    page: Path,
     as_json: bool,
     **options: str | None,
 ) -> None:
@@ -69,13 +84,29 @@ def reproduce(
     Prints each measured figure beside the paper's and, if known, the result of the authors' code. All experiments are
     simulations except hadare-quality, which trains models. Exits 1 if a figure is outside its tolerance.
 
+    With --all it writes one page of all figures. What a run has measured is kept, so that hours of work can be done one
+    experiment at a time; a whole run replaces the rows of a quick one. --keep replaces the rows of one experiment.
+
     \b
     Example:
       synsched reproduce synergy-static --data ~/data
       synsched reproduce synergy-replay --trace jobs.csv --order srtf --json
+      synsched reproduce --all --quick --data ~/data
     """
     given_options = {option: value for option, value in options.items() if value is not None}
-    outcome = run(name, ExperimentSetup(data, seeds, quick, given_options, with_progress))
+    setup = ExperimentSetup(data, seeds, quick, given_options, with_progress)
+    if everything == (name is not None) or (everything and (given_options or as_json)):
+        raise click.UsageError("name one experiment, or give --all without options of an experiment and without --json")
+    if name is None:
+        if not _write_page(page, setup):
+            context.exit(1)
+        return
+    outcome = run(name, setup)
+    part = FigurePart(name, given_options)
+    if keep and part not in figure_parts():
+        raise click.UsageError(f"{part.name} is no part of --all: {', '.join(each.name for each in figure_parts())}")
+    if keep:
+        keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
     if as_json:
         rows, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
         print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
@@ -83,6 +114,25 @@ def reproduce(
         console().print(outcome_view(outcome))
     if not outcome.ok:
         context.exit(1)
+
+
+def _write_page(page: Path, setup: ExperimentSetup) -> bool:
+    """Writes the page after every part, so that it is there when a run of hours is stopped. Returns whether all figures
+    are within bounds."""
+    figures = list[KeptFigures]()
+    for kept in measure_missing(page.with_suffix(""), setup, _today()):
+        figures.append(kept)
+        counts = f"{kept.result.count(FigureVerdict.HELD)} held, {kept.result.count(FigureVerdict.MISSED)} missed"
+        click.echo(f"{kept.part.name}: {counts}, {kept.result.count(FigureVerdict.NOT_HELD)} not held")
+        try:
+            page.write_text(figures_page(kept_figures(page.with_suffix(""))), encoding="utf-8")
+        except OSError as error:
+            raise ExperimentError(f"cannot write {page}: {error.strerror}") from error
+    return all(kept.result.ok for kept in figures)
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _row_as_json(row: FigureRow) -> dict[str, object]:
@@ -95,6 +145,20 @@ def _row_as_json(row: FigureRow) -> dict[str, object]:
         "ratio": row.ratio,
         "tolerance": row.tolerance,
         "ok": row.ok,
+        "verdict": row.verdict.value,
+        "limit": row.limit,
+        "chosen_after": row.chosen_after,
         "bound": row.bound.value,
         "note": row.note,
+        **(_promise_as_json(row) if isinstance(row, PromiseRow) else {}),
+    }
+
+
+def _promise_as_json(row: PromiseRow) -> dict[str, object]:
+    """`measured` is the worst of the seeds."""
+    return {
+        "policy": row.policy,
+        "scenario": row.scenario,
+        "promise": row.promise,
+        "mean": row.mean,
     }

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from slurmsched.model import SynschedError
 
 T = TypeVar("T")
+
+DEFAULT_SEEDS: Final = (42, 43, 44)
+"""Those of which the authors' orders of arrival are recorded (FGD)."""
 
 
 class ExperimentError(SynschedError):
@@ -30,12 +33,28 @@ class Bound(StrEnum):
     """Shown beside the expected figure, without a verdict."""
 
 
+class FigureVerdict(StrEnum):
+    """What a row says of its figure."""
+
+    HELD = "held"
+    MISSED = "missed"
+    NOT_HELD = "not held"
+    """There is a published figure or one of the authors' code, but no bound; the note says why."""
+    MEASURED = "measured"
+    """There is nothing to compare with."""
+
+
 @dataclass(frozen=True, slots=True)
 class FigureRow:
     """One figure: `measured` is ours, `published` the paper's, `reference` that of the authors' code; None if unknown.
 
-    The measured figure is compared with the reference if there is one, else with the published figure. `tolerance` is
-    relative. `note` says how the inputs differ.
+    `limit` is a bound from elsewhere: a claim such as "within 10 % of the optimum", an optimum that we computed, or a
+    figure of another run of ours. The measured figure is compared with the limit if there is one, else with the
+    reference, else with the published figure. `tolerance` is relative. `note` says how the inputs differ, and why a
+    published figure is not held. `chosen_after`: inputs or bound were chosen when the result was known.
+
+    Raises ValueError for a one-sided bound without a limit, because a figure of somebody else holds on both sides or
+    not at all, and for a figure of somebody else that is not held without a note.
     """
 
     metric: str
@@ -46,12 +65,24 @@ class FigureRow:
     tolerance: float | None = None
     bound: Bound = Bound.EQUAL
     note: str = ""
+    limit: float | None = None
+    chosen_after: bool = False
+
+    def __post_init__(self) -> None:
+        if self.bound in {Bound.AT_MOST, Bound.AT_LEAST} and self.limit is None:
+            raise ValueError(f"{self.metric}: a one-sided bound needs a limit")
+        if self.verdict is FigureVerdict.NOT_HELD and not self.note:
+            raise ValueError(f"{self.metric}: the note does not say why the figure is not held")
+
+    @property
+    def expected(self) -> float | None:
+        """The figure to compare with, or None."""
+        return next((value for value in (self.limit, self.reference, self.published) if value is not None), None)
 
     @property
     def ratio(self) -> float | None:
         """Returns measured over expected, or None if nothing is expected."""
-        expected = self.reference if self.reference is not None else self.published
-        return self.measured / expected if expected else None
+        return self.measured / self.expected if self.expected else None
 
     @property
     def ok(self) -> bool:
@@ -67,6 +98,37 @@ class FigureRow:
             Bound.AT_LEAST: ratio >= 1 - tolerance,
         }[self.bound]
 
+    @property
+    def verdict(self) -> FigureVerdict:
+        if self.bound is not Bound.INFORMATIVE:
+            return FigureVerdict.HELD if self.ok else FigureVerdict.MISSED
+        somebodys = self.published is not None or self.reference is not None
+        return FigureVerdict.NOT_HELD if somebodys else FigureVerdict.MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseRow(FigureRow):
+    """What a promise of a policy comes to in a scenario: `measured` is the worst of the seeds, `mean` their mean.
+
+    It is compared with `limit`, and the tolerance is absolute. `note` says where the policy promises it.
+    """
+
+    policy: str = ""
+    scenario: str = ""
+    promise: str = ""
+    mean: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the promise is kept. One that the policy does not make always is, NaN never is."""
+        off, tolerance = self.measured - (self.limit or 0.0), self.tolerance or 0.0
+        return {
+            Bound.INFORMATIVE: True,
+            Bound.EQUAL: abs(off) <= tolerance,
+            Bound.AT_MOST: off <= tolerance,
+            Bound.AT_LEAST: off >= -tolerance,
+        }[self.bound]
+
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
@@ -79,6 +141,10 @@ class ExperimentResult:
     @property
     def ok(self) -> bool:
         return all(row.ok for row in self.rows)
+
+    def count(self, verdict: FigureVerdict) -> int:
+        """Returns the number of rows with this verdict."""
+        return sum(row.verdict is verdict for row in self.rows)
 
 
 class ProgressTracker(Protocol):
@@ -96,10 +162,11 @@ class ExperimentSetup:
     """The setup of a run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all experiments need.
 
     `quick` selects the small version, if there is one. `options` are the experiment's own, and it validates them.
+    Every experiment that draws anything draws it for each of `seeds`.
     """
 
     data: Path | None
-    seeds: tuple[int, ...] = (42,)
+    seeds: tuple[int, ...] = DEFAULT_SEEDS
     quick: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     track_progress: ProgressTracker = _no_progress

@@ -249,7 +249,8 @@ RULES_BY_METHOD: Final[Mapping[str, CopyRules]] = {
 
 METHODS: Final = (_ONE_COPY, *RULES_BY_METHOD)
 CHECKED: Final = frozenset({("repeated", "schedule"), ("new", "ahead"), ("new, long rounds", "ahead")})
-"""Data and rules that must not be worse than one copy; the others are only informative."""
+"""Data and rules that must not be worse than one copy, chosen when their losses were known; the others are only
+informative."""
 
 _NOTES: Final[Mapping[str, str]] = {
     "repeated": "1000 noisy samples, 3000 steps, 100 in a round. The paper gains 3 to 11 % on repeated data (table IV,"
@@ -260,6 +261,19 @@ _NOTES: Final[Mapping[str, str]] = {
     "new, short": "3000 steps: one copy has not converged by then, so that fewer consecutive steps cost accuracy.",
     "new, SGD": "12,000 steps by gradient descent with momentum instead of Adam, 100 in a round.",
 }
+
+
+PUBLISHED_LOSSES: Final[Mapping[str, float]] = {
+    "recommendation": 38.7 / 40.3,
+    "language": 4.31 / 4.46,
+    "weather": 0.025 / 0.028,
+}
+"""Squared error of a model trained by copies over that of one trained by one copy (table IV)."""
+
+_TABLE_NOTE: Final = (
+    "The published figure is the mean of three models. Not held: neither they nor their data are available, and the"
+    " figure depends on the data and on the length of the training, as the other rows show."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +315,17 @@ def _final_loss(config: _TrainingConfig) -> float:
 def _loss_rows(
     losses: Mapping[tuple[str, str], Sequence[float]], checked: Collection[tuple[str, str]]
 ) -> Iterator[FigureRow]:
+    for data in DATA_SETS:
+        published = fmean(PUBLISHED_LOSSES.values()) if data == "repeated" else None
+        ratio = fmean(losses[data, "schedule"]) / fmean(losses[data, _ONE_COPY])
+        metric = f"{data}: loss of copies, schedule, over one copy"
+        yield FigureRow(metric, "x", ratio, published, bound=Bound.INFORMATIVE, note=_TABLE_NOTE)
     for (data, method), of_seeds in losses.items():
         one_copy = fmean(losses[data, _ONE_COPY]) if method != _ONE_COPY else None
         bound = Bound.AT_MOST if (data, method) in checked else Bound.INFORMATIVE
-        yield FigureRow(f"{data}: {method}", "mse", fmean(of_seeds), None, one_copy, 0.0, bound, _NOTES[data])
+        chosen_after = bound is Bound.AT_MOST
+        yield FigureRow(
+            f"{data}: {method}", "mse", fmean(of_seeds), None, None, 0.0, bound, _NOTES[data], one_copy, chosen_after
+        )
         if len(of_seeds) > 1:
             yield FigureRow(f"{data}: {method}, std. deviation", "mse", stdev(of_seeds), bound=Bound.INFORMATIVE)

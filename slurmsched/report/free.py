@@ -87,7 +87,7 @@ def free_capacity(
 
 
 def _node_free_gpus(node: NodeUsage, gpu_type: str, demand: DemandPerGpu) -> NodeFreeGpus:
-    idle, left, up = node.idle_gpus(gpu_type), node.free, node.state is NodeState.UP
+    idle, left, up = node.idle_gpus(gpu_type), node.free, node.state is NodeState.UP and not node.reservation
     usable = min(idle, _gpus_served(left.cpus, demand.cpus), _gpus_served(left.memory, demand.memory)) if up else 0
     devices = len(node.gpus)
     share = min(left.cpus * devices // node.total.cpus, left.memory * devices // node.total.memory)
@@ -113,8 +113,8 @@ def _gpus_served(left: int, each: int) -> int:
 
 def _stranded_reason(node: NodeUsage, demand: DemandPerGpu, idle: int, usable: int, at_share: int) -> str:
     left, stranded = node.free, pluralise(idle - usable, "idle GPU")
-    if not idle:
-        return ""
+    if not idle or node.reservation:
+        return f"reserved: {node.reservation}" if idle else ""
     if node.state is not NodeState.UP:
         return (node.state_text.lower() or node.state.value) + (f": {node.reason}" if node.reason else "")
     if usable < idle and _gpus_served(left.cpus, demand.cpus) == usable:
@@ -167,8 +167,15 @@ def free_view(free: FreeCapacity, now: float) -> RenderableType:
         parts += ["", nodes]
     if free.fragments and free.fragments.sentence:
         parts += ["", safe_line(free.fragments.sentence), "", _fragments_listing(free.fragments)]
+        parts += ["", Text(_MEASURES, style="dim")]
     parts += (Text(note, style="dim") for note in _notes(free, now))
     return Group(*parts)
+
+
+_MEASURES: Final = (
+    "STRANDED and USABLE: for the CPUs and memory per GPU that were asked for;"
+    " LOST: what usual jobs cannot use, on average"
+)
 
 
 def _fragments_listing(fragments: ClusterFragmentation) -> Listing:

@@ -72,6 +72,8 @@ def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
 def _explanation(row: JobRow, aside: SetAsideRow | None) -> Explanation:
     if aside is not None:
         return Explanation(row.id, aside.sentence)
+    if row.state is JobState.FINISHED:
+        return Explanation(row.id, f"job {row.id} has ended: 'synsched history {row.id}' shows what became of it")
     if row.reason:
         explanation = decode(Explanation, json.dumps(row.reason))
         if row.state is JobState.RUNNING:
@@ -108,7 +110,19 @@ def _attained(explanation: JobExplanation) -> str:
 
 def _state(explanation: JobExplanation, now: float) -> str:
     seen = explanation.job.last_seen
-    return f"{explanation.job.state.value}, {duration(now - seen)} ago ({local_time(seen)})"
+    return f"{explanation.job.state.value}, as of {duration(now - seen)} ago ({local_time(seen)})"
+
+
+def _given_beyond_request(job: JobRow) -> Iterator[RenderableType]:
+    """Yield what the job asked for and what it was given, where these differ: Slurm accounts what it was given."""
+    asked, given = job.original, job.target.resources if job.target is not None else None
+    if given is not None and (given.cpus != asked.cpus or (asked.memory and given.memory not in (0, asked.memory))):
+        memory = f", {asked.memory} MiB per node" if asked.memory else ""
+        has = f", {given.memory} MiB" if given.memory else ""
+        yield safe_line(
+            f"asked for {pluralise(asked.cpus, 'CPU')}{memory}; was given {pluralise(given.cpus, 'CPU')}{has},"
+            " which Slurm accounts"
+        )
 
 
 def history_view(history: JobHistory, with_commands: bool = False) -> RenderableType:
@@ -121,6 +135,7 @@ def history_view(history: JobHistory, with_commands: bool = False) -> Renderable
             "bold",
         )
     ]
+    parts += _given_beyond_request(job)
     if history.events:
         rows = [(local_time(event.at), event.kind, event.sentence) for event in history.events]
         parts += ["", Listing((Column("WHEN"), Column("EVENT"), Column("WHAT")), rows, wrapped=True)]

@@ -44,8 +44,8 @@ class PlannedRound:
     """The operations of a round in order, and its decision about every managed job, as of `at` (unix seconds).
 
     `ordering` is empty for a policy with an order of its own. `starts` are the nodes of jobs that would start, `keeps`
-    those of jobs that keep running, `waits` the reasons of jobs that would wait. `dispatched` gives the number of steps
-    for each copy of a forked job.
+    those of jobs that keep running, `waits` the reasons of jobs that would wait. `unmanaged` counts the other jobs that
+    have not ended. `dispatched` gives the number of steps for each copy of a forked job.
     """
 
     at: float
@@ -83,7 +83,9 @@ def planned_round(
             if job.state is JobState.PENDING and job.id not in allocated and job.id not in result.unmanaged
         },
         order=tuple(ranked.job for ranked in decision.order),
-        unmanaged=sum(result.snapshot.jobs_by_id[job].state is not JobState.FINISHED for job in result.unmanaged),
+        unmanaged=sum(
+            job.id in result.unmanaged and job.state is not JobState.FINISHED for job in result.snapshot.jobs
+        ),
         dispatched={
             job: why for job in allocated for why in decision.targets[job].reasons if why.code is ReasonCode.DISPATCHED
         },

@@ -67,7 +67,7 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
         Column("DUE", right=True),
         Column("HAD", right=True),
         Column("PART", right=True),
-        Column("HOLDS"),
+        Column("ENTITLED TO"),
     )
     rows = [
         (

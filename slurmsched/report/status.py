@@ -172,7 +172,7 @@ def cluster_status(
         problems.append(f"{pluralise(mismatches, 'job')} {where}")
     if left_out := len(store.unreadable_rows()):
         problems.append(f"{pluralise(left_out, 'row')} of the database cannot be read: 'synsched doctor' names them")
-    problems += (f"job {job.id}: {problem}" for job in jobs for problem in job.problems)
+    problems += (problem for job in jobs for problem in _hint_problems(job))
     aside = store.set_aside()
     problems += (row.sentence for row in aside[:_MAX_NAMED])
     if len(aside) > _MAX_NAMED:
@@ -197,7 +197,8 @@ def cluster_status(
 
 
 def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: Iterable[str] = ()) -> ClusterStatus:
-    """The status with only the jobs of `users`, and only the jobs and nodes of `partitions`; empty means all."""
+    """The status with only the jobs of `users`, and only the jobs and nodes of `partitions`; empty means all. What is
+    wrong with other jobs is no problem of this status."""
     selected_users, selected_partitions = frozenset(users), frozenset(partitions)
     jobs = tuple(
         job
@@ -208,7 +209,15 @@ def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: 
     nodes = tuple(
         node for node in status.nodes if not selected_partitions or selected_partitions.intersection(node.partitions)
     )
-    return replace(status, jobs=jobs, nodes=nodes)
+    aside = tuple(row for row in status.set_aside if not selected_users or row.owner in selected_users)
+    of_others = {problem for job in status.jobs if job not in jobs for problem in _hint_problems(job)}
+    of_others |= {row.sentence for row in status.set_aside if row not in aside}
+    problems = tuple(problem for problem in status.problems if problem not in of_others)
+    return replace(status, jobs=jobs, nodes=nodes, problems=problems, set_aside=aside)
+
+
+def _hint_problems(job: JobStatus) -> Iterator[str]:
+    yield from (f"job {job.id}: {problem}" for problem in job.problems)
 
 
 def _pause_text(switch: SwitchRow, now: float) -> str:
@@ -286,6 +295,8 @@ def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableTy
         parts += [safe_line(status.fragments.sentence)]
     if status.jobs:
         parts += ["", jobs_view(status.jobs)]
+    elif status.running or status.waiting:
+        parts += ["", safe_line("no managed job of these users and partitions")]
     if status.problems:
         parts += ["", Text(pluralise(len(status.problems), "problem"), style="bold red")]
         parts += (Padding(safe_line(problem), (0, 0, 0, 2), expand=False) for problem in status.problems)
@@ -299,7 +310,8 @@ def header_view(status: ClusterStatus) -> RenderableType:
     if last is None:
         return safe_line(f"synsched{where}: {status.liveness.sentence}", _STYLES[status.liveness.life])
     order = f", order {last.ordering}" if last.ordering else ""
-    how = f"synsched{where}: mode {status.mode}, system {last.system}{order}"
+    paused = " (paused)" if status.paused else ""
+    how = f"synsched{where}: mode {status.mode}{paused}, system {last.system}{order}"
     spent = sum(seconds or 0.0 for seconds in (last.observe_s, last.decide_s, last.plan_s, last.apply_s))
     took = f", took {duration(spent)}" if spent else ""
     return Group(
@@ -350,6 +362,7 @@ def _node_row(node: NodeUsage) -> Sequence[RenderableType]:
     taken = len(node.gpus) - node.idle_gpus()
     up = node.state is NodeState.UP
     words = node.state_text.lower() or node.state.value
+    words += f", reserved: {node.reservation}" if node.reservation else ""
     return (
         node.name,
         types,

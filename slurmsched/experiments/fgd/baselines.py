@@ -13,7 +13,7 @@ from slurmsched.model import MILLI_PER_GPU
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.fragmentation import TaskDemand
-from slurmsched.policies.place.scores import PlacementHeuristic, PoolScoreTable
+from slurmsched.policies.place.scores import FragmentationScore, PlacementHeuristic, PoolScoreTable
 
 MAX_NODE_MILLI_CPU = 128_000
 MAX_NODE_MILLI_GPU = 8_000
@@ -38,6 +38,20 @@ class BestFit:
 
     def best_device(self, free: FreeResources, task: TaskDemand, pool: int) -> int:
         return tightest_device(free, task, pool)
+
+
+_SCORE_DIGITS: Final = 3
+"""Digits of milli-GPU to which a decrease of F is exact; both amounts are rounded to six."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactDescent(FragmentationScore):
+    """The decrease of F as in the paper's text. Of nodes with equal ones the first wins, and no rounding error."""
+
+    name: str = "fgd_argmin"
+
+    def device_scores(self, task: TaskDemand, pools: Ints) -> Floats:
+        return np.round(FragmentationScore.device_scores(self, task, pools), _SCORE_DIGITS)
 
 
 def tightest_device(free: FreeResources, task: TaskDemand, pool: int) -> int:

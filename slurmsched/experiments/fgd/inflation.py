@@ -1,6 +1,5 @@
-"""Monte-Carlo inflation (Weng et al., ATC 2023, section 6.1): fills a cluster task by task under each heuristic.
-
-No task ends, and a task that does not fit is dropped.
+"""Fills a cluster task by task under each heuristic: Monte-Carlo inflation (Weng et al., ATC 2023, section 6.1), in
+which no task ends, and a steady state, in which tasks end as others arrive. A task that does not fit is dropped.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
@@ -16,22 +16,32 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Floats
-from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.fgd.baselines import (
     BestFit,
     ClusteringScoreTable,
     DotProduct,
+    ExactDescent,
     GpuPacking,
     MigratingScoreTable,
     RandomPoolScoreTable,
 )
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
-from slurmsched.policies.cluster.resources import FreeResources, Pools
-from slurmsched.policies.place.fragmentation import FragmentationMeasure, TargetWorkload, typical_workload
-from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
+from slurmsched.model import MILLI_PER_GPU
+from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools
+from slurmsched.policies.place.fragmentation import FragmentationMeasure, TargetWorkload, TaskDemand, typical_workload
+from slurmsched.policies.place.scores import (
+    FragmentationScore,
+    PoolScoreTable,
+    PricedFragmentationScore,
+    idle_gpu_worth,
+)
 
 CURVE_POINTS = 131
 """Points of a curve, from 0 to 130 % of GPUs requested."""
+
+_STOCK_UNIT: Final = 10
+"""Unit of the sizes in the cutting-stock program of `idle_gpu_worth`, in milli-GPU."""
 
 ScoreTableFactory = Callable[[FreeResources, FragmentationMeasure], PoolScoreTable]
 """Makes the score table that places tasks on a cluster."""
@@ -85,6 +95,55 @@ def inflate(arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTabl
     )
 
 
+def mix_preserving_bound(tasks: Sequence[TaskDemand]) -> float:
+    """Returns the most per cent of all GPUs that can be allocated if tasks run in the proportions of this list.
+
+    The GPUs that parts of a GPU need at least are a cutting-stock program (Gilmore and Gomory, 1961), and whole GPUs
+    hold nothing else. CPUs, memory, types and nodes are ignored, so that no placement allocates more; choosing which
+    tasks get in can. Raises ExperimentError for parts that are no multiple of the program's unit, and PolicyError.
+    """
+    workload = typical_workload(tasks, coverage=1.0)
+    if any(task.shares_gpu and task.milli_per_gpu % _STOCK_UNIT for task in workload.tasks):
+        raise ExperimentError(f"no bound for parts of a GPU that are no multiple of {_STOCK_UNIT} milli-GPU")
+    worth, allocated, needed = idle_gpu_worth(workload), 0.0, 0.0
+    for task, popularity in zip(workload.tasks, workload.popularity, strict=True):
+        allocated += popularity * task.total_milli_gpu / MILLI_PER_GPU
+        needed += popularity * (worth[task.milli_per_gpu] if task.shares_gpu else task.gpus)
+    return float(100 * allocated / needed)
+
+
+def steady_allocation(
+    arrivals: Arrivals, workload: TargetWorkload, make_scores: ScoreTableFactory, load: float
+) -> float:
+    """Returns the mean per cent of all GPUs allocated over the second half of all arrivals, in which tasks also end.
+
+    Tasks arrive one after the other, in a Poisson process that requests `load` times the GPUs in the mean, and run for
+    times from an exponential distribution; both are drawn from a stream of their own, and are alike for all heuristics.
+    """
+    resources = FreeResources.of_empty_cluster(Pools(arrivals.nodes))
+    table = make_scores(resources, FragmentationMeasure(workload, resources))
+    random, count = np.random.default_rng(len(arrivals.tasks)), len(arrivals.tasks)
+    capacity = int(resources.milli.sum())
+    mean_milli = np.mean([task.total_milli_gpu for task in arrivals.tasks])
+    times = np.cumsum(random.exponential(mean_milli / (load * capacity), count)).tolist()
+    run_times = random.exponential(1.0, count).tolist()
+    ends, allocated, area, last = list[tuple[float, int, Allocation, int]](), 0, 0.0, times[count // 2]
+    for index, (task, now, run_time) in enumerate(zip(arrivals.tasks, times, run_times, strict=True)):
+        while ends and ends[0][0] <= now:
+            end, _, allocation, milli = heappop(ends)
+            area += allocated * max(0.0, end - last)
+            last = max(last, end)
+            resources.release(allocation)
+            allocated -= milli
+        area += allocated * max(0.0, now - last)
+        last = max(last, now)
+        placed = table.place(task)
+        if placed is not None:
+            heappush(ends, (now + run_time, index, placed, task.total_milli_gpu))
+            allocated += task.total_milli_gpu
+    return float(100 * area / (capacity * (last - times[count // 2])))
+
+
 def _curve_by_percent(requested: Floats, values: Floats) -> Floats:
     """Returns the mean of the samples that round to each per cent, or of its neighbours if there are none."""
     percent = np.rint(requested)
@@ -112,7 +171,7 @@ PUBLISHED_POLICIES: Final[Mapping[str, str]] = {
 
 _SCORE_TABLES: Final[Mapping[str, ScoreTableFactory]] = {
     "fgd": lambda idle, measure: PoolScoreTable(idle, FragmentationScore(measure, rounded=True)),
-    "fgd_argmin": lambda idle, measure: PoolScoreTable(idle, FragmentationScore(measure)),
+    "fgd_argmin": lambda idle, measure: PoolScoreTable(idle, ExactDescent(measure)),
     "fgd_priced": lambda idle, measure: PoolScoreTable(idle, PricedFragmentationScore.of(measure)),
     "fgd_moving": lambda idle, measure: MigratingScoreTable(
         idle, PricedFragmentationScore.of(measure), max_moves=MAX_MOVES
@@ -141,6 +200,8 @@ class InflationConfig:
     pods_file: Path
     nodes_file: Path
     sequences_file: Path | None = None
+    load: float | None = None
+    """GPUs that running tasks request in a steady state, relative to the cluster's; None for an inflation."""
 
 
 def run_inflations(
@@ -150,6 +211,28 @@ def run_inflations(
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         running = [(config, pool.submit(_run_config, config)) for config in configs]
         return {config: future.result() for config, future in setup.track_progress(running, label)}
+
+
+def run_steady_states(
+    configs: Sequence[InflationConfig], setup: ExperimentSetup, label: str
+) -> Mapping[InflationConfig, float]:
+    """Returns the mean allocation in per cent of every configuration, which has a load. Raises TraceError."""
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        running = [(config, pool.submit(_run_steady_state, config)) for config in configs]
+        return {config: future.result() for config, future in setup.track_progress(running, label)}
+
+
+STEADY_ARRIVALS: Final = 30_000
+"""Tasks of a steady state, about three times as many as run at a time."""
+
+
+def _run_steady_state(config: InflationConfig) -> float:
+    tasks, nodes = read_tasks(config.pods_file), read_nodes(config.nodes_file)
+    random = np.random.default_rng(config.seed)
+    arriving = tuple(tasks[index] for index in random.integers(len(tasks), size=STEADY_ARRIVALS).tolist())
+    shuffled = tuple(nodes[index] for index in random.permutation(len(nodes)).tolist())
+    make_scores = score_table_factory(config.policy, config.seed)
+    return steady_allocation(Arrivals(arriving, shuffled), typical_workload(tasks), make_scores, config.load or 1.0)
 
 
 def _run_config(config: InflationConfig) -> InflationResult:

@@ -200,7 +200,8 @@ def _case_rows(case: GavelCase) -> Iterator[FigureRow]:
                 theirs.objective,
                 TOLERANCE,
                 Bound.AT_MOST,
-                note=_BISECTION_NOTE,
+                _BISECTION_NOTE,
+                theirs.objective,
             )
         elif theirs.objective is not None:
             yield FigureRow(metric, "", fractions.objective_value, None, theirs.objective, TOLERANCE)

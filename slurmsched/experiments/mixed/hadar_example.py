@@ -9,7 +9,7 @@ from itertools import product
 from typing import Final
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
-from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
+from slurmsched.experiments.mixed.replay_policies import HadarReplayPolicy
 from slurmsched.experiments.mixed.workloads import LIVE_NOTE, authors_rounds, replay_live
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import slack_aware
@@ -34,11 +34,14 @@ GAVEL_ALLOCATION: Final[Mapping[str, tuple[float, float, float]]] = {
 """Gavel's allocation in the paper: time fractions on each GPU type."""
 
 _UTILISATION_NOTE: Final = "Granted GPUs over all GPUs of all rounds, as figure 1 counts, with whole epochs."
+_GAVEL_NOTE: Final = "The time fractions are given: they are those that the paper says Gavel computes."
 _GANGS_NOTE: Final = (
-    "Five rounds are impossible under the paper's constraints: gangs of 3, 2 and 2 keep at most 5 of 6 GPUs busy, and"
-    " while J3 runs in all five at 10 epochs, J1 needs four of them and J2 two. They are possible if the tasks of a"
-    " mixed gang add up, against equation 1b; 87 % busy is impossible with gangs."
+    "Five rounds cannot be had under the paper's own constraints: gangs of 3, 2 and 2 keep at most 5 of 6 GPUs busy,"
+    " and while J3 runs in all five at 10 epochs, J1 needs four of them and J2 two. An exhaustive search over all"
+    " schedules finds six. Five are possible if the tasks of a mixed gang add up, against equation 1b; 87 % busy cannot"
+    " be had with gangs of any kind. No code of the authors is public."
 )
+_FEWEST_NOTE: Final = "The fewest of an exhaustive search over all schedules of whole gangs."
 
 GangPace = Callable[[Sequence[int], tuple[int, int, int]], float]
 """Returns a gang's epochs in a round, given its GPUs of each type and the epochs of a whole gang on each type."""
@@ -80,9 +83,10 @@ def run_hadar_example(_setup: ExperimentSetup) -> ExperimentResult:
     return ExperimentResult(
         "hadar-example",
         (
-            FigureRow("Gavel: rounds", "", gavel.rounds, 6.0, tolerance=0.0),
+            FigureRow("Gavel: rounds", "", gavel.rounds, 6.0, tolerance=0.0, note=_GAVEL_NOTE),
             FigureRow("Gavel: utilisation", "", _granted_fraction(gavel), 0.78, tolerance=0.01, note=_UTILISATION_NOTE),
-            FigureRow("Hadar: rounds", "", ours.rounds, 5.0, float(fewest), tolerance=0.0, note=_GANGS_NOTE),
+            FigureRow("Hadar: rounds", "", ours.rounds, 5.0, bound=Bound.INFORMATIVE, note=_GANGS_NOTE),
+            FigureRow("Hadar: rounds, as few as possible", "", ours.rounds, limit=float(fewest), note=_FEWEST_NOTE),
             FigureRow(
                 "Hadar: utilisation", "", _granted_fraction(ours), 0.87, bound=Bound.INFORMATIVE, note=_GANGS_NOTE
             ),

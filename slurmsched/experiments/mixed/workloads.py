@@ -1,6 +1,7 @@
 """Workloads of the replays: Gavel's static trace, Hadar's 480 jobs, and HadarE's mixes and clusters.
 
-Hadar's jobs have four sizes in GPU-hours and Gavel's rates (section IV-A, table II). HadarE's mixes (sections VI-A and
+Hadar's jobs have four sizes in GPU-hours and Gavel's rates (section IV-A, table II). They are drawn from the public
+Philly trace, so that a job's size is that of the trace, or evenly over the sizes. HadarE's mixes (sections VI-A and
 VI-B, table III) use the estimates of equation 10; the real rate of a model on a node differs from its estimate by a
 random factor, which Gavel and Hadar know from profiling and HadarE learns as it runs.
 """
@@ -8,21 +9,26 @@ random factor, which Gavel and Hadar know from profiling and HadarE learns as it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from math import sqrt
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
-from slurmsched.policies.hadare.policy import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.knowledge.estimation import GpuSpec, ModelSpec, estimate_throughput
+from slurmsched.knowledge.published import GAVEL_MODEL_NAMES as _MEASURED_MODELS
 from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
 from slurmsched.simulation.replay import GpuWorkers, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats.gavel import read_gavel
-from slurmsched.traces.generators import hadar_workload
-from slurmsched.traces.tables import read_text
+from slurmsched.traces.generators import HADAR_SIZE_CLASSES, HOUR, hadar_workload, random_stream
+from slurmsched.traces.tables import csv_rows, read_text
 from slurmsched.traces.trace import ImportContext
 
 GPU_TYPES: Final = ("v100", "p100", "k80")
@@ -38,8 +44,8 @@ def authors_rounds(restart_seconds: float = 0.0, period: float = 360.0) -> Round
 
 
 LIVE_NOTE: Final = (
-    "As the daemon decides: its policy of that name with default settings and guards, on leases, in rounds of fixed"
-    " length. GPUs that become idle within a round stay so until the next. "
+    "As the daemon decides, and therefore not held: its policy of that name with default settings and guards, on"
+    " leases, in rounds of fixed length. GPUs that become idle within a round stay so until the next. "
 )
 
 
@@ -91,17 +97,15 @@ def static_trace_jobs(setup: ExperimentSetup) -> tuple[ReplayJob, ...]:
 
 
 SIZE_GPU_TYPE: Final = "k80"
-"""The GPU type in whose hours sizes are measured. The paper does not say which. In K80 hours the work takes the paper's
-40 to 68 hours; in V100 hours it would take 340, with the same ratios."""
+"""The GPU type in whose hours evenly drawn sizes are measured. The paper does not say which. In K80 hours the work
+takes the paper's 40 to 68 hours; in V100 hours it would take 340, with the same ratios."""
 
-_MEASURED_MODELS: Final[Mapping[str, str]] = {
-    "resnet-18": "resnet-18-batch-size-128",
-    "cyclegan": "cyclegan",
-    "lstm": "lm-batch-size-80",
-    "transformer": "transformer-batch-size-128",
-    "resnet-50": "resnet-50-batch-size-64",
-}
-"""Table II's models by name in Gavel's table, with batch sizes that run on all types with any number of GPUs."""
+TRACE_GPU_TYPE: Final = "p100"
+"""The GPU type on which durations of the Philly trace are taken, one of those of Philly's servers."""
+BUSIEST_HOURS: Final = range(3, 10)
+"""Hours of the day from whose arrivals the paper draws its jobs."""
+_TRACE_WIDTHS: Final = (1, 2, 4, 8)
+"""Numbers of GPUs for which Gavel has rates. Wider jobs, 0.4 % of the trace's, cannot be drawn."""
 
 _WIDTH_BY_MODEL: Final[Mapping[str, int]] = {"resnet-18": 1, "cyclegan": 2, "lstm": 4, "transformer": 4, "resnet-50": 8}
 WIDTH_VARIANTS: Final[Mapping[str, Callable[[TraceJob], int]]] = {
@@ -131,12 +135,48 @@ def sized_jobs(
     )
 
 
-def _sized_job(job: str, model: str, width: int, seconds: float, rates: Knowledge) -> ReplayJob:
+def _sized_job(
+    job: str, model: str, width: int, seconds: float, rates: Knowledge, *, gpu_type: str = SIZE_GPU_TYPE
+) -> ReplayJob:
     profile = rates.models.get(model)
-    if profile is None or SIZE_GPU_TYPE not in profile.scaling:
-        raise ExperimentError(f"throughputs.json lacks rates of {model} on {SIZE_GPU_TYPE}: use the data set's file")
+    if profile is None or gpu_type not in profile.scaling:
+        raise ExperimentError(f"throughputs.json lacks rates of {model} on {gpu_type}: use the data set's file")
     rates_by_type = {kind: profile.scaling[kind].rate_at(width) for kind in GPU_TYPES if kind in profile.scaling}
-    return ReplayJob(job, width, max(width, round(seconds * rates_by_type[SIZE_GPU_TYPE])), rates_by_type, model=model)
+    return ReplayJob(job, width, max(width, round(seconds * rates_by_type[gpu_type])), rates_by_type, model=model)
+
+
+def read_busiest_hours(path: Path) -> tuple[tuple[int, float], ...]:
+    """Returns GPUs and seconds of the Philly trace's jobs of the busiest hours that belong to a size of table II.
+
+    Raises TraceError.
+    """
+    bounds = [(low, high) for low, high, _ in HADAR_SIZE_CLASSES.values()]
+    jobs = list[tuple[int, float]]()
+    for row in csv_rows(read_text(path), path.name, ("timestamp", "duration", "num_gpus")):
+        hour = row.text("timestamp")[11:13]
+        if not hour.isdigit():
+            raise row.error("timestamp", "a time as in 2017-10-09 07:01:55")
+        gpus, seconds = row.integer("num_gpus"), row.number("duration")
+        sized = any(low < gpus * seconds / HOUR <= high for low, high in bounds)
+        if int(hour) in BUSIEST_HOURS and gpus in _TRACE_WIDTHS and sized:
+            jobs.append((gpus, seconds))
+    return tuple(jobs)
+
+
+def philly_jobs(trace: Sequence[tuple[int, float]], count: int, seed: int, rates: Knowledge) -> tuple[ReplayJob, ...]:
+    """Draws `count` jobs of `read_busiest_hours`, each with a model of its size. Raises ExperimentError."""
+    if len(trace) < count:
+        raise ExperimentError(f"the trace has {len(trace)} jobs that belong to a size of table II, fewer than {count}")
+    random = random_stream(seed, "philly")
+    drawn = [trace[index] for index in random.choice(len(trace), count, replace=False).tolist()]
+    spins = random.random(count).tolist()
+    jobs = list[ReplayJob]()
+    for number, ((gpus, seconds), spin) in enumerate(zip(drawn, spins, strict=True)):
+        hours = gpus * seconds / HOUR
+        models = next(models for low, high, models in HADAR_SIZE_CLASSES.values() if low < hours <= high)
+        model = _MEASURED_MODELS[models[int(spin * len(models))]]
+        jobs.append(_sized_job(str(number), model, gpus, seconds, rates, gpu_type=TRACE_GPU_TYPE))
+    return tuple(jobs)
 
 
 _PCIE3_SCALING: Final = 0.5
@@ -175,7 +215,7 @@ _MIX_MODELS: Final[Mapping[str, tuple[ModelSpec, int]]] = {
     "MM": (ModelSpec(3, 2, 128), 9_000),
 }
 """Table III's models: weight and data set on scales of 1 to 4, and steps. The paper gives only S to XL; the steps are
-ours, so that M-5 takes about as long under Gavel on the AWS cluster as in the paper (4,200 s)."""
+ours, and `_STEPS_PER_UNIT` is such that M-5 takes 4,200 s under Gavel on the AWS cluster, as in the paper."""
 
 MIX_MODELS_BY_NAME: Final[Mapping[str, tuple[str, ...]]] = {
     "M-1": ("MM",),
@@ -187,7 +227,18 @@ MIX_MODELS_BY_NAME: Final[Mapping[str, tuple[str, ...]]] = {
     "M-12": ("IC", "LM", "LT", "RS", *["MM"] * 8),
 }
 
-_STEPS_PER_UNIT: Final = 0.075
+
+class IndexReading(StrEnum):
+    """Readings of equation 10's index: "the ratio of TFLOPS and VRAM in a square root fashion"."""
+
+    OVER_ROOT = "TFLOPS over the root of memory"
+    ROOT_OF_RATIO = "root of TFLOPS over memory"
+
+
+_STEPS_PER_UNIT: Final[Mapping[IndexReading, float]] = {
+    IndexReading.OVER_ROOT: 0.0574,
+    IndexReading.ROOT_OF_RATIO: 0.1785,
+}
 """Steps per second of one unit of equation 10."""
 
 _ESTIMATE_ERROR: Final = 0.2
@@ -199,19 +250,27 @@ def one_gpu_nodes(nodes: tuple[str, ...]) -> GpuWorkers:
     return GpuWorkers(nodes, tuple(range(len(nodes))))
 
 
-def mix_jobs(name: str, nodes: tuple[str, ...], seed: int) -> tuple[ReplayJob, ...]:
+def mix_jobs(
+    name: str, nodes: tuple[str, ...], seed: int, reading: IndexReading = IndexReading.OVER_ROOT
+) -> tuple[ReplayJob, ...]:
     """Returns the jobs of a mix with their rates on these nodes. All arrive at the start."""
     error_factors = np.random.default_rng(seed).lognormal(0.0, _ESTIMATE_ERROR, (len(_MIX_MODELS), len(NODE_GPU_SPECS)))
     jobs: list[ReplayJob] = []
     for position, model in enumerate(MIX_MODELS_BY_NAME[name], start=1):
         factors = dict(zip(NODE_GPU_SPECS, error_factors[list(_MIX_MODELS).index(model)].tolist(), strict=True))
         rates = {
-            node: _STEPS_PER_UNIT * factors[node] * rate for node, rate in estimated_throughputs(model, nodes).items()
+            node: _STEPS_PER_UNIT[reading] * factors[node] * rate
+            for node, rate in estimated_throughputs(model, nodes, reading).items()
         }
         jobs.append(ReplayJob(f"{model}-{position}", 1, _MIX_MODELS[model][1], rates, model=model))
     return tuple(jobs)
 
 
-def estimated_throughputs(model: str, nodes: tuple[str, ...]) -> dict[str, float]:
+def estimated_throughputs(
+    model: str, nodes: tuple[str, ...], reading: IndexReading = IndexReading.OVER_ROOT
+) -> dict[str, float]:
     """Returns the estimates by GPU type, in the unit of equation 10."""
-    return {node: estimate_throughput(_MIX_MODELS[model][0], NODE_GPU_SPECS[node]) for node in dict.fromkeys(nodes)}
+    specs = {node: NODE_GPU_SPECS[node] for node in nodes}
+    if reading is IndexReading.ROOT_OF_RATIO:
+        specs = {node: replace(spec, tflops=sqrt(spec.tflops)) for node, spec in specs.items()}
+    return {node: estimate_throughput(_MIX_MODELS[model][0], spec) for node, spec in specs.items()}

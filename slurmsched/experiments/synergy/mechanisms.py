@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, capped_speedup, to_synergy_job
-from slurmsched.experiments.synergy_allocation.mechanisms import place_greedy, place_proportional, place_tune
+from slurmsched.experiments.synergy_allocation.mechanisms import (
+    FreeServers,
+    SynergyGrant,
+    SynergyJob,
+    SynergyVariant,
+    place_greedy,
+    place_proportional,
+    place_tune,
+)
 from slurmsched.experiments.synergy_allocation.opt import JobClass, PooledOpt
-from slurmsched.experiments.synergy_allocation.problem import FreeServers, SynergyGrant, SynergyJob, SynergyVariant
 
 Mechanism = Callable[[Sequence[SynergyJob], FreeServers, SynergyVariant], list[SynergyGrant]]
 

@@ -15,7 +15,7 @@ from typing import Final
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
-from slurmsched.experiments.synergy_allocation.problem import SynergyVariant
+from slurmsched.experiments.synergy_allocation.mechanisms import SynergyVariant
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 from slurmsched.model import NodeAllocation, Resources

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.tesserae.replay import colocated_fractions
 from slurmsched.experiments.tesserae.variants import (
     BASELINE_VARIANTS,
     COSTLY_VARIANT,
@@ -30,7 +31,6 @@ from slurmsched.experiments.tesserae.variants import (
     run_config,
     with_fewer_jobs,
 )
-from slurmsched.experiments.tesserae.workload import colocated_fractions
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.bayesian_search import bayesian_search, random_search
 from slurmsched.knowledge.estimation import ParallelStrategy, complete_matrix, parallel_strategies
@@ -126,11 +126,19 @@ _LIVE_NOTE: Final = (
     " ask for halves of GPUs. "
 )
 _UP_TO_NOTE: Final = "The paper's figure is its best against any of them. " + _INPUTS_NOTE
+_UP_TO_MAKESPAN_NOTE: Final = (
+    "Not held: the end of the last job depends on which long jobs were drawn, and the paper does not say against which"
+    " of its baselines it is. " + _UP_TO_NOTE
+)
+_PUBLISHED_MOVES: Final = 0.64
+"""Migrations with the paper's algorithm over those of Gavel: 36 % fewer."""
 _BASIC_NOTE: Final = (
-    "Against the text's placement with names as they fall, which is the rule of figure 1. " + _INPUTS_NOTE
+    "Against the text's placement with names as they fall, which is the rule of figure 1, but not that of Gavel's code,"
+    " with which the paper says that it compares. " + _INPUTS_NOTE
 )
 _GAVEL_RULE_NOTE: Final = (
-    "Against the released rule: workers are kept where they are free, a pair only as the same pair. " + _INPUTS_NOTE
+    "This is the paper's comparison. Not held: against the rule of Gavel's released code, by which workers are kept"
+    " where they are free and a pair only as the same pair, the text's algorithm hardly moves less. " + _INPUTS_NOTE
 )
 _UNSTATED_GAIN_NOTE: Final = "The paper's text does not state the gain; checked is that there is one. " + _INPUTS_NOTE
 _OURS_NOTE: Final = "Ours also keeps running jobs on their nodes and keeps pairs together. " + _INPUTS_NOTE
@@ -167,43 +175,56 @@ def published_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterat
     ours = replace(base, variant="tesserae-t")
     theirs = [replace(base, variant=name) for name in BASELINE_VARIANTS]
     best = max(results.jct(other) for other in theirs) / results.jct(ours)
-    yield FigureRow("mean JCT: up to, over Tesserae-T", "x", best, 1.62, bound=Bound.AT_LEAST, note=_UP_TO_NOTE)
+    yield FigureRow(
+        "mean JCT: up to, over Tesserae-T", "x", best, 1.62, tolerance=_TOLERANCE, note=_UP_TO_NOTE, chosen_after=True
+    )
     best = max(results.makespan(other) for other in theirs) / results.makespan(ours)
-    yield FigureRow("makespan: up to, over Tesserae-T", "x", best, 1.15, bound=Bound.AT_LEAST, note=_UP_TO_NOTE)
+    yield FigureRow(
+        "makespan: up to, over Tesserae-T", "x", best, 1.15, bound=Bound.INFORMATIVE, note=_UP_TO_MAKESPAN_NOTE
+    )
+    yield _gain_row("makespan: up to, a gain", best)
     for other in theirs:
         name = other.variant
         ratio = results.jct(other) / results.jct(ours)
-        yield FigureRow(
-            f"mean JCT: {name} over Tesserae-T", "x", ratio, 1.0, bound=Bound.AT_LEAST, note=_UNSTATED_GAIN_NOTE
-        )
+        yield _gain_row(f"mean JCT: {name} over Tesserae-T", ratio)
         ratio = results.makespan(other) / results.makespan(ours)
         yield FigureRow(f"makespan: {name} over Tesserae-T", "x", ratio, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE)
-    yield from _migration_rows(results, base, "", "tesserae-t", Bound.EQUAL)
-    yield from _migration_rows(results, base, "las: ", "tesserae-t", Bound.EQUAL)
-    yield from _migration_rows(results, base, "gavel: ", "tesserae", Bound.AT_MOST)
+    yield from _migration_rows(results, base, "", "tesserae-t")
+    yield from _migration_rows(results, base, "las: ", "tesserae-t")
+    yield from _migration_rows(results, base, "gavel: ", "tesserae")
     ratio = results.max_rho(replace(base, variant="tesserae-ftf")) / results.max_rho(replace(base, variant="ftf"))
-    yield FigureRow("worst rho: Tesserae-FTF over FTF", "x", ratio, 1.0, bound=Bound.AT_MOST, note=_UNSTATED_GAIN_NOTE)
+    metric = "worst rho: Tesserae-FTF over FTF"
+    yield FigureRow(metric, "x", ratio, bound=Bound.AT_MOST, note=_UNSTATED_GAIN_NOTE, limit=1.0)
     yield from _gavel_order_rows(results, base)
 
 
-def _migration_rows(
-    results: EvaluationResults, base: EvaluationConfig, order: str, ours: str, bound: Bound
-) -> Iterator[FigureRow]:
-    """Compares migrations with both rules, under one order. `bound` is that of the text against the basic rule."""
+def _migration_rows(results: EvaluationResults, base: EvaluationConfig, order: str, ours: str) -> Iterator[FigureRow]:
+    """Compares migrations under one order: first with Gavel's own rule, with which the paper compares, then with names
+    that fall at random."""
     text, unnamed, kept, own = (
         results.migrations(replace(base, variant=f"{order}{name}"))
         for name in ("text", "text, no names", "text, gavel rule", ours)
     )
     yield FigureRow(
-        f"{order}moves, text over no names", "x", text / unnamed, 0.64, None, _TOLERANCE, bound, _BASIC_NOTE
+        f"{order}moves, text over Gavel's rule",
+        "x",
+        text / kept,
+        _PUBLISHED_MOVES,
+        bound=Bound.INFORMATIVE,
+        note=_GAVEL_RULE_NOTE,
     )
-    yield FigureRow(
-        f"{order}moves, text over Gavel's rule", "x", text / kept, 0.64, bound=Bound.INFORMATIVE, note=_GAVEL_RULE_NOTE
-    )
-    yield FigureRow(f"{order}moves, ours over no names", "x", own / unnamed, 0.64, bound=Bound.AT_MOST, note=_OURS_NOTE)
-    yield FigureRow(
-        f"{order}moves, ours over Gavel's rule", "x", own / kept, 0.64, bound=Bound.AT_MOST, note=_OURS_NOTE
-    )
+    metric = f"{order}moves, ours over Gavel's rule"
+    yield FigureRow(metric, "x", own / kept, None, bound=Bound.AT_MOST, note=_OURS_NOTE, limit=_PUBLISHED_MOVES)
+    # Under Gavel's order the basic rule moves more than the paper's, so that only less is asked there.
+    bound, limit = (Bound.EQUAL, None) if order != "gavel: " else (Bound.AT_MOST, _PUBLISHED_MOVES)
+    metric = f"{order}moves, text over no names"
+    yield FigureRow(metric, "x", text / unnamed, _PUBLISHED_MOVES, None, _TOLERANCE, bound, _BASIC_NOTE, limit, True)
+    metric = f"{order}moves, ours over no names"
+    yield FigureRow(metric, "x", own / unnamed, None, bound=Bound.AT_MOST, note=_OURS_NOTE, limit=_PUBLISHED_MOVES)
+
+
+def _gain_row(metric: str, ratio: float) -> FigureRow:
+    return FigureRow(metric, "x", ratio, bound=Bound.AT_LEAST, note=_UNSTATED_GAIN_NOTE, limit=1.0)
 
 
 def _gavel_order_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
@@ -225,8 +246,8 @@ def _gavel_order_rows(results: EvaluationResults, base: EvaluationConfig) -> Ite
         ratio = results.migrations(theirs) / results.migrations(ours)
         yield FigureRow(f"moves: {name} on its order", "x", ratio, bound=Bound.INFORMATIVE, note=_GAVEL_ORDER_NOTE)
         ratio = results.max_rho(theirs) / results.max_rho(ours)
-        fair = (1.0, Bound.AT_LEAST) if gavel_order == "gavel-ftf" else (None, Bound.INFORMATIVE)
-        yield FigureRow(f"worst rho: {name} on its order", "x", ratio, fair[0], bound=fair[1], note=_GAVEL_ORDER_NOTE)
+        bound = Bound.AT_LEAST if gavel_order == "gavel-ftf" else Bound.INFORMATIVE
+        yield FigureRow(f"worst rho: {name} on its order", "x", ratio, bound=bound, note=_GAVEL_ORDER_NOTE, limit=1.0)
 
 
 def ablation_rows(results: EvaluationResults, base: EvaluationConfig) -> Iterator[FigureRow]:
@@ -287,9 +308,7 @@ def sensitivity_rows(results: EvaluationResults, base: EvaluationConfig) -> Iter
     for what, other in (("Gavel's trace", replace(ours, trace="gavel")), ("P100", replace(ours, gpu_type="p100"))):
         for name in BASELINE_VARIANTS:
             ratio = results.jct(replace(other, variant=name)) / results.jct(other)
-            yield FigureRow(
-                f"{what}: mean JCT, {name} over ours", "x", ratio, 1.0, bound=Bound.AT_LEAST, note=_UNSTATED_GAIN_NOTE
-            )
+            yield _gain_row(f"{what}: mean JCT, {name} over ours", ratio)
             ratio = results.makespan(replace(other, variant=name)) / results.makespan(other)
             yield FigureRow(
                 f"{what}: makespan, {name} over ours", "x", ratio, bound=Bound.INFORMATIVE, note=_INPUTS_NOTE
@@ -304,6 +323,7 @@ def _metric_rows(
 
 
 QUICK_JOB_COUNT: Final = 200
+_QUICK_NOTE: Final = "So few jobs are no figure of the paper."
 
 
 def run_tesserae_900(setup: ExperimentSetup) -> ExperimentResult:
@@ -317,7 +337,7 @@ def run_tesserae_900(setup: ExperimentSetup) -> ExperimentResult:
         *estimation_rows(base.rates_file, MEASURED_FRACTIONS),
     )
     if setup.quick:
-        rows = tuple(replace(row, bound=Bound.INFORMATIVE) for row in rows)
+        rows = tuple(replace(row, bound=Bound.INFORMATIVE, note=row.note or _QUICK_NOTE) for row in rows)
     ours = replace(base, variant="tesserae-t")
     curves = {
         "mean JCT (h) by noise": [(by, results.jct(replace(ours, noise=by))) for by in NOISE_LEVELS],

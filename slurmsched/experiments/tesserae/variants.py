@@ -26,9 +26,16 @@ from slurmsched.experiments.tesserae.policies import (
     las_order,
     tiresias_order,
 )
-from slurmsched.experiments.tesserae.replay import ReplayPolicy, replay_live, replay_workload
+from slurmsched.experiments.tesserae.replay import (
+    ReplayPolicy,
+    Workload,
+    colocated_fractions,
+    pair_weights,
+    replay_live,
+    replay_workload,
+    workload_from_trace,
+)
 from slurmsched.experiments.tesserae.round import TesseraeVariant, allocate_in_order
-from slurmsched.experiments.tesserae.workload import Workload, colocated_fractions, pair_weights, workload_from_trace
 from slurmsched.knowledge.estimation import add_noise, complete_matrix
 from slurmsched.knowledge.published import load_gavel_rates
 from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service

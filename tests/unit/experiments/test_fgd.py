@@ -11,7 +11,14 @@ import pytest
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.fgd.figures import CURVE_DIGESTS, curve_digest, read_published
-from slurmsched.experiments.fgd.inflation import CURVE_POINTS, PUBLISHED_POLICIES, inflate, score_table_factory
+from slurmsched.experiments.fgd.inflation import (
+    CURVE_POINTS,
+    PUBLISHED_POLICIES,
+    inflate,
+    mix_preserving_bound,
+    score_table_factory,
+    steady_allocation,
+)
 from slurmsched.experiments.fgd.trace import Arrivals, draw_arrivals, read_nodes, read_tasks, recorded_arrivals
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.policies.place.fragmentation import TaskDemand as Pod
@@ -86,6 +93,28 @@ def test_a_variant_has_to_be_named(tmp_path: Path) -> None:
         run_experiment("fgd-variant", ExperimentSetup(tmp_path))
 
 
+def test_no_placement_allocates_more_of_a_mix_than_the_cutting_stock_program() -> None:
+    """Of each 600 milli-GPU 400 are lost unless tasks of 400 come with them; whole GPUs lose nothing."""
+    large, small, whole = Pod(0, 0, 1, 600), Pod(0, 0, 1, 400), Pod(0, 0, 2, 1000)
+
+    assert mix_preserving_bound([large]) == pytest.approx(60.0)
+    assert mix_preserving_bound([large, small]) == pytest.approx(100.0)
+    assert mix_preserving_bound([large, large, small]) == pytest.approx(80.0)
+    assert mix_preserving_bound([large, whole]) == pytest.approx(100 * 2.6 / 3)
+    with pytest.raises(ExperimentError, match="no multiple of 10 milli-GPU"):
+        mix_preserving_bound([Pod(0, 0, 1, 333)])
+
+
+@pytest.mark.parametrize("load", [0.2, 3.0])
+def test_a_steady_state_allocates_what_is_requested_up_to_all_gpus(load: float) -> None:
+    tasks = [Pod(0, 0, 1, 500)] * 4000
+    allocated = steady_allocation(
+        Arrivals(tuple(tasks), SERVERS), typical_workload(tasks), score_table_factory("fgd", 1), load
+    )
+    # An Erlang loss system: at a fifth of the load nearly nobody is turned away, at three times the GPUs are full.
+    assert allocated == pytest.approx(20.0, rel=0.15) if load < 1 else 80 < allocated <= 100
+
+
 needs_data = pytest.mark.skipif("SLURMSCHED_DATA" not in os.environ, reason="SLURMSCHED_DATA names no data sets")
 
 
@@ -102,3 +131,16 @@ def test_the_published_curves_are_met_in_every_digit(policy: str) -> None:
     assert (curve_digest(run.allocated), curve_digest(run.fragmentation)) == CURVE_DIGESTS[policy, 42]
     spread = read_published(data / "expected.json").alloc_pct["default"][PUBLISHED_POLICIES[policy]]["100"]
     assert spread.min <= run.allocated[100] <= spread.max
+
+
+@needs_data
+def test_the_argmin_breaks_ties_by_the_first_node_and_not_by_rounding_errors() -> None:
+    data = Path(os.environ["SLURMSCHED_DATA"]) / "fgd"
+    tasks = read_tasks(data / "openb_pod_list_default.csv")
+    arrivals = recorded_arrivals(
+        data / "sequences_default.json", 42, tasks, read_nodes(data / "openb_node_list_gpu_node.csv")
+    )
+    assert arrivals is not None
+    run = inflate(arrivals, typical_workload(tasks), score_table_factory("fgd_argmin", 42))
+    assert run.allocated[100] == pytest.approx(94.1, abs=0.1)
+    assert run.allocated[100] < mix_preserving_bound(tasks) == pytest.approx(96.32, abs=0.01)

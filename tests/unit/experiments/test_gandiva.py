@@ -9,7 +9,9 @@ import pytest
 from slurmsched.experiments.experiment import ExperimentSetup
 from slurmsched.experiments.gandiva_fair import (
     SUSPEND_RESUME,
+    USER_MODELS,
     TimeSlicing,
+    model_choices,
     plain_stride_utilisation,
     run_sliced,
     useful_gpu_seconds,
@@ -46,11 +48,11 @@ def two_users() -> Scenario:
 
 @pytest.mark.parametrize("restart", [0.0, 15.0])
 def test_what_users_had_leaves_out_what_restarts_took(restart: float) -> None:
-    run = run_sliced(two_users(), TimeSlicing(60.0, restart), 1200.0)
+    run = run_sliced(two_users(), TimeSlicing(300.0, restart), 6000.0)  # no slice is shorter than 20 restarts
     had = useful_gpu_seconds(run, restart)
     assert {*had} == {"user0", "user1"}
     slices = 20 - 4  # the first of each job costs nothing
-    assert sum(kinds["k80"] for kinds in had.values()) == pytest.approx(4 * (1200 - restart * slices), rel=0.02)
+    assert sum(kinds["k80"] for kinds in had.values()) == pytest.approx(4 * (6000 - restart * slices), rel=0.02)
 
 
 def test_a_run_ends_when_it_is_told_to() -> None:
@@ -60,7 +62,19 @@ def test_a_run_ends_when_it_is_told_to() -> None:
 
 
 def test_everybody_is_near_the_fair_share_on_one_kind_of_gpu(tmp_path: Path) -> None:
-    assert run_experiment("gandiva-homogeneous", ExperimentSetup(tmp_path)).ok
+    outcome = run_experiment("gandiva-homogeneous", ExperimentSetup(tmp_path, (42,)))
+    assert outcome.ok
+    near_fair = [row for row in outcome.rows if row.metric.endswith("users within 5 % of the fair share")]
+    assert len(near_fair) == 3
+    assert all(row.measured >= 0.95 for row in near_fair if "requeues" not in row.metric)
+
+
+def test_trading_is_measured_for_every_choice_of_models() -> None:
+    choices = model_choices(sample_speedups())
+
+    assert len(set(choices)) == 35
+    assert USER_MODELS in choices
+    assert all(choice[0] != "dcgan" for choice in choices), "the fastest model is never the first of four"
 
 
 def test_both_experiments_are_there() -> None:

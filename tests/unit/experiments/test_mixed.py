@@ -12,7 +12,7 @@ import pytest
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
-from slurmsched.experiments.mixed.gavel import GavelReplayPolicy
+from slurmsched.experiments.mixed.replay_policies import GavelReplayPolicy
 from slurmsched.experiments.mixed.workloads import authors_rounds
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES

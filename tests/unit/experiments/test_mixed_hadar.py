@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentSetup, FigureVerdict
 from slurmsched.experiments.mixed.baselines import makespan_lower_bound
-from slurmsched.experiments.mixed.hadar import HadarReplayPolicy
 from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck_pace, fewest_rounds, run_hadar_example
-from slurmsched.experiments.mixed.hadare import HadarEReplayPolicy
 from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
-from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, MIX_MODELS_BY_NAME, NODES_AS_LISTED, authors_rounds
+from slurmsched.experiments.mixed.replay_policies import HadarEReplayPolicy, HadarReplayPolicy
+from slurmsched.experiments.mixed.workloads import (
+    CLUSTER_NODES,
+    MIX_MODELS_BY_NAME,
+    NODE_GPU_SPECS,
+    NODES_AS_LISTED,
+    IndexReading,
+    authors_rounds,
+    estimated_throughputs,
+)
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.simulation.kernel import WorkerFailure, replay
 from slurmsched.simulation.replay import Decider, GpuWorkers, ReplayError, ReplayJob, ReplayResult, RoundSemantics
@@ -127,6 +134,10 @@ def test_the_example_of_three_jobs() -> None:
     assert rows["Gavel: rounds"].measured == 6
     assert rows["Gavel: utilisation"].measured == pytest.approx(28 / 36)
     assert rows["Hadar: rounds"].measured == 6
+    assert rows["Hadar: rounds"].verdict is FigureVerdict.NOT_HELD, (
+        "the paper's five, not our six, are the published figure"
+    )
+    assert all(row.reference is None for row in rows.values()), "no code of the authors is public"
     assert all(row.ok for row in rows.values())
 
 
@@ -147,7 +158,7 @@ def test_both_orders_of_types_are_of_the_same_nodes() -> None:
 
 
 def test_the_mixes_have_a_row_for_each_figure_and_a_curve_for_each_sweep() -> None:
-    outcome = run_hadare_mixes(ExperimentSetup(Path(), quick=True))
+    outcome = run_hadare_mixes(ExperimentSetup(Path(), (42,), quick=True))
 
     rows = {row.metric: row for row in outcome.rows}
     assert len(rows) == len(outcome.rows)
@@ -155,6 +166,26 @@ def test_the_mixes_have_a_row_for_each_figure_and_a_curve_for_each_sweep() -> No
     for name in CLUSTER_NODES:
         assert all(f"{name} {mix_}: best slot" in rows for mix_ in MIX_MODELS_BY_NAME)
         assert all(len(outcome.series[f"{name} {mix_}: utilisation by slot"]) == 4 for mix_ in MIX_MODELS_BY_NAME)
-        assert len(outcome.series[f"{name} gain in total time by jobs"]) == len(MIX_MODELS_BY_NAME)
-        fastest_first = rows[f"{name} HadarE: total time over Gavel, mean of seven mixes"].measured
-        assert 1.0 < fastest_first < rows[f"{name} HadarE: total time over Gavel, as listed"].measured
+        for label in (name, f"{name}, root"):
+            assert len(outcome.series[f"{label} gain in total time by jobs"]) == len(MIX_MODELS_BY_NAME)
+            fastest_first = rows[f"{label} HadarE: total time over Gavel, mean of seven mixes"].measured
+            assert 1.0 < fastest_first < rows[f"{label} HadarE: total time over Gavel, as listed"].measured
+
+
+def test_the_readings_of_equation_10_differ_by_the_root_of_the_teraflops() -> None:
+    over_root = estimated_throughputs("IC", CLUSTER_NODES["aws"])
+    root_of_ratio = estimated_throughputs("IC", CLUSTER_NODES["aws"], IndexReading.ROOT_OF_RATIO)
+
+    for node, rate in over_root.items():
+        assert rate / root_of_ratio[node] == pytest.approx(NODE_GPU_SPECS[node].tflops ** 0.5)
+
+
+def test_without_mixed_gangs_a_gang_stays_on_one_type() -> None:
+    cluster, jobs = (
+        GpuWorkers.from_gpu_counts({"fast": 2, "slow": 2}),
+        [work("wide", 3600, width=4), work("pair", 100, 2)],
+    )
+
+    assert replay(jobs, cluster, HadarReplayPolicy(), authors_rounds()).end_times["wide"] > 0
+    with pytest.raises(ReplayError):
+        replay(jobs, cluster, HadarReplayPolicy(mixes_types=False), authors_rounds())

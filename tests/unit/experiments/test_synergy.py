@@ -18,11 +18,14 @@ from slurmsched.experiments.synergy.jobs import (
     load_models,
     to_synergy_job,
 )
+from slurmsched.experiments.synergy.philly import trace_scenario
 from slurmsched.experiments.synergy.replay import replay_trace
-from slurmsched.experiments.synergy_allocation.problem import AUTHORS, PAPER
+from slurmsched.experiments.synergy.sweeps import SynergySweepConfig, run_sweep
+from slurmsched.experiments.synergy_allocation.mechanisms import AUTHORS, PAPER
 from slurmsched.knowledge import ProfileError, SensitivityMatrix
 from slurmsched.simulation.replay import ReplayError
 from slurmsched.traces import TraceError
+from slurmsched.traces.generators import SYNERGY_MODELS
 
 DATA = os.environ.get("SLURMSCHED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="SLURMSCHED_DATA names no folder of public data sets")
@@ -189,7 +192,43 @@ def test_the_static_trace_gives_what_the_authors_simulator_gives() -> None:
 @needs_data
 @pytest.mark.parametrize("name", ["synergy-load", "synergy-ratios"])
 def test_tune_is_near_the_optimum_in_the_small_sweeps(name: str) -> None:
-    outcome = run_experiment(name, ExperimentSetup(Path(DATA or ""), quick=True))
+    outcome = run_experiment(name, ExperimentSetup(Path(DATA or ""), (42,), quick=True))
     near = [row for row in outcome.rows if "over opt" in row.metric and row.tolerance is not None]
     assert near
     assert all(row.ok for row in near), [(row.metric, row.measured) for row in near]
+
+
+def every_model(folder: Path) -> Path:
+    """Profiles of all of Synergy's models."""
+    path = profiles(folder)
+    data = json.loads(path.read_text())
+    names = [name for of_task in SYNERGY_MODELS.values() for name in of_task]
+    path.write_text(json.dumps(data | {"profiles": [PROFILE | {"model": name} for name in names]}))
+    return path
+
+
+def test_jobs_of_the_trace_keep_their_arrivals_gpus_and_seconds(tmp_path: Path) -> None:
+    models, trace = every_model(tmp_path), tmp_path / "philly.csv"
+    rows = [f"2017-10-09 0{number}:00:00,{100 * number},{2**number},0,x" for number in (3, 1, 2, 5)]
+    trace.write_text("\n".join(("timestamp,duration,num_gpus,gpu_time,cluster", *rows)))
+
+    scenario = trace_scenario(trace, models, 1, 3)
+
+    assert [(job.arrival, job.gpus) for job in scenario.jobs] == [(0, 2), (3600, 4), (7200, 8)], "not the one of 32"
+    assert [job.iterations * job.model.iteration_seconds for job in scenario.jobs] == pytest.approx([100, 200, 300])
+    with pytest.raises(ExperimentError, match="at least 4 jobs of 1 to 16 GPUs"):
+        trace_scenario(trace, models, 1, 4)
+    trace.write_text("timestamp,duration,num_gpus\nyesterday,1,1\n")
+    with pytest.raises(TraceError, match=r"philly.csv:2: timestamp: expected a time as in"):
+        trace_scenario(trace, models, 1, 1)
+
+
+@pytest.mark.parametrize("seeds", [(42,), (42, 43)])
+def test_a_sweep_runs_every_seed(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+    config = SynergySweepConfig("tune", 20.0, (0, 5), every_model(tmp_path))
+
+    measured = run_sweep([config], ExperimentSetup(tmp_path, seeds), "")[config]
+
+    assert len(set(measured.jct_by_seed)) == len(seeds)
+    assert measured.mean_jct_h == pytest.approx(sum(measured.jct_by_seed) / len(seeds))
+    assert measured.worst_over(measured) == 1.0

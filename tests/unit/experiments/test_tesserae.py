@@ -25,10 +25,9 @@ from slurmsched.experiments.tesserae.gavel import (
     class_time_fractions,
 )
 from slurmsched.experiments.tesserae.policies import TesseraeReplayPolicy, WithGavelLeases, WorkerLeases
-from slurmsched.experiments.tesserae.replay import ReplayState, replay_workload
+from slurmsched.experiments.tesserae.replay import ReplayState, Workload, pair_weights, replay_workload
 from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeVariant, allocate_in_order
 from slurmsched.experiments.tesserae.variants import VARIANTS, EvaluationConfig, evaluation_configs, run_config
-from slurmsched.experiments.tesserae.workload import Workload, pair_weights
 from slurmsched.policies.gavel.objectives import Objective, finish_time_fairness, least_attained_service
 from slurmsched.policies.tesserae.migration import PlacementPlan
 from slurmsched.simulation.replay import ReplayError

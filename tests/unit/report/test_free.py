@@ -24,6 +24,7 @@ def what_is_free(*nodes: Node, need: DemandPerGpu | None = None) -> FreeCapacity
             "7 idle GPUs stranded: 0 CPUs left, 1 needed for each GPU",
             id="no CPUs left",
         ),
+        pytest.param(node(reservation="alice_only"), 0, "reserved: alice_only", id="kept for a reservation"),
         pytest.param(
             node(busy=[0, 1], used_cpus=23),
             1,
