@@ -326,7 +326,7 @@ def _slurm_values(job: Job) -> tuple[object, ...]:
 
 def _with_owner_texts(harmless_snapshot: Snapshot, hostile_snapshot: Snapshot, hostile: frozenset[int]) -> Snapshot:
     """Returns the harmless snapshot without jobs that the hostile one lacks, the hostile jobs with their own names,
-    comments, accounts and features."""
+    comments, accounts, features and options."""
     jobs = []
     for job in harmless_snapshot.jobs:
         if _job_number(job.id) in hostile:
@@ -339,6 +339,7 @@ def _with_owner_texts(harmless_snapshot: Snapshot, hostile_snapshot: Snapshot, h
                     comment=hostile_job.comment,
                     hints=hostile_job.hints,
                     account=hostile_job.account,
+                    unmanageable=hostile_job.unmanageable,
                     original_request=replace(job.original_request, features=hostile_job.original_request.features),
                     current_request=replace(job.current_request, features=hostile_job.current_request.features),
                 )

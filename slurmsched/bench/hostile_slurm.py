@@ -144,6 +144,8 @@ def _slurm_columns(job: FakeJob, release: SlurmRelease) -> dict[str, object]:
         "tres-per-task": "N/A" if release is SlurmRelease.BOOKWORM else f"cpu={job.cpus}",
         "tres-per-job": "N/A", "tres-per-socket": "N/A", "cpus-per-tres": "N/A", "mem-per-tres": "N/A",
         "oversubscribe": "NO" if release is SlurmRelease.SID else "OK", "contiguous": 0, "threads": "*",
+        "sct": "*:*:*", "ntpersocket": "N/A", "ntpercore": "N/A", "corespec": "N/A", "mintmpdisk": 0, "reqswitch": 0,
+        "segmentsize": 0, "reboot": 0, "burstbuffer": "(null)", "prefer": "(null)", "mintime": "0:00",
     }  # fmt: skip
 
 
@@ -280,8 +282,8 @@ _SqueueColumn = tuple[str, int, bytes, str]
 """The name in lower case, the width in bytes (0: as wide as the value), the separator after it, the name as given."""
 
 _UNKNOWN_COLUMNS: Final = {
-    SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive"}),
-    SlurmRelease.TRIXIE: frozenset({"exclusive"}),
+    SlurmRelease.BOOKWORM: frozenset({"excnodes", "exclusive", "segmentsize"}),
+    SlurmRelease.TRIXIE: frozenset({"exclusive", "segmentsize"}),
 }
 """Columns of squeue that a release does not know."""
 

@@ -1,4 +1,4 @@
-"""Measures the time and memory of decisions.
+"""Measures the time and memory of the programs inside decisions.
 
 Fragmentation gradient descent is measured per task, on openb's nodes and pods; Tesserae per stage (figure 14 of its
 paper); Hadar on a cluster that grows with the queue (Sultana et al., figure 5); Gavel on jobs drawn as by its authors.
@@ -21,12 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurmsched.arrays import Floats, Ints
-from slurmsched.backends.protocol import Identity, Privilege
-from slurmsched.bench.workload import follow_decision, generate_snapshot
 from slurmsched.experiments.fgd.trace import draw_arrivals, read_nodes, read_tasks
 from slurmsched.experiments.tesserae.round import TesseraeProblem, TesseraeVariant, allocate_in_order, plan_round
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import SchedulerState
 from slurmsched.policies.cluster.resources import FreeResources, Pools
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
@@ -35,12 +32,12 @@ from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, slack_aware
 from slurmsched.policies.place.fragmentation import FragmentationMeasure, TaskDemand, typical_workload
 from slurmsched.policies.place.scores import FragmentationScore, PoolScoreTable, PricedFragmentationScore
-from slurmsched.policies.policies import policy
 from slurmsched.policies.tesserae.migration import PlacementPlan
-from slurmsched.rounds.round import run_round
-from slurmsched.settings.definition import Settings
 
 _ARRIVAL_SEED = 42
+
+_JOB_SPREAD: Final = (0.75, 1.25)
+"""The factors between the rates of a model and those of one of its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +220,8 @@ _JOB_HOURS: Final = (0.5, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class PricingTime:
-    """Seconds of one whole decision with `running` jobs of the previous one, and the process's peak memory in MB."""
+    """Wall seconds of one whole decision with `running` jobs of the previous one, the median CPU seconds, and the
+    process's peak memory in MB."""
 
     policy: str
     jobs: int
@@ -232,35 +230,39 @@ class PricingTime:
     repeat: int
     median_s: float
     p95_s: float
+    cpu_s: float
     peak_rss_mb: float
 
 
-def time_pricing(jobs: int, repetitions: Iterable[int], seed: int = 0) -> PricingTime:
+def time_pricing(jobs: int, repetitions: Iterable[int], seed: int = 0, *, all_different: bool = False) -> PricingTime:
     """Decides on an empty cluster, replaces an eighth of the running jobs by new ones, and then measures decisions.
 
     There is one measurement for each of `repetitions`. Each decision computes two allocations: one that keeps all
-    leases, and one from an empty cluster.
+    leases, and one from an empty cluster. With `all_different` no two jobs have the same throughput, as live once jobs
+    have measured themselves.
     """
     pools, random, scheduler = (
         _server_pools(jobs),
         np.random.default_rng(seed),
         HadarScheduler(make_utility=slack_aware),
     )
-    queue = _draw_hadar_jobs(jobs, pools, random)
+    queue = _draw_hadar_jobs(jobs, pools, random, all_different=all_different)
     allocations = scheduler.decide(queue, pools)
     ended = {job for job in allocations if random.random() < 1 / 8}
-    new_jobs = _draw_hadar_jobs(len(ended), pools, random, first=jobs)
+    new_jobs = _draw_hadar_jobs(len(ended), pools, random, first=jobs, all_different=all_different)
     queue = [job for job in queue if job.job not in ended] + new_jobs
     running = {job: allocation for job, allocation in allocations.items() if job not in ended}
     seconds: list[float] = []
+    cpu: list[float] = []
     for _ in repetitions:
-        began = perf_counter()
+        began, spent = perf_counter(), process_time()
         scheduler.decide(queue, pools, running)
         seconds.append(perf_counter() - began)
+        cpu.append(process_time() - spent)
     slowest = quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     total = int(pools.capacity.sum())
-    return PricingTime("hadar", jobs, total, len(running), len(seconds), median(seconds), slowest, peak)
+    return PricingTime("hadar", jobs, total, len(running), len(seconds), median(seconds), slowest, median(cpu), peak)
 
 
 def _server_pools(jobs: int) -> ServerPools:
@@ -275,15 +277,19 @@ def _server_pools(jobs: int) -> ServerPools:
     return ServerPools.of_single_type(servers)
 
 
-def _draw_hadar_jobs(jobs: int, pools: ServerPools, random: np.random.Generator, first: int = 0) -> list[HadarJob]:
+def _draw_hadar_jobs(
+    jobs: int, pools: ServerPools, random: np.random.Generator, first: int = 0, *, all_different: bool = False
+) -> list[HadarJob]:
     models = np.random.default_rng(_MODEL_COUNT).uniform(0.3, 1.0, (_MODEL_COUNT, len(pools.types)))
     throughputs: dict[GangThroughput, GangThroughput] = {}
     drawn: list[HadarJob] = []
     for number in range(first, first + jobs):
         width = min(int(random.choice(_GANG_WIDTHS, p=_GANG_ODDS)), int(pools.capacity.sum()))
-        model = models[int(random.integers(_MODEL_COUNT))].tolist()
+        model = models[int(random.integers(_MODEL_COUNT))]
+        if all_different:
+            model = model * random.uniform(*_JOB_SPREAD, len(model))
         consolidated = tuple(
-            width * part * _RELATIVE_SPEED[kind] for part, kind in zip(model, pools.types, strict=True)
+            width * part * _RELATIVE_SPEED[kind] for part, kind in zip(model.tolist(), pools.types, strict=True)
         )
         throughput = GangThroughput(width, consolidated, tuple(0.8 * rate for rate in consolidated))
         work = float(random.uniform(*_JOB_HOURS)) * 3600 * consolidated[0]
@@ -323,15 +329,19 @@ class TimeFractionsTime:
 
 
 def time_fractions(
-    rates: Knowledge, policy: str, jobs: int, repetitions: Iterable[int], seed: int = 2
+    rates: Knowledge, policy: str, jobs: int, repetitions: Iterable[int], seed: int = 2, *, all_different: bool = False
 ) -> TimeFractionsTime:
     """Measures Gavel's time fractions on 256 GPUs of three types.
 
     Jobs have 1 to 8 GPUs, or only one if jobs are packed, as in the authors' measurement. All jobs have run for a
-    while, so that they differ under finish-time fairness. Raises PolicyError if `rates` has no rates for these types.
+    while, so that they differ under finish-time fairness. With `all_different` no two have the same rates, as live once
+    jobs have measured themselves. Raises PolicyError if `rates` has no rates for these types.
     """
     gavel_policy = GAVEL_POLICIES[BENCHED_POLICIES[policy]]
-    problem = _draw_gavel_problem(rates, jobs, np.random.default_rng(seed), packed=gavel_policy.packed)
+    random = np.random.default_rng(seed)
+    problem = _draw_gavel_problem(rates, jobs, random, packed=gavel_policy.packed)
+    if all_different:
+        problem = _differing(problem, random)
     wall: list[float] = []
     cpu: list[float] = []
     level = 0.0
@@ -342,6 +352,15 @@ def time_fractions(
         cpu.append(process_time() - spent)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return TimeFractionsTime(policy, jobs, sum(_GPU_COUNTS), len(wall), median(wall), median(cpu), level, peak)
+
+
+def _differing(problem: GavelProblem, random: np.random.Generator) -> GavelProblem:
+    """Returns the problem with each job's rates on each type changed by up to a quarter, alone and beside others."""
+    factor, types = random.uniform(*_JOB_SPREAD, problem.rates.shape), problem.job_types
+    colocated = problem.colocated_rates
+    if problem.packed:
+        colocated = colocated[np.ix_(types, types)] * factor[:, None, :]
+    return replace(problem, rates=problem.rates * factor, job_types=np.arange(len(types)), colocated_rates=colocated)
 
 
 def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator, *, packed: bool) -> GavelProblem:
@@ -385,38 +404,3 @@ def _draw_gavel_problem(rates: Knowledge, jobs: int, random: np.random.Generator
         for by_type in scaling
     ]
     return replace(problem, colocated_rates=np.array(colocated))
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionTime:
-    """Seconds of one whole decision on a full cluster, and the process's peak memory in MB."""
-
-    policy: str
-    gpus: int
-    jobs: int
-    nodes: int
-    repeat: int
-    median_s: float
-    p95_s: float
-    peak_rss_mb: float
-
-
-def time_decision(
-    settings: Settings, knowledge: Knowledge, *, gpus: int, jobs: int, nodes: int, repetitions: Iterable[int]
-) -> DecisionTime:
-    """Decides on an empty cluster, starts those jobs, then measures on the full one, once for each of `repetitions`."""
-    decider = policy(settings.policy.system, settings.policy.order, settings.policy.las_queues)
-    identity = Identity("bench", Privilege.SLURM_USER)
-    empty = generate_snapshot(gpus, nodes, jobs)
-    first_round = run_round(empty, SchedulerState(), settings, knowledge, identity, policy_override=decider)
-    warm, memory = follow_decision(first_round.snapshot, first_round.decision)
-    situation = run_round(warm, memory, settings, knowledge, identity, policy_override=decider).situation
-    seconds: list[float] = []
-    for _ in repetitions:
-        began = perf_counter()
-        decider.decide(situation)
-        seconds.append(perf_counter() - began)
-    slowest = quantiles(seconds, n=20, method="inclusive")[-1] if len(seconds) > 1 else seconds[0]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    name = settings.policy.system
-    return DecisionTime(name, gpus, jobs, nodes, len(seconds), median(seconds), slowest, peak)

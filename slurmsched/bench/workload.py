@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
+from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import (
     MILLI_PER_GPU,
     Decision,
     Gpu,
     Job,
+    JobId,
     JobState,
+    MeasuredRate,
     Node,
-    NodeAllocation,
     Partition,
     Request,
     Resources,
@@ -29,39 +33,127 @@ CPUS_PER_GPU, MEMORY_PER_GPU = 3, 64_000
 _SIZES, _ODDS = (1, 2, 4, 8, 16), (0.6, 0.15, 0.15, 0.08, 0.02)
 _MODELS = ("resnet50", "alexnet", "gnmt", "bert", "deepspeech")
 _HOURS = (0.5, 100.0)
+_SPEEDS: Final = (1.0, 0.6, 0.2)
+_SPREAD: Final = (0.75, 1.25)
+"""Rates on the types of `QueueShape`, and the factor by which those of models and of jobs differ."""
+_KEPT_BESIDE: Final = (0.4, 0.95)
+_STEP: Final = 3600.0
+"""Seconds from a decision to the next one: longer than any policy keeps what it computed."""
 
 
-def generate_snapshot(gpus: int, nodes: int, jobs: int, seed: int = 0) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class QueueShape:
+    """What a generated cluster and queue are like: GPU types, each of the same number of nodes if it can be, users and
+    the accounts that they are divided among.
+
+    `all_different`: each job has measured rates of its own on every type; else jobs of the same model have the same.
+    `shards_per_gpu`: jobs of one GPU ask for half of a GPU of so many shards instead; 0 for none.
+    """
+
+    gpu_types: tuple[str, ...] = ("v100",)
+    users: int = 20
+    accounts: int = 0
+    all_different: bool = False
+    shards_per_gpu: int = 0
+
+
+THREE_TYPES: Final = QueueShape(("v100", "p100", "k80"), users=500, accounts=20)
+
+
+def generate_snapshot(
+    gpus: int,
+    nodes: int,
+    jobs: int,
+    seed: int = 0,
+    shape: QueueShape = QueueShape(),
+) -> Snapshot:
     """Returns `gpus` GPUs, a multiple of `nodes`, on equal nodes, and `jobs` waiting jobs of up to 16 GPUs."""
     random, gpus_per_node = np.random.default_rng(seed), gpus // nodes
     names = tuple(f"n{number:04}" for number in range(1, nodes + 1))
-    gpu_type, total = "v100", Resources(gpus_per_node, gpus_per_node * CPUS_PER_GPU, gpus_per_node * MEMORY_PER_GPU)
-    devices = tuple(Gpu(index, gpu_type) for index in range(gpus_per_node))
-    hosts = tuple(Node(name, devices, total, Resources(), partitions=frozenset({"gpu"})) for name in names)
+    total = Resources(gpus_per_node, gpus_per_node * CPUS_PER_GPU, gpus_per_node * MEMORY_PER_GPU)
+    hosts = tuple(
+        Node(
+            name,
+            tuple(
+                Gpu(index, shape.gpu_types[number * len(shape.gpu_types) // nodes], shards=shape.shards_per_gpu)
+                for index in range(gpus_per_node)
+            ),
+            total,
+            Resources(),
+            partitions=frozenset({"gpu"}),
+        )
+        for number, name in enumerate(names)
+    )
     sizes = random.choice(_SIZES, size=jobs, p=_ODDS)
     models = random.choice(_MODELS, size=jobs)
     hours = random.uniform(*_HOURS, size=jobs)
     queue = tuple(
-        _job(number, min(int(size), gpus), gpus_per_node, str(model), float(length))
+        _job(number, min(int(size), gpus), gpus_per_node, shape, (str(model), float(length)))
         for number, (size, model, length) in enumerate(zip(sizes, models, hours, strict=True), start=1)
     )
     return Snapshot(NOW, hosts, queue, (Partition("gpu", frozenset(names)),), cluster="generated")
 
 
-def follow_decision(snapshot: Snapshot, decision: Decision, seed: int = 0) -> tuple[Snapshot, SchedulerState]:
-    """Returns the cluster some hours after the decision was applied, with every target running."""
+def generate_knowledge(known: Knowledge, shape: QueueShape, seed: int = 0) -> Knowledge:
+    """Returns the knowledge with rates of the jobs' models on every type, and of each beside each other one."""
+    random, models = np.random.default_rng(seed), dict(known.models)
+    for model in _MODELS:
+        beside = {other: float(random.uniform(*_KEPT_BESIDE)) for other in _MODELS}
+        scaling = {
+            gpu_type: Scaling((1,), (speed * float(random.uniform(*_SPREAD)),), beside=beside)
+            for gpu_type, speed in zip(shape.gpu_types, _SPEEDS, strict=False)
+        }
+        models[model] = replace(models.get(model, Profile(model, "", {}, "generated")), scaling=scaling)
+    return replace(known, models=models, reference=shape.gpu_types[0])
+
+
+def measured_rates(snapshot: Snapshot, shape: QueueShape, seed: int = 0) -> Mapping[JobId, tuple[MeasuredRate, ...]]:
+    """Returns what the jobs have reported: nothing, or if all are different rates of each on every type."""
+    if not shape.all_different:
+        return {}
     random = np.random.default_rng(seed)
-    gpus_taken: dict[str, int] = {}
-    jobs = tuple(_started(job, decision, gpus_taken, float(random.uniform(*_HOURS)) * 3600) for job in snapshot.jobs)
+    share = float(CPUS_PER_GPU), float(MEMORY_PER_GPU)
+    rates: dict[JobId, tuple[MeasuredRate, ...]] = {}
+    for job in snapshot.jobs:
+        steps = float(random.uniform(1.0, 100.0)) * max(job.gpus, 1)
+        rates[job.id] = tuple(
+            MeasuredRate(gpu_type, max(job.gpus, 1), 1, *share, *share, steps * speed * spread, NOW)
+            for gpu_type, speed, spread in zip(
+                shape.gpu_types, _SPEEDS, random.uniform(*_SPREAD, len(shape.gpu_types)).tolist(), strict=False
+            )
+        )
+    return rates
+
+
+def follow_decision(
+    snapshot: Snapshot,
+    decision: Decision,
+    seed: int = 0,
+    shape: QueueShape = QueueShape(),
+) -> tuple[Snapshot, SchedulerState]:
+    """Returns the cluster an hour after the decision was applied, with every target running, many since earlier."""
+    random, now = np.random.default_rng(seed), snapshot.time + _STEP
+    free = {node.name: list(range(len(node.gpus))) for node in snapshot.nodes}
+    for share in (share for target in decision.targets.values() for share in target.allocations if share.shards):
+        for index in set(share.indices) & set(free[share.node]):
+            free[share.node].remove(index)
+    jobs = tuple(_started(job, decision, free, now, float(random.uniform(*_HOURS)) * 3600) for job in snapshot.jobs)
     used: dict[str, Resources] = {}
+    milli: dict[tuple[str, int], int] = {}
     for allocation in (allocation for job in jobs for allocation in job.allocations):
-        used[allocation.node] = used.get(allocation.node, Resources()) + allocation.resources
-    nodes = tuple(_with_usage(node, used.get(node.name, Resources())) for node in snapshot.nodes)
+        used[allocation.node] = used.get(allocation.node, Resources()) + replace(allocation.resources, gpus=0)
+        for index in allocation.indices:
+            part = MILLI_PER_GPU * allocation.shards // shape.shards_per_gpu if allocation.shards else MILLI_PER_GPU
+            milli[allocation.node, index] = milli.get((allocation.node, index), 0) + part
+    nodes = tuple(_with_usage(node, used.get(node.name, Resources()), milli) for node in snapshot.nodes)
     service = {job.id: job.gpus * job.run_time for job in jobs if job.allocations}
-    return replace(snapshot, nodes=nodes, jobs=jobs), SchedulerState(service=service, policy_state=decision.state)
+    state = SchedulerState(service=service, policy_state=decision.state, measured=measured_rates(snapshot, shape))
+    return replace(snapshot, time=now, nodes=nodes, jobs=jobs), state
 
 
-def _job(number: int, gpus: int, gpus_per_node: int, model: str, hours: float) -> Job:
+def _job(number: int, gpus: int, gpus_per_node: int, shape: QueueShape, drawn: tuple[str, float]) -> Job:
+    """`drawn` are its model and its hours."""
+    model, hours = drawn
     nodes = -(-gpus // gpus_per_node)
     request = Request(
         gpus=gpus,
@@ -71,10 +163,14 @@ def _job(number: int, gpus: int, gpus_per_node: int, model: str, hours: float) -
         cpus=gpus * CPUS_PER_GPU,
         memory=gpus // nodes * MEMORY_PER_GPU,
     )
+    if gpus == 1 and shape.shards_per_gpu:
+        request = Request(shards=shape.shards_per_gpu // 2, cpus=CPUS_PER_GPU // 2, memory=MEMORY_PER_GPU // 2)
     comment = f"synsched:model={model},ckpt=usr1@60,duration={int(hours * 60)}m"
+    user = number % shape.users
     return Job(
         id=str(number),
-        user=f"user{number % 20}",
+        user=f"user{user}",
+        account=f"account{user % shape.accounts}" if shape.accounts else "",
         original_request=request,
         current_request=request,
         partitions=("gpu",),
@@ -84,27 +180,31 @@ def _job(number: int, gpus: int, gpus_per_node: int, model: str, hours: float) -
     )
 
 
-def _started(job: Job, decision: Decision, gpus_taken: dict[str, int], seconds: float) -> Job:
+def _started(job: Job, decision: Decision, free: dict[str, list[int]], now: float, seconds: float) -> Job:
+    """`free` are the GPUs of each node that nobody has yet."""
     target = decision.targets.get(job.id)
     if target is None:
         return job
-    allocations = tuple(_with_indices(allocation, gpus_taken) for allocation in target.allocations)
+    allocations = tuple(
+        share if share.shards else replace(share, indices=_take(free[share.node], share.resources.gpus))
+        for share in target.allocations
+    )
     return replace(
         job,
         state=JobState.RUNNING,
         state_text="RUNNING",
         allocations=allocations,
-        start_time=NOW - seconds,
+        start_time=now - seconds,
         run_time=seconds,
     )
 
 
-def _with_indices(allocation: NodeAllocation, gpus_taken: dict[str, int]) -> NodeAllocation:
-    first = gpus_taken.get(allocation.node, 0)
-    gpus_taken[allocation.node] = first + allocation.resources.gpus
-    return replace(allocation, indices=tuple(range(first, gpus_taken[allocation.node])))
+def _take(free: list[int], count: int) -> tuple[int, ...]:
+    taken = tuple(free[:count])
+    del free[:count]
+    return taken
 
 
-def _with_usage(node: Node, used: Resources) -> Node:
-    gpus = tuple(replace(gpu, used=MILLI_PER_GPU if gpu.index < used.gpus else 0) for gpu in node.gpus)
-    return replace(node, gpus=gpus, used=used)
+def _with_usage(node: Node, used: Resources, milli: Mapping[tuple[str, int], int]) -> Node:
+    gpus = tuple(replace(gpu, used=milli.get((node.name, gpu.index), 0)) for gpu in node.gpus)
+    return replace(node, gpus=gpus, used=replace(used, gpus=sum(not gpu.idle for gpu in gpus)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
 from slurmsched.bench.consolidation import time_consolidation
+from slurmsched.bench.decisions import time_decision
 from slurmsched.bench.hostile_rounds import BOUND_MS, run_hostile
 from slurmsched.bench.jobside import time_jobside
-from slurmsched.bench.policies import time_decision
 from slurmsched.bench.store import time_store
+from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
@@ -72,6 +73,7 @@ def _log_line(message: str) -> None:
 @click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="GPUs of the generated cluster.")
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="M", help="Jobs in its queue.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: one for 8 GPUs.")
+@click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @json_option
 @click.pass_obj
@@ -83,12 +85,15 @@ def decide(
     gpus: int,
     jobs: int,
     nodes: int | None,
+    all_different: bool,
     repeat: int,
     as_json: bool,
 ) -> None:
     """Measure one whole decision on a generated cluster.
 
-    All nodes are equal. The cluster is full before the measurement starts.
+    This is the policy's decision as the daemon's rounds call it, without reading from Slurm or changing anything. A
+    third of the nodes has each of three GPU types; the jobs are of 500 users in 20 accounts. The cluster is full before
+    the measurement starts.
 
     \b
     Example:
@@ -98,15 +103,28 @@ def decide(
     if gpus % hosts:
         raise click.UsageError(f"{gpus} GPUs cannot be divided among {hosts} nodes: choose a multiple of {hosts}")
     settings = with_policy(invocation.settings, policy, order)
-    times = with_progress(range(repeat), "deciding")
+    rounds = with_progress(range(repeat), "deciding")
     measured = time_decision(
-        settings, configured_knowledge(settings), gpus=gpus, jobs=jobs, nodes=hosts, repetitions=times
+        settings,
+        configured_knowledge(settings),
+        gpus=gpus,
+        jobs=jobs,
+        nodes=hosts,
+        repetitions=rounds,
+        shape=replace(THREE_TYPES, all_different=all_different),
     )
     if as_json:
         print_json(measured)
         return
-    columns = (Column("POLICY"), Column("MEDIAN", right=True), Column("P95", right=True), Column("PEAK MB", right=True))
-    row = (measured.policy, duration(measured.median_s), duration(measured.p95_s), f"{measured.peak_rss_mb:.0f}")
+    columns = (
+        Column("POLICY"),
+        Column("MEDIAN", right=True),
+        Column("P95", right=True),
+        Column("CPU", right=True),
+        Column("PEAK MB", right=True),
+    )
+    times = (duration(measured.median_s), duration(measured.p95_s), duration(measured.cpu_s))
+    row = (measured.policy, *times, f"{measured.peak_rss_mb:.0f}")
     console().print(Listing(columns, [row]))
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 import click
 
+from slurmsched.bench.decisions import time_decision
 from slurmsched.bench.policies import (
     BENCHED_POLICIES,
     MatchingTime,
@@ -17,7 +19,11 @@ from slurmsched.bench.policies import (
     time_placements,
     time_pricing,
 )
+from slurmsched.bench.workload import THREE_TYPES
+from slurmsched.cli.cluster import configured_knowledge
+from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import with_policy
 from slurmsched.cli.progress import with_progress
 from slurmsched.knowledge import load_knowledge
 from slurmsched.report.quantities import duration
@@ -77,10 +83,13 @@ def fragmentation(*, data: Path, nodes: int | None, priced: bool, as_json: bool)
 )
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
 @click.option("--profiles", metavar="FILE", help="Gavel's throughputs.json. Default: that in $SLURMSCHED_DATA.")
+@click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option
-def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json: bool) -> None:
+def gavel(*, policy: str, jobs: int, profiles: str | None, all_different: bool, repeat: int, as_json: bool) -> None:
     """Measure Gavel's allocation of 256 GPUs of three types.
+
+    This is its linear program alone. The decision that the daemon calls is that of 'bench decide --policy gavel'.
 
     \b
     Example:
@@ -90,7 +99,8 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
     if profiles is None and data is None:
         raise click.UsageError("Gavel's throughputs are needed: give --profiles FILE or set SLURMSCHED_DATA")
     rates = load_knowledge(profiles or Path(data or "") / "gavel" / "throughputs.json")
-    measured = time_fractions(rates, policy, jobs, with_progress(range(repeat), "solving"))
+    times = with_progress(range(repeat), "solving")
+    measured = time_fractions(rates, policy, jobs, times, all_different=all_different)
     if as_json:
         print_json(measured)
         return
@@ -98,26 +108,30 @@ def gavel(*, policy: str, jobs: int, profiles: str | None, repeat: int, as_json:
         Column("POLICY"),
         Column("JOBS", right=True),
         Column("MEDIAN", right=True),
+        Column("CPU", right=True),
         Column("PEAK MB", right=True),
     )
-    row = (measured.policy, str(jobs), duration(measured.median_s), f"{measured.peak_rss_mb:.0f}")
+    medians = (duration(measured.median_s), duration(measured.cpu_s))
+    row = (measured.policy, str(jobs), *medians, f"{measured.peak_rss_mb:.0f}")
     console().print(Listing(columns, [row]))
 
 
 @click.command()
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="N", help="Active jobs.")
+@click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repetitions.")
 @json_option
-def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
+def hadar(*, jobs: int, all_different: bool, repeat: int, as_json: bool) -> None:
     """Measure a decision of Hadar.
 
-    The generated cluster has three GPU types and grows with the queue: one GPU for 8 jobs.
+    The generated cluster has three GPU types and grows with the queue: one GPU for 8 jobs. This is its choice of GPUs
+    alone. The decision that the daemon calls is that of 'bench decide --policy hadar'.
 
     \b
     Example:
       synsched bench hadar --jobs 2048 --json
     """
-    measured = time_pricing(jobs, with_progress(range(repeat), "deciding"))
+    measured = time_pricing(jobs, with_progress(range(repeat), "deciding"), all_different=all_different)
     if as_json:
         print_json(measured)
         return
@@ -126,11 +140,15 @@ def hadar(*, jobs: int, repeat: int, as_json: bool) -> None:
         Column("GPUS", right=True),
         Column("MEDIAN", right=True),
         Column("P95", right=True),
+        Column("CPU", right=True),
         Column("PEAK MB", right=True),
     )
-    times = (duration(measured.median_s), duration(measured.p95_s))
+    times = (duration(measured.median_s), duration(measured.p95_s), duration(measured.cpu_s))
     console().print(Listing(columns, [(str(jobs), str(measured.gpus), *times, f"{measured.peak_rss_mb:.0f}")]))
 
+
+_PACKING_POLICY: Final = "tesserae-packed"
+_SHARDS_PER_GPU: Final = 10
 
 _SIZE_DIVISORS: Final = (8, 4, 2, 1)
 """The growth is fitted to the given size divided by each of these."""
@@ -141,12 +159,25 @@ _SIZE_DIVISORS: Final = (8, 4, 2, 1)
 @click.option("--jobs", type=click.IntRange(min=8), required=True, metavar="M", help="Active jobs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @click.option("--as-published", is_flag=True, help="Place and pack anew in every round, as in the paper's text.")
+@click.option("--all-different", is_flag=True, help="In the live decision no two jobs have the same rates.")
 @json_option
-def tesserae(*, gpus: int, jobs: int, repeat: int, as_published: bool, as_json: bool) -> None:
+@click.pass_obj
+def tesserae(
+    invocation: Invocation,
+    *,
+    gpus: int,
+    jobs: int,
+    repeat: int,
+    as_published: bool,
+    all_different: bool,
+    as_json: bool,
+) -> None:
     """Measure a decision of Tesserae.
 
     Rounds on generated jobs: order, place, pack, and relabel nodes to avoid migrations. The growth of the time is
-    fitted twice: with the jobs on a fixed cluster, and with jobs and GPUs together.
+    fitted twice: with the jobs on a fixed cluster, and with jobs and GPUs together. These are the stages of the
+    experiments. Measured beside them is the live policy that packs, as the daemon's rounds call it: three GPU types,
+    500 users in 20 accounts, and jobs of one GPU that ask for half of one.
 
     \b
     Example:
@@ -163,9 +194,19 @@ def tesserae(*, gpus: int, jobs: int, repeat: int, as_published: bool, as_json: 
     clusters = [measured(max(gpus // 8 // part, 1), jobs // part) for part in _SIZE_DIVISORS[:-1]]
     whole = queues[-1]
     by_jobs, by_size = growth(queues), growth([*clusters, whole])
+    settings = with_policy(invocation.settings, _PACKING_POLICY, None)
+    live = time_decision(
+        settings,
+        configured_knowledge(settings),
+        gpus=gpus,
+        jobs=jobs,
+        nodes=gpus // 8,
+        repetitions=with_progress(range(repeat), f"deciding live for {jobs} jobs"),
+        shape=replace(THREE_TYPES, all_different=all_different, shards_per_gpu=_SHARDS_PER_GPU),
+    )
     if as_json:
         print_json({**_time_as_json(whole), "growth_jobs": by_jobs, "growth_cluster": by_size,
-                    "sizes": [_time_as_json(time) for time in (*queues, *clusters)]})  # fmt: skip
+                    "sizes": [_time_as_json(time) for time in (*queues, *clusters)], "live": asdict(live)})  # fmt: skip
         return
     stages = tuple(whole.stages)
     columns = [Column("GPUS", right=True), Column("JOBS", right=True), Column("MEDIAN", right=True)]
@@ -181,6 +222,8 @@ def tesserae(*, gpus: int, jobs: int, repeat: int, as_published: bool, as_json: 
     ]
     console().print(Listing(tuple(columns), rows))
     console().print(f"time grows as jobs^{by_jobs:.2f} on a fixed cluster, as jobs^{by_size:.2f} with jobs and GPUs")
+    times = f"{_milliseconds(live.median_s)}, {_milliseconds(live.cpu_s)} of CPU"
+    console().print(f"live {live.policy} with {live.running} jobs running: {times}")
 
 
 def _time_as_json(time: MatchingTime) -> dict[str, object]:

@@ -9,10 +9,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command: the module that defines it under the command's name, and its line in the help."""
+    """A command: the module that defines it under the command's name, and its line in the help.
+
+    `decides`: it runs decisions by the thousand, and no job of a user. Their linear algebra is of matrices so small
+    that a second thread costs more than it brings, so it has one, as in the service.
+    """
 
     module: str
     summary: str
+    decides: bool = False
 
 
 COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
@@ -41,10 +46,10 @@ COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "replay": CommandEntry("recordings", "Decide recorded rounds again."),
         "profile": CommandEntry("profile", "Measure models and show their profiles."),
         "trace": CommandEntry("trace", "Convert, generate and show traces."),
-        "simulate": CommandEntry("simulate", "Run a trace through a policy on a virtual cluster."),
-        "compare": CommandEntry("compare", "Compare policies on the same workload."),
+        "simulate": CommandEntry("simulate", "Run a trace through a policy on a virtual cluster.", decides=True),
+        "compare": CommandEntry("compare", "Compare policies on the same workload.", decides=True),
         "fidelity": CommandEntry("fidelity", "Compare the simulator with this Slurm."),
-        "reproduce": CommandEntry("reproduce", "Reproduce a published figure."),
-        "bench": CommandEntry("bench", "Measure rounds, decisions, reports and the database."),
+        "reproduce": CommandEntry("reproduce", "Reproduce a published figure.", decides=True),
+        "bench": CommandEntry("bench", "Measure rounds, decisions, reports and the database.", decides=True),
     },
 }

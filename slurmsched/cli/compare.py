@@ -35,6 +35,7 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.report.comparison import compare_results, comparison_page, comparison_view
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
+from slurmsched.simulation.submissions import unknown_models
 from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
 from slurmsched.traces.trace import Trace
 
@@ -53,7 +54,8 @@ class _TraceSource:
     def load(self, seed: int, load: float | None) -> Trace:
         generated = GENERATED_TRACE.match(self.text)
         if generated and load is not None:
-            return load_trace(f"{generated['name']}:{generated['jobs']}@{load:g}", seed=seed).trace
+            text = f"{generated['name']}:{generated['jobs']}@{load:g}"
+            return load_trace(text, profiles=self.profiles, seed=seed).trace
         return scale_load(load_trace(self.text, profiles=self.profiles, form=self.file_format, seed=seed).trace, load)
 
 
@@ -154,11 +156,14 @@ def compare(
             raise click.UsageError("give the workload with --trace and the policies with --policies")
         options = SimulationOptions(period=period, overhead=overhead, window=window, skip_impossible=skip_impossible)
         nodes, name = _empty_nodes(invocation, cluster)
+        source, knowledge = _TraceSource(trace, profiles, form), profiles_or_shipped(profiles)
+        if profiles and (problem := unknown_models(source.load(1, None), knowledge)):
+            click.echo(f"synsched: {problem}", err=True)
         planned_sweep = build_sweep(
             nodes,
-            profiles_or_shipped(profiles),
+            knowledge,
             _parse_policies(policies, order),
-            _TraceSource(trace, profiles, form).load,
+            source.load,
             options,
             seeds=seeds,
             loads=loads,

@@ -40,7 +40,11 @@ def free(
     Example:
       synsched free --gpu v100 --cpus-per-gpu 3
     """
-    status = filter_status(invocation.status(), partitions=partitions)
+    everything = invocation.status()
+    names = {name for node in everything.nodes for name in node.partitions}
+    if missing := sorted(set(partitions) - names):
+        raise click.BadParameter(f"no partition '{missing[0]}' here; partitions: {', '.join(sorted(names)) or 'none'}")
+    status = filter_status(everything, partitions=partitions)
     known = sorted({gpu.type for node in status.nodes for gpu in node.gpus})
     if gpu_type is not None and gpu_type not in known:
         raise click.BadParameter(f"no GPU of type '{gpu_type}' here; types: {', '.join(known) or 'none'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -72,6 +73,8 @@ class LazyGroup(click.Group):
 
 
 def _import_command(entry: CommandEntry, name: str) -> click.Command:
+    if entry.decides:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported
     command = getattr(import_module(f"slurmsched.cli.{entry.module}"), name)
     if not isinstance(command, click.Command):
         raise TypeError(f"slurmsched.cli.{entry.module}.{name} is not a command")

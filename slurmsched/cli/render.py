@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.installation import template_values
@@ -16,6 +17,7 @@ from slurmsched.template_files import template_names
 _NODE_TEMPLATES: Final = frozenset({"gres.conf", "slurm.conf"})
 """Templates of Slurm's files, which need the nodes of the cluster."""
 _MEMORY_TEMPLATE: Final = "synsched.service"
+_OPTIONS_PAGE: Final = "flags.md"
 
 
 def _parse_assignment(text: str) -> tuple[str, str]:
@@ -50,4 +52,5 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
     snapshot = connect_backend(invocation.settings).observe() if file in _NODE_TEMPLATES else None
     size = cluster_size(invocation.settings) if file == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
     values = template_values(invocation.loaded, snapshot=snapshot, user=user, size=size)
-    click.echo(rendered(template, **{**values, **dict(given)}), nl=False)
+    groups = {"groups": options_by_group()} if file == _OPTIONS_PAGE else {}
+    click.echo(rendered(template, **{**values, **groups, **dict(given)}), nl=False)

@@ -14,6 +14,7 @@ from slurmsched.report.simulation import figures_view
 from slurmsched.simulation import SimulationOptions, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate as run
 from slurmsched.simulation.inputs import load_scenario, load_trace
+from slurmsched.simulation.submissions import unknown_models
 
 _WINDOW = re.compile(r"(\d{1,7}):(\d{1,7})\Z")
 
@@ -96,6 +97,8 @@ def simulate(
         skip_impossible=skip_impossible,
     )
     world = load_scenario(cluster, load_trace(trace, profiles=profiles, form=form, seed=seed).trace, profiles)
+    if profiles and (problem := unknown_models(world.trace, world.knowledge)):
+        click.echo(f"synsched: {problem}", err=True)
     with progress_reporter("simulating") as report_progress:
         result = run(world, parse_policy(policy, order), options, on_round=report_progress)
     if out is not None:

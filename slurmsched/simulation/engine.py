@@ -33,6 +33,7 @@ from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import order_read, policy, schedules_shards
+from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
@@ -150,6 +151,9 @@ class SimulationEngine:
         if not options.forking:
             jobs = tuple(replace(job, fork=0) for job in scenario.trace.jobs)
             scenario = replace(scenario, trace=replace(scenario.trace, jobs=jobs))
+        if scenario.real is None:
+            known = scenario.knowledge.simulated()
+            scenario = replace(scenario, knowledge=known, real=known)
         self.scenario, self.choice, self.options = scenario, choice, options
         self.settings = settings_for(choice, options, settings)
         self.jobs = self._runnable_jobs()
@@ -167,20 +171,24 @@ class SimulationEngine:
             is_heartbeat_fresh=lambda _now: True,
             parts=schedules_shards(choice.system, self.settings.policy.parts),
         )
-        speed = profiled_speed(scenario.knowledge, scenario.nodes)
+        speed = profiled_speed(scenario.real or scenario.knowledge, scenario.nodes)
         self.cluster = VirtualCluster(
             scenario.nodes, start=CLOCK_START, speed=speed, delays=delays, hook=_unchanged if self.slurm_only else hook
         )
         self.index_of: dict[JobId, int] = {}
         for index, job in enumerate(self.jobs):
-            submission = build_submission(job, scenario.nodes, options, scenario.knowledge)
+            submission = scenario.submissions.get(job.id) or build_submission(
+                job, scenario.nodes, options, scenario.knowledge
+            )
             self.index_of[self.cluster.submit(submission, CLOCK_START + job.arrival, tasks=job.fork)] = index
         self.clock = VirtualClock(CLOCK_START)
         self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
         self.store = InMemoryStateStore()
         self.applier = Applier(self.backend, self.store, _AlwaysOpen(), self.clock, self.settings.rounds)
-        defragment = self.settings.policy.defragment
-        self.policy = policy(choice.system, choice.order, choice.las_queues, defragment=defragment)
+        chosen = self.settings.policy
+        self.policy = policy(
+            choice.system, choice.order, choice.las_queues, defragment=chosen.defragment, utility=chosen.utility
+        )
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
         self.rounds = 0
         self.decisions: list[float] = []
@@ -254,7 +262,9 @@ class SimulationEngine:
         self.rounds += 1
         self._quiet_at = self.cluster.changes
         if result.plan.operations:
-            snapshot = self.applier.apply(self.rounds, result.plan, snapshot).snapshot
+            applied = self.applier.apply(self.rounds, result.plan, snapshot)
+            snapshot, known = applied.snapshot, self.store.refused_starts()
+            self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
             self.store.record_poll(snapshot)
             self._quiet_at = None
         now = self.clock.now()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from slurmsched.backends.simulated import Submission
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
-from slurmsched.knowledge.published import is_synergy_file, iteration_seconds
+from slurmsched.knowledge.published import GAVEL_MODEL_NAMES, is_gavel_file, is_synergy_file, iteration_seconds
 from slurmsched.model import Node, SynschedError
 from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, order_read, policy
 from slurmsched.traces import Trace
@@ -31,11 +33,18 @@ class SimulationError(SynschedError):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A cluster, a trace, and the profiles of jobs, which policies estimate by and simulated jobs run by."""
+    """A cluster, a trace, and the profiles of jobs, which policies estimate by and simulated jobs run by.
+
+    `real` is how fast jobs run where that is not what policies know of them; policies then also see which of their
+    numbers are rules of thumb. `submissions` are, by the trace's ids, those of jobs that are not submitted as
+    `build_submission` would: without hints, say, or in a partition that is not managed.
+    """
 
     nodes: tuple[Node, ...]
     trace: Trace
     knowledge: Knowledge = field(default_factory=Knowledge)
+    real: Knowledge | None = None
+    submissions: Mapping[str, Submission] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +113,17 @@ def profiles_or_shipped(path: str | None) -> Knowledge:
 
 
 def load_trace(source: str, *, profiles: str | None = None, form: str | None = None, seed: int = 1) -> ImportedTrace:
-    """Reads a trace file, or generates a trace such as `synergy:400@6`. Raises TraceError, ProfileError."""
+    """Reads a trace file, or generates a trace such as `synergy:400@6`. Raises TraceError, ProfileError.
+
+    With Gavel's rates as `profiles`, models of `hadar` have the names that they have there.
+    """
     generated = GENERATED_TRACE.match(source)
     if generated:
-        return ImportedTrace(
-            generate(generated["name"], int(generated["jobs"]), seed, float(generated["rate"] or _JOBS_PER_HOUR))
-        )
+        jobs, rate = int(generated["jobs"]), float(generated["rate"] or _JOBS_PER_HOUR)
+        trace = generate(generated["name"], jobs, seed, rate)
+        if generated["name"] == "hadar" and profiles and is_gavel_file(profiles):
+            trace = trace.with_models(GAVEL_MODEL_NAMES)
+        return ImportedTrace(trace)
     seconds = iteration_seconds(profiles) if profiles and is_synergy_file(profiles) else {}
     return read_trace(source, form, ImportContext(seconds))
 

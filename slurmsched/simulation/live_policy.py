@@ -31,7 +31,7 @@ from slurmsched.model import (
 )
 from slurmsched.model.hints import CheckpointSignal
 from slurmsched.policies.stages import Policy, Situation
-from slurmsched.rounds.guards import guarded_jobs
+from slurmsched.rounds.guards import cannot_move, guarded_jobs, preemptible_from
 from slurmsched.settings.definition import GuardSettings, Settings
 from slurmsched.simulation.inputs import CLOCK_START
 from slurmsched.simulation.replay import (
@@ -130,7 +130,7 @@ class SubmissionForm:
     gpus_per_node: int = 0
     cpus_per_gpu: int = 1
     memory_per_gpu: int = 0
-    """MiB, which may be tuned; 0 where jobs ask for no memory."""
+    """MiB, which may be tuned, and the CPUs with it; 0 where jobs ask for no memory."""
 
 
 def submissions(
@@ -160,6 +160,7 @@ def _submission(number: int, job: ReplayJob, seconds: float, form: SubmissionFor
         lead=0,
         duration=max(1, ceil(seconds)),
         memory_tunable=form.memory_per_gpu > 0,
+        cpus_tunable=form.memory_per_gpu > 0 or None,
         fork=round(job.steps) if copies else None,
     )
     for task in range(max(copies, 1)):
@@ -248,6 +249,8 @@ class LivePolicy:
             restart_cost=settings.guards.restart_cost,
             period=semantics.period,
             state=self._state,
+            preemptible_from=preemptible_from(snapshot, jobs, state, settings),
+            unmovable=frozenset(job.id for job in jobs if cannot_move(job, state, snapshot, settings)),
         )
 
     def _record_measurements(self, round_input: RoundInput) -> None:

@@ -27,11 +27,11 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.rounds.checkpoints import NEWCOMERS
-from slurmsched.rounds.release import held_by_us
+from slurmsched.rounds.refusals import RefusedStart, with_refusals
+from slurmsched.rounds.release import held_by_us, with_original_requests
 from slurmsched.store.journal import JournalEntry
 from slurmsched.store.measurements import LastReport
 from slurmsched.store.service import DAY
-from slurmsched.store.state import RETRY_AFTER
 
 _EMPTY_STATE = SchedulerState()
 _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
@@ -53,18 +53,18 @@ class InMemoryStateStore:
     policy_state: Mapping[str, object] = field(default_factory=dict)
     _reports: dict[JobId, LastReport] = field(default_factory=dict)
     _rates: defaultdict[JobId, dict[str, MeasuredRate]] = field(default_factory=lambda: defaultdict(dict))
+    _family_rates: defaultdict[str, dict[str, MeasuredRate]] = field(default_factory=lambda: defaultdict(dict))
     _known: dict[JobId, _JobState] = field(default_factory=dict)
     _runs: defaultdict[JobId, dict[float, float]] = field(default_factory=lambda: defaultdict(dict))
     _moves: defaultdict[JobId, list[float]] = field(default_factory=lambda: defaultdict(list))
-    _stalled: dict[JobId, tuple[float, str]] = field(default_factory=dict)
-    _released: dict[JobId, float] = field(default_factory=dict)
+    _refused: dict[JobId, RefusedStart] = field(default_factory=dict)
     _notified: dict[JobId, NotifiedJob] = field(default_factory=dict)
     _last_entry: int = 0
 
     def load_state(self, snapshot: Snapshot) -> SchedulerState:
         """The scheduler state of the jobs in the snapshot, which must have been recorded by `record_poll`."""
         known = {job: state for job, state in self._known.items() if job in snapshot.jobs_by_id}
-        return SchedulerState(
+        state = SchedulerState(
             original_requests={job: state.original_request for job, state in known.items() if state.updated},
             held=frozenset(job for job, state in known.items() if state.held),
             service={job: sum(self._runs[job].values()) for job in known if job in self._runs},
@@ -73,7 +73,6 @@ class InMemoryStateStore:
                 for job in known
                 if job in self._moves and (times := tuple(at for at in self._moves[job] if at > snapshot.time - DAY))
             },
-            stalled={job: reason for job, (at, reason) in self._stalled.items() if at > snapshot.time - RETRY_AFTER},
             policy_state=self.policy_state,
             notified={
                 job: notified
@@ -83,8 +82,22 @@ class InMemoryStateStore:
                 and (current.start_time or 0.0) <= notified.at
             },
             measured={job: tuple(self._rates[job].values()) for job in known if job in self._rates},
+            family_rates={
+                family: tuple(self._family_rates[family].values())
+                for family in {job.family for job in snapshot.jobs}
+                if family in self._family_rates
+            },
             steps={job: self._reports[job].steps for job in known if job in self._reports},
         )
+        return with_refusals(state, self._refused, with_original_requests(snapshot, state))
+
+    def refused_starts(self) -> Mapping[JobId, RefusedStart]:
+        """The last start of each job that was refused."""
+        return self._refused
+
+    def record_refusals(self, refused: Iterable[RefusedStart]) -> None:
+        """Remember these refusals."""
+        self._refused.update((one.job, one) for one in tuple(refused))
 
     def record_poll(self, snapshot: Snapshot) -> None:
         """Updates the state from a poll. All jobs are managed; jobs that left the snapshot are forgotten."""
@@ -99,7 +112,7 @@ class InMemoryStateStore:
                 if job.start_time is not None:
                     self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
         for gone in self._known.keys() - snapshot.jobs_by_id.keys():
-            for table in (self._known, self._runs, self._moves, self._stalled, self._released, self._notified):
+            for table in (self._known, self._runs, self._moves, self._refused, self._notified):
                 table.pop(gone, None)
             self._reports.pop(gone, None)
             self._rates.pop(gone, None)
@@ -116,6 +129,8 @@ class InMemoryStateStore:
             self._reports[job] = last_report(snapshot.jobs_by_id[job], report)
             if sample is not None:
                 self._rates[job][sample.measured.gpu_type] = sample.measured
+                if sample.family:
+                    self._family_rates[sample.family][sample.measured.gpu_type] = sample.measured
 
     def paused(self) -> None:
         """Does nothing: a simulation is never paused."""
@@ -148,8 +163,6 @@ class InMemoryStateStore:
                 self._notified.pop(operation.subject, None)
                 if newcomers := str(operation.reason.details.get(NEWCOMERS, "")):
                     self._notified[operation.subject] = NotifiedJob(at, tuple(newcomers.split(",")))
-            if operation.verb is Verb.RELEASE and done:
-                self._released[operation.subject] = at
             known = self._known.get(operation.subject)
             if known is None:
                 continue
@@ -161,10 +174,7 @@ class InMemoryStateStore:
                 known.updated = False
 
     def mark_undone(self, entry: JournalEntry, detail: str) -> None:
-        """Marks a job whose start was taken back as stalled: it is not tried again for `RETRY_AFTER` seconds."""
-        if entry.operation.verb is Verb.RELEASE:
-            subject = entry.operation.subject
-            self._stalled[subject] = (self._released[subject], detail)
+        """Does nothing: refused starts are recorded by `record_refusals`."""
 
     def _next_entry(self) -> int:
         self._last_entry += 1

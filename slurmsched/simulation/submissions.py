@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf
@@ -12,7 +13,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.model import MILLI_PER_GPU, Node, Request, parse_hints
 from slurmsched.model.reasons import pluralise
 from slurmsched.simulation.inputs import SimulationOptions
-from slurmsched.traces import TraceJob
+from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import SPEC_PARTITION
 
 SHARDS_PER_GPU: Final = 100
@@ -74,9 +75,31 @@ def forked_steps(job: TraceJob, knowledge: Knowledge) -> int:
     if job.iterations:
         return min(_MAX_STEPS, max(job.fork, job.iterations))
     profile = knowledge.models.get(_hint_name(job.model)) or knowledge.tasks.get(_hint_name(job.task))
-    scaling = profile.scaling.get(_single_type(job) or knowledge.reference) if profile else None
-    rate = (scaling.rate_at(job.gpus) if scaling else 0.0) or 1.0
+    rate = knowledge.reference_rate(profile, _single_type(job), job.gpus) or 1.0
     return min(_MAX_STEPS, max(job.fork, round(job.duration * rate)))
+
+
+def unknown_models(trace: Trace, knowledge: Knowledge) -> str:
+    """Names the models in the trace that the profiles do not know, in one sentence; empty if they know all.
+
+    Of profiles with rates by GPU type every model has to have rates, or its task.
+    """
+    with_rates = any(profile.scaling for profile in knowledge.models.values())
+    unknown = Counter[str]()
+    for job in trace.jobs:
+        profile = knowledge.models.get(_hint_name(job.model)) or knowledge.tasks.get(_hint_name(job.task))
+        if job.model and (profile is None or (with_rates and not profile.scaling)):
+            unknown[job.model] += 1
+    if not unknown:
+        return ""
+    named = ", ".join(f"{model} ({pluralise(count, 'job')})" for model, count in unknown.most_common(_MAX_NAMED))
+    more = f" and {pluralise(len(unknown) - _MAX_NAMED, 'other model')}" if len(unknown) > _MAX_NAMED else ""
+    effect = "they run equally fast on every GPU type" if with_rates else "CPUs and memory make no difference to them"
+    return f"the profiles do not know {named}{more}: {effect}"
+
+
+_MAX_NAMED: Final = 8
+"""Unknown models that are named, those of most jobs first."""
 
 
 def build_submission(
@@ -84,8 +107,9 @@ def build_submission(
 ) -> Submission:
     """The submission of a trace's job, of each task of the array if it is forked.
 
-    CPUs and memory that the trace lacks are the GPU-proportional share, as with sites' defaults; the memory may then be
-    tuned. A job without a time limit gets its duration as a hint, a forked job also its steps.
+    CPUs and memory that the trace lacks are the GPU-proportional share, as with sites' defaults; without the memory
+    both may be tuned, as the papers assume. A job without a time limit gets its duration as a hint, a forked job also
+    its steps.
     """
     eligible = list(_eligible_nodes(job, nodes))
     per_node = _gpus_per_node(job, eligible) if job.gpus else 1
@@ -146,6 +170,7 @@ def _hint_comment(job: TraceJob, options: SimulationOptions, steps: int, *, with
         "ckpt": f"usr1@{options.lead}",
         "duration": str(max(1, ceil(job.duration))) if with_duration else "",
         "mem": "tune" if job.memory is None else "",
+        "cpus": "tune" if job.memory is None else "",
         "fork": str(steps or ""),
     }
     return "synsched:" + ",".join(f"{key}={value}" for key, value in hints.items() if value)

@@ -53,7 +53,8 @@ def describe_operation(operation: Operation) -> tuple[str, ...]:
 
 
 def updated_request(current: Request, spec: JobSpec) -> Request:
-    """The request after an UPDATE. A request counts CPUs of the whole job, a job spec CPUs per node."""
+    """The request after an UPDATE. A request counts CPUs of the whole job, a job spec CPUs per node and per task."""
+    uneven = spec.gpus_per_node is None and spec.cpus_per_task > 0
     return replace(
         current,
         gpus=spec.gpus,
@@ -62,7 +63,7 @@ def updated_request(current: Request, spec: JobSpec) -> Request:
         nodes=spec.node_count,
         max_nodes=spec.max_nodes,
         tasks=spec.tasks,
-        cpus=spec.cpus * spec.node_count,
+        cpus=spec.cpus_per_task * max(spec.tasks, spec.node_count) if uneven else spec.cpus * spec.node_count,
         memory=spec.memory,
         pinned=frozenset(spec.nodes),
     )
@@ -205,6 +206,11 @@ class SimulatedBackend:
             raise UnreachableError(_NO_ANSWER)
         self.cluster.advance(self.clock.now())
         return self.cluster.snapshot()
+
+    def activity(self) -> str:
+        """What happened on the cluster so far, in numbers; our own changes count too, as they do in Slurm."""
+        self.cluster.advance(self.clock.now())
+        return f"{self.cluster.changes} events, {len(self.cluster.jobs)} jobs, {self.calls.writes} changes"
 
     def identity(self) -> Identity:
         """The identity given at construction; SlurmUser by default."""

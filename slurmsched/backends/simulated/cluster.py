@@ -64,6 +64,8 @@ class VirtualCluster:
         self._hook = hook
         self._submitted: dict[JobId, tuple[Submission, str, int | None]] = {}
         self._last_number = 0
+        self.refused: dict[JobId, str] = {}
+        """Jobs that Slurm does not start whatever is free, each with the reason that it shows."""
         self.changes = 0
         """Counts the events processed: unchanged if a poll would show only that time has passed."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
@@ -207,7 +209,7 @@ class VirtualCluster:
                     unmet_dependencies(job.dependency, self.jobs, self.lifecycle.ended),
                     None,
                 )
-            if reason := pending_reason(job, self.now):
+            if reason := pending_reason(job, self.now) or self.refused.get(job.id):
                 _set_reason(job, reason)
             else:
                 queue.append(job)

@@ -38,7 +38,7 @@ class UsageInterval:
     """The usage of one run: the job held `gpus` (which may be a fraction) from `start` to the end of completing.
 
     In `useful_seconds` it did work that was not lost with an end without a checkpoint; restarts are not counted.
-    `rate` is the work per second while it did any.
+    `rate` is the work per second while it did any. `devices` are its GPUs, whole or shared, each a node and an index.
     """
 
     job: JobId
@@ -50,6 +50,7 @@ class UsageInterval:
     memory: int = 0
     nodes: tuple[str, ...] = ()
     rate: float = 1.0
+    devices: tuple[tuple[str, int], ...] = ()
 
     @property
     def gpu_seconds(self) -> float:

@@ -45,5 +45,5 @@ class JobSubmitHook:
         return (
             bool(partitions & set(self.manage.partitions))
             or submission.qos in self.manage.qos
-            or (self.manage.opt_in and parse_hints(submission.comment).given)
+            or (self.manage.opt_in and parse_hints(submission.comment).opts_in)
         )

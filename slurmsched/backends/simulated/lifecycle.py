@@ -189,6 +189,7 @@ class Lifecycle:
             memory=held.memory,
             nodes=tuple(allocation.node for allocation in job.allocations),
             rate=1.0 if job.work.run is None else job.work.run.average_rate(now),
+            devices=tuple((allocation.node, index) for allocation in job.allocations for index in allocation.indices),
         )
 
     def gpus_of(self, job: SimulatedJob) -> float:

@@ -7,6 +7,9 @@ from copy import copy
 from dataclasses import replace
 
 from slurmsched.model import MILLI_PER_GPU, Gpu, Node, NodeAllocation, NodeState, Request, Resources
+from slurmsched.policies.cluster.eligibility import parse_constraint
+from slurmsched.policies.cluster.gang import leaves_node_count
+from slurmsched.policies.errors import PolicyError
 
 
 class SimulatedNode:
@@ -140,16 +143,29 @@ def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeA
 
     The smallest number of nodes is tried first, and an even split before an uneven one, which only a request without
     `gpus_per_node` may get. Pinned nodes are always included, and are the only ones if there are as many as requested.
-    A request without memory gets the GPU-proportional share, as with DefMemPerGPU.
+    A request without memory gets the GPU-proportional share, as with DefMemPerGPU; one with a constraint that cannot be
+    planned fits nowhere.
     """
-    eligible = [node for node in nodes if node.name not in request.excluded and _has_features(node, request.features)]
+    eligible = [node for node in nodes if node.name not in request.excluded]
     if request.exclusive:
         eligible = [node for node in eligible if not node.allocation_count]
+    try:
+        alternatives = parse_constraint(request.features)
+    except PolicyError:
+        return None
+    for accepts in alternatives:
+        matching = [node for node in eligible if accepts(node.configured.features)]
+        if allocations := _fit_on(request, matching):
+            return allocations
+    return None
+
+
+def _fit_on(request: Request, eligible: list[SimulatedNode]) -> tuple[NodeAllocation, ...] | None:
     if request.pinned:
         eligible.sort(key=lambda node: node.name not in request.pinned)
         if not request.pinned <= {node.name for node in eligible}:
             return None
-    for count in _node_counts(request):
+    for count in _node_counts(request, eligible):
         candidates = eligible[: len(request.pinned)] if len(request.pinned) >= count else eligible
         allocations = _fit_evenly(request, candidates, count) or _fit_unevenly(request, candidates, count)
         if allocations:
@@ -157,19 +173,16 @@ def fit_request(request: Request, nodes: Sequence[SimulatedNode]) -> tuple[NodeA
     return None
 
 
-def _has_features(node: SimulatedNode, features: str) -> bool:
-    """Whether the node meets a --constraint such as `a&b|c`."""
-    return not features or any(
-        all(feature in node.configured.features for feature in choice.split("&")) for choice in features.split("|")
-    )
-
-
-def _node_counts(request: Request) -> range:
+def _node_counts(request: Request, nodes: Sequence[SimulatedNode]) -> range:
+    """The numbers of nodes to try. A request without one gets more than one only if no node is large enough."""
     if request.gpus_per_node:
         least = -(-request.gpus // request.gpus_per_node)
         return range(least, least + 1)
-    least = max(request.nodes, len(request.pinned), 1)
-    return range(least, max(least, request.max_nodes or 0) + 1)
+    least, most = max(request.nodes, len(request.pinned), 1), request.max_nodes or 0
+    if request.max_nodes is None and leaves_node_count(request):
+        largest = max((len(node.configured.gpus) for node in nodes), default=0)
+        most = least if largest >= request.gpus else request.gpus
+    return range(least, max(least, most) + 1)
 
 
 def _fit_evenly(request: Request, nodes: Sequence[SimulatedNode], count: int) -> tuple[NodeAllocation, ...] | None:

@@ -37,6 +37,14 @@ def test_bench_gavel_solves_every_objective(site: Site, rates: str, policy: str)
     assert told["median_s"] > 0
 
 
+@pytest.mark.parametrize("policy", ["las", "packed"])
+def test_bench_gavel_solves_jobs_of_which_no_two_are_alike(site: Site, rates: str, policy: str) -> None:
+    asked = ("bench", "gavel", "--policy", policy, "--jobs", "40", "--profiles", rates, "--repeat", "1")
+    alike, different = site.json(*asked), site.json(*asked, "--all-different")
+    assert different["level"] > 0
+    assert different["level"] != alike["level"]
+
+
 def test_bench_gavel_refuses_rates_without_its_types(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "throughputs.json"
     file.write_text(json.dumps({**GAVEL_TABLE, "isolated": {"v100": ALONE["v100"]}, "pairs": {}}))
@@ -50,6 +58,12 @@ def test_bench_hadar_gives_one_gpu_for_eight_jobs(site: Site) -> None:
     assert (told["jobs"], told["gpus"], told["repeat"]) == (64, 8, 2)
     assert 0 < told["running"] <= 8
     assert 0 < told["median_s"] <= told["p95_s"]
+
+
+def test_bench_hadar_places_jobs_of_which_no_two_are_alike(site: Site) -> None:
+    told = site.json("bench", "hadar", "--jobs", "64", "--all-different", "--repeat", "1")
+    assert 0 < told["running"] <= 8
+    assert told["cpu_s"] > 0
 
 
 def test_bench_hostile_counts_what_went_wrong(site: Site) -> None:

@@ -46,6 +46,16 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="tickets for a policy that counts none",
         ),
         pytest.param(
+            'utility = "effective"',
+            "policy.utility means nothing to policy synergy: remove it, or choose one that reads it (hadar, hadare)",
+            id="a utility for a policy that has none",
+        ),
+        pytest.param(
+            'system = "hadar"\nutility = "effectve"',
+            "policy.utility",
+            id="no such utility",
+        ),
+        pytest.param(
             'order = "srtf"\nlas_queues = [60]',
             "policy.las_queues means nothing without order las",
             id="queues without las",
@@ -64,11 +74,37 @@ def test_check_refuses_what_the_policy_would_ignore(site: Site, policy: str, pro
     assert problem in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        pytest.param(
+            "[guards]\nmoves_per_job_day = 0", "guards.moves_per_job_day is 0: under gandiva-fair", id="no move"
+        ),
+        pytest.param("[guards]\nmoves_per_round = 0", "guards.moves_per_round is 0: under gandiva-fair", id="no round"),
+        pytest.param(
+            "[tickets]\nquantum = 300",
+            "guards.min_run_time is 20 min: it must not be longer than slices, and tickets.quantum is 5 min",
+            id="slices that guards make longer",
+        ),
+        pytest.param("[tickets]\nquantum = 300\n[guards]\nmin_run_time = 300", "", id="slices as long as a job runs"),
+        pytest.param("", "", id="all defaults"),
+    ],
+)
+def test_check_refuses_guards_that_contradict_turns(site: Site, lines: str, problem: str) -> None:
+    site.configure(f'[policy]\nsystem = "gandiva-fair"\n{lines}\n')
+    result = site.run("config", "check")
+    assert result.exit_code == (2 if problem else 0)
+    assert problem in result.stderr
+    site.configure(f"{lines.partition('[tickets]')[0]}\n")
+    assert site.run("config", "check").exit_code == 0
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_check_accepts_every_policy_with_the_settings_that_it_reads(site: Site, name: str) -> None:
     row, lines = POLICIES[name], [f'system = "{name}"']
     lines += ['order = "ftf"'] if row.takes_order else []
     lines += ["defragment = true", "parts = true"] if row.reads("policy.defragment") else []
+    lines += ['utility = "makespan"'] if row.reads("policy.utility") else []
     lines += ["[tickets]", 'users = ["alice=2"]'] if row.reads("tickets.users") else []
     site.configure("\n".join(["[policy]", *lines]))
     assert site.lines("config", "check", columns=300) == [f"{site.config} is in order"]

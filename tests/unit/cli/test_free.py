@@ -49,6 +49,13 @@ def test_a_type_that_is_not_there_is_wrong_usage(site: Site) -> None:
     assert "no GPU of type 'h100' here; types: k80, v100" in result.stderr
 
 
+def test_a_partition_that_is_not_there_is_wrong_usage(site: Site) -> None:
+    site.round(HALF)
+    result = site.run("free", "-p", "nosuch")
+    assert result.exit_code == 2
+    assert "no partition 'nosuch' here; partitions: gpu" in result.stderr
+
+
 def test_what_each_gpu_needs_narrows_it_down(site: Site) -> None:
     site.round(HALF)
     told = site.json("free", "--cpus-per-gpu", "6", "--mem-per-gpu", "100G")

@@ -14,6 +14,11 @@ def test_bench_tesserae_says_each_stage_and_how_it_grows(site: Site) -> None:
     assert (told["gpus"], told["nodes"], told["jobs"], told["repeat"]) == (64, 8, 160, 2)
     assert max((one["gpus"], one["jobs"]) for one in told["sizes"]) == (64, 160)
     assert told["pairs"] > 0
+    live = told["live"]
+    assert (live["gpus"], live["jobs"], live["repeat"]) == (64, 160, 2)
+    assert live["policy"].startswith("tesserae")
+    assert live["running"] > 8, "a node starts one job on its GPUs' shards a round, and more on whole GPUs"
+    assert live["cpu_s"] > 0
 
 
 def test_bench_tesserae_refuses_gpus_that_make_no_nodes(site: Site) -> None:

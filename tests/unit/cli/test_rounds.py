@@ -242,8 +242,18 @@ def test_bench_round_keeps_its_contract(site: Site, slurm: SimulatedBackend) -> 
 def test_bench_decide_keeps_its_contract(site: Site) -> None:
     result = site.run("bench", "decide", "--gpus", "16", "--jobs", "20", "--repeat", "3", "--json")
     told = json.loads(result.stdout)
-    assert {"median_s", "p95_s", "peak_rss_mb"} <= set(told)
-    assert (told["nodes"], told["repeat"]) == (2, 3)
+    assert {"median_s", "p95_s", "cpu_s", "peak_rss_mb"} <= set(told)
+    assert (told["nodes"], told["repeat"], told["all_different"]) == (2, 3, False)
+
+
+@pytest.mark.parametrize("policy", ["gavel", "hadar", "tesserae-packed"])
+def test_bench_decide_measures_jobs_of_which_no_two_are_alike_on_a_full_cluster(site: Site, policy: str) -> None:
+    told = site.json(
+        "bench", "decide", "--policy", policy, "--all-different", "--gpus", "24", "--jobs", "40", "--repeat", "1"
+    )
+    assert (told["policy"], told["nodes"], told["all_different"]) == (policy, 3, True)
+    assert told["running"] > 0
+    assert told["cpu_s"] > 0
 
 
 def test_bench_decide_refuses_gpus_that_do_not_divide(site: Site) -> None:

@@ -189,3 +189,40 @@ def _only_cpus(site: Site) -> str:
         'source = "by hand"\n[models.lm]\ntask = "language"\ncpus = [1, 2]\nspeed = [1.0, 1.0]\n', encoding="utf-8"
     )
     return str(path)
+
+
+def rate_table(folder: Path) -> Path:
+    """A table as Gavel's, of three of the five models of Hadar's workload."""
+    file = folder / "throughputs.json"
+    models = ("ResNet-18 (batch size 128)", "CycleGAN", "ResNet-50 (batch size 64)")
+    types = [{"name": model, "scale_factor": width} for model in models for width in (1, 2, 4, 8)]
+    widths = [width for _ in models for width in (1, 2, 4, 8)]
+    rates = {kind: [factor * width for width in widths] for kind, factor in (("v100", 4.0), ("k80", 1.0))}
+    pairs: dict[str, list[object]] = {"v100": [], "k80": []}
+    table = {"metadata": {"worker_types": [*rates]}, "job_types": types, "isolated": rates, "pairs": pairs}
+    file.write_text(json.dumps(table), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_models_without_rates_are_named_and_those_of_hadars_workload_found(site: Site, command: str) -> None:
+    policy = ["--policy", "yarn-cs"] if command == "simulate" else ["--policies", "yarn-cs", "--seeds", "1"]
+    workload = ["--cluster", "v100:4x8,k80:4x8", "--trace", "hadar:24", *policy, "--json"]
+    told = site.run(command, *workload, "--profiles", str(rate_table(site.folder))).stderr
+    (line,) = [line for line in told.splitlines() if "profiles" in line]
+    assert "the profiles do not know" in line
+    assert "lm-batch-size-80 (" in line
+    assert "they run equally fast on every GPU type" in line
+    assert not {"resnet-18", "cyclegan", "resnet-50", "resnet-18-batch-size-128"} & set(line.replace(",", "").split())
+
+
+def test_nothing_is_said_of_models_where_the_profiles_know_all_or_none_were_named(site: Site, jobs: str) -> None:
+    profiles = site.folder / "profiles.toml"
+    known = ("resnet50", "gnmt", "resnet18")
+    profiles.write_text("".join(f"[models.{model}]\ncpus = [1]\nspeed = [1]\n" for model in known))
+    usual = ("simulate", "--cluster", CLUSTER, "--trace", jobs, "--policy", "slurm", "--json")
+    assert "profiles" not in site.run(*usual, "--profiles", str(profiles)).stderr
+    assert "profiles" not in site.run(*usual).stderr
+    profiles.write_text("[models.resnet50]\ncpus = [1]\nspeed = [1]\n")
+    told = site.run(*usual, "--profiles", str(profiles)).stderr
+    assert "do not know gnmt (1 job), resnet18 (1 job): CPUs and memory make no difference to them" in told

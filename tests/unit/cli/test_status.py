@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
@@ -52,19 +54,21 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "k80-1  k80   2/4 ██··     20/24 62.5G/500G idle",
         "",
         "JOBID USER    GPUS ST WHERE  CPU/GPU WHY",
-        "11    alice 8 v100 R  v100-1       3 keeps its nodes: it is still among the job…",
+        "11    alice 8 v100 R  v100-1       3 keeps its nodes",
         "12    bob    2 k80 R  k80-1       10 runs on GPUs that jobs ahead of it cannot …",
-        "13    carol      8 PD -            3 ! waits behind 2 jobs in las order; the la…",
+        "13    carol      8 PD -            3 ! waits behind 2 jobs in las order on the …",
         "",
         "1 problem",
         "  job 13: unknown hint 'modle': known are model, task, ckpt, duration, move,",
-        "  pack, mem, fork, held",
+        "  pack, mem, cpus, fork, held, left",
     ]
 
 
 def test_in_a_pipe_nothing_is_cut(busy: Site) -> None:
     lines = busy.lines("status", columns=1000)
-    assert lines[-4].endswith("! waits behind 2 jobs in las order; the last one that runs is job 12")
+    assert lines[-4].endswith(
+        "! waits behind 2 jobs in las order on the nodes it could use; the last one of them is job 12"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,19 @@ def test_without_headings_there_is_one_line_for_each_job_chosen(
     busy: Site, options: list[str], jobs: list[str]
 ) -> None:
     assert [line.split()[0] for line in busy.lines("status", "-n", *options) if line] == jobs
+
+
+def test_where_nothing_is_chosen_that_is_said_and_what_is_wrong_with_others_is_not(busy: Site) -> None:
+    lines = busy.lines("status", "-u", "nosuch")
+    assert lines[-1] == "no managed job of these users and partitions"
+    assert not any("job 13" in line for line in lines)
+    assert busy.json("status", "-u", "bob")["problems"] == []
+    assert len(busy.json("status", "-u", "carol")["problems"]) == 1  # type: ignore[arg-type]  # JSON has no types
+
+
+def test_a_node_that_is_reserved_is_told(site: Site) -> None:
+    site.round(snapshot([replace(node("n1"), reservation="exam")], time=NOON))
+    assert site.lines("status")[-1].endswith(" idle, reserved: exam")
 
 
 def test_a_job_that_is_to_start_names_its_nodes(site: Site) -> None:
@@ -125,6 +142,7 @@ def test_a_stopped_daemon_is_told_from_a_dead_one(site: Site) -> None:
     ("what", "said"),
     [
         pytest.param("pause", "paused by root 5 min ago (upgrade): 'synsched resume' goes on", id="paused"),
+        pytest.param("pause", "synsched: mode enforce (paused), system synergy", id="paused, in the first line"),
         pytest.param("disable", "exists: remove it to go on", id="disabled by the file"),
         pytest.param(
             "held", "1 job still held by synsched: 'synsched release' gives jobs back to Slurm", id="held by the dead"
@@ -238,7 +256,7 @@ class TestShares:
     def test_they_are_shown_with_the_trades(self, shared: Site) -> None:
         assert shared.lines("status", "--shares") == [
             "shares as of 2 min ago, in GPU-hours of the slowest type",
-            "USER   DUE  HAD  PART HOLDS",
+            "USER   DUE  HAD  PART ENTITLED TO",
             "alice 10.0  9.5  95 % 6.00 k80, 0.50 v100",
             "bob   20.0 20.0 100 % 2.00 k80, 1.50 v100",
             "carol  0.0  0.0     - -",

@@ -17,7 +17,7 @@ from slurmsched.backends.simulated import (
     profiled_speed,
 )
 from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
-from slurmsched.knowledge import Knowledge, shipped_profiles
+from slurmsched.knowledge import Knowledge, Profile, Scaling, shipped_profiles
 from slurmsched.model import decode, encode
 from slurmsched.simulation import (
     PolicyChoice,
@@ -58,6 +58,30 @@ def test_a_job_starts_with_a_round_and_ends_when_its_work_is_done() -> None:
 
 def test_without_rounds_slurm_starts_it_at_once() -> None:
     assert ends(world(job(0, 10.0, 450.0)), "slurm") == [460.0]
+
+
+def test_jobs_run_as_fast_as_they_really_do_and_not_as_policies_believe() -> None:
+    """Policies take the model for twice as fast on the second type, where it is half as fast."""
+    believed, real = (
+        Knowledge(
+            models={
+                "m": Profile("m", "", {}, "measured", {"v100": Scaling((1,), (1.0,)), "k80": Scaling((1,), (k80,))})
+            },
+            reference="v100",
+        )
+        for k80 in (2.0, 0.5)
+    )
+    made = world(job(0, 0.0, 600.0, 1, model="m"), cluster="v100:1x1,k80:1x1", knowledge=believed)
+    (done,) = simulate(replace(made, real=real), parse_policy("hadar"), FREE).jobs
+    assert (list(done.by_type), done.end) == (["k80"], 1200.0)
+
+
+def test_a_job_is_submitted_as_its_owner_does_where_that_is_said() -> None:
+    """The second job's owner takes a partition that is not managed, so that Slurm starts it before the round."""
+    nodes = tuple(replace(node, partitions=frozenset({"gpu", "plain"})) for node in load_cluster("v100:1x8").nodes)
+    jobs = (job(0, 10.0, 450.0, 1), job(1, 10.0, 450.0, 1))
+    unmanaged = replace(build_submission(jobs[1], nodes, FREE), partitions=("plain",), comment="")
+    assert ends(Scenario(nodes, Trace("t", jobs), submissions={"1": unmanaged}), "synergy/fifo") == [750.0, 460.0]
 
 
 def test_jobs_end_at_the_ends_of_rounds_where_that_is_asked_for() -> None:
@@ -166,7 +190,10 @@ def test_it_is_what_the_daemons_own_round_does(order: str) -> None:
         cluster.submit(build_submission(one, made.nodes, options), CLOCK_START + one.arrival) for one in made.trace.jobs
     ]
     clock = VirtualClock(CLOCK_START)
-    site, store = SchedulerContext(own, SimulatedBackend(cluster, clock), made.knowledge), Store.in_memory(CLOCK_START)
+    site, store = (
+        SchedulerContext(own, SimulatedBackend(cluster, clock), made.knowledge.simulated()),
+        Store.in_memory(CLOCK_START),
+    )
     while cluster.unfinished:
         due = clock.now() + options.period
         schedule_round(site, store, clock)

@@ -82,8 +82,8 @@ def test_times_that_copies_wait_are_those_of_the_job_side() -> None:
         pytest.param("slurm", "k80:2x1", [1800, 1800], 1830.0, id="equal nodes: six slots, an exchange each"),
         pytest.param("slurm", "v100:1x1,k80:1x1", [2880, 720], 735.0, id="a slot in equal parts, the next by rates"),
         pytest.param("slurm", "v100:1x1", [3600], 915.0, id="one copy goes on alone"),
-        pytest.param("hadare", "v100:1x1,k80:1x1", [2880, 720], 740.0, id="each round divides again, by rates"),
-        pytest.param("hadare", "v100:1x1,k80:1x1", [2880, 720, 0], 740.0, id="a copy without a node is not missed"),
+        pytest.param("hadare", "v100:1x1,k80:1x1", [2880, 720], 740.5, id="each round divides again, by rates"),
+        pytest.param("hadare", "v100:1x1,k80:1x1", [2880, 720, 0], 740.5, id="a copy without a node is not missed"),
         pytest.param("hadare", "k80:1x1", [3600, 0], 3670.0, id="a second copy that never runs in time"),
     ],
 )
