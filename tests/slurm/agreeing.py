@@ -20,8 +20,11 @@ from slurmsched.backends.slurm.backend import SlurmBackend
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.pyslurm_source import PyslurmSource
-from slurmsched.model import Job, Snapshot
+from slurmsched.model import Job, JobState, Request, Snapshot
 
+LIVE: Final = frozenset({"PENDING", "RUNNING"})
+REQUESTED: Final = ("original_request", "current_request", "throttle")
+"""What nobody goes by of a job that has ended, and squeue shows only in part."""
 KINDS: Final = ("jobs", "nodes", "partitions", "reservations", "set_aside")
 
 
@@ -46,6 +49,7 @@ def main() -> int:
         }
         for kind in KINDS
     }
+    ended = {job.id for job in found.jobs if job.state is JobState.FINISHED}
     told = {
         "differences": {kind: {name: one for name, one in there.items() if one} for kind, there in differences.items()},
         "json": {
@@ -55,7 +59,7 @@ def main() -> int:
         "forms": {
             job: [repr(by_commands._forms[job]), repr(by_pyslurm._forms.get(job))]
             for job in by_commands._forms
-            if by_commands._forms[job] != by_pyslurm._forms.get(job)
+            if by_commands._forms[job] != by_pyslurm._forms.get(job) and job not in ended
         },
         "jobs": len(found.jobs),
         "compared_with_json": sum(job.id in shown for job in found.jobs),
@@ -107,9 +111,17 @@ def by_name(kind: str, snapshot: Snapshot) -> dict[str, Any]:
 def unlike(one: Any, other: Any) -> dict[str, list[Any]]:
     if not is_dataclass(one):
         return {} if one == other else {"value": [one, other]}
-    names = [field.name for field in fields(one)]
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    return {name: [left, right] for name, (left, right) in pairs.items() if not alike(name, left, right)}
+    ended = isinstance(one, Job) and one.state is other.state is JobState.FINISHED
+    found: dict[str, list[Any]] = {}
+    for name in (field.name for field in fields(one)):
+        left, right = getattr(one, name), getattr(other, name)
+        if ended and name in REQUESTED:
+            continue
+        if isinstance(left, Request):
+            found |= {f"{name}.{key}": pair for key, pair in unlike(left, right).items()}
+        elif not alike(name, left, right):
+            found[name] = [left, right]
+    return found
 
 
 def alike(name: str, one: Any, other: Any) -> bool:
@@ -179,7 +191,8 @@ def in_model(record: Mapping[str, Any]) -> dict[str, Any]:
         "submit_time": float(number(record["submit_time"]) or 0),
         "eligible_time": float(number(record["eligible_time"]) or 0) or None,
         "start_time": float(start) if start else None,
-        "end_time": float(end) if end else None,
+        # Slurm sets an end in a year for jobs without a limit
+        "end_time": float(end) if end and (limit is not None or not LIVE & {*record["job_state"]}) else None,
         "time_limit": None if limit is None else limit * 60,
         "batch": record["batch_flag"],
         "requeue": record["requeue"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,18 @@ class Mini:
         for section, values in sections.items():
             lines += [f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
         self.write("/etc/synsched/synsched.toml", "\n".join(lines))
+
+    @contextmanager
+    def daemon(self) -> Iterator[None]:
+        """The daemon, as it is configured, from its first sign of life until all is given back."""
+        pid = self.sure("sh", "-c", "synsched run > /tmp/daemon.log 2>&1 & echo $!", user="synsched").strip()
+        try:
+            heartbeat = "/var/lib/synsched/heartbeat"
+            self.until("the daemon lives", lambda: f"daemon = {pid} " in self.run("cat", heartbeat).out)
+            yield
+        finally:
+            self.run("kill", pid)
+            self.until("the daemon has stopped", lambda: self.run("kill", "-0", pid).code != 0)
 
     def train(self, user: str, *options: str, hint: str = "", steps: int = 100000) -> str:
         """Submit the training script with ordinary sbatch; the job's id."""

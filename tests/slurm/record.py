@@ -173,7 +173,18 @@ def main(releases: list[str]) -> None:
         say(f"{release}: {len(recorder.jobs)} jobs, {len(recorder.errors)} errors recorded in {RECORDED / release}")
 
 
+SBATCH_OPTIONS = r"""
+echo '# man sbatch, OPTIONS'
+zcat /usr/share/man/man1/sbatch.1.gz |
+awk '/^\.SH "?OPTIONS"?/{on=1;next} /^\.SH/{on=0} on && last ~ /^\.TP/ && /^\\fB\\-/{print} {last=$0}' |
+sed 's/\\f[BIRP]//g; s/\\-/-/g; s/\\&//g'
+echo '# sbatch --help'
+sbatch --help | grep -oE '^ +(-[A-Za-z?], )?--[a-z-]+[^ ]*' | sed 's/^ *//'
+"""
+
+
 def _record_empty(recorder: Recorder) -> None:
+    recorder.keep("sbatch-options.txt", "alice", SBATCH_OPTIONS)
     recorder.keep("show_job_none.txt", "synsched", "scontrol -d -o show job")
     recorder.keep("show_reservation_none.txt", "synsched", "scontrol -o show reservation")
     recorder.keep("version.txt", "synsched", "scontrol --version")

@@ -68,7 +68,7 @@ def test_first_fit_strands_a_gang_and_the_descent_does_not(site: Mini) -> None:
         submit(site, "--gres=gpu:8")
     assert site.synsched("run", "--once").code == 0
     told = site.synsched("free").out
-    assert "unusable for the usual" in told, told
+    assert "unusable for usual jobs" in told, told
     clean(site)
 
     site.configure(**FGD)

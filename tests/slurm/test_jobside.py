@@ -104,7 +104,13 @@ def digest(mini: Mini, folder: str) -> str:
 
 
 def ended(mini: Mini, job: str) -> None:
-    mini.until(f"job {job} has ended", lambda: mini.jobs().get(job, {}).get("JobState") == "COMPLETED", 600)
+    """Wait until the job has ended as it should."""
+
+    def state() -> str:
+        return mini.jobs().get(job, {}).get("JobState", "")
+
+    mini.until(f"job {job} has ended", lambda: state() in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), 600)
+    assert state() == "COMPLETED", mini.run("sh", "-c", f"cat /home/*/*/slurm-{job}.out").out
 
 
 def reference(mini: Mini, folder: str, script: str, *options: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from typing import Any, Final
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from tests.slurm.conftest import SETTINGS, SOURCE
 from tests.slurm.mallory import NO_HOOK
 from tests.slurm.mini import Mini
+from tests.slurm.test_flags import WAVES
 
 CLUSTER = (
     "--nodes",
-    "v100:2x8/24c/200g,p100:2x6/32c/2t/100g,a100:1x4/8c/60g,k80:2x2/8c/60g",
+    "v100:2x8/24c/200g,p100:2x6/32c/2t/100g,a100:1x4/8c/60g,k80:2x8/22c/80g",
     "--set",
     "MaxJobCount=4000",
 )
@@ -32,7 +34,7 @@ RUNNING: Final = {
     "memory per CPU": "--gres=gpu:1 -c 2 --mem-per-cpu=300",
     "two nodes of two threads": "-w p100-[1-2] -N 2 --gres=gpu:p100:1 -c 2 --mem=400",
     "one thread of each core": "--gres=gpu:p100:1 -c 2 --hint=nomultithread --mem=100",
-    "shards": "--gres=shard:3 --mem=500",
+    "shards": "-x k80-[1-2] --gres=shard:3 --mem=500",
     "no GPUs": "-c 2 --mem=200",
     "tasks per node": "-N 2 --ntasks-per-node=2 --gres=gpu:1 --mem=300",
     "a requeued one": "--requeue --gres=gpu:1 --mem=250 -J requeued",
@@ -121,8 +123,9 @@ cd "$HOME"; printf '#!/bin/sh\\nsleep 100000\\n' > j.sh
 """
 
 
-def submitted(mini: Mini, user: str, options: str) -> None:
-    mini.sure("env", f"HOME=/home/{user}", "sh", "-c", f"{SUBMIT}{options}", user=user, timeout=300)
+def submitted(mini: Mini, user: str, options: str) -> str:
+    """What sbatch answered, and the titles of the rows that it refused."""
+    return mini.sure("env", f"HOME=/home/{user}", "sh", "-c", f"{SUBMIT}{options}", user=user, timeout=300)
 
 
 def agreed(mini: Mini) -> Any:
@@ -153,6 +156,8 @@ def full(mini: Mini) -> Mini:
     mini.install_hook(NO_HOOK)
     mini.sure("scontrol", "create", "reservation", "ReservationName=later", "Nodes=a100-1", "StartTime=now+1hour",
               "Duration=1:00:00", "Users=alice,bob")  # fmt: skip
+    mini.sure("scontrol", "create", "reservation", "ReservationName=flexible", "Nodes=a100-1", "StartTime=now+3hours",
+              "Duration=1:00:00", "Users=root", "Flags=FLEX,MAGNETIC,DAILY")  # fmt: skip
     submitted(mini, "alice", "\n".join(command(*row) for row in RUNNING.items()))
     mini.until(
         "they run", lambda: "PD" not in mini.sure("squeue", "-h", "-u", "alice", "-o", "%t", "--name=j.sh,lingers")
@@ -183,7 +188,7 @@ def test_only_what_pyslurm_does_not_tell_is_read_by_commands_and_doctor_says_why
     said = full.synsched("doctor").out
     assert "slurm (pyslurm)" in said
     told = " ".join(said.split())
-    assert "pyslurm 25.11.2 reads nodes, partitions, reservations and jobs" in told
+    assert "pyslurm 25.11.2 reads nodes, reservations and jobs" in told
     for reason in (
         "1 job is read by commands, as pyslurm does not show which devices its shards are on",
         "3 jobs are read by commands, as pyslurm does not show every dependency",
@@ -254,3 +259,64 @@ def test_a_pyslurm_of_another_series_is_not_used_and_doctor_says_so(full: Mini) 
     demanded = full.run("sh", "-c", "PYTHONPATH=/opt/other:/opt/slurmsched python3 -m slurmsched plan")
     assert demanded.code == 1
     assert "pyslurm 24.11.0 does not fit Slurm 25.11: both must be of one X.Y series" in demanded.err
+
+
+def test_every_form_of_sbatch_is_read_alike_while_it_waits_and_once_it_runs(full: Mini) -> None:
+    """The rows of the table of flags: what pyslurm does not show is read by commands, and never otherwise."""
+    for user in ("alice", "mallory"):
+        full.sure("scancel", "-u", user)
+    full.until("the queue is empty", lambda: not full.sure("squeue", "-ah").strip())
+    full.sure("scontrol", "update", "NodeName=a100-1", "State=RESUME")
+    full.sure("scontrol", "delete", "ReservationName=works")
+    forms = {f"{wave}: {title}": asked.options for wave, rows in WAVES.items() for title, asked in rows.items()}
+    held = {title: " : ".join(f"--hold {part}" for part in options.split(" : ")) for title, options in forms.items()}
+    assert "refused" not in submitted(full, "alice", "\n".join(command(*row) for row in held.items()))
+    waiting = set(full.sure("squeue", "-ahr", "-t", "PD", "-o", "%F").split())
+    assert len(waiting) >= len(forms)
+    agreed(full)
+    full.sure("scontrol", stdin="".join(f"release {job}\n" for job in sorted(waiting)))
+    ran = set[str]()
+    while waiting - ran:
+        full.until("some run and nothing moves", lambda: bool(in_state(full, "R")) and is_calm(full))
+        if not agree_soon(full):
+            continue  # the readers were shown different queues
+        ran |= in_state(full, "R")
+        full.sure("scancel", "-u", "alice", "-t", "R")
+
+
+def agree_soon(mini: Mini) -> bool:
+    """Whether the queue stayed as it was until all readers said the same.
+
+    While Slurm tries a job it shows other numbers of nodes, and the current time as its start, for a moment: what does
+    not go away in five tries is a difference.
+    """
+    before = queue(mini)
+    for patient in (True, True, True, True, False):
+        try:
+            agreed(mini)
+        except AssertionError:
+            if queue(mini) != before:
+                return False
+            if not patient:
+                raise
+            time.sleep(1.3)
+        else:
+            return True
+    return False
+
+
+def in_state(mini: Mini, state: str) -> set[str]:
+    """The numbers of alice's jobs, arrays and heterogeneous jobs in this state."""
+    return set(mini.sure("squeue", "-ahr", "-u", "alice", "-t", state, "-o", "%F").split())
+
+
+def queue(mini: Mini) -> str:
+    """Every job and its state."""
+    return mini.sure("squeue", "-ahr", "-o", "%i %t")
+
+
+def is_calm(mini: Mini) -> bool:
+    """Whether no job starts or leaves while Slurm looks twice."""
+    before = queue(mini)
+    mini.sure("sleep", "2.5")
+    return before == queue(mini) and " CG" not in before

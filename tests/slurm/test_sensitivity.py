@@ -13,15 +13,19 @@ CLUSTER = ("--nodes", "v100:2x8/24c/500g")
 # Speeds at 1, 3 and 6 CPUs per GPU; at their GPU-proportional share all run at 1.
 PROFILES: Final = """
 [models.resnet18]
+source = "measured"
 cpus = [1, 3, 5.75]
 speed = [0.37, 1.0, 2.0]
 [models.m5]
+source = "measured"
 cpus = [1, 3, 5.75]
 speed = [0.3, 1.0, 2.0]
 [models.transformer]
+source = "measured"
 cpus = [0.25, 3]
 speed = [1.0, 1.0]
 [models.gnmt]
+source = "measured"
 cpus = [0.25, 3]
 speed = [1.0, 1.0]
 """
@@ -41,7 +45,9 @@ def run(site: Mini, system: str) -> dict[str, tuple[int, float]]:
     )
     assert site.synsched("run", "--once").code == 0
     jobs = {
-        model: site.train("alice", "--gres=gpu:v100:4", "-c", "12", "--mem=1000", hint=f"model={model},ckpt=usr1@2")
+        model: site.train(
+            "alice", "--gres=gpu:v100:4", "-c", "12", "--mem=1000", hint=f"model={model},ckpt=usr1@2,cpus=tune"
+        )
         for model in MODELS
     }
     assert site.synsched("run", "--once").code == 0

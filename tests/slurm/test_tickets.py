@@ -16,7 +16,7 @@ FAIR: Final = {
     **SETTINGS,
     "policy": {"system": "gandiva-fair", "profiles": "/etc/synsched/rates.toml"},
     "tickets": {"quantum": 2, "wide_quantum": 4},
-    "guards": {"min_run_time": 1, "restart_cost": 1, "moves_per_round": 12, "moves_per_job_day": 1000},
+    "guards": {"min_run_time": 1, "restart_cost": 0, "moves_per_round": 12, "moves_per_job_day": 1_000_000},
     "checkpoint": {"lead": 1},
 }
 RATES: Final = """
