@@ -115,19 +115,7 @@ def with_jobs(on: Node, jobs: Iterable[Job]) -> Node:
         )
         for g in on.gpus
     )
-    return Node(
-        on.name,
-        devices,
-        on.total,
-        Resources(len(taken), used.cpus, used.memory),
-        on.state,
-        on.state_text,
-        on.features,
-        on.partitions,
-        on.reason,
-        on.weight,
-        on.reservation,
-    )
+    return replace(on, gpus=devices, used=Resources(len(taken), used.cpus, used.memory))
 
 
 def situation(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation
+from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation, Reason, ReasonCode
 from slurmsched.policies import Policy, Situation, policy
 from slurmsched.settings import TicketSettings
 from tests.builders import snapshot
@@ -30,15 +30,24 @@ class Cluster:
     service: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     decision: Decision | None = None
     by_type: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    moves: int = 1000
+    unmovable: frozenset[str] = frozenset()
+    """Jobs that are never preempted once they run."""
+    unmanaged: tuple[Job, ...] = ()
+    """Running jobs that nobody schedules."""
+    restarts: int = 0
 
     def situation(self) -> Situation:
-        seen = snapshot(self.nodes, self.jobs, self.time)
+        seen = snapshot(self.nodes, [*self.jobs, *self.unmanaged], self.time)
+        stay = {one.id: Reason(ReasonCode.NO_CHECKPOINT) for one in self.jobs if one.id in self.unmovable and one.nodes}
         return Situation(
             snapshot=seen,
-            jobs=seen.jobs,
+            jobs=tuple(one for one in seen.jobs if one not in self.unmanaged),
             knowledge=replace(self.knowledge, service=dict(self.service)),
             open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
-            max_moves=1000,
+            max_moves=self.moves,
+            non_preemptible=stay,
+            unmovable=self.unmovable,
             period=QUANTUM,
             state=self.state,
             tickets=self.said,
@@ -49,6 +58,9 @@ class Cluster:
             decision = self.chosen.decide(self.situation())
             self.decision, self.state = decision, json.loads(json.dumps(decision.state))
             idle = {one.name: [gpu.index for gpu in one.gpus] for one in self.nodes}
+            for share in (share for one in self.unmanaged for share in one.allocations):
+                idle[share.node] = [index for index in idle[share.node] if index not in share.indices]
+            self.restarts += len(decision.victims)
             after = list[Job]()
             for one in self.jobs:
                 target = decision.targets.get(one.id)

@@ -86,6 +86,12 @@ class Backend(Protocol):
         """Polls the cluster. In the snapshot each job's `original_request` equals its `current_request`; the store
         knows the request from before a round updated it. Raises UnreachableError, BackendError."""
 
+    def activity(self) -> str:
+        """A text that changes when jobs are submitted, changed or end, or nodes come back; much cheaper than a poll.
+
+        Empty if it cannot be told. Raises nothing.
+        """
+
     def identity(self) -> Identity:
         """The identity of this process; read once and cached."""
 

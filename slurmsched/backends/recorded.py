@@ -122,6 +122,10 @@ class RecordedBackend:
         self.calls.polls += 1
         return self._recordings[self.calls.polls - 1].snapshot
 
+    def activity(self) -> str:
+        """Empty: nothing happens in a recording."""
+        return ""
+
     def identity(self) -> Identity:
         """SlurmUser, so that a replayed plan may contain every verb."""
         return Identity("recorded", Privilege.SLURM_USER)

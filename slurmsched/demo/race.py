@@ -136,7 +136,7 @@ def _submission(
         ),
         work=duration,
         time_limit=int(-(-limit // 600) * 600) + 600,
-        comment=f"synsched:model={model},task={task},ckpt=usr1@60",
+        comment=f"synsched:model={model},task={task},cpus=tune,ckpt=usr1@60",
         checkpoint_time=parameters.checkpoint_time,
         checkpoint_every=parameters.checkpoint_every,
     )
@@ -272,7 +272,7 @@ def run_race(
     for arrival in arrivals:
         plain.cluster.submit(arrival.submission, START_TIME + arrival.at)
         scheduled.cluster.submit(arrival.submission, START_TIME + arrival.at)
-    site = SchedulerContext(settings, SimulatedBackend(scheduled.cluster, scheduled.clock), knowledge)
+    site = SchedulerContext(settings, SimulatedBackend(scheduled.cluster, scheduled.clock), knowledge.simulated())
     store = Store.in_memory(START_TIME)
     try:
         rounds = _run_rounds(site, store, scheduled, plain.cluster, on_round)

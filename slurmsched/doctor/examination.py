@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from slurmsched.doctor.installation import (
     check_hook,
     check_lifted_holds,
     check_liveness,
+    check_owners,
     check_reports,
     check_spool,
     check_switches,
@@ -28,6 +30,7 @@ from slurmsched.doctor.installation import (
 from slurmsched.doctor.slurm import (
     check_clock,
     check_configuration,
+    check_limits,
     check_nodes,
     check_release,
     check_rights,
@@ -65,6 +68,7 @@ def examine(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from _guarded("slurm.conf", lambda: _check_configuration(loaded, probes))
     yield from check_unit(loaded.settings)
     yield from check_database(Path(loaded.settings.storage.path))
+    yield from check_owners(Path(loaded.settings.storage.path), os.geteuid())
     yield from _guarded("rounds", lambda: _check_rounds(loaded, probes))
     yield from _guarded("reports", lambda: _check_reports(loaded, probes))
 
@@ -85,6 +89,7 @@ def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     for remark in backend.remarks:
         yield ok("backend", remark)
     yield from check_nodes(snapshot, loaded.settings)
+    yield from check_limits(snapshot)
     yield check_rights(backend.identity(), loaded.settings)
 
 

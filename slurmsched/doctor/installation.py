@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import sqlite3
 import stat
@@ -127,6 +128,29 @@ def _export_refusal(folder: Path, owner: int | None) -> str:
     if owner and status.st_uid != owner:  # if the database is root's, root may run rounds for the daemon
         return f"{folder} belongs to another user than the database"
     return ""
+
+
+def check_owners(database: Path, us: int) -> Iterator[Finding]:
+    """Whether the database and its lock belong to the owner of their folder, as whom rounds run; and whether what else
+    was found is true for that user: `us` is the id of the user who asks."""
+    files = [file for file in (database, database.with_name(f"{database.name}.lock")) if file.exists()]
+    if not files:
+        return
+    owner = database.parent.stat().st_uid
+    stray = next((file for file in files if file.stat().st_uid != owner), None)
+    if stray is not None:
+        what = f"{database.parent} belongs to {_user_name(owner)}, and {stray} to {_user_name(stray.stat().st_uid)}"
+        yield problem("database", f"{what}: one of them cannot run rounds", f"chown {_user_name(owner)} {database}*")
+    elif us == 0 != owner:
+        what = f"those of root, but rounds run as {_user_name(owner)}"
+        yield advice("rights", what, f"'sudo -u {_user_name(owner)} synsched doctor' looks at theirs")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def check_liveness(liveness: Liveness, held: int) -> Finding:

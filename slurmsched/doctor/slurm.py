@@ -73,6 +73,20 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
         yield advice("jobs", f"{more} set aside", "see 'synsched status --json'")
 
 
+def check_limits(snapshot: Snapshot) -> Iterator[Finding]:
+    """Whether rounds know the limits that Slurm forgets when they update a job."""
+    limits = snapshot.limits
+    if limits.unread:
+        yield problem(
+            "limits",
+            f"Slurm enforces limits that cannot be read, so no job gets more than it asks for: {limits.unread}",
+            "run 'scontrol show assoc_mgr' and 'sacctmgr show qos' as the daemon's user",
+        )
+    elif limits.enforced:
+        rows = f"{pluralise(len(limits.associations), 'association')} and {len(limits.qos)} QOS"
+        yield ok("limits", f"those of {rows} are kept")
+
+
 def check_rights(identity: Identity, settings: Settings) -> Finding:
     """Whether our user has the privileges that the settings need."""
     needed, what = _required_privilege(settings)

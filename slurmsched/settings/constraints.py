@@ -22,6 +22,10 @@ def _heartbeat_outlives_period(settings: Settings) -> bool:
     return settings.hook.stale_after > settings.rounds.period
 
 
+def _early_rounds_are_bounded(settings: Settings) -> bool:
+    return settings.rounds.early_interval == 0 or settings.rounds.early_interval >= 1
+
+
 def _leads_ascend(settings: Settings) -> bool:
     return settings.checkpoint.lead <= settings.checkpoint.longest_lead
 
@@ -52,6 +56,11 @@ _CONSTRAINTS: Final = (
     _Constraint(
         _heartbeat_outlives_period,
         "hook.stale_after must be longer than rounds.period, or the heartbeat is stale between two rounds",
+    ),
+    _Constraint(
+        _early_rounds_are_bounded,
+        "rounds.early_interval must be 0, or at least 1 s: each early round polls slurmctld;"
+        " from rounds.period on there are none",
     ),
     _Constraint(_leads_ascend, "checkpoint.lead must not be longer than checkpoint.longest_lead"),
     _Constraint(_queues_ascend, "policy.las_queues must be ascending and above 0, for example [3600, 14400]"),

@@ -71,6 +71,16 @@ class RoundSettings:
         default=300.0,
         metadata={"doc": "time from the start of one round to the start of the next", "unit": "time", "at_least": 1},
     )
+    early_interval: float = field(
+        default=3.0,
+        metadata={
+            "doc": (
+                "shortest time between rounds that the daemon runs early, because jobs or nodes changed: they only"
+                " start jobs on free resources; 0 for none"
+            ),
+            "unit": "time",
+        },
+    )
     settle_interval: float = field(
         default=2.0,
         metadata={
@@ -82,7 +92,10 @@ class RoundSettings:
     settle_timeout: float = field(
         default=120.0,
         metadata={
-            "doc": "a job that has not started after this time waits again with its previous request",
+            "doc": (
+                "a job that has not started this long after its release waits again with its previous request; sooner"
+                " where Slurm's reason is one that waiting does not remove"
+            ),
             "unit": "time",
         },
     )
@@ -101,6 +114,16 @@ class PolicySettings:
         default=(3600.0, 14400.0, 86400.0),
         metadata={
             "doc": "upper bounds of the queues of order las, in attained GPU-seconds (Tiresias); empty for plain las"
+        },
+    )
+    utility: str = field(
+        default="timely",
+        metadata={
+            "doc": (
+                "what hadar and hadare maximise: effective throughput as in the paper; short jobs first unless a long"
+                " one would end last (timely); or the same with first claim for the longest jobs (makespan)"
+            ),
+            "choices": ("effective", "timely", "makespan"),
         },
     )
     defragment: bool = field(

@@ -51,6 +51,10 @@ class Trace:
     jobs: tuple[TraceJob, ...]
     source: str = ""
 
+    def with_models(self, names: Mapping[str, str]) -> Trace:
+        """Returns the trace with other names for those models that are in `names`."""
+        return replace(self, jobs=tuple(replace(job, model=names.get(job.model, job.model)) for job in self.jobs))
+
 
 class TraceError(SynschedError):
     """An invalid trace or cluster; the message names file, line, field and what was expected."""

@@ -48,6 +48,7 @@ _LIKE: Final = {
     "ExcNodes": "ExcNodeList",
     "Feature": "Features",
     "RestartCnt": "Restarts",
+    "MinCPUs": "MinCPUsNode",
 } | {
     "TimeUsed": "RunTime",
     **{name: name for name in ("NodeList", "OverSubscribe", "Exclusive", "Partition", "Reservation", "Dependency")},
@@ -60,6 +61,7 @@ _LIKE: Final = {
 class FakeJob:
     """A job; `fields` are scontrol's between Reason and Command, `asked` those behind it. All may be replaced.
 
+    `options` are the columns of squeue that show single options of sbatch, where one was given.
     `array` is its number and tasks with a `_` between them, `throttle` how many tasks of it may run at once where its
     tasks do not say so (`%`); `arguments` are those of its script.
     """
@@ -78,6 +80,7 @@ class FakeJob:
     requeue: bool = True
     fields: dict[str, str] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=lambda: {"TresPerNode": "gres/gpu:v100:2"})
+    options: dict[str, str] = field(default_factory=dict)
     account: str = "vision"
     wckey: str = ""
     submitted_on: str = "login"
@@ -154,11 +157,21 @@ class FakeJob:
             "Name": self.name,
             "Comment": self.comment or "(null)",
         } | {column: asked.get(column, "N/A") for column in _ASKED}
+        known |= _OPTIONS | self.options
         if name in known:
             return known[name]
         value = values.get(_LIKE[name], "NO")
         return {"Unknown": "N/A"}.get(value, "" if name.endswith(("Nodes", "List")) and value == "(null)" else value)
 
+
+_OPTIONS: Final = {
+    **dict.fromkeys(("NTPerSocket", "NTPerCore", "CoreSpec"), "N/A"),
+    **dict.fromkeys(("MinTmpDisk", "ReqSwitch", "SegmentSize", "Contiguous", "Reboot"), "0"),
+    **dict.fromkeys(("Licenses", "BurstBuffer", "Prefer"), "(null)"),
+    "SCT": "*:*:*",
+    "MinTime": "0:00",
+}
+"""What squeue prints of options that were not given."""
 
 _ASKED: Final = (
     *("tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task"),

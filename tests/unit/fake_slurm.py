@@ -25,6 +25,7 @@ RESERVATION = (
     "ReservationName=maint StartTime=2026-11-21T01:00:00 EndTime=2026-11-21T05:00:00"
     " Nodes=n2 Users=root Accounts=(null)\n"
 )
+_NO_DBD = "slurm_persist_conn_open: failed to send persistent connection init message\n"
 
 
 @dataclass
@@ -41,7 +42,8 @@ class FakeNode:
     def text(self) -> str:
         """The line of `scontrol -d -o show node`."""
         return (
-            f"NodeName={self.name} CPUAlloc={self.cpus} CPUEfctv=24 CPUTot=24 ActiveFeatures=v100 Gres=gpu:v100:8"
+            f"NodeName={self.name} CPUAlloc={self.cpus} CPUEfctv=24 CPUTot=24 Sockets=2 CoresPerSocket=6"
+            " ActiveFeatures=v100 Gres=gpu:v100:8"
             f" GresUsed={self.used} RealMemory=512000 AllocMem={self.memory} State={self.state}"
             f" Weight={self.weight} Partitions=gpu"
         )
@@ -66,9 +68,12 @@ class FakeSlurm:
         self.down = False
         self.levels = {"synsched": "Operator"}
         self.private = "none"
+        self.reservations = RESERVATION
         self.release = "24.11.5"
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/shard"
         self.configuration_error = ""
+        self.preempts_by = "preempt/none"
+        self.preempting = "normal||cluster\nurgent|normal|cluster\n"
         self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
         self.unknown_columns: frozenset[str] = frozenset({"Exclusive"})
@@ -123,12 +128,15 @@ class FakeSlurm:
                 return CommandResult(
                     0, "alice|None\n" + "".join(f"{user}|{own}\n" for user, own in self.levels.items()), ""
                 )
+            case ["-nP", "show", "qos", "format=Name,Preempt,PreemptMode"]:
+                self.asked.append("show qos")
+                return CommandResult(int(not self.preempting), self.preempting, "" if self.preempting else _NO_DBD)
         raise AssertionError(f"the fake Slurm knows no command sacctmgr {' '.join(words)}")
 
     def _sshare(self, words: Sequence[str], _given: str) -> CommandResult:
         if [*words] != ["-a", "-P"]:
             raise AssertionError(f"the fake Slurm knows no command sshare {' '.join(words)}")
-        error = "" if self.shares else "slurm_persist_conn_open: failed to send persistent connection init message\n"
+        error = "" if self.shares else _NO_DBD
         return CommandResult(int(not self.shares), self.shares, error)
 
     def _scancel(self, tool: str, words: Sequence[str]) -> CommandResult:
@@ -149,9 +157,10 @@ class FakeSlurm:
             case ["show", "partition"]:
                 return CommandResult(0, PARTITION, "")
             case ["show", "reservation"]:
-                return CommandResult(0, RESERVATION, "")
+                return CommandResult(0, self.reservations, "")
             case ["show", "config"]:
-                own = f"PrivateData             = {self.private}\nAccountingStorageTRES   = {self.tracked}\n"
+                own = f"PreemptType             = {self.preempts_by}\n"
+                own += f"PrivateData             = {self.private}\nAccountingStorageTRES   = {self.tracked}\n"
                 return CommandResult(0, CONFIG.replace("24.11.5", self.release) + own, "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")
 

@@ -22,6 +22,7 @@ from slurmsched.doctor.installation import (
     check_export,
     check_hook,
     check_liveness,
+    check_owners,
     check_reports,
     check_spool,
     check_switches,
@@ -29,12 +30,14 @@ from slurmsched.doctor.installation import (
 from slurmsched.doctor.slurm import (
     check_clock,
     check_configuration,
+    check_limits,
     check_nodes,
     check_release,
     check_rights,
     parse_configuration,
 )
 from slurmsched.model import NodeState, SetAsideJob, parse_hints
+from slurmsched.model.limits import Limits
 from slurmsched.report.status import ClusterStatus, Liveness, LivenessState
 from slurmsched.settings.definition import ManageSettings, Mode, NodeSettings, RoundSettings, Settings, StorageSettings
 from slurmsched.settings.file import LoadedSettings
@@ -218,6 +221,32 @@ def test_a_folder_that_is_not_there_has_to_be_made(tmp_path: Path) -> None:
     assert finding.verdict is Verdict.PROBLEM
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize(
+    ("owners", "us", "said"),
+    [
+        pytest.param((7001, 7001, 7001), 7001, [], id="the daemon's user asks"),
+        pytest.param((0, 0, 0), 0, [], id="rounds run as root"),
+        pytest.param(
+            (7001, 7001, 7001), 0, ["those of root, but rounds run as 7001"], id="root asks about the daemon's user"
+        ),
+        pytest.param((7001, 0, 0), 0, ["belongs to 7001, and"], id="root ran a round in the daemon's folder"),
+        pytest.param((7001, 7001, 0), 7001, ["synsched.db.lock to root: one of them cannot"], id="root has the lock"),
+    ],
+)
+def test_the_files_belong_to_whom_rounds_run_as(
+    tmp_path: Path, owners: tuple[int, int, int], us: int, said: list[str]
+) -> None:
+    database = tmp_path / "synsched.db"
+    for file, owner in zip((tmp_path, database, tmp_path / "synsched.db.lock"), owners, strict=True):
+        file.touch()
+        os.chown(file, owner, -1)
+    found = list(check_owners(database, us))
+    assert len(found) == len(said)
+    assert all(words in finding.sentence for finding, words in zip(found, said, strict=True))
+    assert all(finding.remedy for finding in found)
+
+
 @pytest.mark.parametrize(
     ("life", "verdict"),
     [
@@ -368,3 +397,17 @@ class TestExport:
             Verdict.PROBLEM,
             f"nothing is published: others may write to {folder}",
         )
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdicts"),
+    [
+        pytest.param(Limits(), [], id="not enforced"),
+        pytest.param(Limits(True), [Verdict.OK], id="read"),
+        pytest.param(Limits(True, "sacctmgr does not answer"), [Verdict.PROBLEM], id="enforced and unknown"),
+    ],
+)
+def test_limits_have_to_be_known_where_slurm_enforces_them(limits: Limits, verdicts: list[Verdict]) -> None:
+    findings = list(check_limits(snapshot([node()], limits=limits)))
+    assert [finding.verdict for finding in findings] == verdicts
+    assert limits.unread in "".join(finding.sentence for finding in findings)

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from slurmsched.cli.commands import COMMANDS
+from slurmsched.experiments.figures import figure_parts, kept_figures
+from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.model.hints import _HINT_KEYS
+from slurmsched.report.experiments import figures_page
 from slurmsched.settings.file import setting_rows
 from slurmsched.template_files import template_names
 
 CHECKOUT = Path(__file__).parents[3]
+WITHOUT_FIGURES = {"synergy-replay", "site-promises"}
+"""Experiments that measure no published figure."""
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "docker-slurm").glob("*.md")])
 FENCED = re.compile(r"(?ms)^```.*?^```|`[^`\n]*`")
 
@@ -46,7 +51,7 @@ def test_every_setting_that_a_page_names_exists() -> None:
 
 def test_the_users_page_explains_every_hint() -> None:
     explained = set(re.findall(r"(?m)^\| `(\w+)` \|", (CHECKOUT / "docs" / "hints.md").read_text(encoding="utf-8")))
-    assert explained == set(_HINT_KEYS) - {"held"}
+    assert explained == set(_HINT_KEYS) - {"held", "left"}
 
 
 def test_every_command_that_a_page_names_exists() -> None:
@@ -61,3 +66,37 @@ def test_every_file_that_a_page_renders_is_shipped() -> None:
     for page in PAGES:
         named = set(re.findall(r"synsched render ([\w.]+)", page.read_text(encoding="utf-8")))
         assert named <= shipped, page
+
+
+def test_the_page_of_figures_is_what_the_kept_rows_say() -> None:
+    kept = kept_figures(CHECKOUT / "docs" / "figures")
+    assert (CHECKOUT / "docs" / "figures.md").read_text(encoding="utf-8") == figures_page(kept)
+
+
+def test_the_page_of_figures_has_every_experiment_and_no_quick_row_that_does_not_say_so() -> None:
+    page = (CHECKOUT / "docs" / "figures.md").read_text(encoding="utf-8")
+    parts, rows = (table_cells(page.partition(f"\n## {title}\n")[2]) for title in ("Experiments", "Figures"))
+    assert [row["experiment"] for row in parts] == [part.name for part in figure_parts()]
+    assert {name for name, entry in EXPERIMENTS.items() if not entry.parts} <= WITHOUT_FIGURES
+    assert {row["paper"] for row in parts} == {"Synergy", "Tesserae", "FGD", "Gavel", "Hadar", "HadarE", "Gandiva_fair"}
+    assert {row["size"] for row in parts} <= {"whole", "**QUICK**", "**NOT MEASURED YET**"}
+    for part in parts:
+        own = [row for row in rows if row["experiment"] == part["experiment"]]
+        counts = {verdict: int(part[verdict]) for verdict in ("held", "missed", "not held", "measured")}
+        assert counts == {
+            verdict: sum(row["verdict"].strip("*").lower() == verdict for row in own) for verdict in counts
+        }
+        assert all(row["figure"].startswith("**QUICK** ") is (part["size"] == "**QUICK**") for row in own), part
+    notes = {line.partition(".")[0] for line in page.splitlines() if re.match(r"\d+\. ", line)}
+    for row in rows:
+        told = row["published"] != "-" or row["authors' code"] != "-"
+        asked = row["asked"] != "-" and not row["asked"].startswith("(")
+        assert asked or row["verdict"] == ("**not held**" if told else "measured"), row
+        assert row["note"] in notes or (not row["note"] and row["verdict"] != "**not held**"), row
+
+
+def table_cells(text: str) -> list[dict[str, str]]:
+    """The rows of a text's first table by its headings."""
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    heads, _, *rows = ([cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in lines)
+    return [dict(zip(heads, row, strict=True)) for row in rows]

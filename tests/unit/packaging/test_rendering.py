@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.installation import node_groups, template_values
 from slurmsched.model import Gpu, Node, Snapshot
 from slurmsched.settings import LoadedSettings, ManageSettings, RoundSettings, Settings
@@ -22,9 +23,9 @@ def cluster(*nodes: Node) -> Snapshot:
     return Snapshot(time=0.0, nodes=nodes, jobs=())
 
 
-def rendered(template: str, settings: Settings | None = None, *nodes: Node) -> str:
+def rendered(template: str, settings: Settings | None = None, *nodes: Node, **values: object) -> str:
     loaded = LoadedSettings(settings or Settings())
-    return render(template, **template_values(loaded, snapshot=cluster(*nodes), command="/opt/bin/synsched"))
+    return render(template, **template_values(loaded, snapshot=cluster(*nodes), command="/opt/bin/synsched"), **values)
 
 
 def gpus_of(*types: str, first: int = 0, shards: int = 0) -> tuple[Gpu, ...]:
@@ -165,7 +166,7 @@ def test_a_hook_comes_as_it_is(name: str) -> None:
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
     with pytest.raises(
         RenderingError,
-        match=r"there is no template 'nothing': known are compare-array.sh, comparison.html, gres",
+        match=r"there is no template 'nothing': known are compare-array.sh, comparison.html, flags.md, gres",
     ):
         render("nothing")
     with pytest.raises(RenderingError, match="no template"):
@@ -179,4 +180,4 @@ def test_a_value_that_is_missing_is_named() -> None:
 
 def test_every_template_is_content_with_what_an_installation_tells() -> None:
     for name in template_names():
-        assert rendered(name, None, node("a")).endswith("\n"), name
+        assert rendered(name, None, node("a"), groups=options_by_group()).endswith("\n"), name

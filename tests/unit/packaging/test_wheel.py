@@ -25,6 +25,7 @@ import click
 from click.testing import CliRunner
 
 import slurmsched
+from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli import main
 from slurmsched.installation import template_values
 from slurmsched.model import Snapshot
@@ -53,7 +54,7 @@ assert not pending_migrations(database)
 
 values = template_values(snapshot=Snapshot(time=0.0, nodes=(), jobs=()))
 for template in template_names():
-    assert render(template, **values).endswith("\\n"), template
+    assert render(template, groups=options_by_group(), **values).endswith("\\n"), template
     print("rendered:", template)
 """
 
