@@ -19,7 +19,7 @@ from slurmsched.bench.workload import (
 )
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import SchedulerState
-from slurmsched.policies.policies import policy
+from slurmsched.policies.policies import configured_policy
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
 
@@ -62,12 +62,7 @@ def time_decision(
     stages of the policy, and what it computes anew only at times (Gavel's time fractions). Observing, planning and
     applying are not in it.
     """
-    decider = policy(
-        settings.policy.system,
-        settings.policy.order,
-        settings.policy.las_queues,
-        defragment=settings.policy.defragment,
-    )
+    decider = configured_policy(settings.policy)
     identity, known = Identity("bench", Privilege.SLURM_USER), generate_knowledge(knowledge, shape)
     empty = generate_snapshot(gpus, nodes, jobs, shape=shape)
     state = SchedulerState(measured=measured_rates(empty, shape))

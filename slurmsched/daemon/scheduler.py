@@ -30,7 +30,7 @@ from slurmsched.daemon.isolation import (
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, SchedulerState, Snapshot, SynschedError
-from slurmsched.policies.policies import order_read, policy
+from slurmsched.policies.policies import configured_policy, order_read
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
 from slurmsched.rounds.refusals import refused_starts
@@ -238,16 +238,7 @@ class _Round:
 
     def _decide(self, seen: _Observation) -> tuple[IsolatedDecision, float]:
         settings = self.context.settings
-        timed = TimedPolicy(
-            policy(
-                settings.policy.system,
-                settings.policy.order,
-                settings.policy.las_queues,
-                defragment=settings.policy.defragment,
-                utility=settings.policy.utility,
-            ),
-            self.clock,
-        )
+        timed = TimedPolicy(configured_policy(settings.policy), self.clock)
         identity = self.context.backend.identity()
         files = render_fragments(settings, seen.snapshot)
 

@@ -26,6 +26,7 @@ from slurmsched.policies.place.placement import ALIGNED, CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.session import FinishStep
 from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Sizing, Tune
 from slurmsched.policies.stages import Order, Policy
+from slurmsched.settings.definition import PolicySettings
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
     "fifo": lambda _: FirstInFirstOut(),
@@ -254,6 +255,17 @@ def policy(
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
     return POLICIES[name].make(Choices(ORDERS[order](las_queues), _defragmentation() if defragment else (), utility))
+
+
+def configured_policy(settings: PolicySettings) -> Policy:
+    """The policy that a site has set. Raises PolicyError as `policy` does."""
+    return policy(
+        settings.system,
+        settings.order,
+        settings.las_queues,
+        defragment=settings.defragment,
+        utility=settings.utility,
+    )
 
 
 def _defragmentation() -> tuple[FinishStep, ...]:

@@ -10,7 +10,7 @@ from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.refinement import family_profiles, latest_rates, self_measured_profiles
 from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
 from slurmsched.policies.admit.promise import KeptPromise
-from slurmsched.policies.policies import policy
+from slurmsched.policies.policies import configured_policy
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
@@ -93,13 +93,7 @@ def run_round(
     }
     ineligible |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
     ineligible |= starting_jobs(observed, state.starting, [job.id for job in managed])
-    decider = policy_override or policy(
-        settings.policy.system,
-        settings.policy.order,
-        settings.policy.las_queues,
-        defragment=settings.policy.defragment,
-        utility=settings.policy.utility,
-    )
+    decider = policy_override or configured_policy(settings.policy)
 
     def decide(later: Mapping[JobId, Reason]) -> RoundResult:
         left_out = {**ineligible, **later}

@@ -32,7 +32,7 @@ from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.policies import order_read, policy, schedules_shards
+from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
 from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import (
@@ -185,10 +185,7 @@ class SimulationEngine:
         self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
         self.store = InMemoryStateStore()
         self.applier = Applier(self.backend, self.store, _AlwaysOpen(), self.clock, self.settings.rounds)
-        chosen = self.settings.policy
-        self.policy = policy(
-            choice.system, choice.order, choice.las_queues, defragment=chosen.defragment, utility=chosen.utility
-        )
+        self.policy = configured_policy(self.settings.policy)
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
         self.rounds = 0
         self.decisions: list[float] = []

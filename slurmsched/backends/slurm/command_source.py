@@ -18,7 +18,14 @@ from slurmsched.backends.slurm.errors import SlurmParseError, unread_reason
 from slurmsched.backends.slurm.job_details import JobDetails, read_details
 from slurmsched.backends.slurm.jobs import NO_LIMITS, ParsedJob, is_hooked, limits_from_totals, parse_jobs, parse_state
 from slurmsched.backends.slurm.operation_commands import checked_job_id
-from slurmsched.backends.slurm.records import JobRecord, or_empty, parse_count, parse_mebibytes, parse_tres
+from slurmsched.backends.slurm.records import (
+    JobRecord,
+    fewest_nodes,
+    or_empty,
+    parse_count,
+    parse_mebibytes,
+    parse_tres,
+)
 from slurmsched.backends.slurm.sbatch_options import sbatch_options
 from slurmsched.backends.slurm.squeue_table import SqueueRow, read_squeue
 from slurmsched.model import Job, JobId, JobState, Node, Partition, Reservation, SetAsideJob
@@ -259,8 +266,7 @@ def unreadable_job(row: SqueueRow, error: Exception) -> SetAsideJob:
 
 
 def row_fields(row: SqueueRow) -> dict[str, str]:
-    """The row's fields under scontrol's names, as `parse_jobs` expects them. The number of nodes of a waiting job is an
-    estimate of squeue's, which may be above the most that it asks for."""
+    """The row's fields under scontrol's names, as `parse_jobs` expects them."""
     fields = {name: row.text(column) for column, name in _SCONTROL_NAMES.items()}
     if "Exclusive" in row.values:
         fields["Exclusive"] = row.text("Exclusive")
@@ -268,7 +274,7 @@ def row_fields(row: SqueueRow) -> dict[str, str]:
         del fields["NumTasks"]
     fewest, most = parse_count(row.text("NumNodes")), parse_count(row.text("MaxNodes"))
     ranged = (most > 1 or most >= fewest) and parse_state(row.text("State")) is JobState.PENDING
-    return fields | {"NumNodes": f"{min(fewest, most)}-{most}" if ranged else str(fewest)}
+    return fields | {"NumNodes": f"{fewest_nodes(fewest, most)}-{most}" if ranged else str(fewest)}
 
 
 def _throttle_samples(table: Mapping[str, SqueueRow]) -> list[SqueueRow]:

@@ -23,7 +23,7 @@ from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
 from slurmsched.backends.slurm.hostlist import expand_hostlist, expand_numbers, parse_ranges
 from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, parse_state
 from slurmsched.backends.slurm.pyslurm_poll import PyslurmValues
-from slurmsched.backends.slurm.records import JobRecord, RawAllocation, or_empty, parse_count, parse_tres
+from slurmsched.backends.slurm.records import JobRecord, RawAllocation, fewest_nodes, or_empty, parse_count, parse_tres
 from slurmsched.backends.slurm.squeue_table import SqueueRow
 from slurmsched.model import MILLI_PER_GPU, Gpu, JobState, Node, Reservation, Resources
 
@@ -179,8 +179,8 @@ def _fields(job: PyslurmValues) -> dict[str, str]:
     """The fields under scontrol's names, as `parse_jobs` expects them."""
     pending = parse_state(job["state"]) is JobState.PENDING
     fewest, most = job["num_nodes"] or 1, job["max_nodes"] or 0
-    if pending and 1 < most < fewest:  # while Slurm tries a job it shows an estimate, which may be above the most
-        fewest = most
+    if pending:
+        fewest = fewest_nodes(fewest, most)
     memory = (
         {"MinMemoryCPU": f"{job['memory_per_cpu']}M"}
         if job["memory_per_cpu"]

@@ -48,6 +48,12 @@ class JobRecord:
     admin_comment: str = ""
 
 
+def fewest_nodes(shown: int, most: int) -> int:
+    """The fewest nodes that a waiting job asks for: while Slurm tries it, the number shown is an estimate, which may be
+    above the most that it asks for."""
+    return min(shown, most) if most > 1 else shown
+
+
 def parse_fields(line: str) -> dict[str, str]:
     """The fields of a line of `scontrol show`: values end at a blank, and the first of a name counts."""
     fields: dict[str, str] = {}

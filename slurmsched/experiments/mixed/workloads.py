@@ -20,7 +20,7 @@ import numpy as np
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
 from slurmsched.knowledge.estimation import GpuSpec, ModelSpec, estimate_throughput
-from slurmsched.knowledge.published import GAVEL_MODEL_NAMES as _MEASURED_MODELS
+from slurmsched.knowledge.published import GAVEL_MODEL_NAMES
 from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
@@ -130,7 +130,7 @@ def sized_jobs(
     """
     drawn = ((job, width(job)) for job in hadar_workload(count, seed).jobs)
     return tuple(
-        _sized_job(job.id, _MEASURED_MODELS[job.model], gpus, job.duration * job.gpus / gpus, rates)
+        _sized_job(job.id, GAVEL_MODEL_NAMES[job.model], gpus, job.duration * job.gpus / gpus, rates)
         for job, gpus in drawn
     )
 
@@ -174,7 +174,7 @@ def philly_jobs(trace: Sequence[tuple[int, float]], count: int, seed: int, rates
     for number, ((gpus, seconds), spin) in enumerate(zip(drawn, spins, strict=True)):
         hours = gpus * seconds / HOUR
         models = next(models for low, high, models in HADAR_SIZE_CLASSES.values() if low < hours <= high)
-        model = _MEASURED_MODELS[models[int(spin * len(models))]]
+        model = GAVEL_MODEL_NAMES[models[int(spin * len(models))]]
         jobs.append(_sized_job(str(number), model, gpus, seconds, rates, gpu_type=TRACE_GPU_TYPE))
     return tuple(jobs)
 

@@ -100,6 +100,10 @@ class Drains:
         drain = self.of_job[job] = Drain(placement, until, self._passes[job])
         self._of_pool.update(dict.fromkeys(placement.pools, drain))
 
+    def kept_out_pools(self, job: JobId) -> list[int]:
+        """The pools in which the newcomer would delay a gang that comes before it."""
+        return [pool for pool in self._of_pool if self.keeps_out(job, pool)]
+
     def keeps_out(self, job: JobId, pool: int) -> bool:
         """Whether the newcomer would delay a gang that comes before it in this pool."""
         drain = self._of_pool.get(pool)

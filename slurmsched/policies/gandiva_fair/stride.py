@@ -234,7 +234,7 @@ class SplitStride:
                 continue
             unreserved = free.as_arrays(self._pools)
             unreserved.gpus -= reserved
-            unreserved.gpus[[pool for pool in range(len(self._pools)) if schedule.drains.keeps_out(job, pool)]] = 0
+            unreserved.gpus[schedule.drains.kept_out_pools(job)] = 0
             if session.jobs[job].original_request.exclusive:
                 unreserved.gpus[reserved > 0] = 0
             if self._beside is not None and session.outlasts_promise(session.jobs[job]):
