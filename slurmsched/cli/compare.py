@@ -17,7 +17,7 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import split_names
 from slurmsched.cli.progress import progress_reporter
-from slurmsched.cli.simulate import parse_window
+from slurmsched.cli.simulate import early_option, parse_window
 from slurmsched.comparison.sweep import (
     ArrayOptions,
     CellResult,
@@ -91,6 +91,7 @@ def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
 @click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
 @click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@early_option
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")
 @click.option("--window", callback=parse_window, metavar="A:B", help="Measure these jobs, in order of arrival.")
 @click.option("--skip-impossible", is_flag=True, help="Leave out jobs that could never run.")
@@ -123,6 +124,7 @@ def compare(
     profiles: str | None,
     form: str | None,
     period: float,
+    early: float,
     overhead: float,
     window: tuple[int, int] | None,
     skip_impossible: bool,
@@ -154,7 +156,9 @@ def compare(
     else:
         if trace is None or policies is None:
             raise click.UsageError("give the workload with --trace and the policies with --policies")
-        options = SimulationOptions(period=period, overhead=overhead, window=window, skip_impossible=skip_impossible)
+        options = SimulationOptions(
+            period=period, early=early, overhead=overhead, window=window, skip_impossible=skip_impossible
+        )
         nodes, name = _empty_nodes(invocation, cluster)
         source, knowledge = _TraceSource(trace, profiles, form), profiles_or_shipped(profiles)
         if profiles and (problem := unknown_models(source.load(1, None), knowledge)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -11,6 +12,7 @@ from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.progress import progress_reporter
 from slurmsched.model import encode
 from slurmsched.report.simulation import figures_view
+from slurmsched.settings.definition import RoundSettings
 from slurmsched.simulation import SimulationOptions, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate as run
 from slurmsched.simulation.inputs import load_scenario, load_trace
@@ -29,6 +31,16 @@ def parse_window(_context: click.Context, _parameter: click.Parameter, value: st
     return int(match[1]), int(match[2])
 
 
+early_option: Final = click.option(
+    "--early",
+    type=click.FloatRange(min=0),
+    default=RoundSettings().early_interval,
+    show_default=True,
+    metavar="SECONDS",
+    help="From what happens to an early round; 0 for none.",
+)
+
+
 @click.command()
 @click.option("--cluster", required=True, metavar="C", help="TYPE:NODESxGPUS[:CPUS[:MEMORY]],... or a file.")
 @click.option("--trace", required=True, metavar="T", help="A file, or a workload such as synergy:400@6.")
@@ -37,6 +49,7 @@ def parse_window(_context: click.Context, _parameter: click.Parameter, value: st
 @click.option("--profiles", metavar="F", help="Throughputs of the models. Default: the shipped profiles.")
 @click.option("--format", "form", metavar="NAME", help="The trace's format, if it is not recognised.")
 @click.option("--round", "period", default=300.0, show_default=True, metavar="SECONDS", help="Length of a round.")
+@early_option
 @click.option("--overhead", default=60.0, show_default=True, metavar="SECONDS", help="Time that a restart costs a job.")
 @click.option("--lead", default=0, show_default=True, metavar="SECONDS", help="From checkpoint signal to requeue.")
 @click.option("--quantised", is_flag=True, help="Let jobs end only at the ends of rounds.")
@@ -59,6 +72,7 @@ def simulate(
     profiles: str | None,
     form: str | None,
     period: float,
+    early: float,
     overhead: float,
     lead: int,
     quantised: bool,
@@ -86,6 +100,7 @@ def simulate(
         )
     options = SimulationOptions(
         period=period,
+        early=0.0 if quantised else early,
         overhead=overhead,
         lead=lead,
         quantised=quantised,

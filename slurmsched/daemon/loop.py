@@ -39,7 +39,7 @@ _FIRST_RETRY: Final = 10.0
 """Seconds until the first retry after a failed round; doubled with each further failure, up to the period."""
 
 
-_PROBE_INTERVAL: Final = 2.0
+PROBE_INTERVAL: Final = 2.0
 """Seconds between two looks whether anything has changed: each costs slurmctld one request without locks, 1,800 an
 hour of 0.1 to 0.3 ms each, whatever the number of jobs (sdiag on Slurm 22.05 to 26.05)."""
 
@@ -245,7 +245,7 @@ class DaemonLoop:
             return False
         if now < self._early_after or now < self._next_probe:
             return False
-        self._next_probe = now + _PROBE_INTERVAL
+        self._next_probe = now + PROBE_INTERVAL
         activity = self._context.backend.activity()
         return (activity not in ("", self._activity)) or self._clock.now() >= self._wake_at
 

@@ -307,6 +307,7 @@ def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], co
     best = {load: min(_mean_times(comparison, load)) for load in {row.load for row in comparison.rows}}
     finished = [result for result in results if isinstance(result, CellResult)]
     options = sweep.cells[0].options if sweep.cells else None
+    early = f" and {options.early:g} s after what happens" if options and options.early else ""
     return render(
         "comparison.html",
         title=comparison.headline,
@@ -318,9 +319,9 @@ def comparison_page(sweep: Sweep, results: Sequence[CellResult | FailedCell], co
         cluster=sweep.cluster,
         works=list(dict.fromkeys(f"{trace.name}, {len(trace.jobs)} jobs ({trace.source})" for trace in sweep.traces)),
         terms=(
-            f"Rounds every {options.period:g} s; a restart costs {options.overhead:g} s. JCT is from arrival to end;"
-            " USEFUL is the fraction of all GPU time whose work was kept; FTF is the worst slowdown against an even"
-            " share of the cluster; RATIO is the mean JCT divided by that of the first policy."
+            f"Rounds every {options.period:g} s{early}; a restart costs {options.overhead:g} s. JCT is from arrival to"
+            " end; USEFUL is the fraction of all GPU time whose work was kept; FTF is the worst slowdown against an"
+            " even share of the cluster; RATIO is the mean JCT divided by that of the first policy."
             if options
             else ""
         ),

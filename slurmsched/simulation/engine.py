@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
-from math import inf
+from math import ceil, inf
 from typing import Final
 from zlib import crc32
 
@@ -30,6 +30,7 @@ from slurmsched.backends.simulated import (
 from slurmsched.backends.simulated.events import Event, EventQueue
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
+from slurmsched.daemon.loop import PROBE_INTERVAL
 from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
@@ -191,6 +192,8 @@ class SimulationEngine:
         self.decisions: list[float] = []
         self.samples: list[ClusterSample] = []
         self._quiet_at: int | None = None
+        self._changes_before = -1
+        """What had happened on the cluster when the last round began."""
 
     def run(self, on_round: Callable[[float], None]) -> SimulationResult:
         """Runs the simulation. Raises SimulationError if waiting jobs can never start."""
@@ -211,6 +214,7 @@ class SimulationEngine:
             changes_seen = self.cluster.changes
             if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
                 raise SimulationError(self._stuck_message())
+            self._run_early_rounds(next_round)
             self.clock.advance_to(max(self.clock.now(), next_round))
             self.cluster.advance(self.clock.now())
             on_round(1 - len(self._unfinished(measured)) / len(measured))
@@ -240,7 +244,34 @@ class SimulationEngine:
         is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
         return waiting and not (full and is_fifo)
 
-    def _run_round(self) -> None:
+    def _run_early_rounds(self, until: float) -> None:
+        """Run the early rounds before `until`: `options.early` seconds apart, while something happens."""
+        if not self.options.early or self.slurm_only:
+            return
+        due, changes_seen = self.clock.now() + self.options.early, self._changes_before
+        while due < until:
+            if self.cluster.changes == changes_seen:
+                next_event = self.cluster.events.next_time
+                if next_event is None or next_event >= until:
+                    return
+                self.clock.advance_to(max(self.clock.now(), next_event))
+                self.cluster.advance(self.clock.now())
+                due += PROBE_INTERVAL * max(0, ceil((self.clock.now() - due) / PROBE_INTERVAL))
+                continue
+            self.clock.advance_to(max(self.clock.now(), due))
+            self.cluster.advance(self.clock.now())
+            changes_seen = self.cluster.changes
+            if self._may_start():
+                self._run_round(starts_only=True)
+            due = self.clock.now() + self.options.early
+
+    def _may_start(self) -> bool:
+        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be."""
+        idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
+        return idle and any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+
+    def _run_round(self, *, starts_only: bool = False) -> None:
+        self._changes_before = self.cluster.changes
         snapshot = self.backend.observe()
         self.store.record_poll(snapshot)
         self.store.record_reports(self.cluster.reports(), snapshot)
@@ -253,6 +284,7 @@ class SimulationEngine:
             self.scenario.knowledge,
             self.backend.identity(),
             policy_override=self.policy,
+            starts_only=starts_only,
         )
         self.decisions.append(time.perf_counter() - start)
         self.store.policy_state = result.decision.state
@@ -264,6 +296,8 @@ class SimulationEngine:
             self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
             self.store.record_poll(snapshot)
             self._quiet_at = None
+        if starts_only:
+            return
         now = self.clock.now()
         until = now + DISPATCH_PERIODS * self.options.period
         self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))

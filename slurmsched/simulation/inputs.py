@@ -73,7 +73,8 @@ def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = 
 class SimulationOptions:
     """Options of a simulation. Times are in seconds.
 
-    `period`: from one round to the next. `overhead`: the cost of a restart, during which a job holds its GPUs and does
+    `period`: from one round to the next. `early`: between early rounds, which follow what happens as the daemon's do; 0
+    for none. `overhead`: the cost of a restart, during which a job holds its GPUs and does
     no work; a lease that continues costs nothing. `lead`: between the checkpoint signal and the requeue; the job works
     on, and its work is kept. `completing`: from a job's end until its resources are free. `quantised`: jobs end only at
     the end of a round. `window`: the measured jobs as indices in order of arrival, first and one after the last; the
@@ -85,6 +86,7 @@ class SimulationOptions:
     """
 
     period: float = 300.0
+    early: float = 0.0
     overhead: float = 60.0
     lead: int = 0
     completing: float = 0.0

@@ -56,6 +56,27 @@ def test_a_job_starts_with_a_round_and_ends_when_its_work_is_done() -> None:
     assert ends(world(job(0, 10.0, 450.0)), "synergy/fifo") == [750.0]
 
 
+EARLY = replace(FREE, early=3.0)
+
+
+def test_an_early_round_starts_a_job_at_the_next_look_after_what_happened() -> None:
+    looks = [3.0, 5.0, 7.0, 9.0, 11.0]
+    assert ends(world(job(0, 10.0, 450.0)), "synergy/fifo", EARLY) == [looks[-1] + 450.0]
+
+
+def test_a_job_that_ends_makes_place_for_the_next_within_a_look() -> None:
+    first, second = ends(world(job(0, 0.0, 100.0), job(1, 5.0, 100.0)), "synergy/fifo", EARLY)
+    assert first == 100.0
+    assert second is not None
+    assert 200.0 < second <= 200.0 + EARLY.early
+
+
+def test_early_rounds_displace_nobody_but_take_the_displaced_back() -> None:
+    made = world(job(0, 0.0, 5000.0), job(1, 310.0, 100.0))
+    assert ends(made, "synergy/las") == [5300.0, 1300.5], "displaced in the round at 1200, again from the one at 1500"
+    assert ends(made, "synergy/las", EARLY) == [5101.0, 1300.5]
+
+
 def test_without_rounds_slurm_starts_it_at_once() -> None:
     assert ends(world(job(0, 10.0, 450.0)), "slurm") == [460.0]
 
