@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 import click
 import numpy as np
@@ -14,10 +15,28 @@ from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import policy_options, with_mode, with_policy
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.fidelity.validation import generate_workload, measure_fidelity, shorten_period
+from slurmsched.fidelity.validation import JobFidelity, generate_workload, measure_fidelity, shorten_period
 from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, Listing
 from slurmsched.settings.definition import Mode
+
+_MOST_APART: Final = 5
+"""Jobs shown, those first whose ends differ most."""
+_JOB_COLUMNS: Final = (
+    Column("JOB"),
+    Column("GPUS", right=True),
+    Column("SUBMITTED", right=True),
+    Column("ENDED", right=True),
+    Column("SIMULATED", right=True),
+    Column("RESTARTS", right=True),
+    Column("SIMULATED", right=True),
+)
+
+
+def _job_row(job: JobFidelity) -> tuple[str, ...]:
+    times = (job.submitted_s, job.live_end_s, job.simulated_end_s)
+    restarts = (str(job.live_restarts), str(job.simulated_restarts))
+    return (job.job, f"{job.gpus:g}", *(f"{seconds:.0f} s" for seconds in times), *restarts)
 
 
 @click.command()
@@ -46,9 +65,9 @@ def fidelity(
 ) -> None:
     """Compare the simulator with this Slurm.
 
-    For a test cluster that runs nothing else. Submits jobs that only sleep, runs rounds in mode enforce until all have
-    ended (about ten minutes for thirty jobs), then simulates the same. Stop the daemon first. Exits 1 if the mean JCT
-    or the makespan differ by more than 5 %.
+    For a test cluster that runs nothing else. Submits jobs that only sleep, runs the daemon in mode enforce until all
+    have ended (about ten minutes for thirty jobs), then simulates the same. Stop the daemon first. Exits 1 if the mean
+    JCT or the makespan differ by more than 5 %.
 
     \b
     Example:
@@ -95,6 +114,9 @@ def fidelity(
         ]
         console().print(Listing(columns, rows))
         verdict = "at most 5 %" if measured.ok else "more than 5 %"
+        apart = sorted(measured.by_job, key=lambda job: -abs(job.difference_s))[:_MOST_APART]
+        console().print()
+        console().print(Listing(_JOB_COLUMNS, [_job_row(job) for job in apart]))
         click.echo(f"\n{measured.ended} of {measured.jobs} jobs ended; the difference is {verdict}.")
     if not measured.ok:
         click.get_current_context().exit(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -12,9 +13,11 @@ from typing import Final
 import numpy as np
 
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier
+from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import exclusive_lock
-from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
+from slurmsched.daemon.loop import DaemonLoop
+from slurmsched.daemon.process import SignalRequests
+from slurmsched.daemon.scheduler import SchedulerContext
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     Hints,
@@ -25,12 +28,12 @@ from slurmsched.model import (
     NodeAllocation,
     Request,
     Resources,
-    Snapshot,
     SynschedError,
 )
 from slurmsched.settings.definition import GuardSettings, Settings
 from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions
 from slurmsched.simulation.engine import simulate
+from slurmsched.simulation.submissions import build_submission
 from slurmsched.store.store import Store
 from slurmsched.template_files import render
 from slurmsched.traces import Trace, TraceJob
@@ -44,8 +47,9 @@ Submit = Callable[[Sequence[str], str], JobId]
 
 
 def hint_comment(job: TraceJob) -> str:
-    """The comment with the job's hints: its model, and its checkpoint signal with the lead."""
-    return f"synsched:model={job.model},ckpt=usr1@{CHECKPOINT_LEAD}"
+    """The comment with the job's hints, live and simulated: its model, its checkpoint signal with the lead, and its
+    duration, as policies that go by lengths would otherwise know more in one of the two."""
+    return f"synsched:model={job.model},ckpt=usr1@{CHECKPOINT_LEAD},duration={ceil(job.duration)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,29 @@ class SleeperJobs:
         return [1000, *(max(1, round(1000 * speed)) for speed in speeds)]
 
 
-_BEAT_INTERVAL: Final = 1.0
+_LOOK_INTERVAL: Final = 5.0
+"""Seconds between two looks which jobs have ended; Slurm shows ended jobs for minutes."""
+
+
+@dataclass(slots=True)
+class _ObservingClock:
+    """The daemon's clock, which looks every few seconds, while the daemon waits, at what has become of the jobs."""
+
+    clock: Clock
+    look: Callable[[], None]
+    due: float = 0.0
+
+    def now(self) -> float:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+        if self.clock.monotonic() >= self.due:
+            self.due = self.clock.monotonic() + _LOOK_INTERVAL
+            self.look()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,26 +168,32 @@ def run_live(
     submitter = _Submitter(trace, sleeper, clock)
     ended: dict[JobId, Job] = {}
     deadline = clock.monotonic() + time_limit
-    with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
-        keepalive = Keepalive(site.settings, store.switches, clock, SystemdNotifier({}), say)
-        keepalive.renew()  # without a heartbeat the hook lets Slurm start the jobs
+    requests = SignalRequests()
+
+    def look() -> None:
+        finished = site.backend.observe().jobs_in_state(JobState.FINISHED)
+        ended.update({job.id: job for job in finished if job.id in submitter.queued})
+        over = len(ended) == len(trace.jobs) or clock.monotonic() >= deadline
+        requests.stop = over or submitter.error is not None
+
+    with exclusive_lock(path), closing(Store.open(path, clock.now(), check_interval=0.0)) as store:
+        daemon = DaemonLoop(
+            site,
+            lambda: site,
+            store,
+            _ObservingClock(clock, look),
+            requests=requests,
+            systemd=SystemdNotifier({}),
+            log=say,
+        )
         began = clock.now()
         submitting = Thread(target=submitter.run, name="submissions")
         submitting.start()
         try:
-            while len(ended) < len(trace.jobs) and clock.monotonic() < deadline and submitter.error is None:
-                due = clock.monotonic() + site.settings.rounds.period
-                _collect_ended(
-                    schedule_round(site, store, clock, tick=keepalive.tick).snapshot, submitter.queued, ended
-                )
-                while (left := due - clock.monotonic()) > 0:
-                    clock.sleep(min(left, _BEAT_INTERVAL))
-                    keepalive.tick()
-                _collect_ended(site.backend.observe(), submitter.queued, ended)
+            daemon.run()
         finally:
             submitter.stopped.set()
             submitting.join()
-            keepalive.stop()
     if submitter.error is not None:
         raise submitter.error
     return {
@@ -171,10 +203,6 @@ def run_live(
         for job in ended.values()
         if job.end_time is not None
     }
-
-
-def _collect_ended(snapshot: Snapshot, submitted: Mapping[JobId, object], ended: dict[JobId, Job]) -> None:
-    ended.update({job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED) if job.id in submitted})
 
 
 MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
@@ -233,8 +261,26 @@ class FidelityError(SynschedError):
 
 
 @dataclass(frozen=True, slots=True)
+class JobFidelity:
+    """One job on both: when it was submitted and when it ended, in seconds after the first round, and its restarts."""
+
+    job: str
+    gpus: float
+    submitted_s: float
+    live_end_s: float
+    simulated_end_s: float
+    live_restarts: int
+    simulated_restarts: int
+
+    @property
+    def difference_s(self) -> float:
+        """Seconds that the simulated job ends later than the live one."""
+        return self.simulated_end_s - self.live_end_s
+
+
+@dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Live and simulated metrics in seconds, and their ratios (simulated divided by live)."""
+    """Live and simulated metrics in seconds, their ratios (simulated divided by live), and each job that ended."""
 
     jobs: int
     ended: int
@@ -246,6 +292,7 @@ class Fidelity:
     makespan_ratio: float
     live_restarts: int
     simulated_restarts: int
+    by_job: tuple[JobFidelity, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -302,16 +349,22 @@ def compare_with_simulation(
         for node in nodes
     )
     policy = site.settings.policy
+    options = SimulationOptions(
+        period=site.settings.rounds.period,
+        early=site.settings.rounds.early_interval,
+        overhead=LAUNCH_DELAY,
+        lead=CHECKPOINT_LEAD,
+        completing=LAUNCH_DELAY,
+        skipping=False,
+    )
+    submissions = {
+        job.id: replace(build_submission(job, empty, options, site.knowledge), comment=hint_comment(job))
+        for job in jobs
+    }
     run = simulate(
-        Scenario(empty, replace(trace, jobs=jobs), site.knowledge),
+        Scenario(empty, replace(trace, jobs=jobs), site.knowledge, submissions=submissions),
         PolicyChoice(policy.system, policy.order, policy.las_queues),
-        SimulationOptions(
-            period=site.settings.rounds.period,
-            overhead=LAUNCH_DELAY,
-            lead=CHECKPOINT_LEAD,
-            completing=LAUNCH_DELAY,
-            skipping=False,
-        ),
+        options,
         site.settings,
     )
     live_jct = float(np.mean([job.ended - job.submitted for job in live_jobs.values()]))
@@ -330,4 +383,17 @@ def compare_with_simulation(
         makespan_ratio=simulated_makespan / live_makespan,
         live_restarts=sum(job.restarts for job in live_jobs.values()),
         simulated_restarts=sum(job.restarts for job in run.jobs),
+        by_job=tuple(
+            JobFidelity(
+                job=job.job,
+                gpus=job.gpus,
+                submitted_s=live.submitted,
+                live_end_s=live.ended,
+                simulated_end_s=(job.end or 0.0),
+                live_restarts=live.restarts,
+                simulated_restarts=job.restarts,
+            )
+            for job in run.jobs
+            for live in [live_jobs[job.job]]
+        ),
     )
