@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from slurmsched.experiments.gandiva_fair import possible_gain, trade_until_no_pair_gains
 from slurmsched.knowledge import sample_speedups
-from slurmsched.policies.gandiva_fair.trading import Trader, trade
+from slurmsched.policies.gandiva_fair.problem import StrideProblem
+from slurmsched.policies.gandiva_fair.trading import Trader, compute_entitlements, trade
+from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import Trade
+from slurmsched.settings import TicketSettings
+from tests.builders import job, node, situation
 
 V100 = {"v100": 1.0}
 
@@ -174,6 +178,43 @@ def test_no_two_on_the_two_sides_of_a_price_could_gain_any_more(traders: list[Tr
     currency = sum(one.holdings["k80"] for one in after if one.speedups["v100"] > trades[0].price)
     for_sale = sum(one.holdings["v100"] for one in after if one.speedups["v100"] < trades[0].price)
     assert min(currency, for_sale) <= 1e-6
+
+
+MODELS = ("", "vae", "superresolution", "gru", "lstm", "dcgan", "resnext50")
+WISHES = st.tuples(st.sampled_from(MODELS), st.integers(1, 24), st.sampled_from((1, 2, 4)), st.integers(1, 3))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(WISHES, min_size=2, max_size=6), st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_no_user_is_entitled_to_less_than_without_trading(
+    wishes: list[tuple[str, int, int, int]], servers: list[int]
+) -> None:
+    """Users with other models, numbers of jobs, GPUs of a job and tickets, on servers of three types."""
+    nodes = [
+        node(f"{kind}{n}", 4, kind)
+        for kind, count in zip(("v100", "p100", "k80"), servers, strict=True)
+        for n in range(count)
+    ]
+    jobs = [
+        job(100 * user + n, gpus, user=f"u{user}", hint=f"model={model}" if model else "")
+        for user, (model, count, gpus, _) in enumerate(wishes)
+        for n in range(count)
+    ]
+    held = tuple(f"u{user}={tickets}" for user, (_, _, _, tickets) in enumerate(wishes))
+    said = (TicketSettings(users=held, trading=trading) for trading in (False, True))
+    problems = [
+        StrideProblem(situation(nodes, jobs, sample_speedups(), tickets=tickets), Proportional()) for tickets in said
+    ]
+    without, traded = (compute_entitlements(problem, {}) for problem in problems)
+    for user, before in without.holdings.items():
+        own, speedups = traded.holdings[user], without.speedups.get(user, {})
+        worth = [sum(gpus * speedups.get(kind, 1.0) for kind, gpus in gpus_of.items()) for gpus_of in (before, own)]
+        assert worth[1] >= worth[0] - 1e-6
+        rows = [runnable.job.user == user for runnable in problems[1].runnable_jobs]
+        assert traded.tickets[rows].sum() == pytest.approx(sum(own.values()))
+    for kind in without.types:
+        held_gpus = [sum(gpus_of.get(kind, 0.0) for gpus_of in found.holdings.values()) for found in (without, traded)]
+        assert held_gpus[1] == pytest.approx(held_gpus[0])
 
 
 def test_trading_until_no_pair_gains_would_pay_for_a_lie() -> None:
