@@ -200,7 +200,10 @@ class GuardSettings:
     )
     restart_cost: float = field(
         default=120.0,
-        metadata={"doc": "time that a restart costs a job, in addition to its checkpoint lead", "unit": "time"},
+        metadata={
+            "doc": "time that a restart costs a job which has not measured one, in addition to its checkpoint lead",
+            "unit": "time",
+        },
     )
     require_checkpoint: bool = field(
         default=True, metadata={"doc": "preempt and move only jobs with a checkpoint signal in their hint"}
