@@ -36,9 +36,13 @@ _MAX_RATE_RATIO: Final = 10.0
 """Most by which the reported rate may differ from the counted steps, as a factor; averaging explains less."""
 
 
-def last_report(job: Job, report: Report) -> LastReport:
-    """The part of a report that is stored until the next one."""
-    return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy)
+def last_report(job: Job, report: Report, before: LastReport | None) -> LastReport:
+    """The part of a report that is stored until the next one; `before` is the last one, also of an earlier run."""
+    restart = before.restart_seconds if before is not None else None
+    first = before is None or before.run != report.run or not before.timed_steps
+    if first and report.done and 0 < report.run == job.restarts and job.start_time is not None:
+        restart = max(0.0, report.at - job.start_time - report.busy)
+    return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy, restart)
 
 
 def reject_reason(job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
@@ -273,7 +277,7 @@ def ingest(
         if why is not None:
             rejected.append(RejectedReport(complaint_subject(job), why))
             continue
-        accepted.append(last_report(job, report))
+        accepted.append(last_report(job, report, before))
         sample = rate_sample(job, report, same_run, snapshot.nodes_by_name)
         samples += [sample] if sample is not None else []
     measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time)

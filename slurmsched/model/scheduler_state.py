@@ -68,6 +68,7 @@ class SchedulerState:
     `measured`: the rates that a job has reported, one for each allocation.
     `family_rates`: the same over all jobs of a family (`Job.family`), also those that have ended.
     `steps`: the steps that a job has reported over all its runs.
+    `restart_seconds`: how long a job's last restart took, from its start to its first step, if it reported that.
     `notified`: running jobs that were told to write their checkpoint and are not requeued yet.
     `set_aside`: the time since which a job is set aside: nothing is decided about it.
     `held_aside`: the same for set-aside jobs that we hold, or that belong to an array that is set aside.
@@ -85,6 +86,7 @@ class SchedulerState:
     usual: tuple[tuple[Request, int], ...] = ()
     measured: Mapping[JobId, tuple[MeasuredRate, ...]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
+    restart_seconds: Mapping[JobId, float] = field(default_factory=dict)
     notified: Mapping[JobId, NotifiedJob] = field(default_factory=dict)
     set_aside: Mapping[JobId, float] = field(default_factory=dict)
     held_aside: Mapping[JobId, float] = field(default_factory=dict)

@@ -14,6 +14,9 @@ from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Se
 
 _DAY: Final = 86400.0
 
+_MAX_RESTART_RATIO: Final = 5.0
+"""Most that a measured restart counts, in `guards.restart_cost`."""
+
 
 @dataclass(frozen=True, slots=True)
 class GuardContext:
@@ -79,11 +82,20 @@ def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:
     return round(min(requested, checkpoint.longest_lead))
 
 
-def restart_costs(jobs: Iterable[Job], settings: Settings) -> dict[JobId, float]:
-    """What a restart costs each job, in seconds: `guards.restart_cost` and the job's own lead. Nothing for any of them
-    where the setting is 0."""
+def restart_costs(jobs: Iterable[Job], state: SchedulerState, settings: Settings) -> dict[JobId, float]:
+    """What a restart costs each job, in seconds: what its last one took, else `guards.restart_cost`, and its own lead.
+    Nothing for any of them where the setting is 0.
+
+    A measured cost is bounded, since slices are as long as restarts are slow, and the owner decides how slow they are.
+    """
     cost = settings.guards.restart_cost
-    return {job.id: cost + checkpoint_lead(job, settings.checkpoint) for job in jobs} if cost else {}
+    if not cost:
+        return {}
+    return {
+        job.id: min(state.restart_seconds.get(job.id, cost), _MAX_RESTART_RATIO * cost)
+        + checkpoint_lead(job, settings.checkpoint)
+        for job in jobs
+    }
 
 
 def max_moves(settings: Settings, jobs: int) -> int:

@@ -116,7 +116,7 @@ def run_round(
             open_nodes=scope.usable_nodes(observed),
             max_moves=0 if starts_only else max_moves(settings, len(jobs)),
             restart_cost=settings.guards.restart_cost,
-            restart_costs=restart_costs(jobs, settings),
+            restart_costs=restart_costs(jobs, state, settings),
             moves_per_job_day=settings.guards.moves_per_job_day,
             period=settings.rounds.period,
             state=state.policy_state,

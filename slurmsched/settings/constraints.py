@@ -44,6 +44,13 @@ def _tickets_are_valid(settings: Settings) -> bool:
     return all(parse_tickets(entry) is not None for entry in entries)
 
 
+def _tickets_are_named_once(settings: Settings) -> bool:
+    """Whether no user and no account has tickets twice; an account may have one parent only."""
+    entries = (settings.tickets.users, [entry.rpartition("/")[2] for entry in settings.tickets.accounts])
+    names = [[entry.partition("=")[0] for entry in of_kind] for of_kind in entries]
+    return all(len(of_kind) == len(set(of_kind)) for of_kind in names)
+
+
 def _quanta_ascend(settings: Settings) -> bool:
     return settings.tickets.quantum <= settings.tickets.wide_quantum
 
@@ -71,6 +78,10 @@ _CONSTRAINTS: Final = (
     _Constraint(
         _tickets_are_valid,
         'tickets.users and tickets.accounts hold "NAME=TICKETS" with tickets above 0, for example ["alice=4", "bob=1"]',
+    ),
+    _Constraint(
+        _tickets_are_named_once,
+        "tickets.users or tickets.accounts name a user or an account twice: each has tickets once, below one parent",
     ),
     _Constraint(
         _written_paths_are_absolute,

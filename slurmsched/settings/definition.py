@@ -43,7 +43,11 @@ class ClusterSettings:
         default=30.0, metadata={"doc": "longest wait for an answer of slurmctld", "unit": "time", "at_least": 1}
     )
     associations: bool = field(
-        default=False, metadata={"doc": "use the shares of accounts and users in Slurm (sshare) as tickets"}
+        default=False,
+        metadata={
+            "doc": "use the shares of users and accounts in Slurm (sshare) as tickets; beside tickets.accounts those of"
+            " other accounts"
+        },
     )
 
 
@@ -154,7 +158,14 @@ class TicketSettings:
             "doc": 'tickets of accounts with the same parent, each "ACCOUNT=TICKETS" or "PARENT/ACCOUNT=TICKETS"'
         },
     )
-    default: int = field(default=1, metadata={"doc": "tickets of users and accounts that are not named", "at_least": 1})
+    default: int = field(
+        default=1,
+        metadata={
+            "doc": "tickets of a user that is not named, and of all accounts together of which neither tickets.accounts"
+            " nor Slurm's shares tell",
+            "at_least": 1,
+        },
+    )
     quantum: float = field(
         default=600.0,
         metadata={
@@ -189,7 +200,10 @@ class GuardSettings:
     )
     restart_cost: float = field(
         default=120.0,
-        metadata={"doc": "time that a restart costs a job, in addition to its checkpoint lead", "unit": "time"},
+        metadata={
+            "doc": "time that a restart costs a job which has not measured one, in addition to its checkpoint lead",
+            "unit": "time",
+        },
     )
     require_checkpoint: bool = field(
         default=True, metadata={"doc": "preempt and move only jobs with a checkpoint signal in their hint"}

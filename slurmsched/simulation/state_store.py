@@ -88,6 +88,11 @@ class InMemoryStateStore:
                 if family in self._family_rates
             },
             steps={job: self._reports[job].steps for job in known if job in self._reports},
+            restart_seconds={
+                job: seconds
+                for job in known
+                if job in self._reports and (seconds := self._reports[job].restart_seconds) is not None
+            },
         )
         return with_refusals(state, self._refused, with_original_requests(snapshot, state))
 
@@ -124,9 +129,9 @@ class InMemoryStateStore:
         """
         for job, report in reports.items():
             before = self._reports.get(job)
-            before = before if before is not None and before.run == report.run else None
-            sample = rate_sample(snapshot.jobs_by_id[job], report, before, snapshot.nodes_by_name)
-            self._reports[job] = last_report(snapshot.jobs_by_id[job], report)
+            same_run = before if before is not None and before.run == report.run else None
+            sample = rate_sample(snapshot.jobs_by_id[job], report, same_run, snapshot.nodes_by_name)
+            self._reports[job] = last_report(snapshot.jobs_by_id[job], report, before)
             if sample is not None:
                 self._rates[job][sample.measured.gpu_type] = sample.measured
                 if sample.family:

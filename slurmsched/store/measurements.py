@@ -21,7 +21,8 @@ _REJECTED_KEPT: Final = 86400.0
 @dataclass(frozen=True, slots=True)
 class LastReport:
     """A job's last report, at `at` (unix seconds): it is at step `steps`. In this run (`run`, its number of restarts)
-    `timed_steps` of them took `timed_seconds` seconds."""
+    `timed_steps` of them took `timed_seconds` seconds. `restart_seconds` is how long the last restart took that was
+    measured, from the start to the first step."""
 
     job: JobId
     run: int
@@ -29,6 +30,7 @@ class LastReport:
     steps: int
     timed_steps: int
     timed_seconds: float
+    restart_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Measurements:
     def last_reports(self, jobs: Iterable[JobId]) -> Mapping[JobId, LastReport]:
         """The last report of each of these jobs that has one."""
         rows = self._database.rows_of_jobs(
-            "SELECT job, run, at, steps, done, busy FROM reported WHERE job IN ({jobs})", jobs
+            "SELECT job, run, at, steps, done, busy, restart_seconds FROM reported WHERE job IN ({jobs})", jobs
         )
         return {
             report.job: report
@@ -94,7 +96,8 @@ class Measurements:
         """Store what a round has read; a rejection is kept for a day after it last occurred."""
         with self._database.transaction():
             self._database.write_many(
-                _INSERT_REPORT, [(r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds) for r in reports]
+                _INSERT_REPORT,
+                [(r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds, r.restart_seconds) for r in reports],
             )
             columns = [_sample_columns(sample) for sample in samples]
             self._database.write_many(_ADD_SAMPLE, columns)
@@ -106,7 +109,9 @@ class Measurements:
             self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REJECTED_KEPT,))
 
 
-_INSERT_REPORT: Final = "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT_REPORT: Final = (
+    "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy, restart_seconds) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 _ADD: Final = (
     "INSERT INTO {table}"
     " ({of}, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps, seconds, at)"
@@ -134,6 +139,7 @@ def _last_report(row: DatabaseRow) -> LastReport:
         steps=integer(row, "steps"),
         timed_steps=integer(row, "done"),
         timed_seconds=number(row, "busy"),
+        restart_seconds=None if row["restart_seconds"] is None else number(row, "restart_seconds"),
     )
 
 

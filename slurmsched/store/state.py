@@ -108,6 +108,7 @@ class StateStore:
         )
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
+        reports = measurements.last_reports(rows)
         state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
@@ -121,7 +122,10 @@ class StateStore:
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             measured=measurements.rates(rows),
             family_rates=measurements.family_rates({job.family for job in snapshot.jobs} - {""}),
-            steps={job: report.steps for job, report in measurements.last_reports(rows).items()},
+            steps={job: report.steps for job, report in reports.items()},
+            restart_seconds={
+                job: report.restart_seconds for job, report in reports.items() if report.restart_seconds is not None
+            },
             policy_state=self._policy_state(policy),
             usual=feasible_requests(self._usual_requests(snapshot.time - USUAL_REQUESTS_WINDOW), snapshot.nodes),
             notified=notified_jobs(self._database, snapshot),

@@ -19,6 +19,7 @@ class SitePromise(StrEnum):
     JOB_SHARE = "GPU time over the share, least job"
     MOST_JOB_SHARE = "GPU time over the share, most job"
     PARTITION = "work over that on an equal partition, least user"
+    TRADED = "work with trading over that without, least user"
     PINNING = "work by pinning a type over that without"
     FASTEST = "use of idle types that are faster"
     MATCH = "types to whom they help most"
@@ -49,6 +50,7 @@ ASKED: Final[Mapping[SitePromise, PromiseBound]] = {
     SitePromise.JOB_SHARE: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
     SitePromise.MOST_JOB_SHARE: PromiseBound("x", Bound.AT_MOST, 1.0, 0.10),
     SitePromise.PARTITION: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
+    SitePromise.TRADED: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
     SitePromise.PINNING: PromiseBound("x", Bound.AT_MOST, 1.0, 0.10),
     SitePromise.FASTEST: PromiseBound("part", Bound.AT_LEAST, 0.9),
     SitePromise.MATCH: PromiseBound("part", Bound.AT_LEAST, 0.75),
@@ -115,6 +117,7 @@ PROMISED: Final[Mapping[str, Mapping[SitePromise, str]]] = {
         SitePromise.SHARE: _TICKETS,
         SitePromise.MOST_SHARE: _TICKETS,
         SitePromise.PARTITION: "Gandiva_fair, slides 3 and 12: performance isolation, and both users of a trade gain",
+        SitePromise.TRADED: "Gandiva_fair, slide 12: both users of a trade gain",
         SitePromise.PINNING: "Gandiva_fair, slide 12: trades are incentive-compatible",
         SitePromise.FASTEST: "Gandiva_fair, slide 11: jobs run on the fastest GPU subject to contention",
         SitePromise.MATCH: "Gandiva_fair, slide 12: trades between the highest and the lowest speed-up",

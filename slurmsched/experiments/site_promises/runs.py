@@ -124,6 +124,9 @@ MEASURES: Final[Mapping[SitePromise, _Measure]] = {
     SitePromise.JOB_SHARE: lambda _scenario, run, _other: _least(measures.share_ratios(run, by_job=True)),
     SitePromise.MOST_JOB_SHARE: lambda _scenario, run, _other: _most(measures.share_ratios(run, by_job=True)),
     SitePromise.PARTITION: lambda _scenario, run, _other: _least(measures.partition_ratios(run)),
+    SitePromise.TRADED: lambda _scenario, run, other: _least(
+        {user: measures.work_of(other, user) / measures.work_of(run, user) for user in run.by_user()}
+    ),
     SitePromise.PINNING: lambda _scenario, run, other: measures.work_of(run, _PINS) / measures.work_of(other, _PINS),
     SitePromise.FASTEST: lambda _scenario, run, _other: measures.type_match(run),
     SitePromise.MATCH: lambda _scenario, run, _other: measures.type_match(run),

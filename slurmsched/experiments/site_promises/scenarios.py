@@ -210,6 +210,14 @@ def _scenarios() -> Iterator[SiteScenario]:
         policies=_TYPE_POLICIES,
         compared=("three types", ""),
     )
+    yield types(
+        "three types, no trading",
+        workload=partial(users_of_models, ""),
+        promises=(SitePromise.TRADED, SitePromise.PARTITION, *_EVERY_RUN),
+        policies=("gandiva-fair",),
+        settings=Settings(tickets=TicketSettings(trading=False)),
+        compared=("three types", ""),
+    )
     yield from _unknown_rates()
     for number in (8, 16, 32, 150):
         yield SiteScenario(

@@ -5,7 +5,7 @@ Accounts lie within accounts and users within accounts; a user's tickets are div
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
@@ -55,7 +55,10 @@ def _water_filling_above(amount: float, weights: Floats, caps: Floats, floors: F
 ROOT: Final = ""
 
 UNNAMED: Final = " "
-"""The account that stands for all accounts without tickets where others have some; no account has this name."""
+"""The account that stands for all accounts of which nothing is known where others have tickets; no account has this
+name."""
+
+_SLURM_ROOT: Final = "root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +90,17 @@ class TicketRegistry:
 def build_ticket_registry(settings: TicketSettings, associations: Iterable[Association]) -> TicketRegistry:
     """Returns the tickets of the settings if they name any, else Slurm's shares, else equal tickets for all.
 
-    Shares of 0, and those that Slurm calls `parent`, count as the default, so that no user is shut out for good.
+    Shares of 0, and those that Slurm calls `parent`, count as the default, so that no user is shut out for good. Where
+    the settings name accounts, others have tickets in the proportion of Slurm's shares, if we know these.
     """
+    associations = tuple(associations)
     if settings.users or settings.accounts:
         users = dict(filter(None, map(parse_tickets, settings.users)))
         paths = dict(filter(None, map(parse_tickets, settings.accounts)))
         above = {path.rpartition("/")[2]: path.rpartition("/")[0].rpartition("/")[2] for path in paths}
         accounts = {path.rpartition("/")[2]: tickets for path, tickets in paths.items()}
+        if accounts:
+            accounts, above = _with_unnamed_accounts(accounts, above, associations)
         return TicketRegistry(
             {(ROOT, user): tickets for user, tickets in users.items()}, accounts, above, settings.default
         )
@@ -104,6 +111,29 @@ def build_ticket_registry(settings: TicketSettings, associations: Iterable[Assoc
         {association.account: association.parent for association in associations if not association.user},
         settings.default,
     )
+
+
+def _with_unnamed_accounts(
+    accounts: Mapping[str, float], parents: Mapping[str, str], associations: Iterable[Association]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Returns the tickets and parents of accounts with those that Slurm knows beside the named ones.
+
+    An account that is not named stands where it does in Slurm. Of its parent's tickets it has as many to its share as
+    the named accounts there have to theirs, and the default if there are none.
+    """
+    in_slurm = {entry.account: entry for entry in associations if not entry.user and entry.account != _SLURM_ROOT}
+    all_accounts, all_parents = dict(accounts), dict(parents)
+    tickets, shares = defaultdict[str, float](float), Counter[str]()
+    for account in sorted(accounts.keys() & in_slurm.keys()):
+        if in_slurm[account].shares:
+            tickets[in_slurm[account].parent] += accounts[account]
+            shares[in_slurm[account].parent] += in_slurm[account].shares or 0
+    for account, entry in in_slurm.items():
+        if account not in accounts:
+            all_parents[account] = ROOT if entry.parent == _SLURM_ROOT else entry.parent
+            if entry.shares and shares[entry.parent]:
+                all_accounts[account] = entry.shares * tickets[entry.parent] / shares[entry.parent]
+    return all_accounts, all_parents
 
 
 @dataclass(slots=True)
@@ -119,7 +149,7 @@ def build_ticket_tree(jobs: Sequence[Job], registry: TicketRegistry) -> TicketTr
     """Returns the tree of accounts, their users and the users' jobs.
 
     A user who has jobs in several accounts has an equal part of the user's tickets in each: nobody draws twice. All
-    accounts without tickets are one, where others have some: nobody draws more by naming another.
+    accounts of which nothing is known are one, where others have tickets: nobody draws more by naming another.
     """
     root, users = TicketTree(1.0), dict[tuple[str, str], TicketTree]()
     accounts = [registry.account_of(job) for job in jobs]

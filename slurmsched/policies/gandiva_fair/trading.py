@@ -1,21 +1,23 @@
 """GPU trading: users exchange fast GPUs for slow ones where both gain (Gandiva_fair, EuroSys 2020, slides 11 and 12).
 
-The currency is GPUs of the slowest type. The user with the highest speed-up on a faster type buys; the price is the
-second highest speed-up, as in a Vickrey auction. On the slide only the user with the lowest speed-up sells, so a user
-in the middle gains by understating. Here every user below the price sells the same part of what they can, so that no
-user's own report moves the price at which that user trades. For the same reason the currency is divided over the
-faster types beforehand.
+The currency is GPUs of the slowest type. On the slide the user with the highest speed-up buys from the one with the
+lowest, at the second highest speed-up, as in a Vickrey auction. Here all users above the price buy from all below it,
+until one side has nothing left; the longer side trades the same part of what it offers. The price is the speed-up at a
+rank that no report decides, and who sets it does not trade, so no user's own report moves the price at which that
+user trades. Of three users it is the slide's second price. Of more, the speed-up of the listed models counts as a
+report of nobody; where it is the price, all users trade. The currency is divided over the faster types beforehand.
 
 No rule that is truthful, individually rational and budget balanced realises every gain (Myerson and Satterthwaite,
-1983): the user who sets the price does not trade at it. Trading is repeated for every faster type and in every round.
+1983). To trade on from the new holdings would realise more, but who has a low speed-up would then gain by a high one:
+it buys at the first price, and sells at the next, which is higher.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Final
 
 import numpy as np
@@ -34,6 +36,9 @@ from slurmsched.policies.gandiva_fair.tickets import (
 from slurmsched.policies.state import Trade
 
 _EPSILON: Final = 1e-9
+
+_SLIDE_TRADERS: Final = 3
+"""Users of the example on slide 12: with them the second price leaves one buyer, one seller and who sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,7 @@ def trade(
     """Returns the traders with their holdings after trading, in the order given, and the trades.
 
     `currency_weights` divides the currency over the faster types; the one type without a weight is the slowest.
-    `reference_speedups` come from no trader. They set the price where there are only two traders, since the second
-    highest speed-up would then be reported by the seller.
+    `reference_speedups` are those of the listed models, which no trader reports.
     """
     traders_by_user = {trader.user: trader for trader in traders}
     slowest = {
@@ -94,27 +98,69 @@ def _clear_type(
     traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float | None
 ) -> list[Trade]:
     """Returns the trades of one type. `part` is the fraction of the currency and of spare demand that counts here."""
+    price = _price(traders, fast, slow, part, reference_speedup or 0.0)
+    if price <= 0:
+        return []
     ranked = sorted(traders, key=lambda trader: (-trader.speedups[fast], trader.user))
-    if len(ranked) < 2:  # noqa: PLR2004  # a market has two sides
-        return []
-    buyer, others = ranked[0], ranked[1:]
-    price = others[0].speedups[fast] if len(others) > 1 else (reference_speedup or 0.0)
-    if not others[-1].speedups[fast] < price < buyer.speedups[fast]:
-        return []
-    sellers = {
-        trader.user: _offered_gpus(trader, fast, price, part) for trader in others if trader.speedups[fast] < price
+    bids = {
+        trader.user: _demanded_gpus(trader, fast, slow, price, part)
+        for trader in ranked
+        if trader.speedups[fast] > price
     }
-    demanded = min(
-        buyer.holdings.get(slow, 0.0) * part / price,
-        max(0.0, buyer.max_usable.get(fast, float("inf")) - buyer.holdings.get(fast, 0.0)),
-    )
-    offered = sum(sellers.values())
+    offers = {
+        trader.user: _offered_gpus(trader, fast, price, part) for trader in ranked if trader.speedups[fast] < price
+    }
+    demanded, offered = sum(bids.values()), sum(offers.values())
     sold = min(demanded, offered)
     if sold <= _EPSILON:
         return []
-    return [
-        Trade(user, buyer.user, fast, slow, sold * gpus / offered, price) for user, gpus in sellers.items() if gpus > 0
-    ]
+    wanted = {user: sold * gpus / demanded for user, gpus in bids.items()}
+    for_sale = {user: sold * gpus / offered for user, gpus in offers.items()}
+    return [Trade(seller, buyer, fast, slow, gpus, price) for seller, buyer, gpus in _deals(for_sale, wanted)]
+
+
+def _price(traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float) -> float:
+    """Returns the price of one GPU in GPUs of the slowest type, 0 if there is none.
+
+    It is the highest but `_buyer_count` of the reports. Of two users no report can be the price of the other's trade.
+    """
+    reports = [trader.speedups[fast] for trader in traders]
+    if len(reports) != _SLIDE_TRADERS and reference_speedup > 0:
+        reports.append(reference_speedup)
+    if len(reports) < _SLIDE_TRADERS:
+        return 0.0
+    fast_gpus = sum(trader.holdings.get(fast, 0.0) for trader in traders)
+    currency = part * sum(trader.holdings.get(slow, 0.0) for trader in traders)
+    rank = _buyer_count(len(traders), fast_gpus * (reference_speedup or 1.0), currency)
+    return sorted(reports, reverse=True)[rank]
+
+
+def _buyer_count(traders: int, worth: float, currency: float) -> int:
+    """Returns how many users buy: so many that their currency pays for the GPUs of the others, which are worth `worth`
+    by the listed models. Whoever sets the price, there is one user on each side of it."""
+    if traders <= _SLIDE_TRADERS or worth + currency <= 0:
+        return 1
+    return min(max(round(traders * worth / (worth + currency)), 2), traders - 2)
+
+
+def _deals(for_sale: Mapping[str, float], wanted: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
+    """Yields seller, buyer and GPUs: as few deals as it takes. Both mappings have the same sum."""
+    buyers = iter(wanted.items())
+    buyer, room = next(buyers)
+    for seller, gpus in for_sale.items():
+        left = gpus
+        while left > _EPSILON:
+            while room <= _EPSILON:
+                buyer, room = next(buyers, (buyer, left))
+            sold = min(left, room)
+            yield seller, buyer, sold
+            left, room = left - sold, room - sold
+
+
+def _demanded_gpus(trader: Trader, fast: str, slow: str, price: float, part: float) -> float:
+    """Returns how many GPUs the buyer can pay for and use."""
+    usable = trader.max_usable.get(fast, float("inf")) - trader.holdings.get(fast, 0.0)
+    return min(trader.holdings.get(slow, 0.0) * part / price, max(0.0, usable))
 
 
 def _offered_gpus(trader: Trader, fast: str, price: float, part: float) -> float:
@@ -202,14 +248,14 @@ def _relative_to_slowest(rates: Mapping[str, float], types: Iterable[str], slowe
     return {gpu_type: rates[gpu_type] / base for gpu_type in types if base > 0 and rates.get(gpu_type, 0.0) > 0}
 
 
-def median_speedups(knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
-    """Returns by type the median speed-up over all profiled models, which no trader reports."""
+def listed_speedups(knowledge: Knowledge, types: Sequence[str], slowest: str) -> Mapping[str, float]:
+    """Returns by type the geometric mean of the speed-ups of all profiled models, which no trader reports."""
     by_type: dict[str, list[float]] = defaultdict(list)
     for profile in knowledge.models.values():
         rates = {gpu_type: known.rate_at(1) for gpu_type, known in profile.scaling.items()}
         for gpu_type, speedup in _relative_to_slowest(rates, types, slowest).items():
             by_type[gpu_type].append(speedup)
-    return {gpu_type: median(speedups) for gpu_type, speedups in by_type.items()}
+    return {gpu_type: geometric_mean(speedups) for gpu_type, speedups in by_type.items()}
 
 
 def suspected_users(
@@ -403,7 +449,7 @@ def _after_trading(
         for user, held in entitlements.holdings.items()
         if user in entitlements.speedups and user not in entitlements.suspected_users
     ]
-    reference_speedups = median_speedups(knowledge, types, types[-1])
+    reference_speedups = listed_speedups(knowledge, types, types[-1])
     currency_weights = {
         gpu_type: columns.capacity[gpu_type] * reference_speedups.get(gpu_type, 1.0) for gpu_type in types[:-1]
     }

@@ -61,6 +61,16 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             id="queues without las",
         ),
         pytest.param(
+            'system = "gandiva-fair"\n[tickets]\nusers = ["alice=2", "alice=1"]',
+            "name a user or an account twice",
+            id="a user with tickets twice",
+        ),
+        pytest.param(
+            'system = "gandiva-fair"\n[tickets]\naccounts = ["a=2", "b=1", "a/x=2", "b/x=1"]',
+            "name a user or an account twice",
+            id="an account below two others",
+        ),
+        pytest.param(
             '[tickets]\nusers = ["alice=2"]',
             "tickets.users means nothing to policy synergy",
             id="tickets nobody counts",

@@ -13,7 +13,7 @@ from tests.builders import MEMORY, job, node, share
 NOW = 10_000.0
 JOB = job(7, gpus=2, on=[share("n1", (0, 1), cpus=12, memory=MEMORY // 4)], run_time=1000.0, restarts=1)
 GOOD = Report("7", 1, Stage.RUNNING, NOW - 5, 5000, 1900, 950.0, 2.0, 4000, "n1", (0, 1), 12, 900)
-BEFORE = last_report(JOB, replace(GOOD, at=NOW - 305, steps=4400, done=1300, busy=650.0))
+BEFORE = last_report(JOB, replace(GOOD, at=NOW - 305, steps=4400, done=1300, busy=650.0), None)
 
 
 def test_a_report_that_fits_is_believed() -> None:

@@ -33,7 +33,13 @@ def store() -> Iterator[Store]:
 def cluster(at: float, cpus: int = 3, restarts: int = 0, jobs: int = 1) -> Snapshot:
     """`jobs` of alice's on one GPU each, running for as long as the cluster has been there."""
     many = [
-        job(number, on=[share(f"n{1 + number % 2}", [number % 8], cpus)], run_time=at, restarts=restarts)
+        job(
+            number,
+            on=[share(f"n{1 + number % 2}", [number % 8], cpus)],
+            run_time=at,
+            restarts=restarts,
+            start_time=0.0,
+        )
         for number in range(1, jobs + 1)
     ]
     return snapshot(NODES, many, time=at)
@@ -66,6 +72,33 @@ def test_rates_are_kept_by_what_the_job_had(tmp_path: Path, store: Store) -> Non
     take_in(tmp_path, cluster(410.0, cpus=12, restarts=1), store)
     assert rates(store) == {"1": [(12.0, 10.0), (3.0, 4.0)]}
     assert not complaints(store)
+
+
+def test_what_a_restart_takes_is_measured_up_to_the_first_step_and_kept(tmp_path: Path, store: Store) -> None:
+    """Runs begin at 0; the second has its first step after 80 s, and is a minute at work when it reports."""
+
+    def measured() -> float | None:
+        return store.measurements.last_reports(["1"])["1"].restart_seconds
+
+    said(tmp_path, "1", 100.0, 200, busy=70.0)
+    take_in(tmp_path, cluster(110.0), store)
+    assert measured() is None, "a first start is no restart"
+    said(tmp_path, "1", 75.0, 0, run=1, steps=200, busy=0.0)
+    take_in(tmp_path, cluster(76.0, restarts=1), store)
+    assert measured() is None, "nothing was done yet"
+    said(tmp_path, "1", 140.0, 120, run=1, steps=320, busy=60.0)
+    take_in(tmp_path, cluster(141.0, restarts=1), store)
+    assert measured() == 80.0
+    said(tmp_path, "1", 400.0, 200, run=1, steps=400, busy=100.0)
+    take_in(tmp_path, cluster(401.0, restarts=1), store)
+    assert measured() == 80.0, "a pause later is no restart"
+    said(tmp_path, "1", 50.0, 0, run=2, steps=400, busy=0.0)
+    take_in(tmp_path, cluster(51.0, restarts=2), store)
+    assert measured() == 80.0, "known until the next one is measured"
+    assert not complaints(store)
+    seen = cluster(51.0, restarts=2)
+    store.state.record_poll(None, seen, ["1"])
+    assert store.state.load_state(seen, "gandiva-fair").restart_seconds == {"1": 80.0}
 
 
 def test_a_report_that_was_read_counts_once(tmp_path: Path, store: Store) -> None:

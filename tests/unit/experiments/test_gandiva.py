@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,24 @@ def test_trading_is_measured_for_every_choice_of_models() -> None:
     assert len(set(choices)) == 35
     assert USER_MODELS in choices
     assert all(choice[0] != "dcgan" for choice in choices), "the fastest model is never the first of four"
+
+
+def test_without_trading_it_does_not_matter_what_users_run() -> None:
+    """So one run without trading stands for all choices of models."""
+    nobody, other = (
+        run_sliced(scenario, SUSPEND_RESUME, 300.0, trading=False).jobs
+        for scenario in (four_users(USER_MODELS), four_users(("gru", "lstm", "resnet50", "dcgan")))
+    )
+    assert [(job.user, job.by_type) for job in nobody] == [(job.user, job.by_type) for job in other]
+
+
+def four_users(models: Sequence[str]) -> Scenario:
+    jobs = tuple(
+        TraceJob(f"{user}-{n}", 0.0, 2, 1e7, model=model, user=f"user{user}")
+        for user, model in enumerate(models)
+        for n in range(6)
+    )
+    return Scenario(load_cluster("v100:1x4,p100:1x4,k80:1x8").nodes, Trace("four users", jobs), sample_speedups())
 
 
 def test_both_experiments_are_there() -> None:

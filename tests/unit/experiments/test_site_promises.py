@@ -341,7 +341,13 @@ def test_slurm_takes_the_first_type_whatever_its_rate(cluster: str, match: float
 
 @pytest.mark.parametrize(
     ("promise", "longer"),
-    [(SitePromise.COPIES, 2.0), (SitePromise.MAKESPAN, 2.0), (SitePromise.COMPLETION, 1.8), (SitePromise.PINNING, 3.0)],
+    [
+        (SitePromise.COPIES, 2.0),
+        (SitePromise.MAKESPAN, 2.0),
+        (SitePromise.COMPLETION, 1.8),
+        (SitePromise.PINNING, 3.0),
+        (SitePromise.TRADED, 1 / 3),
+    ],
 )
 def test_figures_that_compare_two_runs(promise: SitePromise, longer: float) -> None:
     other = SiteRun(TWO_V100, (outcome("carol", held(0, 60, A0), user="carol", end=60.0, arrival=10.0),), 100.0)

@@ -158,5 +158,7 @@ def test_how_many_jobs_a_round_may_move(system: str, guards: GuardSettings, jobs
 
 def test_a_restart_costs_a_job_its_own_lead_too_unless_restarts_cost_nothing() -> None:
     jobs = [running("ckpt=usr1@60"), replace(running(""), id="2"), replace(running("ckpt=usr1@9999"), id="3")]
-    assert restart_costs(jobs, SETTINGS) == {"1": 180.0, "2": 120.0, "3": 1020.0}
-    assert restart_costs(jobs, replace(SETTINGS, guards=GuardSettings(restart_cost=0.0))) == {}
+    assert restart_costs(jobs, SchedulerState(), SETTINGS) == {"1": 180.0, "2": 120.0, "3": 1020.0}
+    measured = SchedulerState(restart_seconds={"1": 45.0, "2": 1e9})
+    assert restart_costs(jobs, measured, SETTINGS) == {"1": 105.0, "2": 600.0, "3": 1020.0}
+    assert restart_costs(jobs, measured, replace(SETTINGS, guards=GuardSettings(restart_cost=0.0))) == {}

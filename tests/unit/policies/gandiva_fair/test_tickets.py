@@ -128,6 +128,47 @@ def test_without_tickets_of_our_own_slurms_shares_count(jobs: list[Job], parts: 
     assert shares(jobs, TicketSettings(), SSHARE) == pytest.approx(parts)
 
 
+LABS = (
+    Association("root", shares=None),
+    Association("lab", parent="root", shares=20),
+    Association("vision", parent="lab", shares=3),
+    Association("language", parent="lab", shares=1),
+    Association("guests", parent="root", shares=5),
+    Association("idle", parent="root", shares=0),
+    Association("class", parent="guests", shares=7),
+)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "jobs", "parts"),
+    [
+        pytest.param(
+            ("lab=2",), ("lab", "guests"), [9.6, 2.4], id="a quarter of the shares is a quarter of the tickets"
+        ),
+        pytest.param(("lab=2",), ("lab", "class"), [9.6, 2.4], id="also for an account below one that is not named"),
+        pytest.param(("lab=2",), ("lab", "vision"), [6, 6], id="below a named account it is one of those there"),
+        pytest.param(
+            ("lab=1", "lab/vision=9"),
+            ("vision", "language"),
+            [9, 3],
+            id="and has tickets by its share beside those there",
+        ),
+        pytest.param(("lab=2",), ("vision", "guests"), [9.6, 2.4], id="which do not count beside other labs"),
+        pytest.param(("lab=2",), ("lab", "idle"), [8, 4], id="an account without shares has the default"),
+        pytest.param(("lab=2",), ("lab", "elsewhere"), [8, 4], id="so has one that Slurm does not know"),
+        pytest.param(
+            ("lab=2",), ("lab", "elsewhere", "nowhere"), [8, 2, 2], id="all that Slurm does not know have it together"
+        ),
+        pytest.param(("x=2",), ("x", "guests"), [8, 4], id="no named account has shares: the default"),
+    ],
+)
+def test_an_account_that_is_not_named_has_tickets_by_its_shares_in_slurm(
+    accounts: tuple[str, ...], jobs: tuple[str, ...], parts: list[float]
+) -> None:
+    users = [owned(number, f"u{number}", 16, account) for number, account in enumerate(jobs)]
+    assert shares(users, TicketSettings(accounts=accounts), LABS) == pytest.approx(parts)
+
+
 def test_an_account_above_itself_hangs_under_the_root() -> None:
     jobs = [owned(1, "a", account="x"), owned(2, "b", account="y")]
     assert shares(jobs, TicketSettings(accounts=("y/x=1", "x/y=1"))) == pytest.approx([6, 6])

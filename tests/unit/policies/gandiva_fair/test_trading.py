@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from slurmsched.experiments.gandiva_fair import possible_gain, trade_until_no_pair_gains
 from slurmsched.knowledge import sample_speedups
-from slurmsched.policies.gandiva_fair.trading import Trader, trade
+from slurmsched.policies.gandiva_fair.problem import StrideProblem
+from slurmsched.policies.gandiva_fair.trading import Trader, compute_entitlements, trade
+from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import Trade
+from slurmsched.settings import TicketSettings
+from tests.builders import job, node, situation
 
 V100 = {"v100": 1.0}
 
@@ -57,10 +63,22 @@ def test_the_talks_trade_at_the_price_of_the_third_user() -> None:
             id="the buyer can use half of it",
         ),
         pytest.param(
-            [trader("u1", 1.2), trader("u2", 6.0, slow=2), trader("u3", 2.0), trader("u4", 1.5)],
+            [trader("u1", 1.2), trader("u2", 6.0), trader("u3", 2.0), trader("u4", 1.5)],
             {},
-            [("u4", 0.5, 2.0), ("u1", 0.5, 2.0)],
-            id="all below the price sell the same part",
+            [("u1", 0.5, 1.5), ("u1", 0.5, 1.5)],
+            id="of four without a list price the third sets the price and two buy",
+        ),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0, slow=2), trader("u3", 5.0, slow=1), trader("u4", 1.5)],
+            {"v100": 2.0},
+            [("u4", 0.75, 2.0), ("u1", 0.25, 2.0), ("u1", 0.5, 2.0)],
+            id="of four with the list price between them two buy what they can pay for, and two sell the same part",
+        ),
+        pytest.param(
+            [trader("u1", 1.2), trader("u2", 6.0), trader("u3", 2.0), trader("u4", 1.5)],
+            {"v100": 9.0},
+            [("u4", 1.0, 2.0), ("u1", 1.0, 2.0)],
+            id="of four with a list price above all the second sets the price",
         ),
         pytest.param(
             [replace(trader("u1", 1.2), speedups={}), trader("u2", 6.0), trader("u3", 2.0)],
@@ -104,9 +122,9 @@ gpus = st.floats(0, 20)
 
 @st.composite
 def markets(draw: st.DrawFn) -> list[Trader]:
-    """Two to six users, each with GPUs of three types and jobs for some more."""
+    """Two to eight users, each with GPUs of three types and jobs for some more."""
     found = []
-    for number in range(draw(st.integers(2, 6))):
+    for number in range(draw(st.integers(2, 8))):
         holdings = {kind: draw(gpus) for kind in ("k80", "p100", "v100")}
         found.append(
             Trader(f"u{number}", holdings, {**draw(speedups), "k80": 1.0}, spare_demand=draw(st.floats(0, 40)))
@@ -150,14 +168,94 @@ def test_nobody_gains_by_understating_or_inflating_a_speedup(
 @settings(deadline=None)
 @given(markets())
 def test_no_two_on_the_two_sides_of_a_price_could_gain_any_more(traders: list[Trader]) -> None:
-    """A buyer that still has the currency meets sellers without GPUs, or without jobs for more."""
+    """All buyers have spent their currency, or all sellers sold their GPUs."""
     for_two = ({kind: one.holdings[kind] for kind in ("k80", "v100")} for one in traders)
     unlimited = [
         replace(one, holdings=held, spare_demand=float("inf")) for one, held in zip(traders, for_two, strict=True)
     ]
     after, trades = trade(unlimited, V100)
     assume(trades)
-    final = {one.user: one for one in after}
-    buyer = final[trades[0].buyer]
-    left = sum(final[one.seller].holdings["v100"] for one in trades)
-    assert min(buyer.holdings["k80"], left) <= 1e-6
+    currency = sum(one.holdings["k80"] for one in after if one.speedups["v100"] > trades[0].price)
+    for_sale = sum(one.holdings["v100"] for one in after if one.speedups["v100"] < trades[0].price)
+    assert min(currency, for_sale) <= 1e-6
+
+
+MODELS = ("", "vae", "superresolution", "gru", "lstm", "dcgan", "resnext50")
+WISHES = st.tuples(st.sampled_from(MODELS), st.integers(1, 24), st.sampled_from((1, 2, 4)), st.integers(1, 3))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(WISHES, min_size=2, max_size=6), st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_no_user_is_entitled_to_less_than_without_trading(
+    wishes: list[tuple[str, int, int, int]], servers: list[int]
+) -> None:
+    """Users with other models, numbers of jobs, GPUs of a job and tickets, on servers of three types."""
+    nodes = [
+        node(f"{kind}{n}", 4, kind)
+        for kind, count in zip(("v100", "p100", "k80"), servers, strict=True)
+        for n in range(count)
+    ]
+    jobs = [
+        job(100 * user + n, gpus, user=f"u{user}", hint=f"model={model}" if model else "")
+        for user, (model, count, gpus, _) in enumerate(wishes)
+        for n in range(count)
+    ]
+    held = tuple(f"u{user}={tickets}" for user, (_, _, _, tickets) in enumerate(wishes))
+    said = (TicketSettings(users=held, trading=trading) for trading in (False, True))
+    problems = [
+        StrideProblem(situation(nodes, jobs, sample_speedups(), tickets=tickets), Proportional()) for tickets in said
+    ]
+    without, traded = (compute_entitlements(problem, {}) for problem in problems)
+    for user, before in without.holdings.items():
+        own, speedups = traded.holdings[user], without.speedups.get(user, {})
+        worth = [sum(gpus * speedups.get(kind, 1.0) for kind, gpus in gpus_of.items()) for gpus_of in (before, own)]
+        assert worth[1] >= worth[0] - 1e-6
+        rows = [runnable.job.user == user for runnable in problems[1].runnable_jobs]
+        assert traded.tickets[rows].sum() == pytest.approx(sum(own.values()))
+    for kind in without.types:
+        held_gpus = [sum(gpus_of.get(kind, 0.0) for gpus_of in found.holdings.values()) for found in (without, traded)]
+        assert held_gpus[1] == pytest.approx(held_gpus[0])
+
+
+def test_trading_until_no_pair_gains_would_pay_for_a_lie() -> None:
+    """Who understates the highest speed-up buys in the cheaper trade; our rule leaves nothing to gain by it."""
+    holdings, truth = np.ones((4, 2)) * (1, 4), np.array([(8, 1), (7.5, 1), (1, 1), (1.5, 1)])
+    lie = truth.copy()
+    lie[0, 0] = 6
+    honest, lied = ((trade_until_no_pair_gains(holdings, said) * truth)[0].sum() for said in (truth, lie))
+    assert lied > 1.5 * honest
+    names = ("u1", "u2", "u3", "u4")
+    told = (
+        [trader(name, speedup) for name, (speedup, _) in zip(names, said.tolist(), strict=True)]
+        for said in (truth, lie)
+    )
+    ours = [replace(trade(said, V100)[0][0], speedups={"v100": 8.0, "k80": 1.0}).value for said in told]
+    assert ours[1] <= ours[0]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "gain"),
+    [
+        pytest.param([(6, 1), (6, 1)], 0.0, id="all alike"),
+        pytest.param([(6, 1), (1, 1)], 5.0, id="one V100 changes hands and nobody is worse off"),
+        pytest.param([(1.25, 1), (1, 1)], 0.25, id="however little it helps"),
+        pytest.param([(6, 1), (5, 1)], 0.8, id="the buyer runs out of slow GPUs at the lowest price of 5"),
+    ],
+)
+def test_the_possible_gain(speedups: list[tuple[float, float]], gain: float) -> None:
+    assert possible_gain(np.array([(1.0, 4.0)] * 2), np.array(speedups, dtype=float)) == pytest.approx(gain)
+
+
+@settings(deadline=None)
+@given(markets())
+def test_no_rule_exceeds_the_possible_gain(traders: list[Trader]) -> None:
+    kinds = ("v100", "p100", "k80")
+    held, worth = (
+        np.array([[getattr(one, name)[kind] for kind in kinds] for one in traders]) for name in ("holdings", "speedups")
+    )
+    after, _ = trade([replace(one, spare_demand=float("inf")) for one in traders], TYPES)
+    repeated = trade_until_no_pair_gains(held, worth)
+    most = possible_gain(held, worth) + 1e-6
+    assert repeated.sum(axis=0) == pytest.approx(held.sum(axis=0))
+    assert sum(one.value for one in after) - (held * worth).sum() <= most
+    assert -1e-6 <= ((repeated - held) * worth).sum() <= most
