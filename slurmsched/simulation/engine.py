@@ -34,7 +34,7 @@ from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import order_read, policy, schedules_shards
 from slurmsched.rounds.refusals import refused_starts
-from slurmsched.rounds.round import run_round
+from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
     GuardSettings,
@@ -214,8 +214,7 @@ class SimulationEngine:
             changes_seen = self.cluster.changes
             if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
                 raise SimulationError(self._stuck_message())
-            self.clock.advance_to(max(self.clock.now(), next_round))
-            self.cluster.advance(self.clock.now())
+            self._advance(next_round, end)
             on_round(1 - len(self._unfinished(measured)) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
         finished = FinishedSimulation(
@@ -243,7 +242,28 @@ class SimulationEngine:
         is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
         return waiting and not (full and is_fifo)
 
-    def _run_round(self) -> None:
+    def _advance(self, until: float, end: float) -> None:
+        """Moves the time to the next full round. Once a forked job has ended and its nodes are free, there is an early
+        round as the daemon has it, which may be the next full one."""
+        lifecycle, early_at = self.cluster.lifecycle, inf
+        ended = len(lifecycle.ended_forked)
+        while not self.slurm_only and lifecycle.forked and (next_time := self.cluster.events.next_time) is not None:
+            if min(next_time, early_at) >= until:
+                break
+            self.clock.advance_to(max(self.clock.now(), min(next_time, early_at)))
+            self.cluster.advance(self.clock.now())
+            if len(lifecycle.ended_forked) > ended:
+                ended, early_at = len(lifecycle.ended_forked), self.clock.now() + self.options.completing
+            elif self.clock.now() >= early_at:
+                began, result = self.clock.now(), self._run_round(starts_only=True)
+                early_at = result.decision.full_round_at if result.starts_only else inf
+                if not result.starts_only:
+                    until = min(began + self.options.period, end)
+                    self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
+        self.clock.advance_to(max(self.clock.now(), until))
+        self.cluster.advance(self.clock.now())
+
+    def _run_round(self, *, starts_only: bool = False) -> RoundResult:
         snapshot = self.backend.observe()
         self.store.record_poll(snapshot)
         self.store.record_reports(self.cluster.reports(), snapshot)
@@ -256,6 +276,7 @@ class SimulationEngine:
             self.scenario.knowledge,
             self.backend.identity(),
             policy_override=self.policy,
+            starts_only=starts_only,
         )
         self.decisions.append(time.perf_counter() - start)
         self.store.policy_state = result.decision.state
@@ -267,9 +288,12 @@ class SimulationEngine:
             self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
             self.store.record_poll(snapshot)
             self._quiet_at = None
+        if result.starts_only:
+            return result
         now = self.clock.now()
         until = now + DISPATCH_PERIODS * self.options.period
         self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
+        return result
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
