@@ -116,6 +116,7 @@ def run_round(
                 by_family=family_profiles(knowledge, jobs, state.measured, state.family_rates),
                 measured=latest_rates(state.measured),
                 steps=state.steps,
+                parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
