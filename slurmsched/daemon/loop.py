@@ -86,6 +86,8 @@ class DaemonLoop:
         self._early_after = 0.0
         """The monotonic time from which on an early round may begin."""
         self._next_probe = 0.0
+        self._full_round_began = 0.0
+        """The monotonic time of the last full round, by the clock or early."""
         self._settle_at = 0.0
         self._wake_at = inf
         """Unix seconds at which something becomes possible that no event announces."""
@@ -98,9 +100,9 @@ class DaemonLoop:
         self._systemd.ready(self._mode_text())
         try:
             while not self._requests.stop:
-                began = self._clock.monotonic()
+                self._full_round_began = self._clock.monotonic()
                 self._round()
-                self._rest(began)
+                self._rest()
         except BaseException:
             self._keepalive.stop()
             raise
@@ -129,6 +131,8 @@ class DaemonLoop:
                 open_plans=self._open if self._runs_early_rounds else None,
             )
             self._wake_at = min(wake_time(report.snapshot), report.retry_at)
+            if not report.result.starts_only:
+                self._full_round_began = began
             self._succeeded(report)
             return report.snapshot
 
@@ -216,12 +220,12 @@ class DaemonLoop:
         period = self._context.settings.rounds.period
         return period if not self._failures else min(period, _FIRST_RETRY * 2.0 ** min(self._failures - 1, 10))
 
-    def _rest(self, began: float) -> None:
-        """Wait until the next round is due; not at all if the last one took longer than the period."""
+    def _rest(self) -> None:
+        """Wait until the next full round is due; not at all if the last one took longer than the period."""
         while not self._requests.stop:
             if self._requests.take_reload():
                 self._reload()
-            left = began + self._round_interval() - self._clock.monotonic()
+            left = self._full_round_began + self._round_interval() - self._clock.monotonic()
             if left <= 0:
                 return
             if self._open and self._clock.monotonic() >= self._settle_at:

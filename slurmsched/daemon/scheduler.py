@@ -81,7 +81,7 @@ class RoundReport:
     snapshot: Snapshot
     tally: RoundStatistics
     retry_at: float = inf
-    """When the first refused start is due again, in unix seconds."""
+    """When the first refused start is due again, or a full round before the clock brings one, in unix seconds."""
 
 
 def schedule_round(
@@ -95,7 +95,8 @@ def schedule_round(
     starts_only: bool = False,
     open_plans: list[OpenPlan] | None = None,
 ) -> RoundReport:
-    """Run one round; with `starts_only` an early one, which starts jobs on free resources and does nothing else.
+    """Run one round; with `starts_only` an early one, which starts jobs on free resources and does nothing else, unless
+    the policy finds that a full one is due.
 
     With `open_plans` the round does not wait for what takes time: its plan is added to the list, to be advanced by
     `advance_plans` until it has settled, and what the plans in the list promise is kept for their jobs.
@@ -191,7 +192,7 @@ class _Round:
             (*returned, *applied.outcomes),
             applied.snapshot,
             tally,
-            min(seen.state.retry_at.values(), default=inf),
+            min((*seen.state.retry_at.values(), result.decision.full_round_at), default=inf),
         )
 
     def _observe(self) -> tuple[_Observation, tuple[Outcome, ...]]:
@@ -258,7 +259,7 @@ class _Round:
 
     def _record(self, seen: _Observation, decided: IsolatedDecision) -> None:
         storage, result = self.context.settings.storage, decided.result
-        recorded = storage.keep_snapshots and (result.plan.operations or not self.starts_only)
+        recorded = storage.keep_snapshots and (result.plan.operations or not result.starts_only)
         recording = pack_recording(seen.snapshot, seen.state) if recorded else None
         overview = overview_or_survey(result.snapshot, seen.state.usual)
         self.store.state.record_decision(self.id, result, decided.explain, recording, overview)
@@ -288,7 +289,7 @@ class _Round:
 
     def _record_applied(self, seen: _Observation, result: RoundResult, applied: ApplyResult, *, settled: bool) -> None:
         enforces = self.context.settings.rounds.mode is Mode.ENFORCE
-        if settled and enforces and not self.starts_only and self.gate.closed_reason() is None:
+        if settled and enforces and not result.starts_only and self.gate.closed_reason() is None:
             self._dispatch(result, applied.snapshot)
         if applied.changed:
             last, targets = applied.snapshot, result.decision.targets

@@ -60,6 +60,8 @@ class Knowledge:
     only the rates are used."""
     measured: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
+    parts_of_gpu: Mapping[JobId, float] = field(default_factory=dict)
+    """The GPUs of jobs with shards, as a fraction: their service is counted by it."""
 
     def profile(self, job: Job) -> Profile | None:
         """Returns the job's own profile, else that of its model, else that of its task, else None: then the job counts
@@ -85,8 +87,8 @@ class Knowledge:
         return self.service.get(job.id, 0.0)
 
     def executed_seconds(self, job: Job) -> float:
-        """Returns the seconds of all its runs, at its current number of GPUs."""
-        return self.attained_gpu_seconds(job) / max(job.gpus, 1)
+        """Returns the seconds of all its runs, at its current number of GPUs or shards."""
+        return self.attained_gpu_seconds(job) / (self.parts_of_gpu.get(job.id) or max(job.gpus, 1))
 
     def remaining_seconds(self, job: Job) -> float:
         """Returns the seconds that it still needs by the hinted duration or, once that has passed, by its time limit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from slurmsched.model.job import JobId, NodeAllocation
 from slurmsched.model.node import Resources
@@ -62,6 +63,7 @@ class Decision:
 
     `victims` maps each running job that is evicted to the job that it gives way to. `state` is what the policy keeps
     for the next round, JSON-safe. `saved_moves` are moves that earlier rounds left unused: this one may make them too.
+    `full_round_at` is when a full round is due that the clock does not bring, in unix seconds.
     """
 
     policy: str
@@ -72,6 +74,7 @@ class Decision:
     state: Mapping[str, object] = field(default_factory=dict)
     promise: Promise | None = None
     saved_moves: int = 0
+    full_round_at: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,14 @@ class Snapshot:
         """Returns the GPUs that the job has; shards count as fractions of a GPU."""
         return job.gpus + sum(self._gpu_fraction(allocation) for allocation in job.allocations if allocation.shards)
 
+    def part_of_gpu(self, job: Job) -> float:
+        """Returns the GPUs that a job with shards has, or that it asks for if it has none, as a fraction; 0.0 for a job
+        without shards."""
+        if any(allocation.shards for allocation in job.allocations):
+            return self.gpus_of(job)
+        most = max((gpu.shards for node in self.nodes for gpu in node.gpus), default=0)
+        return job.original_request.shards / most if most and not job.allocations else 0.0
+
     def _gpu_fraction(self, allocation: NodeAllocation) -> float:
         node = self.nodes_by_name.get(allocation.node)
         shards = max((gpu.shards for gpu in node.gpus), default=0) if node else 0

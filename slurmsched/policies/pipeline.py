@@ -116,6 +116,7 @@ class Pipeline:
             state,
             promise_of(session),
             entitlement.saved_moves if session.may_evict else 0,
+            entitlement.full_round_at,
         )
 
     def _run(self, session: Session, promises: Promises) -> None:

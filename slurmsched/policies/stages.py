@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
@@ -135,6 +136,8 @@ class Entitlement:
     has them as non-preemptible."""
     promised_anew: frozenset[JobId] = frozenset()
     """Waiting jobs whose promised start is not remembered from round to round: the order decides anew."""
+    full_round_at: float = inf
+    """When an early round has to be a full one, in unix seconds: something happened that no early round can act on."""
     homes: Mapping[JobId, int] = field(default_factory=dict)
     """The pool that a job is assigned to, by index, for steps that queue jobs by pool; a job that is missing has none,
     because it needs several nodes or fits into no pool."""

@@ -36,6 +36,8 @@ class RoundResult:
     plan: Plan
     unmanaged: Mapping[JobId, Reason]
     ineligible: Mapping[JobId, Reason] = field(default_factory=dict)
+    starts_only: bool = False
+    """Whether it was an early round."""
 
     @cached_property
     def ranks(self) -> dict[JobId, int]:
@@ -72,7 +74,7 @@ def run_round(
     starts_only: bool = False,
 ) -> RoundResult:
     """Decide and plan, changing nothing. `policy_override` replaces the policy that the settings name; with
-    `starts_only` this is an early round."""
+    `starts_only` this is an early round, unless the policy finds that a full one is due."""
     observed = with_original_requests(snapshot, state)
     unattributed = unattributed_usage(observed)
     observed = promise_starts(observed, state.starting)
@@ -95,7 +97,7 @@ def run_round(
     ineligible |= starting_jobs(observed, state.starting, [job.id for job in managed])
     decider = policy_override or configured_policy(settings.policy)
 
-    def decide(later: Mapping[JobId, Reason]) -> RoundResult:
+    def decide(later: Mapping[JobId, Reason], *, starts_only: bool) -> RoundResult:
         left_out = {**ineligible, **later}
         jobs = [job for job in managed if job.id not in left_out]
         situation = Situation(
@@ -108,6 +110,7 @@ def run_round(
                 by_family=family_profiles(knowledge, jobs, state.measured, state.family_rates),
                 measured=latest_rates(state.measured),
                 steps=state.steps,
+                parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
@@ -140,14 +143,16 @@ def run_round(
             ineligible=left_out,
             config_fragments=config_fragments,
         )
-        return RoundResult(observed, situation, decision, plan, unmanaged, left_out)
+        return RoundResult(observed, situation, decision, plan, unmanaged, left_out, starts_only)
 
     if not starts_only:
-        return decide({})
+        return decide({}, starts_only=False)
     able = [job for job in managed if job.id not in ineligible]
     promised = KeptPromise.of_state(state.policy_state).job
-    decided = (decide(later) for later in refusals.tried_later(able, state, promised))
+    decided = (decide(later, starts_only=True) for later in refusals.tried_later(able, state, promised))
     result = next(decided)
+    if result.decision.full_round_at <= observed.time:
+        return decide({}, starts_only=False)
     while not result.starts and (tried_more := next(decided, None)) is not None:
         result = tried_more
     return result

@@ -35,7 +35,7 @@ from slurmsched.model import Hold, JobId, JobState, Node, Operation
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
 from slurmsched.rounds.refusals import refused_starts
-from slurmsched.rounds.round import run_round
+from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import (
     CheckpointSettings,
     GuardSettings,
@@ -192,7 +192,7 @@ class SimulationEngine:
         self.decisions: list[float] = []
         self.samples: list[ClusterSample] = []
         self._quiet_at: int | None = None
-        self._changes_before = -1
+        self._seen_before = -1
         """What had happened on the cluster when the last round began."""
 
     def run(self, on_round: Callable[[float], None]) -> SimulationResult:
@@ -214,9 +214,7 @@ class SimulationEngine:
             changes_seen = self.cluster.changes
             if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
                 raise SimulationError(self._stuck_message())
-            self._run_early_rounds(next_round)
-            self.clock.advance_to(max(self.clock.now(), next_round))
-            self.cluster.advance(self.clock.now())
+            self._advance(next_round, end)
             on_round(1 - len(self._unfinished(measured)) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
         finished = FinishedSimulation(
@@ -244,34 +242,59 @@ class SimulationEngine:
         is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
         return waiting and not (full and is_fifo)
 
-    def _run_early_rounds(self, until: float) -> None:
-        """Run the early rounds before `until`: `options.early` seconds apart, while something happens."""
-        if not self.options.early or self.slurm_only:
-            return
-        due, changes_seen = self.clock.now() + self.options.early, self._changes_before
-        while due < until:
-            if self.cluster.changes == changes_seen:
-                next_event = self.cluster.events.next_time
-                if next_event is None or next_event >= until:
-                    return
-                self.clock.advance_to(max(self.clock.now(), next_event))
-                self.cluster.advance(self.clock.now())
-                due += PROBE_INTERVAL * max(0, ceil((self.clock.now() - due) / PROBE_INTERVAL))
-                continue
-            self.clock.advance_to(max(self.clock.now(), due))
-            self.cluster.advance(self.clock.now())
-            changes_seen = self.cluster.changes
+    def _advance(self, until: float, end: float) -> None:
+        """Moves the time to the next full round, with the early rounds before it as the daemon has them.
+
+        They follow what happens, `options.early` seconds apart; without that option only the end of a forked job, once
+        its nodes are free. An early round may become the next full one.
+        """
+        earliest, wake_at, seen = self.clock.now() + self.options.early, inf, self._seen_before
+        while not self.slurm_only and (self.options.early or self.cluster.lifecycle.forked):
+            if self._happened() == seen:
+                soonest = min(self.cluster.events.next_time or inf, wake_at)
+                if soonest >= until:
+                    break
+                self._advance_to(soonest)
+                if self._happened() == seen and self.clock.now() < wake_at:
+                    continue
+            due = self._next_look(earliest, wake_at)
+            if due >= until:
+                break
+            self._advance_to(due)
+            seen, began = self._happened(), self.clock.now()
             if self._may_start():
-                self._run_round(starts_only=True)
-            due = self.clock.now() + self.options.early
+                result = self._run_round(starts_only=True)
+                wake_at = result.decision.full_round_at if result.starts_only else inf
+                if not result.starts_only:
+                    until = min(began + self.options.period, end)
+                    self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
+            earliest = self.clock.now() + self.options.early
+        self._advance_to(until)
+
+    def _advance_to(self, time: float) -> None:
+        self.clock.advance_to(max(self.clock.now(), time))
+        self.cluster.advance(self.clock.now())
+
+    def _happened(self) -> int:
+        """How often something has happened that an early round follows."""
+        return self.cluster.changes if self.options.early else len(self.cluster.lifecycle.ended_forked)
+
+    def _next_look(self, earliest: float, wake_at: float) -> float:
+        """When the daemon sees what has happened: it looks at intervals, from `earliest` on."""
+        now = self.clock.now()
+        if not self.options.early:
+            return now if now >= wake_at else now + self.options.completing
+        return earliest + PROBE_INTERVAL * max(0, ceil((now - earliest) / PROBE_INTERVAL))
 
     def _may_start(self) -> bool:
-        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be."""
+        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be. Copies of a
+        forked job are given other steps without a start."""
         idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
-        return idle and any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+        waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+        return (idle and waiting) or bool(self.cluster.lifecycle.forked)
 
-    def _run_round(self, *, starts_only: bool = False) -> None:
-        self._changes_before = self.cluster.changes
+    def _run_round(self, *, starts_only: bool = False) -> RoundResult:
+        self._seen_before = self._happened()
         snapshot = self.backend.observe()
         self.store.record_poll(snapshot)
         self.store.record_reports(self.cluster.reports(), snapshot)
@@ -296,11 +319,12 @@ class SimulationEngine:
             self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
             self.store.record_poll(snapshot)
             self._quiet_at = None
-        if starts_only:
-            return
+        if result.starts_only:
+            return result
         now = self.clock.now()
         until = now + DISPATCH_PERIODS * self.options.period
         self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
+        return result
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""

@@ -133,6 +133,8 @@ class _Replay:
         self.records: list[RoundRecord] = []
         self.decisions: list[float] = []
         self.rounds = 0
+        self.cut = inf
+        """When the round under way ends before its period, in seconds from when its work begins; else infinity."""
         self.now = semantics.first_round
 
     def run(self, measured: set[str], *, skips: bool) -> None:
@@ -202,15 +204,39 @@ class _Replay:
         """Return what each job of each grant does in `count` equal rounds."""
         semantics = self.semantics
         before = {outcome.grant for outcome in self.previous} if any(grant.moved is None for grant in grants) else ()
-        serve, shares = self._serve_whole_steps if semantics.whole_steps else self._serve_divided, list[_Share]()
-        for index, grant in enumerate(grants):
+        serve = self._serve_whole_steps if semantics.whole_steps else self._serve_divided
+        slots, delays = list[float](), list[list[float]]()
+        for grant in grants:
             slot = semantics.period - semantics.exchange_seconds
             if self.failure_time is not None and grant.workers:
                 fails = min(self.failure_time(self.rounds, worker) for worker in grant.workers)
                 slot = max(0.0, min(slot, fails - semantics.exchange_seconds))
-            delays = [self._restart_seconds(job, grant, before, slot) for job in grant.jobs]
-            shares += serve(index, grant, delays, slot, count)
+            slots.append(slot)
+            delays.append([self._restart_seconds(job, grant, before, slot) for job in grant.jobs])
+
+        def served(until: float) -> list[_Share]:
+            rows = enumerate(zip(grants, delays, slots, strict=True))
+            return [
+                share
+                for index, (grant, delay, slot) in rows
+                for share in serve(index, grant, delay, min(slot, until), count)
+            ]
+
+        shares, self.cut = served(inf), inf
+        if semantics.ends_with_copies and count == 1:
+            self.cut = max(self._first_end_of_copies(grants, shares), semantics.restart_seconds)
+            if self.cut < inf:
+                shares = served(self.cut)
         return shares
+
+    def _first_end_of_copies(self, grants: Sequence[Grant], shares: Sequence[_Share]) -> float:
+        """Return when the first job ends that runs as copies, in seconds from when the work begins."""
+        steps, ends = defaultdict[str, float](float), defaultdict[str, float](float)
+        for share in shares:
+            if grants[share.grant].steps:
+                steps[share.job] += share.steps
+                ends[share.job] = max(ends[share.job], share.end)
+        return min((ends[job] for job, done in steps.items() if done >= self.active[job].remaining), default=inf)
 
     def _restart_seconds(self, job: str, grant: Grant, before: Collection[Grant], slot: float) -> float:
         """Return the seconds that a job loses by a start or a move, which is counted."""
@@ -289,6 +315,7 @@ class _Replay:
         ended = {job: after for job, after in finished_after.items() if self.active[job].remaining <= 0}
         is_cut = semantics.ends_with_busiest or (not self.arrivals and len(ended) == len(self.active))
         length = semantics.exchange_seconds + max(busy) if is_cut and busy else span
+        length = min(length, semantics.exchange_seconds + self.cut)
         outcomes = tuple(
             GrantOutcome(grant, busy[at], tuple(filter(ended.__contains__, grant.jobs)) if ended else (), steps[at])
             for at, grant in enumerate(grants)

@@ -42,6 +42,9 @@ class RoundSemantics:
     """Whether the partner of a job that ends has the GPUs to itself from then on, not only from the next round."""
     ends_with_busiest: bool = False
     """Whether a round ends with its busiest job, if that is before the period has passed."""
+    ends_with_copies: bool = False
+    """Whether a round ends with the first job that ends and ran as copies, but not before the seconds of a restart have
+    passed: the daemon begins a full round then."""
 
 
 @dataclass(frozen=True)

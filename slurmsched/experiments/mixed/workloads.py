@@ -45,7 +45,8 @@ def authors_rounds(restart_seconds: float = 0.0, period: float = 360.0) -> Round
 
 LIVE_NOTE: Final = (
     "As the daemon decides, and therefore not held: its policy of that name with default settings and guards, on"
-    " leases, in rounds of fixed length. GPUs that become idle within a round stay so until the next. "
+    " leases, in rounds of fixed length, of which only the end of a forked job begins one sooner. GPUs that become idle"
+    " within a round stay so until the next. "
 )
 
 
@@ -65,7 +66,7 @@ def replay_live(
     reference = workers.gpu_types[0]
     submitted = submissions(jobs, lambda job: job.steps / job.rates[reference], SubmissionForm(copies))
     live = LivePolicy(policy(name), nodes_of(workers), submitted, knowledge_of(known or jobs, reference))
-    return replay(jobs, workers, live, rounds)
+    return replay(jobs, workers, live, replace(rounds, ends_with_copies=copies > 0))
 
 
 def replay_job(job: TraceJob, rates: Knowledge) -> ReplayJob:

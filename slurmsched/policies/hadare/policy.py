@@ -7,6 +7,10 @@ the nodes that it needs for that, if others have a use for the rest. The remaini
 copies (section V-B); the job itself counts the steps done. A running copy without a step is not preempted, since that
 would free no needed GPU. A waiting copy stays held if the running ones will finish before it could help. The rate on a
 GPU type where a model never ran is estimated (equation 10) and corrected by measurements.
+
+A round is full as soon as a forked job ends, not only by the clock: no node waits for the next one while a job has
+steps for it (theorem 3). The copies of it that never ran have nothing left to do. They end as soon as they start, on
+nodes for which nobody else has a use.
 """
 
 from __future__ import annotations
@@ -14,18 +18,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from math import floor
+from math import floor, inf
 from typing import Final
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.knowledge.estimation import ThroughputEstimates, estimates_by_type
-from slurmsched.model import Job, JobId, JobState, NodeAllocation, Reason, ReasonCode
+from slurmsched.model import Job, JobId, JobState, NodeAllocation, RankedJob, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.hadar.policy import HadarPrices
 from slurmsched.policies.hadar.problem import UtilityFactory, slack_aware
 from slurmsched.policies.session import Session
-from slurmsched.policies.stages import Entitlement, Situation
+from slurmsched.policies.stages import Entitlement, Order, PreemptionRule, Situation
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +107,19 @@ a promise gives them to one that is longer, so that it waits for ever behind non
 class HadarEPrices:
     """Hadar's entitlement with copies: no two of a job on one node, none that would come too late.
 
-    The state is Hadar's, and the steps done of each forked job.
+    The state is Hadar's, and of forked jobs the steps done, which are to end in the round, which are over, which copies
+    run, and the time.
     """
 
     make_utility: UtilityFactory = slack_aware
     name: str = "hadare"
 
     def __call__(self, situation: Situation) -> Entitlement:
-        groups = _copy_groups(situation)
+        ended, over = _ended_jobs(situation)
+        all_groups = _copy_groups(situation)
+        over |= {group.job for group in all_groups if not group.remaining and not _has_running_copy(group)}
+        groups = [group for group in all_groups if group.job not in over]
+        left_over = {copy.id for group in all_groups if group.job in over for copy in group.copies}
         superfluous = {
             copy.id: why for group in groups for copy, why in _superfluous_copies(group, situation.restart_cost)
         }
@@ -121,13 +130,14 @@ class HadarEPrices:
                 for job in situation.jobs
                 if job.copy_of in begun and job.copy_of and job.state is JobState.PENDING
             }
-        ended_before = _ending_before(situation.state)  # what was wrong once is not believed a second time
+        ended_before = _names_in(situation.state, "ending")  # what was wrong once is not believed a second time
         needed = {
             group.job: frozenset() if group.job in ended_before else _copies_that_end_it(group, situation)
             for group in groups
         }
         leaving = {copy.id: copy for group in groups for copy in _evictable_copies(group, needed[group.job], situation)}
-        if any(job.state is JobState.PENDING and not needed.get(job.copy_of) for job in situation.jobs):
+        others = [job for job in situation.jobs if job.id not in left_over]
+        if any(job.state is JobState.PENDING and not needed.get(job.copy_of) for job in others):
             superfluous |= {
                 copy.id: _copies_suffice(group)
                 for group in groups
@@ -139,13 +149,14 @@ class HadarEPrices:
             copy: Reason(ReasonCode.ENDS_IN_ROUND, {"job": job}) for job, copies in needed.items() for copy in copies
         }
         apart = superfluous.keys() | leaving.keys() | kept.keys()
-        scheduled = tuple(job for job in situation.jobs if job.id not in apart)
+        scheduled = tuple(job for job in others if job.id not in apart)
         known = replace(situation, jobs=scheduled, knowledge=_with_groups(situation.knowledge, groups))
         entitlement = HadarPrices(self.make_utility, self.name)(known, superfluous, leaving, kept)
-        done = {group.job: _total_steps(group.copies) - group.remaining for group in groups}
-        hadar_state = entitlement.next_state
+        done = {group.job: _total_steps(group.copies) - group.remaining for group in all_groups}
+        hadar_state, copy_of = entitlement.next_state, {job.id: job.copy_of for job in situation.jobs if job.copy_of}
         return replace(
             entitlement,
+            order=_LeftOverLast(entitlement.order, frozenset(left_over)) if entitlement.order else None,
             promised_anew=frozenset(
                 job.id
                 for job in scheduled
@@ -156,15 +167,41 @@ class HadarEPrices:
                 **(hadar_state(*outcome) if hadar_state else {}),
                 "done": done,
                 "ending": [job for job, copies in needed.items() if copies],
+                "over": sorted(over & done.keys()),
+                "running": {job: copy_of[job] for job in sorted(copy_of.keys() & outcome[1].keys())},
+                "time": situation.snapshot.time,
             },
+            full_round_at=_full_round_time(situation) if situation.starts_only and ended and others else inf,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftOverLast:
+    """Another order, with the copies of jobs that are over behind all others."""
+
+    order: Order
+    left_over: frozenset[JobId]
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        ranked = self.order.rank(situation)
+        return (
+            *(job for job in ranked if job.job not in self.left_over),
+            *(replace(job, key="its job is over") for job in ranked if job.job in self.left_over),
+        )
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        return self.order.preemption_rule(situation)
 
 
 def spread_copies(session: Session) -> None:
     """Places copies of a forked job that still wait on any idle GPU (theorem 3).
 
     Prices ignore that two copies of a job may not share a node, so the type that a copy is due may be free only on
-    nodes with other copies.
+    nodes with other copies. Copies of jobs that are over come last.
     """
     step = AllocateFree(session)
     for ranked in session.ranking:
@@ -270,6 +307,40 @@ def _copies_suffice(group: CopyGroup) -> Reason:
     return Reason(ReasonCode.COPIES_SUFFICE, {"job": group.job, "left": group.remaining})
 
 
+def _has_running_copy(group: CopyGroup) -> bool:
+    return any(copy.state is not JobState.PENDING for copy in group.copies)
+
+
+def _ended_jobs(situation: Situation) -> tuple[frozenset[JobId], frozenset[JobId]]:
+    """Returns the forked jobs that have ended since the last full round, and all of which no copy has anything to do.
+
+    One has ended if all copies that ran after that round are gone: they leave when the steps are done. A copy that was
+    requeued is still there.
+    """
+    present = {job.id for job in situation.snapshot.jobs if job.state is not JobState.FINISHED}
+    begun = {
+        job.copy_of
+        for job in situation.snapshot.jobs
+        if job.state not in (JobState.PENDING, JobState.FINISHED) and job.copy_of
+    }
+    running = situation.state.get("running")
+    copies: dict[str, set[str]] = {}
+    for copy, job in running.items() if isinstance(running, Mapping) else ():
+        if isinstance(copy, str) and isinstance(job, str):
+            copies.setdefault(job, set()).add(copy)
+    ended = {job for job, ran in copies.items() if not ran & present} - begun
+    return frozenset(ended), frozenset((_names_in(situation.state, "over") | ended) - begun)
+
+
+def _full_round_time(situation: Situation) -> float:
+    """Returns when a full round is due that the clock does not bring.
+
+    Not sooner after the last one than a restart takes: in each, the copies of all forked jobs exchange parameters.
+    """
+    last = situation.state.get("time")
+    return last + situation.restart_cost if isinstance(last, int | float) else inf
+
+
 def _total_steps(copies: Iterable[Job]) -> int:
     return max(copy.hints.fork or 0 for copy in copies)
 
@@ -279,9 +350,9 @@ def _steps_done(state: Mapping[str, object]) -> Mapping[JobId, int]:
     return {job: steps for job, steps in done.items() if isinstance(steps, int)} if isinstance(done, Mapping) else {}
 
 
-def _ending_before(state: Mapping[str, object]) -> frozenset[JobId]:
-    ending = state.get("ending")
-    return frozenset(job for job in ending if isinstance(job, str)) if isinstance(ending, list | tuple) else frozenset()
+def _names_in(state: Mapping[str, object], key: str) -> frozenset[JobId]:
+    names = state.get(key)
+    return frozenset(job for job in names if isinstance(job, str)) if isinstance(names, list | tuple) else frozenset()
 
 
 def divide_steps(steps: int, rates: Sequence[float]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import UnreachableError
-from slurmsched.backends.simulated import FaultPlan, SimulatedEventKind, VirtualClock
+from slurmsched.backends.simulated import FaultPlan, SimulatedEventKind, Submission, VirtualClock
 from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
 from slurmsched.daemon.keepalive import SystemdNotifier
@@ -20,11 +20,12 @@ from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
 from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.model import NodeState, Snapshot
+from slurmsched.model import Node, NodeState, Request, Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.publication import DocumentKind, read_published
+from tests.builders import node
 from tests.unit.daemon.world import PERIOD, START, World
 
 NODE_UP = SimulatedEventKind.NODE_UP
@@ -82,11 +83,16 @@ class Running:
 
 
 def running(
-    folder: Path, disturbances: FaultPlan | None = None, *, early: float = 0.0, mode: Mode = Mode.ENFORCE
+    folder: Path,
+    disturbances: FaultPlan | None = None,
+    *,
+    early: float = 0.0,
+    mode: Mode = Mode.ENFORCE,
+    nodes: tuple[Node, ...] = (node("n1"),),
 ) -> Running:
     """`early` is the least time between early rounds; without it there are none."""
     clock = Scripted()
-    world = World(folder, clock=clock, disturbances=disturbances or FaultPlan(), mode=mode)
+    world = World(folder, nodes, clock=clock, disturbances=disturbances or FaultPlan(), mode=mode)
     world.settings = replace(world.settings, rounds=replace(world.settings.rounds, early_interval=early))
     return Running(world, clock)
 
@@ -165,6 +171,31 @@ def test_an_early_round_preempts_nobody_and_the_full_one_does(tmp_path: Path) ->
     daemon.run(10_700.0)
     assert seen == [{"1": ("n1",), "2": ()}]
     assert daemon.world.where() == {"1": (), "2": ("n1",)}
+
+
+def a_forked_job(daemon: Running, seconds: float) -> None:
+    """Two copies, which share work of so many seconds."""
+    request = Request(gpus=8, gpus_per_node=8, cpus=24)
+    forked = Submission("alice", request, 2 * seconds, comment="synsched:fork=1000,ckpt=usr1@30", steps=1000)
+    daemon.world.simulated.submit(forked, tasks=2)
+
+
+def test_a_full_round_comes_early_when_a_forked_job_ends_and_the_next_one_a_period_later(tmp_path: Path) -> None:
+    """The first job ends after some 400 s."""
+    daemon = running(tmp_path, early=10.0, nodes=(node("n1"), node("n2")))
+    daemon.world.settings = replace(
+        daemon.world.settings,
+        policy=replace(daemon.world.settings.policy, system="hadare"),
+        guards=replace(daemon.world.settings.guards, restart_cost=60.0),
+    )
+    a_forked_job(daemon, 400.0)
+    a_forked_job(daemon, 10_000.0)
+    seen: list[dict[str, tuple[str, ...]]] = []
+    daemon.clock.after(500.0, lambda: seen.append(daemon.world.where()))
+    daemon.run(1150.0)
+    assert seen == [{"2_1": ("n1",), "2_2": ("n2",)}]
+    clock = [at for at in daemon.starts() if at in (0.0, 300.0, 600.0, 900.0)]
+    assert clock == [0.0, 300.0], "the period is counted from the full round that came early"
 
 
 def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_once(tmp_path: Path) -> None:

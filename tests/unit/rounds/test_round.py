@@ -27,7 +27,7 @@ from slurmsched.model.reasons import time_of_day
 from slurmsched.rounds.explainer import UnknownJobError, explain
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.rounds.starting import promise_starts, unattributed_usage
-from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, RoundSettings, Settings
+from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from tests.builders import GIB, job, node, share, snapshot
 from tests.prescribing import Anyone, Prescribed
 
@@ -353,3 +353,26 @@ def test_what_is_used_by_no_job(on: Node, jobs: list[Job], found: list[NodeAlloc
     assert not unattributed_usage(replace(seen, set_aside=(SetAsideJob("5", "cannot be read"),))), (
         "one that cannot be read may have it"
     )
+
+
+def with_shards(shards: int) -> NodeAllocation:
+    return replace(share("n1", gpus=0), shards=shards, indices=tuple(range(-(-shards // 4))))
+
+
+@pytest.mark.parametrize(
+    ("shards", "on", "seconds"),
+    [
+        pytest.param(1, [with_shards(1)], 4 * 900.0, id="a quarter of a GPU"),
+        pytest.param(1, [], 4 * 900.0, id="the same, evicted: what it asks for"),
+        pytest.param(8, [with_shards(8)], 450.0, id="two GPUs by their shards"),
+    ],
+)
+def test_a_job_with_shards_has_run_as_long_as_its_service_at_its_part_of_a_gpu(
+    shards: int, on: list[NodeAllocation], seconds: float
+) -> None:
+    """It has 900 GPU-seconds; a GPU has 4 shards."""
+    parts = job(1, on=on, request=Request(shards=shards, cpus=1))
+    seen, known = snapshot([node("n1", 8, shards=4)], [parts], NOW), SchedulerState(service={"1": 900.0})
+    settings = replace(SETTINGS, policy=PolicySettings(parts=True))
+    made = run_round(seen, known, settings, Knowledge(), Anyone(), policy_override=Prescribed())
+    assert made.situation.knowledge.executed_seconds(parts) == seconds

@@ -193,15 +193,20 @@ def test_it_is_what_the_daemons_own_round_does_with_its_spool(tmp_path: Path) ->
     tmp_path.chmod(0o1777)
     cluster, clock, store = live.cluster, live.clock, Store.in_memory(CLOCK_START)
     context = SchedulerContext(own, live.backend, live.scenario.knowledge)
-    while len(cluster.lifecycle.ended_forked) < len(THREE):
+    lifecycle, seen, early_rounds = cluster.lifecycle, 0, 0
+    while len(lifecycle.ended_forked) < len(THREE):
         due = clock.now() + live.options.period
         for number, report in cluster.reports().items():
             Spool(tmp_path, number).write(report)
-        schedule_round(context, store, clock)
-        dispatches = (read_dispatch(tmp_path, array, clock.now()) for array in cluster.lifecycle.forked)
+        done = schedule_round(context, store, clock, starts_only=len(lifecycle.ended_forked) > seen)
+        assert not done.result.starts_only, "the end of a forked job makes the round a full one"
+        early_rounds, seen = early_rounds + (len(lifecycle.ended_forked) > seen), len(lifecycle.ended_forked)
+        dispatches = (read_dispatch(tmp_path, array, clock.now()) for array in lifecycle.forked)
         cluster.dispatch(dispatch for dispatch in dispatches if dispatch is not None)
-        clock.advance_to(max(clock.now(), due))
-        cluster.advance(clock.now())
+        while len(lifecycle.ended_forked) == seen and clock.now() < due:
+            clock.advance_to(max(clock.now(), min(cluster.events.next_time or due, due)))
+            cluster.advance(clock.now())
+    assert early_rounds == len(THREE) - 1
     reported = store.measurements.last_reports(["1_1", "2_1", "3_1"])
     store.close()
     assert (len(reported), (tmp_path / "dispatched").is_dir()) == (3, True)
@@ -213,6 +218,15 @@ def test_it_is_what_the_daemons_own_round_does_with_its_spool(tmp_path: Path) ->
 THREE = tuple(
     job(number, duration=7200.0 * (number + 1), fork=4, arrival=60.0 * number, user=getuser()) for number in range(3)
 )
+
+
+def test_a_round_begins_when_a_forked_job_ends_and_the_next_one_a_period_later() -> None:
+    """The first job does its steps in 100 s; without a round then, its two nodes would wait until 300 s. There is an
+    exchange of 5 s in each round."""
+    made = engine(job(0, duration=200.0), job(1, duration=2000.0), cluster="k80:2x1")
+    first, second = run(made).jobs
+    assert (first.end, second.end) == (pytest.approx(110.0), pytest.approx(110.0 + 1000.0 + 5 * 5.0))
+    assert made.rounds == 6, "at 0, 110, 410, 710 and 1010 s, and when the last job ends"
 
 
 def test_hadare_is_sooner_through_than_hadar() -> None:

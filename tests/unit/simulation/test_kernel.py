@@ -100,6 +100,28 @@ def test_copies_of_a_job_add_up_to_all_its_steps() -> None:
     assert done.end_times == {"a": 60.0}
 
 
+@pytest.mark.parametrize(
+    ("steps", "restart", "copied", "rounds"),
+    [
+        pytest.param(480, 0.0, True, [0.0, 40.0], id="when its copies are through"),
+        pytest.param(480, 0.0, False, [0.0, 100.0], id="not with a job of one copy"),
+        pytest.param(960, 30.0, True, [0.0, 100.0, 130.0], id="not before a restart takes"),
+    ],
+)
+def test_a_round_may_end_with_a_job_that_runs_as_copies(
+    steps: int, restart: float, copied: bool, rounds: list[float]
+) -> None:
+    """The copies do 12 steps per second, beside another job."""
+    first, last = (
+        [Grant(("a",), (0,), steps=(left * 10 / 12,)), Grant(("a",), (2,), steps=(left * 2 / 12,))]
+        for left in (steps, steps - 840)
+    )
+    ends, other = RoundSemantics(100.0, restart_seconds=restart, ends_with_copies=True), Grant(("b",), (1,))
+    script = Scripted([[*first, other], [*last, other]] if copied else [[Grant(("a",), (0,)), other]])
+    done = replay([work("a", steps), work("b", 5000)], CLUSTER, script, ends)
+    assert [record.time for record in done.records[: len(rounds)]] == rounds
+
+
 def test_a_copy_does_no_more_than_its_steps() -> None:
     copies = [Grant(("a",), (0,), steps=(100,)), Grant(("a",), (2,), steps=(500,))]
     done = replay_rounds([work("a", 600)], CLUSTER, Scripted([copies]), period=100, overhead=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -140,6 +141,52 @@ def test_copies_that_are_left_over_start_to_see_that_all_is_done() -> None:
     jobs = [copy(7, task) for task in (3, 4)]
     decision = decided(nodes("v100", "k80"), jobs, state={"done": {"7": 1000}})
     assert len(decision.targets) == 2
+
+
+RAN = {"running": {"7_0": "7", "7_1": "7"}, "time": 9_900.0}
+OTHERS = (copy(8, 0), copy(8, 1))
+
+
+def test_copies_of_a_job_that_is_over_take_no_node_that_others_can_use() -> None:
+    jobs = [copy(7, 2), copy(7, 3), *OTHERS]
+    after = decided(nodes("v100", "k80"), jobs, state=RAN)
+    assert set(after.targets) == {"8_0", "8_1"}
+    assert [ranked.key for ranked in after.order[-2:]] == ["its job is over"] * 2
+    assert after.state["over"] == ["7"]
+    again = decided(nodes("v100", "k80", "t4"), jobs, state=after.state)
+    assert set(again.targets) == {"8_0", "8_1", "7_2"}, "on an idle node it starts and sees that all is done"
+
+
+def test_a_job_whose_copy_was_requeued_is_not_over() -> None:
+    decision = decided(nodes("v100", "k80"), [copy(7, 0), copy(7, 2), *OTHERS], state=RAN)
+    assert decision.state["over"] == []
+    assert "7_0" in decision.targets
+
+
+@pytest.mark.parametrize(
+    ("jobs", "starts_only", "due"),
+    [
+        pytest.param([copy(7, 2), *OTHERS], True, True, id="all copies that ran are gone, another job waits"),
+        pytest.param([copy(8, 0, "v100-1")], True, True, id="another job runs, which could have its nodes"),
+        pytest.param([copy(7, 2)], True, False, id="nobody has a use for its nodes"),
+        pytest.param([copy(7, 0, "v100-1"), *OTHERS], True, False, id="a copy runs"),
+        pytest.param([copy(7, 0, "v100-1", state=JobState.COMPLETING), *OTHERS], True, False, id="a copy completes"),
+        pytest.param([copy(7, 0), *OTHERS], True, False, id="a copy was requeued"),
+        pytest.param([copy(7, 2, "v100-1"), *OTHERS], True, False, id="a copy started since then"),
+        pytest.param(OTHERS, False, False, id="the round is a full one"),
+    ],
+)
+def test_a_full_round_is_due_a_restart_after_the_last_once_a_forked_job_has_ended(
+    jobs: list[Job], starts_only: bool, due: bool
+) -> None:
+    decision = decided(nodes("v100", "k80"), list(jobs), state=RAN, starts_only=starts_only, restart_cost=60.0)
+    assert decision.full_round_at == (9_960.0 if due else inf)
+
+
+@pytest.mark.parametrize("state", [{"running": ["7_0"], "time": "now"}, {"running": {"7_0": 7}, "over": 5}])
+def test_garbled_state_of_copies_is_no_state(state: dict[str, object]) -> None:
+    decision = decided(nodes("v100", "k80"), [copy(7, 2), *OTHERS], state=state, starts_only=True)
+    assert decision.full_round_at == inf
 
 
 def test_what_was_done_is_remembered_until_the_job_is_gone() -> None:
