@@ -65,6 +65,12 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "synergy-philly": ExperimentEntry(
         "synergy.philly", "run_synergy_philly", "Synergy, figure 6: 8000 jobs of the Philly trace."
     ),
+    "synergy-utilisation": ExperimentEntry(
+        "synergy.live_sweeps", "run_synergy_utilisation", "Synergy, figure 10: GPUs and CPUs in use on 128 GPUs."
+    ),
+    "synergy-big-data": ExperimentEntry(
+        "synergy.live_sweeps", "run_synergy_big_data", "Synergy, figure 13: DRF and Tetris, tuned and not."
+    ),
     "tesserae-900": ExperimentEntry(
         "tesserae.evaluation", "run_tesserae_900", "Tesserae, figures 11 to 17: 900 jobs on 80 GPUs."
     ),

@@ -10,6 +10,7 @@ from math import inf
 from typing import Final
 
 from slurmsched.policies.admit.allocate import AllocateFree
+from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import migrate_to_due_type
 from slurmsched.policies.orders import (
@@ -25,7 +26,7 @@ from slurmsched.policies.pipeline import FINISH_STEPS, Pipeline
 from slurmsched.policies.place.placement import ALIGNED, CONSOLIDATED, FIRST_FIT
 from slurmsched.policies.session import FinishStep
 from slurmsched.policies.sizes import AsRequested, Greedy, Proportional, Sizing, Tune
-from slurmsched.policies.stages import Order, Policy
+from slurmsched.policies.stages import Entitlement, Order, Policy, Situation
 from slurmsched.settings.definition import PolicySettings
 
 ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
@@ -41,10 +42,10 @@ DEFAULT_UTILITY: Final = "timely"
 DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 TIRESIAS: Final = LeastAttainedService((3600.0,), promotion_factor=inf, name="tiresias")
-"""Two queues, as Hadar compares with it (section V of its paper): no job is promoted."""
+"""Two queues, as Hadar compares with it (section IV of its paper): no job is promoted, and GPU types are all alike."""
 
 YARN: Final = FirstInFirstOut(name="yarn-cs")
-"""YARN's capacity scheduler with one queue: no job is preempted."""
+"""YARN's capacity scheduler with one queue: no job is preempted, and none may delay the first that waits."""
 
 ORDER: Final = "policy.order"
 LAS_QUEUES: Final = "policy.las_queues"
@@ -131,6 +132,18 @@ def _fgd(chosen: Choices) -> Policy:
     )
 
 
+def _yarn(chosen: Choices) -> Policy:
+    """Containers do not distinguish GPU types: a gang has GPUs of several where no type has enough free."""
+
+    def any_types(situation: Situation) -> Entitlement:
+        types = frozenset(gpu.type for node in situation.snapshot.nodes for gpu in node.gpus)
+        gangs = (job.id for job in situation.jobs if not why_single_type(job.original_request))
+        return Entitlement(gpu_types=dict.fromkeys(gangs, types), mixes_types=True)
+
+    steps = (*chosen.first, *FINISH_STEPS)
+    return Pipeline("yarn-cs", YARN, AsRequested(), FIRST_FIT, steps, entitle=any_types)
+
+
 def _gavel(chosen: Choices) -> Policy:
     from slurmsched.policies.gavel.policy import gavel_entitlement  # noqa: PLC0415
 
@@ -207,7 +220,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     ),
     "yarn-cs": PolicyRow(
         "first come, first served, as requested (YARN's capacity scheduler), to compare with",
-        lambda chosen: Pipeline("yarn-cs", YARN, AsRequested(), FIRST_FIT, (*chosen.first, *FINISH_STEPS)),
+        _yarn,
         settings=OWN_ORDER,
     ),
     "gavel": PolicyRow(

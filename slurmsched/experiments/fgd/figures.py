@@ -134,8 +134,8 @@ _BOUND_NOTE: Final = (
     " parts of GPUs alone. More needs a choice of which tasks get in."
 )
 _STEADY_NOTE: Final = (
-    "Tasks end as others arrive, in an order of ours; the paper has arrivals only. A load is what running tasks would"
-    " request if all got in. Mean of these seeds over the second half of the arrivals."
+    "Tasks end as others arrive, in an order of ours; neither the paper nor its artifact has departures. A load is what"
+    " running tasks would request if all got in. Mean of these seeds over the second half of the arrivals."
 )
 STEADY_POLICIES: Final = ("best_fit", "fgd", "fgd_priced")
 STEADY_LOADS: Final = (1.0, 1.2)
@@ -321,6 +321,8 @@ def run_fgd_variant(setup: ExperimentSetup) -> ExperimentResult:
         failed = float(np.mean([results[config].unplaced for config in configs if config.policy == policy]))
         rows.append(FigureRow(f"{policy}, failed", "tasks", failed, bound=Bound.INFORMATIVE))
     rows += _bound_rows(read_tasks(pods), {p: _mean_allocated(configs, results, p) for p in policies})
+    if not setup.quick:
+        rows += _steady_rows([InflationConfig("", seed, pods, nodes) for seed in setup.seeds], setup)
     return ExperimentResult("fgd-variant", tuple(rows))
 
 

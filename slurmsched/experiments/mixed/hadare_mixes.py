@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
-from slurmsched.experiments.mixed.baselines import makespan_lower_bound
+from slurmsched.experiments.mixed.lower_bound import makespan_lower_bound
 from slurmsched.experiments.mixed.replay_policies import GavelReplayPolicy, HadarEReplayPolicy, HadarReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_NODES,

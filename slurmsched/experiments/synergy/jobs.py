@@ -10,7 +10,7 @@ from typing import Final
 
 from cattrs import BaseValidationError, Converter
 
-from slurmsched.experiments.synergy_allocation.mechanisms import SynergyJob
+from slurmsched.experiments.synergy.allocation import SynergyJob
 from slurmsched.knowledge import ProfileError, SensitivityMatrix
 from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, capped_speedup, to_synergy_job
-from slurmsched.experiments.synergy_allocation.mechanisms import (
+from slurmsched.experiments.synergy.allocation import (
     FreeServers,
     SynergyGrant,
     SynergyJob,
@@ -17,7 +16,8 @@ from slurmsched.experiments.synergy_allocation.mechanisms import (
     place_proportional,
     place_tune,
 )
-from slurmsched.experiments.synergy_allocation.opt import JobClass, PooledOpt
+from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, capped_speedup, to_synergy_job
+from slurmsched.experiments.synergy.opt import JobClass, PooledOpt
 
 Mechanism = Callable[[Sequence[SynergyJob], FreeServers, SynergyVariant], list[SynergyGrant]]
 

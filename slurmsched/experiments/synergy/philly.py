@@ -19,9 +19,9 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Mask
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.synergy.allocation import AUTHORS
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
 from slurmsched.experiments.synergy.replay import replay_trace
-from slurmsched.experiments.synergy_allocation.mechanisms import AUTHORS
 from slurmsched.traces.generators import DEFAULT_TASK_SPLIT, SYNERGY_MODELS, draw_weighted, random_stream
 from slurmsched.traces.tables import csv_rows, read_text
 

@@ -13,13 +13,13 @@ from math import ceil, floor
 from typing import Final
 
 from slurmsched.experiments.experiment import ExperimentError
+from slurmsched.experiments.synergy.allocation import SynergyVariant
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
-from slurmsched.experiments.synergy_allocation.mechanisms import SynergyVariant
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 from slurmsched.model import NodeAllocation, Resources
-from slurmsched.policies.policies import policy
+from slurmsched.policies.stages import Policy
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, nodes_of, submissions
 from slurmsched.simulation.replay import (
@@ -159,9 +159,15 @@ _MIB_PER_GB: Final = 1024
 
 
 def replay_live(
-    scenario: ReplayScenario, knowledge: Knowledge, name: str, order: str, rounds: RoundSemantics
+    scenario: ReplayScenario,
+    knowledge: Knowledge,
+    policy: Policy,
+    rounds: RoundSemantics,
+    *,
+    window: tuple[int, int] | None = None,
 ) -> ReplayResult:
-    """Runs all jobs under the daemon's policy of this name, by the speeds of the matrices. Raises ReplayError."""
+    """Runs all jobs, or those of the window, under a policy of the daemon, by the speeds of the matrices. Raises
+    ReplayError."""
     gpus, by_id = scenario.server_count * scenario.gpus_per_server, {str(job.id): job for job in scenario.jobs}
     fair_cpus, fair_memory = scenario.fair_share
 
@@ -182,7 +188,7 @@ def replay_live(
     )
     nodes = tuple(replace(server, total=node) for server in nodes_of(workers))
     submitted = submissions(jobs, lambda job: job.work, form)
-    return replay(jobs, workers, LivePolicy(policy(name, order), nodes, submitted, knowledge, rate), rounds)
+    return replay(jobs, workers, LivePolicy(policy, nodes, submitted, knowledge, rate), rounds, window=window)
 
 
 class SynergyDecider:

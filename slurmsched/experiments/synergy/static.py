@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.synergy.allocation import AUTHORS, PAPER, SynergyVariant
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
 from slurmsched.experiments.synergy.mechanisms import MECHANISMS
 from slurmsched.experiments.synergy.replay import ORDERS, replay_live, replay_trace
-from slurmsched.experiments.synergy_allocation.mechanisms import AUTHORS, PAPER, SynergyVariant
 from slurmsched.knowledge import load_synergy_profiles
 from slurmsched.knowledge.published import iteration_seconds
+from slurmsched.policies.policies import policy
 from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions, SimulationResult
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.live_policy import daemon_rounds
@@ -147,11 +148,11 @@ def _live_rows(scenario: ReplayScenario, setup: ExperimentSetup) -> Iterator[Fig
     trace = read_trace(setup.data_file("synergy", "static_100.csv"), context=sources).trace
     knowledge = load_synergy_profiles(profiles)
     simulated = Scenario(load_cluster("v100:4x8:24:500G").nodes, trace, knowledge)
-    for policy, published in (("proportional", "proportional"), ("synergy", "tune")):
-        run = simulate(simulated, PolicyChoice(policy, "fifo"), SimulationOptions(overhead=_RESTART_SECONDS))
+    for name, published in (("proportional", "proportional"), ("synergy", "tune")):
+        run = simulate(simulated, PolicyChoice(name, "fifo"), SimulationOptions(overhead=_RESTART_SECONDS))
         end = hours(makespan(run))
         yield FigureRow(
-            f"live: {policy}/fifo makespan",
+            f"live: {name}/fifo makespan",
             "h",
             end,
             PUBLISHED_MAKESPAN[published],
@@ -162,9 +163,9 @@ def _live_rows(scenario: ReplayScenario, setup: ExperimentSetup) -> Iterator[Fig
             (daemon_rounds(_RESTART_SECONDS, ROUND_SECONDS, whole_steps=False), "on leases", _LEASES_NOTE),
             (RoundSemantics(ROUND_SECONDS, whole_steps=False), "placed anew", _ANEW_NOTE),
         ):
-            replayed = replay_live(scenario, knowledge, policy, "fifo", rounds)
+            replayed = replay_live(scenario, knowledge, policy(name, "fifo"), rounds)
             end, reference = hours(replayed.makespan), AUTHORS_MAKESPAN[published, ROUND_SECONDS]
-            metric = f"live: {policy}/fifo {how} makespan"
+            metric = f"live: {name}/fifo {how} makespan"
             bound = Bound.INFORMATIVE
             yield FigureRow(metric, "h", end, PUBLISHED_MAKESPAN[published], reference, bound=bound, note=note)
 

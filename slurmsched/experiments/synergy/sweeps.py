@@ -20,10 +20,10 @@ from typing import Final, TypeVar
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
+from slurmsched.experiments.synergy.allocation import AUTHORS, OURS, PAPER, SynergyVariant
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
 from slurmsched.experiments.synergy.replay import replay_trace
 from slurmsched.experiments.synergy.static import PUBLISHED_LOAD_JCT, PUBLISHED_RATIO_GAINS
-from slurmsched.experiments.synergy_allocation.mechanisms import AUTHORS, OURS, PAPER, SynergyVariant
 from slurmsched.traces.generators import TaskSplit, synergy_workload
 
 INPUTS_NOTE: Final = (
@@ -102,7 +102,7 @@ def run_sweep(
 def _run_config(config: SynergySweepConfig, seed: int) -> tuple[float, float, float]:
     """Returns the mean JCT of the window in hours, the 95th percentile of long jobs, and the CPU seconds of the run."""
     run = replay_trace(
-        _generated_scenario(config, seed),
+        generated_scenario(config, seed),
         config.mechanism,
         config.order,
         config.variant,
@@ -114,7 +114,7 @@ def _run_config(config: SynergySweepConfig, seed: int) -> tuple[float, float, fl
     return float(hours.mean()), float(np.percentile(long_jobs, 95)) if len(long_jobs) else float("nan"), run.cpu_s
 
 
-def _generated_scenario(config: SynergySweepConfig, seed: int) -> ReplayScenario:
+def generated_scenario(config: SynergySweepConfig, seed: int) -> ReplayScenario:
     """Generates the window's jobs and later ones, which keep the load up until the window has ended."""
     models = load_models(config.profiles, config.cpus_per_gpu)
     first, end = config.window

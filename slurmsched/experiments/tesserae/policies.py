@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
@@ -12,18 +11,16 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeProblem, TesseraeVariant, plan_round
 from slurmsched.policies.gavel.rounds import assign_workers
+from slurmsched.policies.policies import TIRESIAS
 from slurmsched.policies.tesserae.migration import PlacementPlan
 
 JobOrder = Callable[[ReplayState], Ints]
 """Returns the active jobs in order."""
 
-QUEUE_BOUNDS: Final = (3600.0, 14400.0, 86400.0)
-"""Bounds of the queues in GPU-seconds, the defaults of `las`."""
-
 
 def tiresias_order(state: ReplayState) -> Ints:
-    """Orders by Tiresias' queue of attained service, then by arrival."""
-    queue = np.searchsorted(QUEUE_BOUNDS, state.attained_service[state.active], "right")
+    """Orders by Tiresias' queue of attained service, then by arrival: the order of the daemon's policy `tiresias`."""
+    queue = np.searchsorted(TIRESIAS.queues, state.attained_service[state.active], "right")
     return np.asarray(state.active[np.lexsort((state.active, queue))])
 
 

@@ -129,9 +129,9 @@ LIVE_VARIANTS: Final[Mapping[str, tuple[str, str]]] = {
     "live: tesserae": ("tesserae", "las"),
     "live: tesserae-packed": ("tesserae-packed", "las"),
     "live: tesserae-ftf": ("tesserae-ftf", "ftf"),
-    "live: synergy": ("synergy", "las"),
+    "live: tiresias": ("tiresias", "las"),
 }
-"""The daemon's policies and their orders, by name."""
+"""The daemon's policies and their orders, by name; a policy with an order of its own ignores it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.experiments.experiment import ExperimentSetup
+from slurmsched.experiments.experiment import ExperimentSetup, FigureVerdict
 from slurmsched.experiments.gandiva_fair import (
     SUSPEND_RESUME,
     USER_MODELS,
@@ -68,6 +68,7 @@ def test_everybody_is_near_the_fair_share_on_one_kind_of_gpu(tmp_path: Path) -> 
     near_fair = [row for row in outcome.rows if row.metric.endswith("users within 5 % of the fair share")]
     assert len(near_fair) == 3
     assert all(row.measured >= 0.95 for row in near_fair if "requeues" not in row.metric)
+    assert [row.verdict for row in near_fair] == [FigureVerdict.HELD, FigureVerdict.HELD, FigureVerdict.MEASURED]
 
 
 def test_trading_is_measured_for_every_choice_of_models() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
-from slurmsched.experiments.mixed.baselines import Tiresias, YarnCapacity
 from slurmsched.experiments.mixed.replay_policies import GavelReplayPolicy
-from slurmsched.experiments.mixed.workloads import authors_rounds
+from slurmsched.experiments.mixed.workloads import authors_rounds, replay_live
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.policies.gavel.objectives import GAVEL_POLICIES
 from slurmsched.simulation.kernel import replay
@@ -69,38 +69,64 @@ def test_a_packed_pair_shares_the_gpu_it_is_fast_on() -> None:
     assert alone.makespan == pytest.approx(1800, rel=0.01)
 
 
+def baseline(name: str, jobs: Sequence[ReplayJob], cluster: GpuWorkers = CLUSTER) -> ReplayResult:
+    """Under the daemon's policy of that name, in the authors' rounds."""
+    return replay_live(name, jobs, cluster, replace(authors_rounds(), leases=True))
+
+
 def test_tiresias_serves_the_second_queue_after_the_first() -> None:
-    done = run_replay(
-        [work("long", 4000), work("short", 200)],
-        GpuWorkers.from_gpu_counts({"v100": 1}),
-        Tiresias(queue_bounds=(720.0,)),
-    )
-    assert done.end_times["short"] == pytest.approx(920.0)
-    assert done.end_times["long"] == pytest.approx(720 + 200 + 3280)
+    """The first queue ends at an hour of one GPU."""
+    jobs = [work("long", 8000), work("short", 200)]
+    done = baseline("tiresias", jobs, GpuWorkers.from_gpu_counts({"v100": 1})).end_times
+    assert done["short"] == pytest.approx(3600 + 200)
+    assert done["long"] == pytest.approx(8000 + 200)
 
 
-def test_tiresias_keeps_a_gang_on_one_type_and_yarn_does_not() -> None:
-    jobs = [work("narrow", 1000), work("wide", 100, width=3)]
-    with_six = GpuWorkers.from_gpu_counts({"v100": 2, "k80": 4}, per_server=4)
-    assert run_replay(jobs, with_six, Tiresias()).end_times["wide"] == pytest.approx(500.0)
-    mixed = run_replay(jobs[1:], CLUSTER, YarnCapacity())
-    assert mixed.records[0].granted_gpus == {"v100": 2, "k80": 1}
-
-
-def test_yarn_lets_nobody_pass_and_stops_nobody() -> None:
-    jobs = [work("runs", 1000, width=3), work("waits", 100, width=2), work("narrow", 100)]
-    done = run_replay(jobs, CLUSTER, YarnCapacity())
-    assert done.end_times["waits"] > done.end_times["runs"]
-    assert done.end_times["narrow"] > done.end_times["runs"]
-    assert done.records[0].running == 1
+GANGS = [work("first", 1000, width=3), work("second", 1000, width=3)]
+SIX = GpuWorkers.from_gpu_counts({"v100": 4, "k80": 2}, per_server=1)
 
 
 @pytest.mark.parametrize(
-    "policy", [Tiresias(), YarnCapacity(), gavel("max_min_fairness_perf")], ids=lambda one: one.name
+    ("name", "granted"),
+    [
+        pytest.param("tiresias", {"v100": 3}, id="tiresias keeps a gang on one type"),
+        pytest.param("yarn-cs", {"v100": 4, "k80": 2}, id="yarn gives a gang whatever containers are free"),
+    ],
 )
-def test_nobody_runs_where_it_cannot(policy: Decider) -> None:
+def test_a_gang_for_which_no_type_has_enough_free(name: str, granted: dict[str, int]) -> None:
+    assert baseline(name, GANGS, SIX).records[0].granted_gpus == granted
+
+
+@pytest.mark.parametrize("name", ["tiresias", "yarn-cs"])
+def test_a_baseline_takes_whatever_type_is_free(name: str) -> None:
+    """It does not know that the job is fifty times as fast on the other."""
+    done = baseline(name, [work("narrow", 1000, width=2), work("wide", 100, width=2, slow=0.2)])
+    assert done.records[0].granted_gpus == {"v100": 2, "k80": 2}
+    assert done.end_times["wide"] == pytest.approx(5000.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "passes"),
+    [pytest.param(100, True, id="in time"), pytest.param(9000, False, id="not if the first would wait longer")],
+)
+def test_yarn_stops_nobody_and_lets_pass_who_delays_nobody(seconds: int, passes: bool) -> None:
+    only = GpuWorkers.from_gpu_counts({"v100": 4})
+    jobs = [work("runs", 1000, width=3), work("first", 100, width=4), work("narrow", seconds)]
+    done, alone = baseline("yarn-cs", jobs, only), baseline("yarn-cs", jobs[:2], only)
+    assert {name: done.end_times[name] for name in alone.end_times} == alone.end_times
+    assert alone.end_times["runs"] == pytest.approx(1000.0)
+    assert (done.end_times["narrow"] < done.end_times["first"]) is passes
+
+
+@pytest.mark.parametrize("name", ["tiresias", "yarn-cs"])
+def test_no_baseline_runs_a_job_where_it_cannot(name: str) -> None:
+    done = baseline(name, [work(str(number), 500, slow=0.0) for number in range(3)])
+    assert all(record.granted_gpus.get("k80", 0) == 0 for record in done.records)
+
+
+def test_gavel_runs_nobody_where_it_cannot() -> None:
     jobs = [work(str(number), 500, slow=0.0) for number in range(3)]
-    done = run_replay(jobs, CLUSTER, policy)
+    done = run_replay(jobs, CLUSTER, gavel("max_min_fairness_perf"))
     assert all(record.granted_gpus.get("k80", 0) == 0 for record in done.records)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.registry import run_experiment
+from slurmsched.experiments.synergy.allocation import AUTHORS, PAPER
 from slurmsched.experiments.synergy.jobs import (
     IterationJob,
     MeasuredModel,
@@ -18,11 +20,13 @@ from slurmsched.experiments.synergy.jobs import (
     load_models,
     to_synergy_job,
 )
+from slurmsched.experiments.synergy.live_sweeps import measure_live, measure_replay, tuned
 from slurmsched.experiments.synergy.philly import trace_scenario
 from slurmsched.experiments.synergy.replay import replay_trace
 from slurmsched.experiments.synergy.sweeps import SynergySweepConfig, run_sweep
-from slurmsched.experiments.synergy_allocation.mechanisms import AUTHORS, PAPER
-from slurmsched.knowledge import ProfileError, SensitivityMatrix
+from slurmsched.knowledge import Knowledge, Profile, ProfileError, SensitivityMatrix
+from slurmsched.policies.policies import policy
+from slurmsched.policies.stages import Policy
 from slurmsched.simulation.replay import ReplayError
 from slurmsched.traces import TraceError
 from slurmsched.traces.generators import SYNERGY_MODELS
@@ -232,3 +236,38 @@ def test_a_sweep_runs_every_seed(tmp_path: Path, seeds: tuple[int, ...]) -> None
     assert len(set(measured.jct_by_seed)) == len(seeds)
     assert measured.mean_jct_h == pytest.approx(sum(measured.jct_by_seed) / len(seeds))
     assert measured.worst_over(measured) == 1.0
+
+
+HUNGRY = ReplayScenario([*(work(number, 3000, IMAGE) for number in range(8)), work(8, 300, arrival=900.0)], 1)
+"""Eight jobs that would each take half of the server's CPUs, and one that comes later."""
+IN_MIB = replace(MATRIX, memory=tuple(1024 * points for points in MATRIX.memory))
+PROFILED = Knowledge({"image": Profile("image", "image", {"": IN_MIB}, "by hand")})
+ALL = (0, 9)
+
+
+@pytest.mark.parametrize(("mechanism", "gpus"), [("proportional", 1.0), ("greedy", 2 / 8), ("tune", 1.0)])
+def test_a_replay_counts_the_gpus_that_greedy_leaves_idle(mechanism: str, gpus: float) -> None:
+    assert measure_replay(HUNGRY, mechanism, ALL).gpus == pytest.approx(gpus)
+
+
+@pytest.mark.parametrize(
+    ("decides", "gpus"),
+    [
+        pytest.param(policy("proportional", "fifo"), 1.0, id="proportional shares"),
+        pytest.param(policy("synergy-greedy", "fifo"), 2 / 8, id="greedy has the CPUs that the GPUs need"),
+        pytest.param(policy("synergy", "fifo"), 1.0, id="tune"),
+        pytest.param(policy("drf"), 2 / 8, id="DRF with best-case demands is greedy"),
+        pytest.param(policy("tetris"), 2 / 8, id="so is Tetris"),
+        pytest.param(tuned("drf"), 1.0, id="DRF, tuned"),
+        pytest.param(tuned("tetris"), 1.0, id="Tetris, tuned"),
+    ],
+)
+def test_the_daemons_policies_are_counted_alike(decides: Policy, gpus: float) -> None:
+    counted = measure_live(HUNGRY, PROFILED, decides, ALL)
+    assert (counted.gpus, counted.cpus) == (pytest.approx(gpus), pytest.approx(1.0))
+
+
+def test_only_what_is_in_use_while_jobs_arrive_counts() -> None:
+    gaps = ReplayScenario([work(0, 300, gpus=8), work(1, 300, gpus=4, arrival=900.0), work(2, 9, arrival=1500.0)], 1)
+    assert measure_replay(gaps, "tune", (0, 3)).gpus == pytest.approx((300 * 8 + 300 * 4) / (1500 * 8))
+    assert measure_replay(gaps, "tune", (1, 3)).gpus == pytest.approx(300 * 4 / (600 * 8))

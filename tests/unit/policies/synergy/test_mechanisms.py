@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slurmsched.experiments.synergy_allocation.mechanisms import (
+from slurmsched.experiments.synergy.allocation import (
     AUTHORS,
     OURS,
     PAPER,

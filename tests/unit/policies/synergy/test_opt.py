@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from slurmsched.experiments.synergy_allocation.opt import JobClass, PooledOpt, maximise_throughput
+from slurmsched.experiments.synergy.opt import JobClass, PooledOpt, maximise_throughput
 from slurmsched.policies.errors import PolicyError
 
 HUNGRY = JobClass(2, (3, 6, 12), (60, 60, 120), (1.0, 1.8, 2.9), 1.0)

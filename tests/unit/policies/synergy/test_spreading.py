@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from slurmsched.experiments.synergy_allocation.opt import (
+from slurmsched.experiments.synergy.opt import (
     MixedJobClass,
     ResourceAmount,
     TypeChoice,

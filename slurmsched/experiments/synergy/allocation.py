@@ -1,6 +1,7 @@
-"""Jobs, servers and grants of a round, and the variants of the paper (Synergy, sections 3.2 and 4.2).
+"""Synergy's mechanisms as published (Mohan et al., OSDI 2022, sections 3.2 and 4): proportional, greedy and tune.
 
-The mechanisms of Synergy: proportional, greedy and tune (sections 4 and 4.2).
+Every round places all jobs on empty servers. They are what the paper measured, and the baseline for the policies in
+`slurmsched.policies`, which keep leases and pay for restarts.
 """
 
 from __future__ import annotations
