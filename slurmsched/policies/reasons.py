@@ -226,7 +226,8 @@ def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...],
         speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
-    return Target(job.id, allocations, reasons, speed, session.beside.get(job.id, ()), session.steps.get(job.id))
+    beside, after = session.beside.get(job.id, ()), session.starts_after.get(job.id, ())
+    return Target(job.id, allocations, reasons, speed, beside, session.steps.get(job.id), after)
 
 
 def _starting_reason(session: Session, job: Job, order_name: str, passed_over: bool) -> Reason:

@@ -65,6 +65,8 @@ class VirtualCluster:
         self._submitted: dict[JobId, tuple[Submission, str, int | None]] = {}
         self._last_number = 0
         self.refused: dict[JobId, str] = {}
+        self.widens_shards = True
+        """Whether it is as Slurm since 23.11 (`Snapshot.widens_shards`)."""
         """Jobs that Slurm does not start whatever is free, each with the reason that it shows."""
         self.changes = 0
         """Counts the events processed: unchanged if a poll would show only that time has passed."""
@@ -248,6 +250,7 @@ class VirtualCluster:
             reservations=self.reservations,
             cluster=self.name,
             release="simulated",
+            widens_shards=self.widens_shards,
         )
 
 

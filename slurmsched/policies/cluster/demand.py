@@ -11,7 +11,7 @@ import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.knowledge import Knowledge, Profile
-from slurmsched.model import Job, JobId, Request
+from slurmsched.model import MILLI_PER_GPU, Job, JobId, Request
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, fewest_nodes, gang_of
 from slurmsched.policies.cluster.resources import Pools
@@ -66,6 +66,12 @@ class ResourceDemand:
     """For a job with shards, what it takes of one device of each pool, in milli-GPU; [pools]."""
     needs_mix: bool = False
     """Whether no GPU type alone has enough for the gang, so that it is placed on several, as Slurm does."""
+
+    def of_whole_devices(self) -> ResourceDemand:
+        """Return the demand of a job with shards if it is to get all shards of each of its devices."""
+        if self.milli is None:
+            return self
+        return replace(self, milli=np.where((self.milli > 0) & (self.milli < MILLI_PER_GPU), MILLI_PER_GPU, self.milli))
 
 
 class DemandCache:
