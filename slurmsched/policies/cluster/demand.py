@@ -90,7 +90,7 @@ class DemandCache:
         sizing: Sizing,
         *,
         gpu_types: Mapping[JobId, frozenset[str]] | None = None,
-        excluded_nodes: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
+        excluded_nodes: Callable[[Job], frozenset[str]] | None = None,
         cap: Callable[[Job], ResourceCap | None] = lambda _: None,
     ) -> None:
         self._pools, self._eligibility, self._gpu_types = pools, eligibility, gpu_types or {}
@@ -104,8 +104,7 @@ class DemandCache:
 
     def of(self, job: Job) -> ResourceDemand:
         """Return the job's demand: the same object for equal requests."""
-        excluded = self._excluded_nodes(job)
-        if excluded:
+        if self._excluded_nodes is not None and (excluded := self._excluded_nodes(job)):
             request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
             return self._cached(replace(job, original_request=request), self._node_gpus(job))
         known = self._by_job.get(job.id)

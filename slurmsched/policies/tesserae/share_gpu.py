@@ -216,8 +216,14 @@ def share_gpus(session: Session) -> None:
     for pair in slots.match(placed, waiting) if waiting else ():
         slots.place_beside(pair)
     slots.leave_last_halves()
+    obstacles = dict[ResourceDemand, Reason | None]()
     for job in waiting:
-        if job.id not in session.placements and (why := _sharing_obstacle(session, job, devices, sharers)):
+        if job.id in session.placements:
+            continue
+        demand = session.demands.of(job)
+        if demand not in obstacles:
+            obstacles[demand] = _sharing_obstacle(session, job, devices, sharers)
+        if (why := obstacles[demand]) is not None:
             session.set_waiting_reason(job, why)
 
 
