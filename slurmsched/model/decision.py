@@ -32,6 +32,8 @@ class Target:
     """The jobs that should share its GPUs."""
     steps: int | None = None
     """For a copy of a forked job (HadarE), the steps that it does until the next round; None for other jobs."""
+    after: tuple[JobId, ...] = ()
+    """Jobs that start in this round and must run before it is released: Slurm chooses the devices in this order."""
 
     @property
     def resources(self) -> Resources:

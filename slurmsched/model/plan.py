@@ -56,6 +56,8 @@ class JobSpec:
     """0 in plans that were stored before it was known: then `cpus` are divided among the tasks."""
     keeps_cpus: bool = False
     keeps_memory: bool = False
+    shards: int = 0
+    """Of the whole job; 0 without, and in plans that were stored before it was known."""
     counts_nodes: bool = field(default=True, compare=False)
     """Whether Slurm is told the number of nodes. If not, it counts those in `nodes`: the owner may have named none."""
 
@@ -68,7 +70,7 @@ class Operation:
     """One change: `subject` (a job id, a node or a file) goes from `before` to `after`.
 
     It waits until the jobs in `gone` have released their resources, until those in `standing`, which the same plan
-    restarts, run again, and until `lead` seconds have passed since the NOTIFY of the same subject in the same plan.
+    starts or restarts, run, and until `lead` seconds have passed since the NOTIFY of the same subject in the same plan.
     """
 
     verb: Verb

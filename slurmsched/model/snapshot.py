@@ -48,7 +48,8 @@ class Snapshot:
     `oddities` are sentences about records other than jobs that could not be read and are left out; `set_aside` are the
     jobs that could not be read. `associations` are empty unless they were asked for. `private_data` holds the words of
     PrivateData in slurm.conf; if there are any, `operators` are the users that see everything nevertheless.
-    `preempting_qos` are the QOS for whose jobs Slurm may preempt others; None where that is not known.
+    `preempting_qos` are the QOS for whose jobs Slurm may preempt others; None where that is not known. With
+    `widens_shards` a pending job can be given all shards of its GPU instead of some.
     """
 
     time: float
@@ -65,6 +66,7 @@ class Snapshot:
     operators: frozenset[str] = frozenset()
     limits: Limits = NO_LIMITS
     preempting_qos: frozenset[str] | None = frozenset()
+    widens_shards: bool = True
 
     @cached_property
     def jobs_by_id(self) -> dict[JobId, Job]:

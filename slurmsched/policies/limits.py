@@ -69,6 +69,7 @@ class LimitAccount:
         self._used: dict[Hashable, Counter[str]] = {}
         self._waiting: dict[Hashable, Counter[str]] = {}
         self._gpus: dict[tuple[tuple[str, ...], str | None], Sequence[int]] = {}
+        self._partition_caps: dict[tuple[str, ...], ResourceCap | None] = {}
         self._nodes = {
             name: min((node.total.cpus for node in snapshot.nodes if name in node.partitions), default=0)
             for name in snapshot.partitions_by_name
@@ -128,10 +129,10 @@ class LimitAccount:
         another job like it after them; what is left is divided evenly. It is never less than what the job asks for.
         """
         if not self._table.enforced:
-            return _partition_cap(job, self._snapshot)
+            return self._partition_cap(job)
         asked = self._asked(job)
         if self._table.unread:
-            of_partition = _partition_cap(job, self._snapshot) or ResourceCap()
+            of_partition = self._partition_cap(job) or ResourceCap()
             return replace(of_partition, cpus=asked["cpus"], memory=asked["memory"] or None)
         most = {name: self._most(name, job, asked) for name in ("cpus", "memory")}
         per_node, nodes = dict[str, int](), list[int]()
@@ -139,7 +140,7 @@ class LimitAccount:
             for limit in limits.per_node:
                 per_node[limit.resource] = min(limit.amount, per_node.get(limit.resource, limit.amount))
             nodes += [limit.amount for limit in limits.per_job if limit.resource == "nodes"]
-        of_partition = _partition_cap(job, self._snapshot) or ResourceCap()
+        of_partition = self._partition_cap(job) or ResourceCap()
         cap = ResourceCap(
             most["cpus"],
             most["memory"],
@@ -148,6 +149,12 @@ class LimitAccount:
             _least(*nodes, of_partition.nodes),
         )
         return None if cap == ResourceCap() else cap
+
+    def _partition_cap(self, job: Job) -> ResourceCap | None:
+        """Return the most that the job's partitions let a job have; None if they do not limit it."""
+        if job.partitions not in self._partition_caps:
+            self._partition_caps[job.partitions] = _partition_cap(job, self._snapshot)
+        return self._partition_caps[job.partitions]
 
     def _most(self, resource: str, job: Job, asked: Amounts) -> int | None:
         """Return the most of the resource for this job; None for any amount. It is the same all round."""

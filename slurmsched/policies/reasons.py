@@ -207,12 +207,13 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
     shortage = _Shortage(session)
     due = session.entitlement.why_wait(session.allocations()) if session.entitlement.why_wait else {}
     waiting, reservations = {}, _ComingReservations(session)
+    never = _NeverFits(session, empty)
     for job in waits:
         chosen = empty.slurm_chooses(job)
         why = (
             (Reason(ReasonCode.UNMANAGED, {"why": chosen}) if chosen else session.reasons.get(job.id))
             or shortage.instead_of(due.get(job.id), job)
-            or _waiting_reason(session, job, order_name, shortage, empty)
+            or _waiting_reason(session, job, order_name, shortage, never)
         )
         why = _single_type_reason(why, job, idle) if session.entitlement.mixes_types else why
         waiting[job.id] = _reservation_reason(why, reservations.reason(job))
@@ -226,7 +227,8 @@ def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...],
         speed = situation.knowledge.relative_speed(job, allocations, situation.snapshot.nodes_by_name)
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
-    return Target(job.id, allocations, reasons, speed, session.beside.get(job.id, ()), session.steps.get(job.id))
+    beside, after = session.beside.get(job.id, ()), session.starts_after.get(job.id, ())
+    return Target(job.id, allocations, reasons, speed, beside, session.steps.get(job.id), after)
 
 
 def _starting_reason(session: Session, job: Job, order_name: str, passed_over: bool) -> Reason:
@@ -391,8 +393,26 @@ class _ComingReservations:
         return Reason(ReasonCode.RESERVED_FROM, details)
 
 
-def _waiting_reason(session: Session, job: Job, order_name: str, shortage: _Shortage, empty: EmptyCluster) -> Reason:
-    if what := empty.unmet_demand(job):
+class _NeverFits:
+    """What waiting jobs request beyond the empty cluster, computed once for jobs with the same demand."""
+
+    def __init__(self, session: Session, empty: EmptyCluster) -> None:
+        self._session, self._empty = session, empty
+        self._alike = not session.entitlement.gpu_types and not session.entitlement.anti_affinity
+        """Whether the demand of a job is that of its request alone."""
+        self._known = dict[ResourceDemand, str]()
+
+    def unmet_demand(self, job: Job) -> str:
+        demand = self._session.demands.of(job)
+        if not self._alike:
+            return self._empty.unmet_demand(job)
+        if demand not in self._known:
+            self._known[demand] = self._empty.unmet_demand(job)
+        return self._known[demand]
+
+
+def _waiting_reason(session: Session, job: Job, order_name: str, shortage: _Shortage, never: _NeverFits) -> Reason:
+    if what := never.unmet_demand(job):
         return Reason(ReasonCode.NEVER_FITS, {"what": what})
     demand = session.demands.of(job)
     if closed := closed_reason(job, demand, session.situation.snapshot):

@@ -156,6 +156,8 @@ class Session:
         """What more there is to say of a target."""
         self.beside: dict[JobId, tuple[JobId, ...]] = {}
         """The jobs that should share a job's GPUs."""
+        self.starts_after: dict[JobId, tuple[JobId, ...]] = {}
+        """The jobs of this round that must run before a job is released, so that Slurm chooses its device last."""
         self.shared_speed: dict[JobId, float] = {}
         """The speed of a job that shares its GPUs."""
         self.eviction_epoch = 0
@@ -176,16 +178,22 @@ class Session:
         return _PreferredTypes(np.array(ranks, dtype=np.int64), node_score)
 
     def find_placement(
-        self, job: Job, level: DemandLevel, free: FreeResources, among: Mask | None = None
+        self,
+        job: Job,
+        level: DemandLevel,
+        free: FreeResources,
+        among: Mask | None = None,
+        demand: ResourceDemand | None = None,
     ) -> Placement | None:
         """Return a placement on these free resources, in these pools, or None. Allocates nothing.
 
-        A job that might outlast the promised start is placed only where it does not delay it.
+        A job that might outlast the promised start is placed only where it does not delay it. `demand` is what it is
+        to get, if that is not what it asked for.
         """
         promise = self.promise
         if promise is not None and self.outlasts_promise(job):
             free = free.intersection(promise.beside)
-        return find_placement(self.demands.of(job), level, free, self.node_score, among)
+        return find_placement(demand or self.demands.of(job), level, free, self.node_score, among)
 
     def attempt(self, job: Job) -> Hashable:
         """Return what decides whether a newcomer can be placed: its demand, and whether it may delay the promise."""
@@ -332,6 +340,16 @@ class Session:
         self.limits.charge(self.jobs[job], larger.allocation(self.pools), self.pools)
         return True
 
+    def place_again(self, job: Job, placement: Placement) -> None:
+        """Replace the placement of a job that was placed in this round, by one without spare resources."""
+        self._give_up(job, self.placements[job.id].allocation(self.pools))
+        allocation = placement.allocation(self.pools)
+        self.placements[job.id] = placement
+        self.limits.charge(job, allocation, self.pools)
+        for free in (self.free_at_minimum, self.free_as_planned):
+            free.allocate(allocation)
+        self._count_beside_promise(job, allocation)
+
     def lends_to(self, job: JobId) -> bool:
         """Whether the job may have CPUs and memory of idle GPUs until these are needed: the policy takes them back, and
         the job may be restarted. One that was just restarted with less may not."""
@@ -411,7 +429,7 @@ class Session:
     def _books(self) -> tuple[dict[JobId, Any], ...]:
         return (
             self.running, self.shrunk, self.placements, self.victims, self.reasons, self.steps, self.remarks,
-            self.beside, self.shared_speed,
+            self.beside, self.starts_after, self.shared_speed,
         )  # fmt: skip
 
     def cancel_noop_evictions(self) -> None:
@@ -447,15 +465,19 @@ class Session:
         self.moves_left -= victim not in self.victims
         self.limits.release(victim)
         held = self.allocation_of(victim)
-        counted = victim in self.running or self.outlasts_promise(self.jobs[victim])
-        if self.promise is not None and victim not in self.promise.ended and counted:
-            self.promise.beside.release(held)
-        self.free_at_minimum.release(held)
-        self.free_as_planned.release(held)
+        self._give_up(self.jobs[victim], held)
         for jobs in (self.running, self.shrunk, self.placements):
             jobs.pop(victim, None)
         self.victims[victim] = newcomer.id
         self.eviction_epoch += 1
+
+    def _give_up(self, job: Job, held: Allocation) -> None:
+        """Count what a job has as free."""
+        counted = job.id in self.running or self.outlasts_promise(job)
+        if self.promise is not None and job.id not in self.promise.ended and counted:
+            self.promise.beside.release(held)
+        self.free_at_minimum.release(held)
+        self.free_as_planned.release(held)
 
 
 class FinishStep(Protocol):

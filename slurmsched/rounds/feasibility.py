@@ -186,13 +186,24 @@ def check_feasible(situation: Situation, decision: Decision) -> FeasibilityCheck
         if target.job in jobs and not _keeps_allocation(jobs[target.job], target)
     ]
     moves = frozenset(start.job.id for start in starts if start.job.state is JobState.RUNNING)
-    check = _FeasibilityPass(situation, decision, jobs, moves).check(starts)
+    check = _without_unordered(_FeasibilityPass(situation, decision, jobs, moves).check(starts))
     while in_vain := frozenset(
         job for job in moves if job in check.deferred or decision.victims.get(job) in check.deferred
     ):
         moves -= in_vain
-        check = _FeasibilityPass(situation, decision, jobs, moves).check(starts)
+        check = _without_unordered(_FeasibilityPass(situation, decision, jobs, moves).check(starts))
     return check
+
+
+def _without_unordered(check: FeasibilityCheck) -> FeasibilityCheck:
+    """Defer the starts that would follow one which does not happen: Slurm would choose other devices for them."""
+    starts, deferred = check.starts, dict(check.deferred)
+    while unordered := [
+        start for start in starts if not {other.job.id for other in starts}.issuperset(start.target.after)
+    ]:
+        deferred |= {start.job.id: Reason(ReasonCode.NO_ROOM, {"gpus": start.spec.gpus}) for start in unordered}
+        starts = tuple(start for start in starts if start.job.id not in deferred)
+    return check if starts == check.starts else replace(check, starts=starts, deferred=deferred)
 
 
 def _ranks(decision: Decision) -> dict[JobId, int]:

@@ -196,7 +196,7 @@ def start_operations(start: PlannedStart, moved: Collection[JobId] = ()) -> Iter
         why = target.reasons[0] if target.reasons else reason
         yield Operation(Verb.UPDATE, job.id, why, current, start.spec, gone=(job.id,) if moves else ())
     hold = Hold.REQUEUED if moves else Hold.ADMIN if start.gone and job.hold is Hold.NONE else job.hold
-    standing = () if moves else tuple(other for other in start.gone if other in moved)
+    standing = () if moves else (*(other for other in start.gone if other in moved), *start.target.after)
     yield Operation(Verb.RELEASE, job.id, reason, hold.value, Hold.NONE.value, gone=start.gone, standing=standing)
 
 

@@ -175,10 +175,14 @@ class PlanProgress:
         return frozenset(lost)
 
     def _stands(self, job_id: JobId) -> bool:
-        """Whether a job that the plan restarts runs again, or has ended."""
+        """Whether a job that the plan starts runs, or one that it restarts runs again or has ended.
+
+        Where a new job has ended, the devices of those that wait for it are not certain any more.
+        """
         if self._is_set_aside(job_id) or not self.has_left(job_id):
             return False
-        return self._runs(job_id) or self._job(job_id) is None
+        ended = self._job(job_id) is None and job_id in self.requeues
+        return self._runs(job_id) or ended
 
     def _lead_is_over(self, index: int) -> bool:
         if self.plan.operations[index].subject in self.saved:
@@ -284,7 +288,7 @@ def open_starts(progress: PlanProgress) -> dict[JobId, OpenStart]:
     jobs = progress.snapshot.jobs_by_id
     return {
         job: OpenStart(
-            _with_shards(_allocations_of(_pinned_spec(progress, index)), jobs.get(job)),
+            _with_shards(_pinned_spec(progress, index), jobs.get(job)),
             progress.plan.operations[index].gone,
         )
         for job, index in progress.starts.items()
@@ -416,12 +420,13 @@ def _pinned_spec(progress: PlanProgress, index: int) -> JobSpec | None:
 
 def promised_allocations(job: Job) -> tuple[NodeAllocation, ...]:
     """The allocations of a pending job that is pinned to nodes, by its current request."""
-    return _with_shards(_allocations_of(spec_of(job.current_request)), job)
+    return _with_shards(spec_of(job.current_request), job)
 
 
-def _with_shards(allocations: tuple[NodeAllocation, ...], job: Job | None) -> tuple[NodeAllocation, ...]:
-    """The allocations with the job's shards on each node, which no spec changes."""
-    shards = 0 if job is None or not allocations else -(-job.current_request.shards // len(allocations))
+def _with_shards(spec: JobSpec | None, job: Job | None) -> tuple[NodeAllocation, ...]:
+    """The allocations of a pinned spec with its shards on each node; those of the job's request where it knows none."""
+    allocations, asked = _allocations_of(spec), job.current_request.shards if job else 0
+    shards = -(-((spec and spec.shards) or asked) // len(allocations)) if allocations else 0
     return tuple(replace(allocation, shards=shards) for allocation in allocations) if shards else allocations
 
 

@@ -24,6 +24,7 @@ def spec_of(request: Request) -> JobSpec:
         cpus_per_task=max(1, request.cpus // max(request.tasks, nodes, 1)),
         keeps_cpus=request.keeps_cpus,
         keeps_memory=request.keeps_memory,
+        shards=request.shards,
         counts_nodes=not _leaves_count(request),
     )
 
@@ -61,6 +62,7 @@ def pinned_spec(allocations: Sequence[NodeAllocation], request: Request, nodes: 
         cpus_per_task=_cpus_per_task(ordered, request, tasks, nodes),
         keeps_cpus=request.keeps_cpus or (request.cpus_by_default and cpus <= request.cpus),
         keeps_memory=request.keeps_memory,
+        shards=sum(allocation.shards for allocation in ordered),
         counts_nodes=len(ordered) <= 1 or not _leaves_count(request),
     )
 
@@ -90,7 +92,8 @@ def running_spec(job: Job, nodes: Mapping[str, Node]) -> JobSpec:
 
 def equivalent(first: JobSpec, second: JobSpec) -> bool:
     """Whether Slurm treats both alike. `gpus_per_node` is ignored if one of them has none, CPUs and memory that the
-    request keeps are, and CPUs are compared by task where both know them. Slurm counts at least one task per node."""
+    request keeps are, and CPUs are compared by task and shards where both know them. Slurm counts at least one task per
+    node."""
     if None in (first.gpus_per_node, second.gpus_per_node):
         first, second = replace(first, gpus_per_node=None), replace(second, gpus_per_node=None)
     if first.keeps_cpus or second.keeps_cpus:
@@ -101,5 +104,7 @@ def equivalent(first: JobSpec, second: JobSpec) -> bool:
         first, second = replace(first, cpus_per_task=0), replace(second, cpus_per_task=0)
     if first.keeps_memory or second.keeps_memory:
         first, second = (replace(spec, memory=0, keeps_memory=True) for spec in (first, second))
+    if 0 in (first.shards, second.shards):
+        first, second = replace(first, shards=0), replace(second, shards=0)
     first, second = (replace(spec, tasks=max(spec.tasks, spec.node_count)) for spec in (first, second))
     return first == second

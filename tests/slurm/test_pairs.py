@@ -13,8 +13,10 @@ from tests.slurm.conftest import RELEASES, SETTINGS
 from tests.slurm.mini import Mini
 
 CLUSTER = ("--nodes", "v100:3x2/8c/64g")
-everywhere = pytest.mark.parametrize("mini", RELEASES, indirect=True, scope="module")
-"""Releases differ in how they say who has which shards."""
+NARROW = ("bookworm",)
+"""Here an update gives no job all shards of its GPU."""
+widening = pytest.mark.parametrize("mini", sorted({*RELEASES} - {*NARROW}), indirect=True, scope="module")
+not_widening = pytest.mark.parametrize("mini", NARROW, indirect=True, scope="module")
 once_is_enough = pytest.mark.parametrize("mini", RELEASES[:1], indirect=True, scope="module")
 NODES = ("v100-1", "v100-2", "v100-3")
 BETWEEN = "/srv/between"
@@ -102,7 +104,48 @@ class Status:
         return next(own for own in self.said["jobs"] if own["id"] == job)
 
 
-@everywhere
+@widening
+def test_who_has_no_partner_has_a_whole_gpu_and_the_pairs_of_a_node_start_in_one_round(packing: Mini) -> None:
+    site = packing
+    alone, refusing = half(site, "model=reader"), half(site, "model=reader,pack=no")
+    once(site)
+    runs(site, alone, refusing)
+    assert shards(site, refusing).replace("v100:", "") in ("shard:10(10/10,0/10)", "shard:10(0/10,10/10)")
+    assert shards(site, alone).replace("v100:", "") in ("shard:5(5/10,0/10)", "shard:5(0/10,5/10)")
+    guest = half(site, "model=writer")
+    once(site)
+    runs(site, guest)
+    assert shards(site, guest) == shards(site, alone)
+    assert (Status(site).speed(alone), Status(site).speed(guest)) == (0.8, 0.7)
+
+    clean(site)
+    readers = [half(site, "model=reader") for _ in range(2)]
+    writers = [half(site, "model=writer") for _ in range(2)]
+    once(site)
+    runs(site, *readers, *writers)
+    status = Status(site)
+    assert {len(status.on(gpu).intersection(readers)) for gpu in (0, 1)} == {1}
+    assert {len(status.on(gpu).intersection(writers)) for gpu in (0, 1)} == {1}
+    assert not status.surprises()
+
+    clean(site)
+    wanted = ("--gres=shard:5", "--mem=1000", "--nodelist=v100-1", "--output=/home/alice/step-%j")
+    stepping = site.sure("sbatch", "--parsable", *wanted, "--wrap=srun echo a step", user="alice").strip()
+    other = half(site, "model=reader,pack=no")
+    once(site)
+    site.until("its step has run", lambda: site.state(stepping) in ("COMPLETED", "FAILED"))
+    assert site.run("cat", f"/home/alice/step-{stepping}").out == "a step\n"
+    runs(site, other)
+    assert site.jobs()[other]["TresPerNode"].endswith("shard:10")
+    site.sure("scontrol", "requeuehold", other)
+    site.until("it waits", lambda: site.state(other) == "PENDING")
+    once(site)
+    released = site.synsched("release", other)
+    assert released.code == 0, released.out + released.err
+    assert site.jobs()[other]["TresPerNode"].endswith("shard:5")
+
+
+@not_widening
 def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing: Mini) -> None:
     site = packing
     host = half(site, "model=reader")
@@ -131,7 +174,7 @@ def test_two_that_allow_it_share_a_gpu_and_one_that_does_not_has_its_own(packing
     assert not status.surprises()
 
 
-@once_is_enough
+@not_widening
 def test_a_pair_that_slurm_did_not_put_together_is_told(packing: Mini) -> None:
     """Somebody else's job, in a partition that is not managed, starts between the plan and the start."""
     site = packing

@@ -65,6 +65,7 @@ def updated_request(current: Request, spec: JobSpec) -> Request:
         tasks=spec.tasks,
         cpus=spec.cpus_per_task * max(spec.tasks, spec.node_count) if uneven else spec.cpus * spec.node_count,
         memory=spec.memory,
+        shards=spec.shards or current.shards,
         pinned=frozenset(spec.nodes),
     )
 

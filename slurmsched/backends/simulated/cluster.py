@@ -66,6 +66,8 @@ class VirtualCluster:
         self._last_number = 0
         self.refused: dict[JobId, str] = {}
         """Jobs that Slurm does not start whatever is free, each with the reason that it shows."""
+        self.widens_shards = True
+        """Whether it is as Slurm since 23.11 (`Snapshot.widens_shards`)."""
         self.changes = 0
         """Counts the events processed: unchanged if a poll would show only that time has passed."""
         for edge in sorted({edge for r in self.reservations for edge in (r.start, r.end) if edge >= start}):
@@ -248,6 +250,7 @@ class VirtualCluster:
             reservations=self.reservations,
             cluster=self.name,
             release="simulated",
+            widens_shards=self.widens_shards,
         )
 
 

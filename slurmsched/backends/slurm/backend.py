@@ -116,6 +116,7 @@ class ClusterReader:
             operators=self._read_operators(configuration),
             limits=self._read_limits(configuration, time),
             preempting_qos=self._read_preempting_qos(configuration, time),
+            widens_shards=configuration.widens_shards,
         )
         return PollResult(snapshot, {parsed.job.id: parsed.request_form for parsed in view.jobs}, view.remarks)
 

@@ -203,6 +203,19 @@ class SlurmctldConfiguration:
         """Whether jobs get memory of their own; also where the configuration does not tell."""
         return not self.select_parameters or any("MEMORY" in word for word in self.select_parameters)
 
+    @property
+    def widens_shards(self) -> bool:
+        """Whether a pending job can be given all shards of its GPU instead of some, by an update.
+
+        Measured on 24.11 and 26.05. On 22.05 more than half of a GPU's shards are taken from two GPUs, as everywhere
+        with MULTIPLE_SHARING_GRES_PJ.
+        """
+        numbers = tuple(int(number) for number in re.findall(r"\d+", self.release)[:2])
+        return numbers >= _WIDENS_SHARDS_SINCE and "MULTIPLE_SHARING_GRES_PJ" not in self.select_parameters
+
+
+_WIDENS_SHARDS_SINCE: Final = (23, 11)
+"""The first release that keeps the shards of a job on one GPU, however many."""
 
 _ENFORCING_LIMITS: Final = frozenset({"limits", "safe", "all"})
 """Words of AccountingStorageEnforce."""

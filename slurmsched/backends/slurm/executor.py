@@ -89,6 +89,7 @@ def matches_spec(spec: JobSpec, current: Request) -> bool:
         and max(current.tasks, spec.node_count) == tasks
         and (spec.keeps_cpus or current.cpus == cpus)
         and (spec.keeps_memory or spec.memory in (0, current.memory))
+        and spec.shards in (0, current.shards)
     )
 
 
@@ -114,9 +115,10 @@ def _check_update(operation: Operation, job: Job) -> Verdict:
         return Result.OVERTAKEN, _unexpected_state(job)
     kind = f"{now.gpu_type}:" if now.gpu_type else ""
     where = f" on {','.join(sorted(now.pinned))}" if now.pinned else ""
+    shards = f", {pluralise(now.shards, 'shard')}" if now.shards else ""
     return Result.REFUSED, (
         f"it now asks for {pluralise(now.nodes, 'node')}{where}, {kind}{pluralise(now.gpus, 'GPU')},"
-        f" {pluralise(now.cpus, 'CPU')}, {now.memory} MiB per node, {pluralise(now.tasks, 'task')}"
+        f" {pluralise(now.cpus, 'CPU')}, {now.memory} MiB per node, {pluralise(now.tasks, 'task')}{shards}"
     )
 
 

@@ -129,11 +129,13 @@ def _update(operation: Operation, form: RequestForm) -> OperationCommands:
     if not isinstance(spec, JobSpec):
         raise UnsafeCommandError(f"not a job spec for job {job}: {spec!r}")
     old = before if isinstance(before, JobSpec) else None
+    shards_change = old is not None and old.shards not in (0, spec.shards)
     gpus_change = old is None or (old.gpus, old.gpu_type) != (spec.gpus, spec.gpu_type)
     cpus_change = old is None or _cpus_per_task(old) != _cpus_per_task(spec) or _has_too_few_cpus(old, spec)
     # A separate line: Slurm 26.05 recomputes the CPUs, wrongly, in an update that sets GPUs per task.
     per_task = (f"update JobId={job} TresPerTask={_gpus_per_task(spec)}",) if form.per_task and gpus_change else ()
     fields = _update_fields(spec, form, gpus_change=gpus_change, cpus_change=cpus_change)
+    fields += _shards(spec, form) if shards_change else ""
     return OperationCommands((*per_task, f"update JobId={job} {fields}"))
 
 
@@ -233,7 +235,7 @@ def _gpus(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> list[str]:
     gpus, kind, each = checked_number(spec.gpus), _type_suffix(spec), spec.gpus_per_node
     fields: list[str] = []
     if not gpus:
-        return fields  # a request for shards or for no GPU never changes
+        return fields
     open_split = each is None or not spec.counts_nodes or (spec.node_count == 1 and not form.per_node)
     if form.per_job and open_split:
         fields += ["TresPerNode="] if form.per_node else []
@@ -248,6 +250,14 @@ def _gpus(spec: JobSpec, form: RequestForm, *, gpus_change: bool) -> list[str]:
     if form.per_job and gpus_change:
         fields.append(f"TresPerJob=gres/gpu{kind}:{gpus}")
     return fields
+
+
+def _shards(spec: JobSpec, form: RequestForm) -> str:
+    """The field of shards, in the form of the original request."""
+    count, key = (spec.tasks, "TresPerTask") if form.shards_per_task else (spec.node_count, "TresPerNode")
+    if checked_number(spec.shards, 1) % checked_number(count, 1):
+        raise UnsafeCommandError(f"{spec.shards} shards do not divide over {count} tasks or nodes")
+    return f" {key}=gres/shard{_type_suffix(spec)}:{spec.shards // count}"
 
 
 def _gpus_per_task(spec: JobSpec) -> str:

@@ -31,6 +31,7 @@ class RequestForm:
     tasks_per_node: bool = False
     memory_per_cpu: bool = False
     whole_memory: bool = False
+    shards_per_task: bool = False
     requeued: bool = False
 
 
@@ -49,6 +50,7 @@ def parse_form(fields: Mapping[str, str]) -> RequestForm:
         tasks_per_node=_tasks_per_node(fields) > 0,
         memory_per_cpu=_memory_per_cpu(fields) > 0,
         whole_memory=_asks_whole_memory(fields),
+        shards_per_task=count_shards(fields.get("TresPerTask")) > 0,
         requeued=parse_count(fields.get("Restarts")) > 0,
     )
 

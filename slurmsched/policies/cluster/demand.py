@@ -11,7 +11,7 @@ import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.knowledge import Knowledge, Profile
-from slurmsched.model import Job, JobId, Request
+from slurmsched.model import MILLI_PER_GPU, Job, JobId, Request
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import Gang, fewest_nodes, gang_of
 from slurmsched.policies.cluster.resources import Pools
@@ -67,6 +67,12 @@ class ResourceDemand:
     needs_mix: bool = False
     """Whether no GPU type alone has enough for the gang, so that it is placed on several, as Slurm does."""
 
+    def of_whole_devices(self) -> ResourceDemand:
+        """Return the demand of a job with shards if it is to get all shards of each of its devices."""
+        if self.milli is None:
+            return self
+        return replace(self, milli=np.where((self.milli > 0) & (self.milli < MILLI_PER_GPU), MILLI_PER_GPU, self.milli))
+
 
 class DemandCache:
     """The resource demand of each job, computed once for all jobs with the same request.
@@ -84,7 +90,7 @@ class DemandCache:
         sizing: Sizing,
         *,
         gpu_types: Mapping[JobId, frozenset[str]] | None = None,
-        excluded_nodes: Callable[[Job], frozenset[str]] = lambda _: frozenset(),
+        excluded_nodes: Callable[[Job], frozenset[str]] | None = None,
         cap: Callable[[Job], ResourceCap | None] = lambda _: None,
     ) -> None:
         self._pools, self._eligibility, self._gpu_types = pools, eligibility, gpu_types or {}
@@ -98,8 +104,7 @@ class DemandCache:
 
     def of(self, job: Job) -> ResourceDemand:
         """Return the job's demand: the same object for equal requests."""
-        excluded = self._excluded_nodes(job)
-        if excluded:
+        if self._excluded_nodes is not None and (excluded := self._excluded_nodes(job)):
             request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
             return self._cached(replace(job, original_request=request), self._node_gpus(job))
         known = self._by_job.get(job.id)

@@ -20,7 +20,7 @@ This form is computed here; the tests compare it with the paper's form.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -119,21 +119,30 @@ def target_workload(requests: Iterable[tuple[Request, int]], pools: Pools) -> Ta
 
     Requests that fit nowhere are left out: more shards than a GPU has, or more nodes than there are.
     """
-    counts, most_shards = Counter[TaskDemand](), int(pools.shards.max(initial=0))
+    counts, tasks = Counter[TaskDemand](), dict[Request, tuple[tuple[TaskDemand, int], ...]]()
     for request, occurrences in requests:
-        of_type = [request.gpu_type in (None, gpu_type) for gpu_type in pools.gpu_types]
-        node_gpus = sorted(pools.device_count[of_type].tolist(), reverse=True)
-        gang = gang_of(request, None, memory_tunable=False, node_gpus=node_gpus)
-        if gang.shards > most_shards or gang.parts < gang.min_nodes or gang.min_nodes > len(pools.nodes):
-            continue
-        cpus, types = -(-max(request.cpus, 1) // gang.min_nodes), (request.gpu_type,) if request.gpu_type else ()
-        each, more = divmod(gang.parts, gang.min_nodes)
-        for parts, nodes in ((each + 1, more), (each, gang.min_nodes - more)):
-            gpus = 1 if gang.shards else parts * gang.gpus_per_part
-            milli = MILLI_PER_GPU * gang.shards // most_shards if gang.shards else MILLI_PER_GPU if gpus else 0
-            if nodes:
-                counts[TaskDemand(cpus, 0, gpus, milli, types if gpus else ())] += nodes * occurrences
+        if request not in tasks:
+            tasks[request] = tuple(_tasks_of(request, pools))
+        for task, nodes in tasks[request]:
+            counts[task] += nodes * occurrences
     return workload_of_counts(counts) if counts else _DEFAULT_WORKLOAD
+
+
+def _tasks_of(request: Request, pools: Pools) -> Iterator[tuple[TaskDemand, int]]:
+    """Yield what the request takes of nodes, each with the number of nodes; nothing if it fits nowhere."""
+    most_shards = int(pools.shards.max(initial=0))
+    of_type = [request.gpu_type in (None, gpu_type) for gpu_type in pools.gpu_types]
+    node_gpus = sorted(pools.device_count[of_type].tolist(), reverse=True)
+    gang = gang_of(request, None, memory_tunable=False, node_gpus=node_gpus)
+    if gang.shards > most_shards or gang.parts < gang.min_nodes or gang.min_nodes > len(pools.nodes):
+        return
+    cpus, types = -(-max(request.cpus, 1) // gang.min_nodes), (request.gpu_type,) if request.gpu_type else ()
+    each, more = divmod(gang.parts, gang.min_nodes)
+    for parts, nodes in ((each + 1, more), (each, gang.min_nodes - more)):
+        gpus = 1 if gang.shards else parts * gang.gpus_per_part
+        milli = MILLI_PER_GPU * gang.shards // most_shards if gang.shards else MILLI_PER_GPU if gpus else 0
+        if nodes:
+            yield TaskDemand(cpus, 0, gpus, milli, types if gpus else ()), nodes
 
 
 _DIGITS: Final = 6

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
-from slurmsched.model import NodeAllocation, ReasonCode, Resources
+from slurmsched.model import MILLI_PER_GPU, NodeAllocation, ReasonCode, Resources
 from slurmsched.policies.cluster.demand import CandidatePools, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.gang import Gang
 from slurmsched.policies.cluster.resources import Allocation, FreeResources, PoolKind, Pools
@@ -24,7 +24,8 @@ from slurmsched.policies.stages import Situation
 class Placement:
     """The `parts` of a gang in each of `pools`, each part with `per_task`. The demand range is that of `kind`.
 
-    `devices` are as in `Allocation`: empty until the placement is allocated.
+    `devices` are as in `Allocation`: empty until the placement is allocated. With `whole_devices` a job that asked for
+    some shards of a device gets all of them.
     """
 
     gang: Gang
@@ -33,11 +34,13 @@ class Placement:
     per_task: PerTaskResources
     kind: int
     devices: tuple[tuple[int, ...], ...] = ()
+    whole_devices: bool = False
 
     def allocation(self, cluster: Pools) -> Allocation:
         """Return the allocation by pool. An exclusive job gets all CPUs and all memory of its nodes."""
         gpus = tuple(parts * self.gang.gpus_per_part for parts in self.parts)
         part = cluster.kinds[self.kind].milli_of_shards(self.gang.shards) if self.gang.shards else 0
+        part = MILLI_PER_GPU if part and self.whole_devices else part
         if self.gang.request.exclusive:
             whole = [cluster.node(pool).total for pool in self.pools]
             cpus, memory = tuple(node.cpus for node in whole), tuple(node.memory for node in whole)
@@ -72,7 +75,7 @@ class Placement:
                 Resources(allocation.gpus[at], allocation.cpus[at], allocation.memory[at]),
                 cluster.gpu_types[pool] if with_gpus else "",
                 tuple(cluster.devices[pool][device].index for device in self.devices[at]) if self.devices else (),
-                self.gang.shards,
+                int(cluster.shards[pool]) if self.gang.shards and self.whole_devices else self.gang.shards,
             )
             for at, pool in enumerate(allocation.pools)
         )

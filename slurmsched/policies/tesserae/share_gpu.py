@@ -4,16 +4,20 @@ In order, each waiting job gets GPUs of its own, on nodes where fragmentation gr
 are matched with placed jobs. No job is preempted, so the migration of section 4.1 does not apply.
 
 Two jobs share a GPU by asking for half of its shards each; Slurm has no other way. A round chooses nodes, but Slurm
-chooses the device: the first by index with enough shards left, for jobs in an order that Slurm chooses too. So that the
-device is certain, at most one device of a node is divided or shared per round, and only where no job of whole GPUs that
-starts there could change which. Sharers of running jobs are read back from Slurm.
+chooses the device: the first by index with enough shards left. So that no job comes beside another one by chance, a job
+without a partner is given all shards of its device, and the pairs of a node start one after another. Who has all shards
+takes an idle device, whatever the order, and so does each pair where no other device has half of its shards left.
+
+Where a request cannot be widened so (`Snapshot.widens_shards`), at most one device of a node is divided or shared per
+round, and only where no job of whole GPUs that starts there could change which. Sharers of running jobs are read back
+from Slurm.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -29,9 +33,9 @@ from slurmsched.model import (
     Reason,
     ReasonCode,
 )
-from slurmsched.policies.admit.allocate import AllocateFree
-from slurmsched.policies.cluster.demand import DemandLevel
-from slurmsched.policies.cluster.resources import Allocation
+from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair
@@ -112,15 +116,18 @@ HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2
 
 
 class ShardedDevices:
-    """The devices at the start of the round, and the pools in which it starts jobs with shards."""
+    """The devices at the start of the round, and the pools in which jobs start with some shards of a device."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._initial = session.free_at_start.milli
         self._starting: Mask = np.zeros(len(session.pools), dtype=np.bool_)
         for placement in session.placements.values():
-            if placement.gang.shards:
+            if placement.gang.shards and not placement.whole_devices:
                 self.mark_starting(placement.pools)
+        for allocations in session.situation.starting.values():  # of earlier rounds
+            if any(on_node.shards for on_node in allocations):
+                self.mark_starting(session.pools.allocation(allocations).pools)
 
     def with_own_device(self, milli: Ints) -> Mask:
         """Returns the pools where so much of a device is one to itself, whichever one Slurm chooses; [pools]."""
@@ -132,8 +139,18 @@ class ShardedDevices:
         half = bool(self._initial[pool, first] == HALF_GPU_MILLI)
         return not self._starting[pool] and devices == (first,) and half
 
+    def is_starting(self, pools: Sequence[int]) -> bool:
+        """Returns whether a job that starts in one of the pools may divide a device there."""
+        return bool(self._starting[list(pools)].any())
+
+    def open_halves(self, pools: Sequence[int]) -> set[tuple[int, int]]:
+        """Returns the pools and devices that are partly used and have half of their shards left."""
+        initial = self._initial[list(pools)]
+        rows, devices = np.nonzero((initial >= HALF_GPU_MILLI) & (initial < MILLI_PER_GPU))
+        return {(pools[row], device) for row, device in zip(rows.tolist(), devices.tolist(), strict=True)}
+
     def mark_starting(self, pools: Sequence[int]) -> None:
-        """Marks the pools as starting a job with shards in this round."""
+        """Marks the pools as starting a job with some shards of a device."""
         self._starting[list(pools)] = True
 
     def find_partly_used(self, milli: Ints, pools: Ints) -> tuple[int, int] | None:
@@ -155,19 +172,36 @@ class AllocateOwnGpu:
 
     def __init__(self, session: Session) -> None:
         self._session, self._free = session, AllocateFree(session)
-        self._devices = ShardedDevices(session)
+        self._devices, self._failed = ShardedDevices(session), FailedRequestCache()
+        self._whole = dict[ResourceDemand, ResourceDemand]()
 
     def try_admit(self, job: Job) -> bool:
-        demand, session = self._session.demands.of(job), self._session
+        session, demand = self._session, self._session.demands.of(job)
         if demand.milli is None:
             return self._free.try_admit(job)
-        own_device = self._devices.with_own_device(demand.milli)
-        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, own_device)
+        attempt = session.attempt(job)
+        if self._failed.contains(attempt, session.eviction_epoch):
+            return False
+        widened = session.situation.snapshot.widens_shards and demand.gang.tasks_per_part == 1
+        placement = self._on_whole_devices(job, demand) if widened else self._on_devices_of_its_own(job, demand.milli)
         if placement is None:
+            self._failed.add(attempt)
             return False
         session.allocate(job, placement)
-        self._devices.mark_starting(placement.pools)
+        if not widened:
+            self._devices.mark_starting(placement.pools)
         return True
+
+    def _on_whole_devices(self, job: Job, demand: ResourceDemand) -> Placement | None:
+        if demand not in self._whole:
+            self._whole[demand] = demand.of_whole_devices()
+        session, whole = self._session, self._whole[demand]
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, demand=whole)
+        return placement and replace(placement, whole_devices=True)
+
+    def _on_devices_of_its_own(self, job: Job, milli: Ints) -> Placement | None:
+        session, own_device = self._session, self._devices.with_own_device(milli)
+        return session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, own_device)
 
 
 def share_gpus(session: Session) -> None:
@@ -181,8 +215,15 @@ def share_gpus(session: Session) -> None:
     slots = HalfGpuSlots(session, devices)
     for pair in slots.match(placed, waiting) if waiting else ():
         slots.place_beside(pair)
+    slots.leave_last_halves()
+    obstacles = dict[ResourceDemand, Reason | None]()
     for job in waiting:
-        if job.id not in session.placements and (why := _sharing_obstacle(session, job, devices, sharers)):
+        if job.id in session.placements:
+            continue
+        demand = session.demands.of(job)
+        if demand not in obstacles:
+            obstacles[demand] = _sharing_obstacle(session, job, devices, sharers)
+        if (why := obstacles[demand]) is not None:
             session.set_waiting_reason(job, why)
 
 
@@ -192,30 +233,73 @@ class HalfGpuSlots:
 
     session: Session
     devices: ShardedDevices
+    _filled: set[tuple[int, int]] = field(default_factory=set)
+    """Pools and devices on which a guest joins a running job in this round."""
+    _last: dict[int, tuple[JobId, ...]] = field(default_factory=dict)
+    """For each pool the jobs after which the next one may start there with half of a device."""
 
     def match(self, placed: Sequence[Job], waiting: Sequence[Job]) -> Iterator[PackedPair]:
-        """Yields the maximum-weight matching, by shards per GPU, the most first; both sequences are in order."""
-        left = list(waiting)
+        """Yields the maximum-weight matching, by shards per GPU, the most first; both sequences are in order.
+
+        Guests of running jobs come first: they leave no device half used, on which a pair might land.
+        """
+        left, free = list(waiting), self._with_halves_of_hosts(placed)
         for shards in sorted({int(count) for count in self.session.pools.shards if count}, reverse=True):
             hosts = [job for job in placed if may_share(job) and self._has_free_half(job, shards)]
-            guests = list(self._match_on(shards, hosts, left)) if hosts else []
-            matched = {pair.guest for pair in guests}
+            pairs = list(self._match_on(shards, hosts, left, free)) if hosts else []
+            while parted := self._hosts_beside_open_halves(pairs):
+                hosts = [job for job in hosts if job.id not in parted]
+                pairs = list(self._match_on(shards, hosts, left, free)) if hosts else []
+            matched = {pair.guest for pair in pairs}
             left = [job for job in left if job.id not in matched]
-            yield from guests
+            yield from sorted(pairs, key=lambda pair: pair.host not in self.session.running)
+
+    def _with_halves_of_hosts(self, placed: Sequence[Job]) -> FreeResources:
+        """Returns what is free if each job that was given whole devices has only half of them."""
+        free = self.session.free_at_minimum.copy()
+        for job in placed:
+            placement = self.session.placements.get(job.id)
+            if placement is not None and placement.whole_devices:
+                none = (0,) * len(placement.pools)
+                free.release(
+                    Allocation(placement.pools, none, none, none, part=HALF_GPU_MILLI, devices=placement.devices)
+                )
+        return free
+
+    def _hosts_beside_open_halves(self, pairs: Sequence[PackedPair]) -> set[JobId]:
+        """Returns the hosts that start in a pool where no guest takes the half of a device that is left."""
+        held = {pair.host: self._allocation(pair.host) for pair in pairs}
+        running = [host for host in held if host in self.session.running]
+        filled = self._filled | {device for host in running for device in _positions(held[host])}
+        return {
+            host
+            for host, allocation in held.items()
+            if host not in self.session.running and not self.devices.open_halves(allocation.pools) <= filled
+        }
 
     def place_beside(self, pair: PackedPair) -> None:
         """Places the guest on its host's devices, and records both."""
         if self.session.limits.reached(self.session.jobs[pair.guest]):
             return  # others of its group were placed since the pairs were matched
         session, held = self.session, self._allocation(pair.host)
-        guest, demand = session.jobs[pair.guest], session.demands.of(session.jobs[pair.guest])
-        kind = int(session.pools.kind_of[held.pools[0]])
+        host, guest = session.placements.get(pair.host), session.jobs[pair.guest]
+        if host is not None and not self.devices.open_halves(held.pools) <= self._filled:
+            return  # the guest of a running job there could not be placed
+        demand, kind = session.demands.of(guest), int(session.pools.kind_of[held.pools[0]])
         parts = (1,) * len(held.pools)
         placement = Placement(demand.gang, held.pools, parts, demand.ranges[kind].minimum, kind, held.devices)
-        if session.delays_promise(guest, placement.allocation(session.pools)):
+        widened = host is not None and host.whole_devices
+        if host is not None and widened:
+            session.place_again(session.jobs[pair.host], replace(host, whole_devices=False))
+        allocation = placement.allocation(session.pools)
+        if session.delays_promise(guest, allocation) or not session.free_at_minimum.fits(allocation):
+            if host is not None and widened:
+                session.place_again(session.jobs[pair.host], host)
             return
         session.allocate(guest, placement)
-        self.devices.mark_starting(held.pools)
+        self._start_in_turn(pair, held)
+        if not session.situation.snapshot.widens_shards:
+            self.devices.mark_starting(held.pools)
         on_nodes = placement.node_allocations(session.pools)
         for job, other, rate in (
             (pair.host, pair.guest, pair.relative_rates[0]),
@@ -223,13 +307,51 @@ class HalfGpuSlots:
         ):
             session.share(job, (other,), rate, shares_gpu_reason(on_nodes, other, pair.relative_rates))
 
-    def _match_on(self, shards: int, hosts: Sequence[Job], waiting: Sequence[Job]) -> Iterator[PackedPair]:
+    def leave_last_halves(self) -> None:
+        """Lets the last job without a partner in each pool that is full keep half of its device open for a later guest.
+
+        It starts last, so that the device is certain.
+        """
+        session, others = self.session, defaultdict[int, list[JobId]](list)
+        for name, placement in session.placements.items():
+            for pool in placement.pools:
+                others[pool].append(name)
+        seen = set[int]()
+        for name, placement in reversed(session.placements.items()):
+            job, pools = session.jobs[name], placement.pools
+            if not placement.whole_devices or not seen.isdisjoint(pools):
+                continue
+            full = not any(session.free_at_minimum.gpus[pool] for pool in pools)
+            half = all(2 * placement.gang.shards == session.pools.shards[pool] for pool in pools)
+            certain = self.devices.open_halves(pools) <= self._filled and not self.devices.is_starting(pools)
+            if full and half and certain and may_share(job):
+                seen.update(pools)
+                session.place_again(job, replace(placement, whole_devices=False))
+                before = dict.fromkeys(other for pool in pools for other in others[pool] if other != name)
+                if before:
+                    session.starts_after[name] = tuple(before)
+
+    def _start_in_turn(self, pair: PackedPair, held: Allocation) -> None:
+        """Lets the pair start after the last one in each of its pools."""
+        new = tuple(job for job in (pair.host, pair.guest) if job in self.session.placements)
+        before = tuple(dict.fromkeys(job for pool in held.pools for job in self._last.get(pool, ())))
+        for job in new if before else ():
+            self.session.starts_after[job] = before
+        self._last.update(dict.fromkeys(held.pools, new))
+        if pair.host in self.session.running:
+            self._filled |= _positions(held)
+
+    def _match_on(
+        self, shards: int, hosts: Sequence[Job], waiting: Sequence[Job], free: FreeResources
+    ) -> Iterator[PackedPair]:
         pools, fitting = self.session.pools, dict[JobId, list[frozenset[int]]]()
         held = {host.id: self._allocation(host.id).pools for host in hosts}
 
         def fits(host: Job, guest: Job) -> bool:
             if guest.id not in fitting:
-                fitting[guest.id] = [frozenset(found.tolist()) for found in _pools_for(self.session, guest, shards)]
+                fitting[guest.id] = [
+                    frozenset(found.tolist()) for found in _pools_for(self.session, guest, free, shards)
+                ]
             demand, nodes = self.session.demands.of(guest), {int(pools.node_of[pool]) for pool in held[host.id]}
             return (
                 demand.gang.parts == len(held[host.id])
@@ -249,10 +371,14 @@ class HalfGpuSlots:
     def _has_free_half(self, host: Job, shards: int) -> bool:
         """Returns whether a half-GPU job started on the same nodes gets the same devices.
 
-        A host that starts in this round qualifies: no other job with shards starts there, so both get the same device.
+        A host that starts in this round qualifies: both get the same device, unless another one there is half used.
         """
-        held, pools = self._allocation(host.id), self.session.pools
-        if held.part != HALF_GPU_MILLI or not held.devices or any(pools.shards[pool] != shards for pool in held.pools):
+        held, pools, placement = self._allocation(host.id), self.session.pools, self.session.placements.get(host.id)
+        if not held.devices or any(pools.shards[pool] != shards for pool in held.pools):
+            return False
+        if placement is not None and placement.whole_devices:
+            return 2 * placement.gang.shards == shards and not self.devices.is_starting(held.pools)
+        if held.part != HALF_GPU_MILLI:
             return False
         if host.state is JobState.PENDING:
             return True
@@ -263,20 +389,26 @@ class HalfGpuSlots:
         return running or self.session.placements[job].allocation(self.session.pools)
 
 
-def _pools_for(session: Session, job: Job, shards: int = 0) -> Iterator[Ints]:
+def _positions(allocation: Allocation) -> set[tuple[int, int]]:
+    """Returns the pools and devices that it has."""
+    devices = zip(allocation.pools, allocation.devices, strict=True)
+    return {(pool, device) for pool, on_pool in devices for device in on_pool}
+
+
+def _pools_for(session: Session, job: Job, free: FreeResources, shards: int = 0) -> Iterator[Ints]:
     """Yields the pools that hold a task of the job now, by partition; only those where it takes half a GPU, if `shards`
     are given, which are those of a GPU."""
     demand = session.demands.of(job)
     if demand.milli is None or (shards and 2 * demand.gang.shards != shards):
         return
-    for pools in fitting_pools(demand, DemandLevel.MINIMUM, session.free_at_minimum):
+    for pools in fitting_pools(demand, DemandLevel.MINIMUM, free):
         yield pools[session.pools.shards[pools] == shards] if shards else pools
 
 
 def _sharing_obstacle(session: Session, job: Job, devices: ShardedDevices, sharers: GpuSharers) -> Reason | None:
     """Returns why the job may not start although a node has free resources, or None."""
     milli = session.demands.of(job).milli
-    for pools in _pools_for(session, job) if milli is not None else ():
+    for pools in _pools_for(session, job, session.free_at_minimum) if milli is not None else ():
         if (starting := devices.find_starting(pools)) is not None:
             return Reason(ReasonCode.ONE_A_ROUND, {"node": session.pools.node(starting).name})
         if milli is not None and (device := devices.find_partly_used(milli, pools)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,22 @@ def test_pairs_share_a_gpu_once_all_are_taken_and_each_says_how_fast_it_is(tmp_p
     assert not where[refusing]
 
 
+def test_whoever_has_no_partner_has_a_whole_gpu_and_pairs_of_a_node_start_in_one_round(tmp_path: Path) -> None:
+    packed = packing(tmp_path, [node("n1", 4, shards=10)])
+    alone = [half(packed, "a"), half(packed, "a")]
+    packed.rounds(1)
+    assert sorted(len(on) for on in devices(packed).values()) == [1, 1]
+    first = [half(packed, model) for model in "aaabbbbb"]
+    packed.rounds(2)
+    where = devices(packed)
+    users = Counter(device for on in where.values() for device in on)
+    assert users == {("n1", 0): 1, ("n1", 1): 1, ("n1", 2): 2, ("n1", 3): 2}
+    asked = {job.id: job.current_request.shards for job in packed.simulated.observe().jobs if job.allocations}
+    assert asked == dict.fromkeys(alone, 10) | dict.fromkeys((job for job in first if where[job]), 5)
+    decision = packed.round().result.decision
+    assert sorted(decision.targets[job].speed for job in first if where[job]) == [0.6, 0.6, 0.8, 0.8]
+
+
 class Interfered(SimulatedBackend):
     """On this cluster somebody else's half of a GPU starts right before the first thing that a round does."""
 
@@ -152,6 +169,7 @@ def test_wide_jobs_share_a_gpu_on_each_of_their_nodes(tmp_path: Path) -> None:
 
 def test_a_pair_that_slurm_did_not_put_together_is_noticed_and_told(tmp_path: Path) -> None:
     world = packing(tmp_path, [node("n1", 2, shards=10, partitions=frozenset({"gpu", "debug"}))])
+    world.cluster.widens_shards = False
     host = half(world, "a")
     world.rounds(1)
     guest = half(world, "b")

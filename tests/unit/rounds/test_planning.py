@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,6 +130,26 @@ def test_a_restarted_job_is_released_before_the_newcomer_which_waits_until_it_ru
     result = planned(seen, targets, {"1": "2"}, order=("2", "1"))
     assert told(result) == ["requeue 1", "reshape 1 after 1", "release 1 after 1", "reshape 2", "release 2 after 1"]
     assert [op.standing for op in result.operations if op.verb is Verb.RELEASE] == [(), ("1",)]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        pytest.param("123", [("1", ()), ("2", ("1",)), ("3", ("2",))], id="each after the other"),
+        pytest.param("23", [], id="none after one that does not start, nor after that"),
+        pytest.param("13", [("1", ())], id="none after one that does not start"),
+    ],
+)
+def test_jobs_start_after_those_whose_devices_slurm_chooses_first(
+    jobs: str, expected: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    seen = snapshot([node()], [held(number) for number in (1, 2, 3)])
+    decided = decision(seen.jobs, {name: (share("n1"),) for name in jobs})
+    after = {"2": ("1",), "3": ("2",)}
+    targets = {name: replace(target, after=after.get(name, ())) for name, target in decided.targets.items()}
+    at_hand = situation(seen, None, 8)
+    plan = make_plan(at_hand, replace(decided, targets=targets), OURS, Settings(), Anyone(), mode=Mode.ENFORCE)
+    assert [(op.subject, op.standing) for op in plan.operations if op.verb is Verb.RELEASE] == expected
 
 
 def test_only_victims_whose_room_is_needed_leave() -> None:

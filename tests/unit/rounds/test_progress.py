@@ -306,6 +306,33 @@ def test_a_newcomer_starts_once_its_victim_stands_again(
     assert [(op.verb.value, op.subject) for op in undo_overdue_starts(at_hand, 120.0).operations] == taken_back
 
 
+IN_TURN = Plan(
+    (
+        Operation(Verb.RELEASE, "1", WHY, "admin", "none"),
+        Operation(Verb.RELEASE, "2", WHY, "admin", "none", standing=("1",)),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("so_far", "first", "now", "may_go", "taken_back"),
+    [
+        pytest.param({}, replace(OLD_GONE, hold=Hold.ADMIN), NOW, (0,), [], id="the first one"),
+        pytest.param(done(0), OLD_LET_GO, NOW + 1, (), [], id="the second waits until it runs"),
+        pytest.param(done(0), OLD, NOW + 1, (1,), [], id="it runs"),
+        pytest.param(done(0), None, NOW + 1, (), [], id="it has ended: its device is not certain any more"),
+        pytest.param(done(0), None, NOW + 121, (), ["2"], id="it has ended: the second waits for the next round"),
+    ],
+)
+def test_a_job_whose_device_depends_on_another_starts_once_that_one_runs(
+    so_far: dict[int, FinishedOperation], first: Job | None, now: float, may_go: tuple[int, ...], taken_back: list[str]
+) -> None:
+    second = replace(NEW_LET_GO, id="2", hold=Hold.NONE if taken_back else Hold.ADMIN)
+    at_hand = PlanProgress(IN_TURN, so_far, cluster(*([first] if first else []), second), now)
+    assert at_hand.ready() == may_go
+    assert [op.subject for op in undo_overdue_starts(at_hand, 120.0).operations] == taken_back
+
+
 def test_after_a_refused_restart_the_newcomer_is_hopeless() -> None:
     refused = done(0, 1) | {2: FinishedOperation(Result.UNDONE, NOW)}
     assert PlanProgress(SHRUNK, refused, cluster(OLD_GONE, NEW), NOW + 1).is_hopeless(3)

@@ -29,6 +29,22 @@ def test_sharing_of_a_partition_on_every_release(shown: str, sharing: str) -> No
     assert parse_partition(f"PartitionName=gpu State=UP Nodes=n1 {shown}").sharing == sharing
 
 
+@pytest.mark.parametrize(
+    ("release", "parameters", "widens"),
+    [
+        ("22.05.8", "CR_Core_Memory", False),
+        ("23.02.1", "CR_Core_Memory", False),
+        ("23.11.0", "CR_Core_Memory", True),
+        ("26.05.0-0rc1", "CR_Core_Memory", True),
+        ("24.11.5", "CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ", False),
+        ("unknown", "CR_Core_Memory", False),
+    ],
+)
+def test_which_releases_keep_all_shards_of_a_job_on_one_gpu(release: str, parameters: str, widens: bool) -> None:
+    shown = f"SLURM_VERSION = {release}\nSelectTypeParameters = {parameters}"
+    assert parse_configuration(shown).widens_shards is widens
+
+
 LOW = "PartitionName=low State=UP Nodes=n[1-2] PriorityTier=1 PreemptMode={mode}"
 HIGH = "PartitionName=high State=UP Nodes={nodes} PriorityTier={tier} PreemptMode=OFF"
 

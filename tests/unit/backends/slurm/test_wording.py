@@ -231,6 +231,57 @@ def test_a_job_that_never_named_memory_keeps_slurms_default() -> None:
     assert "MinMemoryNode" not in fields(replace(ONE, memory=0))
 
 
+HALF = JobSpec((), 1, 0, None, None, 1, 100, 1, cpus_per_task=1, shards=5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "form", "expected"),
+    [
+        pytest.param(HALF, replace(HALF, shards=10), RequestForm(), ["TresPerNode=gres/shard:10"], id="all of a GPU"),
+        pytest.param(replace(HALF, shards=10), HALF, RequestForm(), ["TresPerNode=gres/shard:5"], id="half again"),
+        pytest.param(HALF, HALF, RequestForm(), [], id="nothing changes"),
+        pytest.param(replace(HALF, shards=0), HALF, RequestForm(), [], id="stored before shards were known"),
+        pytest.param(
+            HALF,
+            replace(HALF, shards=10, gpu_type="v100"),
+            RequestForm(),
+            ["TresPerNode=gres/shard:v100:10"],
+            id="typed",
+        ),
+        pytest.param(
+            HALF,
+            replace(HALF, shards=20, node_count=2, tasks=2),
+            RequestForm(),
+            ["TresPerNode=gres/shard:10"],
+            id="on each of two nodes",
+        ),
+        pytest.param(
+            HALF,
+            replace(HALF, shards=10),
+            RequestForm(shards_per_task=True),
+            ["TresPerTask=gres/shard:10"],
+            id="--tres-per-task",
+        ),
+    ],
+)
+def test_shards_change_in_the_form_of_the_request(
+    before: JobSpec, after: JobSpec, form: RequestForm, expected: list[str]
+) -> None:
+    [line] = lines(Verb.UPDATE, replace(after, nodes=("n1",)), before, form)
+    assert [word for word in line.split() if "shard" in word] == expected
+
+
+def test_shards_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(UnsafeCommandError):
+        lines(Verb.UPDATE, replace(HALF, nodes=("n1",), tasks=3, shards=10), HALF, RequestForm(shards_per_task=True))
+
+
+@pytest.mark.parametrize(("has", "done"), [(10, True), (5, False)])
+def test_an_update_of_shards_is_read_back(has: int, done: bool) -> None:
+    now = Request(shards=has, cpus=1, memory=100, pinned=frozenset({"n1"}))
+    assert matches_spec(replace(HALF, nodes=("n1",), shards=10), now) is done
+
+
 @pytest.mark.parametrize(
     ("counts", "nodes", "tasks", "done"),
     [

@@ -242,6 +242,12 @@ def test_what_is_asked_for_on_each_node(request_: Request, tasks: dict[TaskDeman
     assert dict(zip(made.tasks, made.popularity, strict=True)) == tasks
 
 
+def test_requests_that_occur_one_by_one_count_as_often() -> None:
+    half, whole = shards(5), Request(gpus=1, gpus_per_node=1, cpus=2)
+    one_by_one = [(half, 1), (whole, 1), (shards(5), 1), (half, 1)]
+    assert target_workload(one_by_one, SHARDED) == target_workload([(half, 3), (whole, 1)], SHARDED)
+
+
 def test_the_usual_workload_leaves_out_what_fits_nowhere_and_is_never_empty() -> None:
     made = target_workload([(shards(5), 3), (shards(50), 99), (Request(gpus=999_999_999, gpus_per_node=1), 9)], SHARDED)
     assert made.tasks == (TaskDemand(1, 0, 1, 500),)

@@ -15,7 +15,7 @@ from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation, ReasonCode, Request, Resources
 from slurmsched.policies import policy
 from slurmsched.policies.tesserae.packing import may_share, relative_rates_of_pair
-from tests.builders import job, node, share, situation
+from tests.builders import job, node, share, situation, snapshot
 
 SHARDS = 10
 """Of one GPU."""
@@ -40,8 +40,11 @@ def has(index: int, where: str = "n1", shards: int = 5) -> NodeAllocation:
     return NodeAllocation(where, Resources(0, 1, 0), "v100", (index,), shards)
 
 
-def decided(nodes: Sequence[Node], jobs: Sequence[Job], managed: Sequence[Job] | None = None) -> Decision:
-    return policy("tesserae-packed", "fifo").decide(situation(nodes, jobs, RATES, managed=managed))
+def decided(
+    nodes: Sequence[Node], jobs: Sequence[Job], managed: Sequence[Job] | None = None, *, widens: bool = True
+) -> Decision:
+    seen = replace(snapshot(nodes, jobs), widens_shards=widens)
+    return policy("tesserae-packed", "fifo").decide(situation(nodes, jobs, RATES, managed=managed, seen=seen))
 
 
 def devices(decision: Decision) -> dict[str, str]:
@@ -86,8 +89,8 @@ BOTH = [ONE, node("n2", 1, shards=SHARDS)]
         pytest.param(
             [TWO],
             [half(1, "a", on=[has(1)]), half(2, "b")],
-            {"1": "n1:1"},
-            id="not where Slurm would choose an idle GPU before the partner's",
+            {"1": "n1:1", "2": "n1:0"},
+            id="an idle GPU before a partner's",
         ),
         pytest.param(
             [node("n1", 1, shards=SHARDS, used_cpus=22)],
@@ -132,8 +135,8 @@ BOTH = [ONE, node("n2", 1, shards=SHARDS)]
         ),
         pytest.param(
             [node("n1", 2, shards=SHARDS)],
-            [half(1, "a"), half(2, "b"), job(3, request=Request(gpus=1, gpus_per_node=1, cpus=1))],
-            {"1": "n1:0", "2": "n1:0", "3": "n1:1"},
+            [half(1, "a"), job(2, request=Request(gpus=1, gpus_per_node=1, cpus=1)), half(3, "b")],
+            {"1": "n1:0", "2": "n1:1", "3": "n1:0"},
             id="whole GPUs beside them",
         ),
         pytest.param(
@@ -164,6 +167,83 @@ def test_a_pair_that_runs_is_told_again_from_what_slurm_shows() -> None:
     assert decision.targets["3"].reasons[0].code is ReasonCode.KEEPS_LEASE
 
 
+def shards(decision: Decision) -> dict[str, int]:
+    return {target.job: own.shards for target in decision.targets.values() for own in target.allocations}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs", "expected", "after"),
+    [
+        pytest.param(
+            [node("n1", 4, shards=SHARDS)],
+            [half(1, "a"), half(2, "b")],
+            {"1": 10, "2": 10},
+            {},
+            id="all shards of a GPU where another one is idle",
+        ),
+        pytest.param([ONE], [half(1, "a")], {"1": 5}, {}, id="half where nobody else could come beside it by chance"),
+        pytest.param(
+            [TWO],
+            [half(1, "a"), half(2, "a")],
+            {"1": 10, "2": 5},
+            {"2": ("1",)},
+            id="the last on a node half of its GPU, for a later guest, after the others",
+        ),
+        pytest.param(
+            [TWO], [half(1, "a", "pack=no"), half(2, "a", "pack=no")], {"1": 10, "2": 10}, {}, id="all if it said no"
+        ),
+        pytest.param(
+            [TWO],
+            [half(1, "a"), half(2, "b"), half(3, "b"), half(4, "a")],
+            {"1": 5, "2": 5, "3": 5, "4": 5},
+            {"2": ("1", "3"), "4": ("1", "3")},
+            id="two pairs one after another",
+        ),
+        pytest.param(
+            [node("n1", 3, shards=SHARDS)],
+            [half(1, "a", on=[has(0)]), half(2, "a"), half(3, "a"), half(4, "b"), half(5, "b")],
+            {"1": 5, "2": 5, "3": 5, "4": 5, "5": 5},
+            {"2": ("4",), "3": ("2", "4", "5"), "5": ("4",)},
+            id="a pair after the guest of a job that runs",
+        ),
+        pytest.param(
+            [TWO],
+            [half(1, "b", on=[has(0)]), half(2, "c"), half(3, "a", "pack=no")],
+            {"1": 5, "2": 10},
+            {},
+            id="all where Slurm would put a partner beside another one",
+        ),
+        pytest.param(
+            [node("n1", 2, shards=SHARDS)],
+            [job(1, request=Request(shards=4, cpus=1), hint="model=a"), half(2, "a")],
+            {"1": 10, "2": 5},
+            {"2": ("1",)},
+            id="whoever asked for another part",
+        ),
+        pytest.param(
+            [node("n1", 2, shards=SHARDS)],
+            [job(1, request=Request(shards=6, cpus=3, tasks=3), hint="model=a"), half(2, "a")],
+            {"1": 6, "2": 10},
+            {},
+            id="what it asked for if the shards are those of several tasks",
+        ),
+    ],
+)
+def test_who_has_no_partner_has_the_whole_device(
+    nodes: Sequence[Node], jobs: Sequence[Job], expected: dict[str, int], after: dict[str, tuple[str, ...]]
+) -> None:
+    decision = decided(nodes, jobs)
+    assert shards(decision) == expected
+    assert {target.job: target.after for target in decision.targets.values() if target.after} == after
+
+
+def test_where_requests_cannot_be_widened_a_node_starts_one_a_round() -> None:
+    decision = decided([node("n1", 4, shards=SHARDS)], [half(1, "a"), half(2, "a")], widens=False)
+    assert shards(decision) == {"1": 5}
+    why = "waits for the next round: this one starts a job on n1, and Slurm chooses the GPU"
+    assert decision.waiting["2"].sentence == why
+
+
 @pytest.mark.parametrize(
     ("one", "other", "managed"),
     [
@@ -183,14 +263,9 @@ def test_two_that_no_round_put_together_are_told(one: Job, other: Job, managed: 
     ("jobs", "sentence"),
     [
         pytest.param(
-            [half(1, "a", "pack=no", on=[has(0)]), half(2, "b")],
+            [half(1, "a", "pack=no", on=[has(0)]), half(3, "a", on=[has(1, shards=10)]), half(2, "b")],
             "waits: on n1 Slurm may place it on GPU 0 beside job 1, and these must not share a GPU",
             id="Slurm would put it beside one that said no",
-        ),
-        pytest.param(
-            [half(1, "a"), half(2, "a")],
-            "waits for the next round: this one starts a job on n1, and Slurm chooses the GPU",
-            id="one after another on a node",
         ),
         pytest.param(
             [job(1, 2, on=[share("n1", 2)]), half(2, "a")], "no GPU has 5 free shards", id="all GPUs are taken"
@@ -210,15 +285,20 @@ Devices = dict[tuple[str, int], list[str]]
 def started(
     order: Sequence[Job], decision: Decision, nodes: Sequence[Node], running: Sequence[Job], step: int
 ) -> list[Job]:
-    """What Slurm makes of a decision when it starts the jobs in this order: shards go to the first device that has
-    enough, whole GPUs to the first idle ones, or with a `step` of -1 to the last, of which nothing is promised."""
+    """What Slurm makes of a decision when it starts the jobs in this order, each after those that it starts after:
+    shards go to the first device that has enough, whole GPUs to the first idle ones, or with a `step` of -1 to the
+    last, of which nothing is promised."""
     taken = {(own.name, gpu.index): 0 for own in nodes for gpu in own.gpus}
     for one in running:
         for own in one.allocations:
             for index in own.indices:
                 taken[own.node, index] += own.shards or SHARDS
-    found = []
-    for one in order:
+    found = list[Job]()
+    left = list(order)
+    while left:
+        up = {one.id for one in found}
+        one = next(one for one in left if up.issuperset(decision.targets[one.id].after))
+        left.remove(one)
         shares = []
         for own in decision.targets[one.id].allocations:
             most = SHARDS - own.shards if own.shards else 0
@@ -260,13 +340,15 @@ def waiting(draw: st.DrawFn) -> tuple[Request, str]:
 @given(st.data())
 def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.DataObject) -> None:
     nodes = [node(f"n{at}", data.draw(st.integers(1, 3)), shards=SHARDS) for at in range(data.draw(st.integers(1, 3)))]
+    widens = data.draw(st.booleans())
     numbers, jobs = count(1), list[Job]()
     for _ in range(data.draw(st.integers(1, 5))):
         for request, hint in data.draw(st.lists(waiting(), max_size=5)):
             jobs.append(job(next(numbers), request=request, hint=hint))
-        decision = decided(nodes, jobs)
+        decision = decided(nodes, jobs, widens=widens)
         assert set(decision.targets) ^ set(decision.waiting) == {one.id for one in jobs}
         running = [one for one in jobs if one.allocations]
+        new_ids = {one.id for one in jobs if one.id in decision.targets and not one.allocations}
         new = data.draw(st.permutations([one for one in jobs if one.id in decision.targets and not one.allocations]))
         now = {
             one.id: one
@@ -288,6 +370,8 @@ def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.Dat
                 assert decision.targets[one.id].beside == (other.id,)
         paired = [target for target in decision.targets.values() if target.beside]
         assert all(users([now[t.job]]).keys() == users([now[t.beside[0]]]).keys() for t in paired)
+        if widens and any(t.beside and not now[t.job].original_request.nodes > 1 for t in paired if t.job in new_ids):
+            assert len(users(list(now.values()))) == sum(len(own.gpus) for own in nodes), "a pair beside an idle GPU"
         jobs = [
             one for one in (now.get(old.id, old) for old in jobs) if data.draw(st.integers(0, 3)) or not one.allocations
         ]
