@@ -47,6 +47,7 @@ class TestGangs:
         [
             pytest.param(job("gang", user="wide", request=WIDE), id="two servers"),
             pytest.param(job("gang", 8, user="wide"), id="one server"),
+            pytest.param(job("gang", user="wide", request=replace(WIDE, exclusive=True)), id="two exclusive servers"),
         ],
     )
     def test_a_gang_has_its_share_among_narrow_jobs_whatever_the_slices(
