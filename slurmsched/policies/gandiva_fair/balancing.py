@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Floats, Ints
+from slurmsched.model import JobId
 from slurmsched.policies.cluster.demand import ResourceDemand
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements
@@ -16,7 +20,31 @@ from slurmsched.policies.gandiva_fair.trading import Entitlements
 _HORIZON_ROUNDS: Final = 4.0
 """Rounds over which a shortfall is made up, and over which the progress of pools is projected."""
 
+_LATE_TRIES: Final = 4
+"""Jobs without a turn that are looked at, for each that a round may reassign."""
+
 _EPSILON: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """The jobs of a pool that have a turn, their passes and GPUs in order of pass, and the GPUs that are left."""
+
+    jobs: Set[JobId]
+    sizes: Sequence[tuple[float, int]]
+    left: int
+
+    def ahead(self, own: float, size: int) -> float:
+        """Return the pass of the first that would lose its turn to a job of this pass and size: of all that have to go
+        the lowest; infinite if none has to, and minus infinite if it has no turn here either."""
+        left, lowest = self.left, inf
+        for pass_value, gpus in reversed(self.sizes):
+            if left >= size:
+                break
+            if pass_value <= own:
+                return -inf
+            left, lowest = left + gpus, pass_value
+        return lowest if left >= size else -inf
 
 
 class LoadBalancer:
@@ -108,6 +136,52 @@ class LoadBalancer:
             )
             while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
                 self._migrations += 1
+
+    def advance_late(self, jobs: Sequence[RunnableJob], lags: Mapping[str, float]) -> None:
+        """Reassign waiting jobs that have no turn in their pool to pools where their turn comes before jobs that are
+        further ahead, with what their users are behind counted.
+
+        Gangs of other widths leave GPUs in a pool that only its narrow jobs fit, however far ahead their users are.
+        """
+        unmovable, queues = self._problem.situation.unmovable, defaultdict[int, list[RunnableJob]](list)
+        passes = {
+            runnable.job.id: -inf
+            if runnable.allocation is not None and runnable.job.id in unmovable
+            else runnable.pass_value - lags[runnable.job.user]
+            for runnable in jobs
+        }
+        local_jobs = sorted((one for one in jobs if one.is_local), key=lambda one: passes[one.job.id])
+        for runnable in local_jobs:
+            queues[runnable.assigned_pool].append(runnable)
+        turns = {pool: self._turns(pool, queue, passes) for pool, queue in queues.items()}
+        late = [
+            runnable
+            for runnable in local_jobs
+            if runnable.allocation is None and runnable.job.id not in turns[runnable.assigned_pool].jobs
+        ]
+        for runnable in late[: _LATE_TRIES * self._settings.migrations]:
+            if self._migrations >= self._settings.migrations:
+                return
+            source, own = runnable.assigned_pool, passes[runnable.job.id]
+            pools = self._pools_of_type(runnable.demand, self._problem.pools.gpu_types[source]).tolist()
+            ahead = {pool: turns[pool].ahead(own, runnable.size) if pool in turns else inf for pool in pools}
+            target = max(pools, key=ahead.__getitem__)
+            if ahead[target] - own <= self._settings.quantum:
+                continue
+            queues[source].remove(runnable)
+            self._reassign(runnable, target)
+            insort(queues[target], runnable, key=lambda one: passes[one.job.id])
+            turns |= {pool: self._turns(pool, queues[pool], passes) for pool in (source, target)}
+            self._migrations += 1
+
+    def _turns(self, pool: int, queue: Sequence[RunnableJob], passes: Mapping[JobId, float]) -> _Turns:
+        left, jobs, sizes = int(self._problem.capacity.gpus[pool]), set[JobId](), list[tuple[float, int]]()
+        for runnable in queue:
+            if runnable.size <= left:
+                left -= runnable.size
+                jobs.add(runnable.job.id)
+                sizes.append((passes[runnable.job.id], runnable.size))
+        return _Turns(jobs, sizes, left)
 
     def _pools_of_type(self, demand: ResourceDemand, gpu_type: str) -> Ints:
         key = (demand, gpu_type)

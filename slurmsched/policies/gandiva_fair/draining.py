@@ -5,7 +5,7 @@ at once only by chance. Jobs whose slices are over run on until the gang can sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
@@ -75,16 +75,32 @@ class Drains:
 
     def drain_for(self, job: JobId, free: ScalarFreeResources, reserved: Ints) -> None:
         """Drain for a gang without a home, if it fits once slices are over, beside the GPUs that are reserved in each
-        pool and what is drained for others."""
-        if self._session.jobs[job].original_request.exclusive:
-            return
+        pool and what is drained for others.
+
+        For an exclusive gang only if it asks for all GPUs of its nodes: it is charged for what it asks for, and others
+        could not use the rest.
+        """
+        exclusive = self._session.jobs[job].original_request.exclusive
         later = free.as_arrays(self._session.pools, self._released)
         later.gpus -= reserved
         later.gpus[list(self._of_pool)] = 0
+        if exclusive:
+            taken = reserved > 0
+            taken[list(self._of_pool)] = True
+            later.gpus[self._same_nodes(np.flatnonzero(taken))] = 0
         demand = self._session.demands.of(self._session.jobs[job])
         placement = find_placement(demand, DemandLevel.MINIMUM, later, _SoonestFree(self._until))
-        if placement is not None:
+        if placement is not None and (not exclusive or self._takes_all_gpus(placement)):
             self._add(job, placement)
+
+    def _same_nodes(self, pools: Sequence[int] | Ints) -> Ints:
+        """Return all pools of the nodes of these pools."""
+        node_of = self._session.pools.node_of
+        return np.flatnonzero(np.isin(node_of, node_of[list(pools)]))
+
+    def _takes_all_gpus(self, placement: Placement) -> bool:
+        pools, gpus = self._session.pools, sum(placement.allocation(self._session.pools).gpus)
+        return gpus == sum(len(pools.node(pool).gpus) for pool in placement.pools)
 
     def drain_home(self, job: JobId, free: ScalarFreeResources, placement: Placement) -> bool:
         """Drain the gang's home, if it fits there once slices are over, and return whether."""
@@ -96,9 +112,11 @@ class Drains:
         return True
 
     def _add(self, job: JobId, placement: Placement) -> None:
-        until = float(self._until[list(placement.pools)].max())
+        exclusive = self._session.jobs[job].original_request.exclusive
+        pools = self._same_nodes(placement.pools).tolist() if exclusive else list(placement.pools)
+        until = float(self._until[pools].max())
         drain = self.of_job[job] = Drain(placement, until, self._passes[job])
-        self._of_pool.update(dict.fromkeys(placement.pools, drain))
+        self._of_pool.update(dict.fromkeys(pools, drain))
 
     def kept_out_pools(self, job: JobId) -> list[int]:
         """The pools in which the newcomer would delay a gang that comes before it."""

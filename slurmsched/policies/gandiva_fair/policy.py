@@ -56,9 +56,9 @@ class GandivaTickets:
             runnable.tickets = tickets
         advance_passes(problem.runnable_jobs, state, situation.knowledge.service)
         shortfalls = compute_shortfalls(problem, entitlements, state)
-        min_pass = _assign_pools(problem, entitlements, state, shortfalls)
         accounts = update_accounts(problem, entitlements, state, shortfalls)
         lags = {user: account.lag for user, account in accounts.items()}
+        min_pass = _assign_pools(problem, entitlements, state, shortfalls, lags)
         first, postponed = _unsliced_newcomers(problem, entitlements, lags)
         passes = {runnable.job.id: runnable.pass_value - lags[runnable.job.user] for runnable in problem.runnable_jobs}
         passes |= dict.fromkeys(first, min(passes.values(), default=0.0))
@@ -235,6 +235,7 @@ def _assign_pools(
     entitlements: Entitlements,
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
+    lags: Mapping[str, float],
 ) -> Mapping[int, float]:
     """Assign jobs without a pool, balance the pools, and return the lowest pass of each pool."""
     pools = problem.pools
@@ -257,6 +258,7 @@ def _assign_pools(
             seen[runnable.job.user] += 1
             balancer.assign(runnable, seen[runnable.job.user] / count[runnable.job.user])
     balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.allocation is None])
+    balancer.advance_late(problem.runnable_jobs, lags)
     min_pass: dict[int, float] = {}
     for runnable in problem.runnable_jobs:
         min_pass[runnable.assigned_pool] = min(

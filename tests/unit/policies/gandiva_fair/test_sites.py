@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from slurmsched.knowledge import sample_speedups
 from slurmsched.model import Job, ReasonCode, Request
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.tickets import water_filling
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import decode_state
 from slurmsched.settings import TicketSettings
@@ -47,6 +49,7 @@ class TestGangs:
         [
             pytest.param(job("gang", user="wide", request=WIDE), id="two servers"),
             pytest.param(job("gang", 8, user="wide"), id="one server"),
+            pytest.param(job("gang", user="wide", request=replace(WIDE, exclusive=True)), id="two exclusive servers"),
         ],
     )
     def test_a_gang_has_its_share_among_narrow_jobs_whatever_the_slices(
@@ -155,6 +158,29 @@ class TestUsers:
         before = dict(cluster.by_type)
         cluster.run(120)
         assert had(cluster, before, 120) == pytest.approx({u: 2.0 * t for u, t in users.items()}, rel=0.1)
+
+    @pytest.mark.parametrize("seed", [42, 43])
+    def test_on_eight_servers_users_of_mixed_widths_have_their_shares(self, seed: int) -> None:
+        """16 users with 1, 2 and 4 tickets and three to eight jobs of 1, 2, 4 and 8 GPUs each."""
+        random = np.random.default_rng(seed)
+        users = {f"u{n}": (1, 2, 4)[n % 3] for n in range(16)}
+        said = TicketSettings(users=tuple(f"{u}={t}" for u, t in users.items()), quantum=QUANTUM, wide_quantum=QUANTUM)
+        jobs = [
+            job(f"{user}-{n}", int(random.choice([1, 2, 4, 8])), user=user)
+            for user in users
+            for n in range(int(random.integers(3, 9)))
+        ]
+        caps = [float(sum(one.original_request.gpus for one in jobs if one.user == user)) for user in users]
+        due = water_filling(64.0, np.array([*users.values()], dtype=float), np.array(caps))
+        cluster = Cluster([node(f"n{n}") for n in range(8)], jobs, said)
+        cluster.run(40)
+        before = dict(cluster.by_type)
+        cluster.run(80)
+        found = had(cluster, before, 80)
+        ratios = np.array([found[user] for user in users]) / due
+        assert sum(found.values()) >= 0.99 * 64
+        assert (abs(ratios - 1) <= 0.10).all()
+        assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
 
 
 class TestPinnedTypes:
