@@ -11,7 +11,7 @@ from slurmsched.arrays import Floats, Ints
 from slurmsched.experiments.tesserae.replay import ReplayState
 from slurmsched.experiments.tesserae.round import TesseraePlan, TesseraeProblem, TesseraeVariant, plan_round
 from slurmsched.policies.gavel.rounds import assign_workers
-from slurmsched.policies.policies import TIRESIAS
+from slurmsched.policies.policies import DEFAULT_LAS_QUEUES
 from slurmsched.policies.tesserae.migration import PlacementPlan
 
 JobOrder = Callable[[ReplayState], Ints]
@@ -19,8 +19,9 @@ JobOrder = Callable[[ReplayState], Ints]
 
 
 def tiresias_order(state: ReplayState) -> Ints:
-    """Orders by Tiresias' queue of attained service, then by arrival: the order of the daemon's policy `tiresias`."""
-    queue = np.searchsorted(TIRESIAS.queues, state.attained_service[state.active], "right")
+    """Orders by Tiresias' queue of attained service, then by arrival. Tesserae's text names no queues: they are those
+    of the daemon's order `las`, which its policy `tesserae` has too."""
+    queue = np.searchsorted(DEFAULT_LAS_QUEUES, state.attained_service[state.active], "right")
     return np.asarray(state.active[np.lexsort((state.active, queue))])
 
 
