@@ -170,7 +170,9 @@ class Preempt:
         return (victims, placement) if len(victims) <= self._moves_for(job) else None
 
     def _moves_for(self, job: Job) -> int:
-        return self.session.moves_left + (self.session.saved_moves if job.id in self.session.first else 0)
+        session = self.session
+        may_use_saved = job.id in session.first and session.situation.max_moves > 0
+        return session.moves_left + (session.saved_moves if may_use_saved else 0)
 
     def _needed_victims(self, placement: Placement, queue: VictimQueue, count: int) -> list[JobId]:
         """Return those of the first `count` jobs that must be evicted to free the placement. Jobs of better rank are
