@@ -76,12 +76,11 @@ _NEVER_RAN: Final = 1e12
 """Seconds by which a job that never ran comes before all that did: Gavel's priority of it is infinite."""
 
 
-def _precedence(job: Job, situation: Situation) -> float:
-    """Returns the seconds that count beside those for which a job was due. The one of those that never ran that is
+def _precedences(situation: Situation) -> Floats:
+    """Returns the seconds that count beside those for which each job was due. The one of those that never ran that is
     promised its start comes first: it may preempt only once it is chosen."""
-    if situation.knowledge.attained_gpu_seconds(job):
-        return 0.0
-    return _NEVER_RAN * (2 if job.id == KeptPromise.of_state(situation.state).job else 1)
+    ran, promised = situation.knowledge.attained_gpu_seconds, KeptPromise.of_state(situation.state).job
+    return np.array([0.0 if ran(job) else _NEVER_RAN * (1 + (job.id == promised)) for job in situation.jobs])
 
 
 def gavel_entitlement(situation: Situation) -> Entitlement:
@@ -101,7 +100,7 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
     due = np.nan_to_num(ledger.target_fractions).sum(axis=1).tolist()
     slices = np.array([situation.shortest_slice(job.id, part) for job, part in zip(situation.jobs, due, strict=True)])
     overdue = ledger.overdue(rates > 0, situation.snapshot.time, np.maximum(slices, situation.period))
-    ranks = overdue + np.array([_precedence(job, situation) for job in situation.jobs])[:, None]
+    ranks = overdue + _precedences(situation)[:, None]
     chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first, ranks=ranks)
     type_of = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
     measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
@@ -130,8 +129,8 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
 @dataclass(frozen=True, slots=True)
 class _GavelOrder:
     """First chosen jobs that wait or run on the type they were chosen for, then jobs within their slice, then jobs that
-    were chosen for another type than they run on, then the others; each group by the time for which the
-    job has been due on any type; one that never ran comes first.
+    were chosen for another type than they run on, then the others; each group by the time for which the job has been
+    due on any type; one that never ran comes first.
 
     A job is preempted within its slice only for one that never ran: a slice is so long that a job's restarts of a day
     are enough for its turns, else it would have none left and stay where it is, or wait, for the rest of the day.
