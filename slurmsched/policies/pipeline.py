@@ -86,6 +86,7 @@ class Pipeline:
         if kept is not None and kept.job in entitlement.promised_anew:
             kept = KeptPromise()
         session.takes_back = ShrinkRunning in self.admission_steps
+        session.preempts = Preempt in self.admission_steps or bool(entitlement.slices)
         promises = Promises(session, kept)
         start = session.checkpoint() if entitlement.utility else None
         self._run(session, promises)
@@ -115,7 +116,7 @@ class Pipeline:
             session.victims,
             state,
             promise_of(session),
-            entitlement.saved_moves if session.may_evict else 0,
+            max(entitlement.saved_moves, session.saved_moves) if session.may_evict else 0,
             entitlement.full_round_at,
         )
 

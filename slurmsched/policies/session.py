@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,6 +89,7 @@ class SessionCheckpoint:
     eviction_epoch: int
     promise: PromisedStart | None
     limits: LimitAccount
+    unused_moves: int
 
 
 class Session:
@@ -164,10 +165,12 @@ class Session:
         """Number of times that a running job's resources were released."""
         self.promise: PromisedStart | None = None
         """The start that is promised; None as long as every job before fits."""
-        self.takes_back = False
-        """Whether the policy restarts jobs with less where others need what they were given."""
+        self.takes_back, self.preempts = False, True
+        """Whether the policy restarts jobs with less where others need what they were given; whether it preempts."""
         self.first: set[JobId] = set()
         """The jobs whose turn came before the order, as they are due a promised start."""
+        self.saved_moves, self.unused_moves = 0, 0
+        """Moves that earlier rounds left for the job that is promised a start, and those that this one leaves."""
         self.node_score = self._of_preferred_types(node_score.prepared(situation, self.pools))
 
     def _of_preferred_types(self, node_score: NodeScore) -> NodeScore:
@@ -259,9 +262,22 @@ class Session:
 
     def is_preemptible(self, job: JobId) -> bool:
         """Whether a job with an allocation may be evicted or restarted."""
+        return not self.situation.starts_only and self._may_leave(job)
+
+    def _may_leave(self, job: JobId) -> bool:
         guarded = job in self.situation.non_preemptible and job not in self.entitlement.expendable
-        stays = guarded or self.situation.starts_only or job in self.entitlement.protected
+        stays = guarded or job in self.entitlement.protected
         return not stays and self.jobs[job].state is JobState.RUNNING
+
+    def preemptible_at(self, newcomer: Job, job: Job) -> float:
+        """Return when the newcomer may preempt the job, which runs, in unix seconds; infinite if nobody knows."""
+        situation, now = self.situation, self.situation.snapshot.time
+        if not self.preempts or job.id not in self.jobs or not self.may_preempt(newcomer, job):
+            return inf
+        if job.id in situation.preemptible_from:
+            return max(situation.preemptible_from[job.id], now)
+        waits_for_moves = newcomer.id in self.first and (self.saved_moves or self.unused_moves)
+        return now if waits_for_moves and self._may_leave(job.id) else inf
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""
@@ -412,6 +428,7 @@ class Session:
             self.eviction_epoch,
             self.promise and replace(self.promise, beside=self.promise.beside.copy()),
             self.limits.copy(),
+            self.unused_moves,
         )
 
     def rollback(self, to: SessionCheckpoint) -> None:
@@ -423,7 +440,7 @@ class Session:
         self._nodes_of_group = {group: dict(nodes) for group, nodes in to.nodes_of_group.items()}
         self.moves_left, self.may_evict, self.eviction_epoch = to.moves_left, to.may_evict, to.eviction_epoch
         self.promise = to.promise and replace(to.promise, beside=to.promise.beside.copy())
-        self.limits = to.limits.copy()
+        self.limits, self.unused_moves = to.limits.copy(), to.unused_moves
         self.demands.restrict_all()
 
     def _books(self) -> tuple[dict[JobId, Any], ...]:

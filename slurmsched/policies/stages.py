@@ -16,6 +16,14 @@ from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.sizes import Sizing
 from slurmsched.settings.definition import TicketSettings
 
+_DAY: Final = 86400.0
+
+_SLICE_OVER_RESTART: Final = 20.0
+"""The shortest slice, in costs of a restart: 95 % of the GPU time is useful. In the papers restarts cost nothing."""
+
+_MIN_TURNS: Final = 0.5
+"""Slices of a day by which they are measured where guards allow a job no move at all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -60,6 +68,13 @@ class Situation:
     starts_only: bool = False
     """Whether this is an early round, between two full ones: jobs start on free resources, no running job is touched,
     and the policy's state stays as the last full round left it."""
+
+    def shortest_slice(self, job: JobId, share: float) -> float:
+        """Return how many seconds a job runs at least where jobs take turns: so long that a restart costs no more than
+        a twentieth of it, and that the slices of a day, of which the job is due this share, are no more than the moves
+        that guards allow it."""
+        turns = max(self.moves_per_job_day, _MIN_TURNS)
+        return max(_SLICE_OVER_RESTART * self.restart_costs.get(job, 0.0), share * _DAY / turns)
 
 
 PreemptionRule = Callable[[Job, Job], bool]

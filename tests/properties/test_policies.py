@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, shipped_profiles
@@ -50,6 +50,15 @@ tuned = st.sampled_from([chosen for chosen in CHOSEN if chosen.name == "synergy"
 sizing = st.sampled_from([chosen for chosen in CHOSEN if not POLICIES[chosen.name].shards])
 """Policies that size jobs by GPU. The others place them as requested: CPUs by node, and where a job does not ask for
 memory, Slurm decides how much it gets."""
+
+
+def _situation(seen: Snapshot, service: dict[str, float] | None = None) -> Situation:
+    return Situation(
+        snapshot=seen,
+        jobs=seen.jobs,
+        knowledge=Knowledge({**PROFILES.models, "cached": CACHED}, PROFILES.tasks, service or {}),
+        open_nodes={"gpu": frozenset(one.name for one in seen.nodes)},
+    )
 
 
 @st.composite
@@ -145,7 +154,16 @@ def test_nothing_is_given_twice(situation: Situation, chosen: Policy) -> None:
             assert gpus[one.name, gpu_type] <= sum(gpu.type == gpu_type for gpu in one.gpus)
 
 
+def _eight_tasks_of_24_cpus() -> Situation:
+    """Their GPUs fit on one node and their CPUs on none: two nodes are the fewest that hold the job."""
+    wanted = Request(gpus=8, tasks=8, cpus=24)
+    return _situation(
+        snapshot([node(f"n{number}", 8, cpus=22, memory=500 * GIB) for number in range(2)], [job(0, request=wanted)])
+    )
+
+
 @unhurried
+@example(_eight_tasks_of_24_cpus(), policy("synergy"))
 @given(situations(), policies)
 def test_a_gang_gets_all_its_gpus_as_it_asked_for_them_or_none(situation: Situation, chosen: Policy) -> None:
     for target in chosen.decide(situation).targets.values():
@@ -288,10 +306,11 @@ def test_no_gpu_idles_for_lack_of_cpus_beside_jobs_that_may_restart(situation: S
 
 
 def _most_nodes(request: Request, seen: Snapshot) -> int:
-    """The most nodes that the job may have: any number if it names none and no node is large enough."""
+    """The most nodes that the job may have: any number if it names none and no node has its GPUs and CPUs."""
     if request.max_nodes is not None or request.gpus_per_node or request.nodes > 1:
         return request.max_nodes or request.nodes
-    on_one = any(one.total.gpus >= request.gpus for one in seen.nodes if request.gpu_type in {None, *one.gpu_types})
+    of_type = [one.total for one in seen.nodes if request.gpu_type in {None, *one.gpu_types}]
+    on_one = any(total.gpus >= request.gpus and total.cpus >= request.cpus for total in of_type)
     return 1 if on_one else request.gpus
 
 
@@ -309,15 +328,6 @@ def _profiled(one: Job) -> Job:
     """The job with one GPU of any type and a model whose speed is known."""
     hints = replace(one.hints, model=one.hints.model or "resnet18", task=None)
     return replace(one, original_request=Request(gpus=1), hints=hints, allocations=(), state=JobState.PENDING)
-
-
-def _situation(seen: Snapshot, service: dict[str, float] | None = None) -> Situation:
-    return Situation(
-        snapshot=seen,
-        jobs=seen.jobs,
-        knowledge=Knowledge({**PROFILES.models, "cached": CACHED}, PROFILES.tasks, service or {}),
-        open_nodes={"gpu": frozenset(one.name for one in seen.nodes)},
-    )
 
 
 def _next_round(situation: Situation, decision: Decision) -> Situation:

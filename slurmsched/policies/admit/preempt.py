@@ -93,7 +93,11 @@ def _summed(indices: Ints, amounts: Ints, length: int) -> Ints:
 
 @dataclass(slots=True)
 class Preempt:
-    """Preempts the fewest running jobs that the newcomer may preempt, the last in order first."""
+    """Preempts the fewest running jobs that the newcomer may preempt, the last in order first.
+
+    The job that is promised a start may need more moves than a round has. The round leaves its moves to the next one
+    then, until what rounds left suffices: nobody behind the job takes them.
+    """
 
     session: Session
     _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
@@ -115,13 +119,16 @@ class Preempt:
             self._failed.add(attempt)
             return False
         preemption = None
-        if session.moves_left and not over_limit:
+        if self._moves_for(job) > 0 and not over_limit:
             preemption = self._fewest_victims(job, queue) or self._fewest_victims(job, self._large_victims(job, queue))
         if preemption is None:
             self._over_move_limit.add(attempt)
+            if job.id in session.first:
+                session.unused_moves, session.moves_left = session.unused_moves + session.moves_left, 0
             session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
             return False
         victims, placement = preemption
+        session.moves_left = max(session.moves_left, len(victims))
         for victim in victims:
             session.evict(victim, job)
         session.allocate(job, placement)
@@ -137,7 +144,7 @@ class Preempt:
 
     def _large_victims(self, job: Job, queue: VictimQueue) -> VictimQueue:
         """Return the queue of jobs so large that the remaining moves could free enough GPUs."""
-        least = -(-job.gpus // self.session.moves_left)
+        least = -(-job.gpus // self._moves_for(job))
         return VictimQueue.of(self.session, (other for other in queue.jobs if self.session.jobs[other].gpus >= least))
 
     def _count_preemptible(self, job: Job, queue: VictimQueue) -> int:
@@ -160,7 +167,12 @@ class Preempt:
         if placement is None:
             return None
         victims = self._needed_victims(placement, queue, count)
-        return (victims, placement) if len(victims) <= self.session.moves_left else None
+        return (victims, placement) if len(victims) <= self._moves_for(job) else None
+
+    def _moves_for(self, job: Job) -> int:
+        session = self.session
+        may_use_saved = job.id in session.first and session.situation.max_moves > 0
+        return session.moves_left + (session.saved_moves if may_use_saved else 0)
 
     def _needed_victims(self, placement: Placement, queue: VictimQueue, count: int) -> list[JobId]:
         """Return those of the first `count` jobs that must be evicted to free the placement. Jobs of better rank are

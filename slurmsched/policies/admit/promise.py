@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import inf, isinf
 from typing import Final
 
@@ -35,9 +36,11 @@ _STATE_KEY: Final = "promise"
 
 @dataclass(frozen=True, slots=True)
 class KeptPromise:
-    """The promise between two rounds: the job that waits for its start; empty if there is none."""
+    """The promise between two rounds: the job that waits for its start, empty if there is none; and the moves that
+    rounds left unused for it, where it has to preempt more jobs than a round may move."""
 
     job: str = ""
+    saved_moves: int = 0
 
     @classmethod
     def of_state(cls, state: Mapping[str, object]) -> KeptPromise:
@@ -74,22 +77,29 @@ class Promises:
             job.id in self._outlasting for job in session.situation.snapshot.jobs if job.allocations
         )
         """Then no job waits for more than turns, and none is promised a start."""
+        self._never_ran: tuple[Sequence[int], Sequence[int]] | None = None
+        """The ranks of the waiting jobs that never ran, and the GPUs of the widest of the first none, one, two of them;
+        None where nobody asked."""
 
     def first(self) -> Iterator[Job]:
         """Yield the jobs whose turn comes before all others': the one that waits for its promised start and, unless it
         still does, the first by submission that others overtake while it waits for what several jobs have. Jobs of
-        higher tiers come before both."""
+        higher tiers come before both. One that ran and gave way is left out while a wider one that never ran waits
+        before it."""
         session = self._session
         kept = session.jobs.get(self._kept.job)
-        if kept is not None and kept.state is JobState.PENDING:
+        if kept is not None and kept.state is JobState.PENDING and not self._gives_way(kept):
             above = list(self._above(kept))
             yield from above
             if not above:
                 session.first.add(kept.id)
+                session.saved_moves = self._kept.saved_moves
             yield kept
         seen = set[ResourceDemand]()
         for job in self._overtaken() if session.promise is None else ():
             demand = session.demands.of(job)
+            if self._gives_way(job):
+                continue
             if demand not in seen and session.needs_placement(job) and _may_be_promised(session, job):
                 if next(self._above(job), None) is not None:
                     continue
@@ -99,6 +109,21 @@ class Promises:
                     session.first.add(job.id)
                     yield job
                     return
+
+    def _gives_way(self, job: Job) -> bool:
+        """Whether the job ran already, and a wider one that never did waits before it in order. It could keep that from
+        its start until all jobs that run now have ended: when it runs again itself, the order decides."""
+        session, ran = self._session, self._session.situation.knowledge.attained_gpu_seconds
+        if not ran(job):
+            return False
+        if self._never_ran is None:
+            waiting = (session.jobs[ranked.job] for ranked in session.ranking)
+            never = [other for other in waiting if other.state is JobState.PENDING and not ran(other)]
+            able = [other for other in never if session.needs_placement(other) and _may_be_promised(session, other)]
+            widest = accumulate((other.gpus for other in able), max)
+            self._never_ran = [session.rank_of[other.id] for other in able], [0, *widest]
+        ranks, widest_before = self._never_ran
+        return widest_before[bisect_left(ranks, session.rank_of[job.id])] > job.gpus
 
     def _overtaken(self) -> Sequence[Job]:
         """Return the waiting jobs of several GPUs that rank behind one that came later, the first by submission first.
@@ -145,7 +170,8 @@ class Promises:
         session, kept = self._session, self._kept
         promise = session.promise
         if promise is not None and promise.binding and promise.job not in session.placements:
-            return KeptPromise(promise.job).in_state(state)
+            saved = self._kept.saved_moves if promise.job == kept.job else 0
+            return KeptPromise(promise.job, saved + session.unused_moves).in_state(state)
         job = session.situation.snapshot.jobs_by_id.get(kept.job)
         return (kept if job is not None and job.state is JobState.PENDING else KeptPromise()).in_state(state)
 
@@ -254,9 +280,9 @@ def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
             job.allocations, exclusive=job.original_request.exclusive
         )
         at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
-        free_from = situation.preemptible_from.get(job.id, inf)
-        if job.id in session.jobs and free_from < at and session.may_preempt(newcomer, session.jobs[job.id]):
-            at, certain = max(free_from, situation.snapshot.time), False
+        free_from = session.preemptible_at(newcomer, job)
+        if free_from < at:
+            at, certain = free_from, False
         ends.append(_End(at, job.start_time or 0.0, job.id, held, certain))
     for starting, allocations in situation.starting.items():
         begins = situation.snapshot.jobs_by_id.get(starting)

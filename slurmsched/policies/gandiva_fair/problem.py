@@ -23,14 +23,6 @@ from slurmsched.policies.stages import RoundResources, Situation
 MIN_TICKETS: Final = 1e-6
 """A job that is entitled to less counts as entitled to this much."""
 
-_DAY: Final = 86400.0
-
-_SLICE_OVER_RESTART: Final = 20.0
-"""The shortest slice, in costs of a restart: 95 % of the GPU time is useful. In the paper restarts cost nothing."""
-
-_MIN_TURNS: Final = 0.5
-"""Slices of a day by which they are measured where guards allow a job no move at all."""
-
 
 @dataclass(slots=True)
 class RunnableJob:
@@ -52,13 +44,10 @@ class RunnableJob:
     pass_value: float = 0.0
 
     def min_quantum(self, situation: Situation) -> float:
-        """Return the length of its shortest slice in seconds: so long that a restart costs no more than a twentieth of
-        it, and that the slices of a day are no more than the moves that guards allow a job."""
+        """Return the length of its shortest slice in seconds, that of the settings or longer."""
         settings = situation.tickets
         shortest = settings.quantum if self.is_local else settings.wide_quantum
-        paid_back = _SLICE_OVER_RESTART * situation.restart_costs.get(self.job.id, 0.0)
-        turns = max(situation.moves_per_job_day, _MIN_TURNS)
-        return max(shortest, paid_back, min(self.tickets / self.size, 1.0) * _DAY / turns)
+        return max(shortest, situation.shortest_slice(self.job.id, min(self.tickets / self.size, 1.0)))
 
     def stride(self, quantum: float) -> float:
         """Return by how many seconds a slice of `quantum` seconds advances its pass."""

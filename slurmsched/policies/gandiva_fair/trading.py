@@ -436,7 +436,7 @@ def _after_trading(
     entitlements: Entitlements, columns: _JobColumns, types: Sequence[str], knowledge: Knowledge
 ) -> Entitlements:
     caps, rows_by_user = columns.caps, defaultdict[str, list[int]](list)
-    for index, (job, anywhere) in enumerate(zip(columns.jobs, entitlements.runs_anywhere, strict=True)):
+    for index, (job, anywhere) in enumerate(zip(columns.jobs, columns.runs_anywhere, strict=True)):
         if anywhere:
             rows_by_user[job.user].append(index)
     traders = [

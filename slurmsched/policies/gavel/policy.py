@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isinf
+from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Floats, Mask
+from slurmsched.arrays import Floats
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob
+from slurmsched.model.reasons import format_duration
+from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.cluster.demand import used_of_profile
 from slurmsched.policies.cluster.resources import Pools, managed_gpus
 from slurmsched.policies.gavel.objectives import least_attained_service
@@ -68,6 +72,17 @@ _MIN_RATE = 1e-12
 """Keeps a division by a rate of 0 finite."""
 
 
+_NEVER_RAN: Final = 1e12
+"""Seconds by which a job that never ran comes before all that did: Gavel's priority of it is infinite."""
+
+
+def _precedences(situation: Situation) -> Floats:
+    """Returns the seconds that count beside those for which each job was due. The one of those that never ran that is
+    promised its start comes first: it may preempt only once it is chosen."""
+    ran, promised = situation.knowledge.attained_gpu_seconds, KeptPromise.of_state(situation.state).job
+    return np.array([0.0 if ran(job) else _NEVER_RAN * (1 + (job.id == promised)) for job in situation.jobs])
+
+
 def gavel_entitlement(situation: Situation) -> Entitlement:
     """Returns what max-min fairness that distinguishes GPU types gives jobs (`max_min_fairness_perf`).
 
@@ -82,12 +97,24 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
     part_of_best = rates / np.maximum(rates.max(axis=1, initial=0.0, keepdims=True), _MIN_RATE)
     estimates = np.array([*estimates_by_type(types).values()])
     fastest_first = np.lexsort((-estimates, -part_of_best.sum(axis=0))).tolist()
-    chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first)
+    due = np.nan_to_num(ledger.target_fractions).sum(axis=1).tolist()
+    slices = np.array([situation.shortest_slice(job.id, part) for job, part in zip(situation.jobs, due, strict=True)])
+    overdue = ledger.overdue(rates > 0, situation.snapshot.time, np.maximum(slices, situation.period))
+    ranks = overdue + _precedences(situation)[:, None]
+    chosen = greedy_round(ledger, rates > 0, widths, list(gpus.values()), fastest_first, ranks=ranks)
     type_of = {entry[0]: types[kind] for kind, entries in chosen.items() for entry in entries}
     measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
     state = GavelState.from_ledger(ledger, situation.snapshot.time).encode()
     return Entitlement(
-        order=_GavelOrder(ledger, rates > 0, type_of),
+        order=_GavelOrder(
+            {job.id: float(rank) for job, rank in zip(situation.jobs, ranks.max(axis=1, initial=-np.inf), strict=True)},
+            type_of,
+            frozenset(
+                job.id  # to the nearest round
+                for job, seconds in zip(situation.jobs, slices.tolist(), strict=True)
+                if job.allocations and job.run_time + situation.period / 2 < seconds
+            ),
+        ),
         gpu_types={job: frozenset({gpu_type}) for job, gpu_type in type_of.items()},
         rates={
             (job.id, kind): float(rates[row, column])
@@ -101,39 +128,55 @@ def gavel_entitlement(situation: Situation) -> Entitlement:
 
 @dataclass(frozen=True, slots=True)
 class _GavelOrder:
-    """First chosen jobs that wait or run on the type they were chosen for, then jobs that were chosen for another type
-    than they run on, then the others; each group by the job's highest priority on any type."""
+    """First chosen jobs that wait or run on the type they were chosen for, then jobs within their slice, then jobs that
+    were chosen for another type than they run on, then the others; each group by the time for which the job has been
+    due on any type; one that never ran comes first.
 
-    ledger: AllocationLedger
-    runnable: Mask
+    A job is preempted within its slice only for one that never ran: a slice is so long that a job's restarts of a day
+    are enough for its turns, else it would have none left and stay where it is, or wait, for the rest of the day.
+    """
+
+    ranks: Mapping[JobId, float]
     types_of_jobs: Mapping[JobId, str]
+    within_slice: frozenset[JobId]
     name: str = "gavel"
 
     def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
-        highest = self.ledger.priorities(self.runnable).max(axis=1, initial=0.0)
-        priority = {entry[0]: float(value) for entry, value in zip(self.ledger.combinations, highest, strict=True)}
         in_order = sorted(
             situation.jobs,
             key=lambda job: (
                 not self._keeps_type(job),
+                job.id not in self.within_slice,
                 job.id not in self.types_of_jobs,
-                -priority[job.id],
+                -self.ranks[job.id],
                 job.queue_key,
             ),
         )
-        return tuple(RankedJob(job.id, self._explain(job, priority[job.id])) for job in in_order)
+        return tuple(RankedJob(job.id, self._explain(job)) for job in in_order)
 
-    def preemption_rule(self, situation: Situation) -> PreemptionRule:  # noqa: ARG002 as the protocol has it
-        return lambda newcomer, running: self._keeps_type(newcomer) and not self._keeps_type(running)
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        ran = situation.knowledge.executed_seconds
+
+        def may_preempt(newcomer: Job, running: Job) -> bool:
+            if not self._keeps_type(newcomer) or self._keeps_type(running):
+                return False
+            return running.id not in self.within_slice or not ran(newcomer)
+
+        return may_preempt
 
     def _keeps_type(self, job: Job) -> bool:
         """Returns whether it was chosen and does not run on another type."""
         kind = self.types_of_jobs.get(job.id)
         return kind is not None and all(share.gpu_type == kind for share in job.allocations)
 
-    def _explain(self, job: Job, priority: float) -> str:
+    def _explain(self, job: Job) -> str:
         where = f"chosen for {self.types_of_jobs[job.id]}" if job.id in self.types_of_jobs else "not chosen"
-        return f"{where}, priority {priority:.2f}"
+        rank = self.ranks[job.id]
+        if isinf(rank):
+            return f"{where}, has no target"
+        if rank >= _NEVER_RAN / 2:
+            return f"{where}, never ran"
+        return f"{where}, {format_duration(abs(rank))} {'overdue' if rank >= 0 else 'ahead'}"
 
 
 def _updated_ledger(situation: Situation, types: tuple[str, ...]) -> AllocationLedger:

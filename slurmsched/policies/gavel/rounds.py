@@ -21,6 +21,9 @@ JobCombination = tuple[str, ...]
 RESET_INTERVAL: Final = 1920.0
 """Seconds before time fractions are computed again: Gavel's `minimum_time_between_allocation_resets`."""
 
+_LEAST_TARGET: Final = 1e-6
+"""Targets below are the rounding of a solver."""
+
 _UNSERVED_FACTOR: Final = 1e9
 """The priority of a combination that has received nothing is its target fraction times this."""
 
@@ -94,6 +97,19 @@ class AllocationLedger:
         result: Floats = priority
         return result
 
+    def overdue(self, runnable: Mask, now: float, slices: Floats) -> Floats:
+        """Returns for how many seconds each combination has been due half a slice; below 0 where it is not yet, minus
+        infinity without a target or where `runnable` is unset.
+
+        The priority in rounds that last as long as `slices`, in seconds by combination. All time received counts,
+        unlike in `priorities`: these forget it at every reset, and where slices are longer than `RESET_INTERVAL` all
+        that waited have the same priority then, however long.
+        """
+        share = np.nan_to_num(self.target_fractions)
+        lag = self.deficit + share * (now - self.reset_time) - (self.received - self.credit) - slices[:, None] / 2
+        due = runnable & (share > _LEAST_TARGET)
+        return np.where(due, lag / np.where(due, share, 1.0), -np.inf)
+
     def without_target(self) -> Iterable[JobCombination]:
         """Returns the combinations that came after time fractions were computed."""
         return (
@@ -110,20 +126,27 @@ class AllocationLedger:
 
 
 def greedy_round(
-    ledger: AllocationLedger, runnable: NDArray[np.bool_], widths: Floats, gpus: Sequence[int], types: Iterable[int]
+    ledger: AllocationLedger,
+    runnable: NDArray[np.bool_],
+    widths: Floats,
+    gpus: Sequence[int],
+    types: Iterable[int],
+    *,
+    ranks: Floats | None = None,
 ) -> dict[int, list[JobCombination]]:
     """Returns the combinations that run on each type; types are filled in the order of `types`.
 
     On each type combinations go by priority, and those with more GPUs than are left are skipped. `runnable[e, w]`:
     whether combination e can run on type w; `widths[e]`: its GPUs. A combination of priority 0 comes last but is not
-    left out, so no usable GPU idles.
+    left out, so no usable GPU idles. With `ranks`, [combinations, types], they go by these instead, the highest first.
     """
     busy = set[str]()
     chosen: dict[int, list[JobCombination]] = {}
     for kind in types:
         left = gpus[kind]
         chosen[kind] = []
-        for row in rows_by_priority(ledger, runnable, kind):
+        rows = rows_by_priority(ledger, runnable, kind) if ranks is None else np.argsort(-ranks[:, kind], kind="stable")
+        for row in rows:
             entry = ledger.combinations[row]
             if left <= 0:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -65,7 +66,7 @@ def test_what_comes_later_starts_only_where_the_promise_holds(name: str, order: 
 def test_a_promise_is_kept_whoever_comes_first_in_the_order_later(name: str, order: str) -> None:
     crowd = [job(n, 1, time_limit=9 * HOUR, priority=99, hint="duration=60s", user="bob") for n in range(3, 9)]
     first = decided(name, order, running(1, range(6), 2), wide())
-    assert first.state["promise"] == {"job": "2"}
+    assert first.state["promise"] == {"job": "2", "saved_moves": 0}
     second = decided(name, order, running(1, range(6), 2), wide(), *crowd, state=first.state)
     assert second.promise is not None
     assert second.promise.job == "2"
@@ -185,6 +186,73 @@ def test_who_waits_for_several_jobs_goes_before_those_of_the_order_that_came_lat
     decision = decided("synergy", "ftf", *busy, replace(wide(), submit_time=submitted), *crowd)
     assert decision.promise is not None
     assert decision.promise.job == expected
+
+
+def narrow_and_old(*numbers: int) -> list[Job]:
+    """One-GPU jobs that began long ago and may be preempted; with `service` they are in the last queue."""
+    return [running(n, range(at, at + 1), 900, hint="ckpt=usr1") for at, n in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("name", ["synergy", "tesserae", "tiresias"])
+def test_a_gang_that_needs_more_moves_than_a_round_has_starts_once_rounds_left_enough(name: str) -> None:
+    old, state = narrow_and_old(*range(10, 18)), {}
+    late = job(3, 1, time_limit=2000 * HOUR, submit_time=NOW)
+    service = {j.id: 30.0 * HOUR for j in old}
+    saved = []
+    for _ in range(4):
+        decision = decided(
+            name, "las", *old, wide(), late, service=service, state=state, non_preemptible={}, max_moves=3
+        )
+        state = json.loads(json.dumps(decision.state))
+        saved.append((decision.saved_moves, len(decision.victims)))
+    assert saved == [(0, 0), (0, 0), (3, 0), (6, 8)]
+    assert set(decision.targets) == {"2"}
+    assert decision.victims == {j.id: "2" for j in old}
+
+
+def test_who_waits_for_moves_is_told_so_and_nobody_starts_where_it_will() -> None:
+    old, short = narrow_and_old(*range(10, 17)), job(3, 1, time_limit=HOUR, submit_time=NOW)
+    seen = (*old, wide(), short)
+    service, state = {j.id: 30.0 * HOUR for j in old}, {"promise": {"job": "2", "saved_moves": 3}}
+    for early in (False, True):
+        decision = decided(
+            "tiresias",
+            "las",
+            *seen,
+            service=service,
+            state=state,
+            non_preemptible={},
+            max_moves=0 if early else 3,
+            starts_only=early,
+        )
+        assert "3" not in decision.targets
+        assert decision.promise is not None
+        assert (decision.promise.job, decision.promise.start) == ("2", NOW)
+
+
+@pytest.mark.parametrize(
+    ("ran", "starts"),
+    [
+        pytest.param("9", {"2"}, id="it ran and gave way"),
+        pytest.param("", set(), id="it never ran"),
+    ],
+)
+def test_a_promise_to_a_job_that_ran_keeps_no_wider_one_from_its_first_start(ran: str, starts: set[str]) -> None:
+    old, gave_way = narrow_and_old(*range(10, 18)), job(9, 1, time_limit=900 * HOUR, submit_time=NOW - 600)
+    service = {j.id: 30.0 * HOUR for j in old} | ({ran: 30.0 * HOUR} if ran else {})
+    fixed = {j.id: None for j in old} if not ran else {}
+    decision = decided(
+        "tiresias",
+        "las",
+        *old,
+        gave_way,
+        wide(),
+        service=service,
+        state={"promise": {"job": "9"}},
+        non_preemptible=fixed,
+        max_moves=8,
+    )
+    assert set(decision.targets) - {j.id for j in old} == starts
 
 
 def test_spare_cpus_of_a_promised_node_are_not_tried_for_ever() -> None:

@@ -243,6 +243,21 @@ def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
     assert past.accounts["alice"].received == pytest.approx(past.accounts["alice"].due, rel=0.05)
 
 
+def test_users_trade_beside_running_jobs_that_nobody_schedules() -> None:
+    nodes = [node("v1", 4, "v100"), node("k1", 4, "k80")]
+    jobs = [
+        job(100 * place + n, 1, user=user, hint=f"model={model}")
+        for place, (user, model) in enumerate([("alice", "vae"), ("bob", "resnext50")], 1)
+        for n in range(8)
+    ]
+    cluster = Cluster(nodes, jobs, tickets(), sample_speedups())
+    cluster.unmanaged = (job(900, 1, user="carol", on=[share("k1", 1, gpu_type="k80")]),)
+    cluster.run(20)
+    (trade,) = decode_state(GandivaFairState, cluster.state).trades
+    assert (trade.seller, trade.buyer) == ("alice", "bob")
+    assert cluster.by_type["bob", "v100"] > cluster.by_type["alice", "v100"]
+
+
 @pytest.mark.parametrize(
     ("rounds", "due"),
     [

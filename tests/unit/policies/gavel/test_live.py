@@ -96,6 +96,58 @@ def test_time_had_is_booked_and_the_turn_goes_to_who_had_less() -> None:
     assert second.victims == {begun: next(iter(second.targets))}
 
 
+def equal_jobs(service: dict[str, float], run_time: float, deficits: dict[str, float], **other: object) -> Decision:
+    """Job 1 runs on the only V100 and others wait for it, an hour after targets were set and time was counted anew;
+    restarts of 130 s pay within 2,600 s, and six a day with equal shares of the GPU."""
+    only = Request(gpus=1, cpus=1, gpu_type="v100")
+    waiting = [job(number, hint="model=even", request=only) for number in sorted({*service, *deficits} - {"1"})]
+    has = replace(job(1, hint="model=even", request=only, on=[share("fast")]), run_time=run_time)
+    ids, part = ["1", *(one.id for one in waiting)], 1 / (1 + len(waiting))
+    jobs = {
+        one: {"received": [0.0, 150.0], "deficit": [0.0, deficits.get(one, 0.0)], "share": [0.0, part]} for one in ids
+    }
+    state = {"types": ["k80", "v100"], "at": 10_000.0, "since": 9_000.0, "total": [0.0, 300.0], "jobs": jobs}
+    costs = dict.fromkeys(ids, 130.0)
+    return GAVEL.decide(
+        asked(has, *waiting, state=state, service=service, restart_costs=costs, moves_per_job_day=6, **other)
+    )
+
+
+@pytest.mark.parametrize(
+    ("service", "run_time", "victims"),
+    [
+        pytest.param({"1": 6000.0, "2": 9.0}, 6000.0, {}, id="a slice of two hours is not over"),
+        pytest.param({"1": 7200.0, "2": 9.0}, 7200.0, {"1": "2"}, id="it is over"),
+        pytest.param({"1": 6000.0, "2": 0.0}, 6000.0, {"1": "2"}, id="the newcomer never ran"),
+        pytest.param({"1": 2700.0, "2": 9.0, "3": 9.0, "4": 9.0, "5": 9.0, "6": 9.0, "7": 9.0, "8": 9.0}, 2700.0,
+                     {"1": "2"}, id="among many its slice is the shortest that pays for a restart"),
+    ],
+)  # fmt: skip
+def test_a_slice_is_as_long_as_restarts_of_a_day_allow(
+    service: dict[str, float], run_time: float, victims: dict[str, str]
+) -> None:
+    assert equal_jobs(service, run_time, {"1": -service["1"]}).victims == victims
+
+
+def test_of_those_that_wait_the_one_comes_first_that_has_been_due_for_longest() -> None:
+    decision = equal_jobs(
+        {"1": 9e4, "2": 9.0, "3": 9.0, "4": 9.0}, 9e4, {"1": -9e4, "2": 100.0, "3": 900.0, "4": 500.0}
+    )
+    assert decision.victims == {"1": "3"}
+    assert [ranked.job for ranked in decision.order][:1] == ["3"]
+    assert "overdue" in decision.order[0].key or "ahead" in decision.order[0].key
+
+
+def test_the_one_of_those_that_never_ran_that_is_promised_its_start_is_chosen() -> None:
+    wide = job(9, hint="model=even", request=Request(gpus=2, cpus=2, gpu_type="v100"))
+    narrow = [job(number, hint="model=even") for number in (1, 2, 3)]
+    of_all = (node("fast", 2, "v100"),)
+    first = GAVEL.decide(situation(of_all, [*narrow, wide], RATES))
+    assert len(first.targets) == 2
+    kept = GAVEL.decide(situation(of_all, [*narrow, wide], RATES, state={"promise": {"job": "9"}}))
+    assert set(kept.targets) == {"9"}
+
+
 def test_a_running_job_goes_to_a_faster_type_that_is_free_where_it_pays() -> None:
     slow = job(1, hint="model=gains,duration=10h", on=[share("slow", gpu_type="k80")], run_time=600.0)
     moved = GAVEL.decide(asked(slow, service={"1": 600.0}))
