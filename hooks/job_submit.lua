@@ -123,6 +123,10 @@ local KEYS = {
     { "pack", "yes or no", function(value)
         return (value == "yes" or value == "no") and { pack = value }
     end },
+    { "gpumem", "the memory that it uses of a GPU, as 12g or 9000m", function(value)
+        local digits, unit = value:match("^([1-9][0-9]*)([mg])$")
+        return digits and #digits <= 7 and { gpu_memory = tonumber(digits) * (unit == "g" and 1024 or 1) }
+    end },
     { "mem", "tune or keep", function(value)
         return (value == "tune" or value == "keep") and { memory_tunable = value == "tune" }
     end },

@@ -23,6 +23,7 @@ _MARKS: Final = ("held", "left")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}\Z")
 _STEPS = re.compile(r"[1-9][0-9]{0,11}\Z")
+_GPU_MEMORY = re.compile(r"([1-9][0-9]{0,6})([mg])\Z")
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -54,6 +55,8 @@ class Hints:
     move: bool | None = None
     pack: bool | None = None
     """Whether it may share its GPUs with one other job; None leaves it to what the job asks for."""
+    gpu_memory: int | None = None
+    """`gpumem=12g`: the most MiB that it uses of the memory of one GPU."""
     memory_tunable: bool = False
     """`mem=tune`: the requested memory serves as a cache and may be reduced."""
     cpus_tunable: bool | None = None
@@ -130,6 +133,7 @@ def render_hints(hints: Hints) -> str:
         "duration": None if hints.duration is None else str(hints.duration),
         "move": None if hints.move is None else ("yes" if hints.move else "no"),
         "pack": None if hints.pack is None else ("yes" if hints.pack else "no"),
+        "gpumem": None if hints.gpu_memory is None else f"{hints.gpu_memory}m",
         "mem": "tune" if hints.memory_tunable else None,
         "cpus": None if hints.cpus_tunable is None else ("tune" if hints.cpus_tunable else "keep"),
         "fork": None if hints.fork is None else str(hints.fork),
@@ -182,6 +186,11 @@ def _parse_pack(hints: Hints, value: str) -> Hints | None:
     return replace(hints, pack=value == "yes") if value in ("yes", "no") else None
 
 
+def _parse_gpu_memory(hints: Hints, value: str) -> Hints | None:
+    amount = _GPU_MEMORY.match(value)
+    return amount and replace(hints, gpu_memory=int(amount[1]) * (1024 if amount[2] == "g" else 1))
+
+
 def _parse_memory(hints: Hints, value: str) -> Hints | None:
     return replace(hints, memory_tunable=value == "tune") if value in ("tune", "keep") else None
 
@@ -209,6 +218,7 @@ _HINT_KEYS: Final[dict[str, _HintKey]] = {
     "duration": _HintKey("a time such as 90m or 2h", _parse_expected_duration),
     "move": _HintKey("yes or no", _parse_move),
     "pack": _HintKey("yes or no", _parse_pack),
+    "gpumem": _HintKey("the memory that it uses of a GPU, as 12g or 9000m", _parse_gpu_memory),
     "mem": _HintKey("tune or keep", _parse_memory),
     "cpus": _HintKey("tune or keep", _parse_cpus),
     "fork": _HintKey("the steps of the whole job, as 50000", _parse_fork),

@@ -22,6 +22,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.estimation import gpu_spec
 from slurmsched.model import Job, JobId
 from slurmsched.policies.errors import PolicyError
 
@@ -209,10 +210,11 @@ def match_pairs(
     """
 
     def host_type(job: Job) -> Hashable:
-        return _model(job), types[job.id], job.id if fits else ""
+        return _model(job), job.hints.gpu_memory, types[job.id], job.id if fits else ""
 
     def guest_type(job: Job) -> Hashable:
-        return (_model(job), job.original_request, job.partitions, job.reservation) if fits else _model(job)
+        known = _model(job), job.hints.gpu_memory
+        return (*known, job.original_request, job.partitions, job.reservation) if fits else known
 
     def rates(host: Job, guest: Job) -> PairRates:
         both = relative_rates_of_pair(knowledge, host, guest, types[host.id])
@@ -233,10 +235,19 @@ def match_pairs(
 
 
 def relative_rates_of_pair(knowledge: Knowledge, host: Job, guest: Job, gpu_type: str) -> tuple[float, float] | None:
-    """Returns the relative rates of two jobs that share GPUs; None unless both were measured."""
+    """Returns the relative rates of two jobs that share GPUs; None unless both were measured, and where both together
+    say that they need more memory than the GPU type has."""
+    if _exceed_gpu_memory(host, guest, gpu_type):
+        return None
     first = _colocated_rate(knowledge, _model(host), _model(guest), gpu_type)
     second = _colocated_rate(knowledge, _model(guest), _model(host), gpu_type)
     return None if first is None or second is None else (first, second)
+
+
+def _exceed_gpu_memory(host: Job, guest: Job, gpu_type: str) -> bool:
+    """Returns whether the owners of both said how much memory they need, and it is more than the data sheet has."""
+    spec, needed = gpu_spec(gpu_type), (host.hints.gpu_memory, guest.hints.gpu_memory)
+    return spec is not None and None not in needed and sum(amount or 0 for amount in needed) > 1024 * spec.memory
 
 
 def _model(job: Job) -> str:

@@ -17,6 +17,7 @@ KEYS = [
     "duration",
     "move",
     "pack",
+    "gpumem",
     "cpus",
     "mem",
     "fork",
@@ -66,6 +67,7 @@ VALUES = [
         "Yes",
     ],
     *["1", "50000", "050000", "999999999999", "1000000000000", "5e4", "50_000"],
+    *["12g", "9000m", "9999999g", "10000000m", "012g", "0g", "12", "12G", "12gb", "g"],
     *["tune", "keep", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
 ]
 RIGHT = [
@@ -76,6 +78,7 @@ RIGHT = [
     "duration=2h",
     "move=no",
     "pack=yes",
+    "gpumem=12g",
     "mem=tune",
     "cpus=keep",
     "cpus=tune",
@@ -134,6 +137,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
         "duration": hints.duration,
         "move": move,
         "pack": pack,
+        "gpu_memory": hints.gpu_memory,
         "cpus_tunable": None if hints.cpus_tunable is None else str(hints.cpus_tunable).lower(),
         "fork": hints.fork,
         "left": hints.left,
@@ -168,8 +172,8 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     assert sum(1 for hints in read if hints.given) > 7000
     assert sum(1 for hints in read if hints.problems) > 4000
     for name in (
-        "model", "task", "checkpoint", "lead", "duration", "move", "pack", "memory_tunable", "cpus_tunable", "fork",
-        "held_by_hook",
+        "model", "task", "checkpoint", "lead", "duration", "move", "pack", "gpu_memory", "memory_tunable",
+        "cpus_tunable", "fork", "held_by_hook",
     ):  # fmt: skip
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 

@@ -97,6 +97,7 @@ leads = st.none() | st.integers(0, 9999)
         duration=st.none() | st.integers(1, 9999999),
         move=st.none() | st.booleans(),
         pack=st.none() | st.booleans(),
+        gpu_memory=st.none() | st.integers(1, 9_999_999),
         memory_tunable=st.booleans(),
         cpus_tunable=st.none() | st.booleans(),
         fork=st.none() | st.integers(1, 10**12 - 1),

@@ -43,6 +43,9 @@ def test_two_that_do_more_together_share_and_it_is_said_how_fast() -> None:
     [
         pytest.param(sharing(1, "a"), sharing(2, "a"), id="who do less together than one alone"),
         pytest.param(sharing(1, "a"), sharing(2, "c"), id="who do not fit into memory together"),
+        pytest.param(
+            sharing(1, "a", hint="gpumem=9g"), sharing(2, "b", hint="gpumem=7169m"), id="who say they need more memory"
+        ),
         pytest.param(sharing(1, "a"), sharing(2, "d"), id="of whom one is not known"),
         pytest.param(sharing(1, "a", 2), sharing(2, "b"), id="who use different numbers of GPUs"),
         pytest.param(sharing(1, "a"), sharing(2, "b", hint="pack=no"), id="of whom one said no"),
@@ -51,6 +54,22 @@ def test_two_that_do_more_together_share_and_it_is_said_how_fast() -> None:
 )
 def test_no_pair_is_made_of_two(host: Job, guest: Job) -> None:
     assert paired([host], [guest]) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "guest"),
+    [
+        pytest.param("gpumem=9g", "gpumem=7g", id="all memory of the GPU"),
+        pytest.param("gpumem=9g", "", id="one of whom does not say: the rates tell that they fit"),
+    ],
+)
+def test_two_that_fit_into_memory_share(host: str, guest: str) -> None:
+    assert paired([sharing(1, "a", hint=host)], [sharing(2, "b", hint=guest)])
+
+
+def test_of_equal_models_those_share_that_fit_into_memory() -> None:
+    pending = [sharing(2, "b", hint="gpumem=12g"), sharing(3, "b", hint="gpumem=4g")]
+    assert [pair.guest for pair in paired([sharing(1, "a", hint="gpumem=12g")], pending)] == ["3"]
 
 
 def test_an_urgent_job_shares_with_nobody() -> None:
