@@ -251,8 +251,8 @@ class Session:
 
     def is_preemptible(self, job: JobId) -> bool:
         """Whether a job with an allocation may be evicted or restarted."""
-        guarded = job in self.situation.non_preemptible and job not in self.entitlement.expendable
-        stays = guarded or self.situation.starts_only or job in self.entitlement.protected
+        guarded = job in self.situation.non_preemptible or job in self.entitlement.protected
+        stays = guarded or self.situation.starts_only
         return not stays and self.jobs[job].state is JobState.RUNNING
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
