@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from slurmsched.jobside.atomic_files import fsync_path
 from slurmsched.jobside.errors import TensorError
 from slurmsched.jobside.tensors import Tensor, TensorFile, decode_floats, encode_floats, open_tensor_file
-from slurmsched.jobside.torch_state import import_torch
+from slurmsched.jobside.training_state import import_torch
 
 _CHUNK_BYTES: Final = 1 << 18
 """Bytes of a tensor that are looked at together, of each copy."""

@@ -42,8 +42,8 @@ from slurmsched.jobside.forked_rounds import (
     divide_steps,
 )
 from slurmsched.jobside.report import Report
-from slurmsched.jobside.torch_state import import_torch
 from slurmsched.jobside.training import Training
+from slurmsched.jobside.training_state import import_torch
 
 __all__ = [
     "ArrayTask",

@@ -5,6 +5,8 @@ As JSON, not as a pickle: a checkpoint is data.
 A checkpoint of all ranks: the script's state, and where each rank stands.
 
 The way through the data: which epoch, which batch, and how to come back to it.
+
+Saving and loading for plain PyTorch: everything that has a `state_dict`, in one file.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
 
 from slurmsched.jobside.checkpoints import Checkpoint, Checkpoints
 from slurmsched.jobside.environment import AllReduceMax
@@ -203,3 +207,35 @@ class DataCursor:
         finally:  # also where the loop was left early: that was the epoch then
             self.epoch += 1
             self._batch, self._epoch_start = 0, None
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a schedule, a GradScaler."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Its state; what is in it only it knows, hence `Any`."""
+
+    def load_state_dict(self, state_dict: Any, /) -> object:
+        """Take a state up again."""
+
+
+def torch_state(**parts: Stateful) -> tuple[Callable[[Path], None], Callable[[Path], None]]:
+    """`save` and `load` for a Training: `Training(*torch_state(model=model, optimizer=optimizer))`.
+
+    Tensors are loaded to the CPU; each part takes them to its own device. Only data is read, no code.
+    """
+
+    def save(path: Path) -> None:
+        import_torch().save({name: part.state_dict() for name, part in parts.items()}, path)
+
+    def load(path: Path) -> None:
+        held = import_torch().load(path, map_location="cpu", weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(held[name])
+
+    return save, load
+
+
+def import_torch() -> ModuleType:
+    """PyTorch, imported only where a script has it. Raises ImportError."""
+    return sys.modules.get("torch") or import_module("torch")

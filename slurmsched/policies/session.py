@@ -101,7 +101,7 @@ class Session:
     the entitlement's `anti_affinity` are placed on one node.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 a statement for each part of a round's state
         self,
         situation: Situation,
         order: Order,
@@ -265,8 +265,7 @@ class Session:
         return not self.situation.starts_only and self._may_leave(job)
 
     def _may_leave(self, job: JobId) -> bool:
-        guarded = job in self.situation.non_preemptible and job not in self.entitlement.expendable
-        stays = guarded or job in self.entitlement.protected
+        stays = job in self.situation.non_preemptible or job in self.entitlement.protected
         return not stays and self.jobs[job].state is JobState.RUNNING
 
     def preemptible_at(self, newcomer: Job, job: Job) -> float:

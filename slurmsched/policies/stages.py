@@ -146,9 +146,6 @@ class Entitlement:
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)
     movable_only: frozenset[JobId] = frozenset()
     """Running jobs that are preempted for no newcomer, but may be moved to other nodes."""
-    expendable: frozenset[JobId] = frozenset()
-    """Running jobs that have nothing to do in this round and lose nothing: they may be evicted although the situation
-    has them as non-preemptible."""
     promised_anew: frozenset[JobId] = frozenset()
     """Waiting jobs whose promised start is not remembered from round to round: the order decides anew."""
     full_round_at: float = inf

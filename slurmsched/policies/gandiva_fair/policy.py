@@ -96,7 +96,7 @@ class GandivaTickets:
 class _PassOrder:
     """The lowest pass first; of equals the one that runs.
 
-    A newcomer may preempt a job that is ahead by more than the least by which a slice advances any job: of jobs that
+    A newcomer may preempt a job with GPUs that is ahead by more than the least by which a slice advances any job: of jobs that
     are alike, none is due again as soon as it was preempted.
     """
 
@@ -113,7 +113,12 @@ class _PassOrder:
         def margin() -> float:
             return min(runnable.stride(runnable.min_quantum(situation)) for runnable in self.queue)
 
-        return lambda newcomer, running: self.passes[running.id] - self.passes[newcomer.id] > margin()
+        def may_preempt(newcomer: Job, running: Job) -> bool:
+            if running.id not in self.passes:  # without GPUs
+                return False
+            return self.passes[running.id] - self.passes[newcomer.id] > margin()
+
+        return may_preempt
 
 
 def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:

@@ -281,7 +281,6 @@ class HadarPrices:
                 if kind in measured[job.job]
             },
             protected=protected,
-            expendable=frozenset(leaving or {}),
             postponed=postponed or {},
             mixes_types=True,
             utility=total_utility,
@@ -314,7 +313,7 @@ class _PayoffOrder:
         )
 
     def preemption_rule(self, situation: Situation) -> PreemptionRule:
-        fixed = situation.non_preemptible.keys() - self.leaving | self.protected
+        fixed = situation.non_preemptible.keys() | self.protected
         return lambda newcomer, running: (
             self._keeps_types(newcomer) and not self._keeps_types(running) and running.id not in fixed
         )
