@@ -96,8 +96,8 @@ class GandivaTickets:
 class _PassOrder:
     """The lowest pass first; of equals the one that runs.
 
-    A newcomer may preempt a job with GPUs that is ahead by more than the least by which a slice advances any job: of jobs that
-    are alike, none is due again as soon as it was preempted.
+    A newcomer may preempt a job with GPUs that is ahead by more than the least by which a slice advances any job: of
+    jobs that are alike, none is due again as soon as it was preempted.
     """
 
     ranking: tuple[RankedJob, ...]
