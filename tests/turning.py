@@ -35,6 +35,8 @@ class Cluster:
     """Jobs that are never preempted once they run."""
     unmanaged: tuple[Job, ...] = ()
     """Running jobs that nobody schedules."""
+    left_out: frozenset[str] = frozenset()
+    """Jobs that rounds see but do not decide."""
     restarts: int = 0
 
     def situation(self) -> Situation:
@@ -42,7 +44,7 @@ class Cluster:
         stay = {one.id: Reason(ReasonCode.NO_CHECKPOINT) for one in self.jobs if one.id in self.unmovable and one.nodes}
         return Situation(
             snapshot=seen,
-            jobs=tuple(one for one in seen.jobs if one not in self.unmanaged),
+            jobs=tuple(one for one in seen.jobs if one not in self.unmanaged and one.id not in self.left_out),
             knowledge=replace(self.knowledge, service=dict(self.service)),
             open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
             max_moves=self.moves,

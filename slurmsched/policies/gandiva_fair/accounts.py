@@ -6,11 +6,11 @@ The state comes from a database that other programs may have written: invalid va
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from slurmsched.model import Job, JobId
+from slurmsched.model import Job, JobId, JobState
 from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements
 from slurmsched.policies.state import Account, TicketAccounts, stored
@@ -103,7 +103,10 @@ def update_accounts(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[str, Account]:
-    """Returns the account of every user who has jobs; those of other users end."""
+    """Returns the account of every user who has jobs; those of other users end.
+
+    Nothing is due to a user all of whose jobs this round leaves out, but the account lasts.
+    """
     elapsed, accounts = _elapsed(problem, state), dict[str, Account]()
     received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service) if elapsed else {}
     for user in dict.fromkeys(runnable.job.user for runnable in problem.runnable_jobs):
@@ -124,7 +127,17 @@ def update_accounts(
             shortfall={gpu_type: round(late, 3) for gpu_type, late in shortfalls.get(user, {}).items()},
             lag=_lag(before.lag, due, elapsed, gained),
         )
-    return accounts
+    left_out = {job.user for job in left_out_jobs(problem, state)}
+    return {user: state.accounts[user] for user in left_out & state.accounts.keys()} | accounts
+
+
+def left_out_jobs(problem: StrideProblem, state: GandivaFairState) -> Sequence[Job]:
+    """Returns the jobs of earlier rounds that are still there but are not decided in this one: they wait for the
+    checkpoint of another, are about to start, or their last run is ending. They keep their passes: a job that had to
+    begin anew whenever its turn comes would never make up for what it is behind."""
+    decided, known = {runnable.job.id for runnable in problem.runnable_jobs}, problem.situation.snapshot.jobs_by_id
+    jobs = [known[job] for job in state.jobs if job not in decided and job in known]
+    return [job for job in jobs if job.state is not JobState.FINISHED]
 
 
 def _lag(before: float, due: float, elapsed: float, gained: float) -> float:

@@ -25,6 +25,7 @@ from slurmsched.policies.gandiva_fair.accounts import (
     advance_passes,
     best_rates,
     compute_shortfalls,
+    left_out_jobs,
     update_accounts,
 )
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
@@ -69,6 +70,7 @@ class GandivaTickets:
 
         def next_state(victims: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             jobs = _pass_records(problem, allocations)
+            jobs |= {job.id: state.jobs[job.id] for job in left_out_jobs(problem, state)}
             widest = max((runnable.size for runnable in queue), default=0)
             saved = max(0.0, min(state.saved_moves + situation.max_moves - len(victims), widest))
             return encode_state(
@@ -272,7 +274,7 @@ def _assign_pools(
     return min_pass
 
 
-def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> Mapping[JobId, PassRecord]:
+def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> dict[JobId, PassRecord]:
     """Return the record of every job; for a job on several nodes the pool names only their GPU type."""
     pools, attained = problem.pools, problem.situation.knowledge.attained_gpu_seconds
     names = [f"{pools.node(pool).name} {gpu_type}" for pool, gpu_type in enumerate(pools.gpu_types)]

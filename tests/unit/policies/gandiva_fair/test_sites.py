@@ -182,6 +182,23 @@ class TestUsers:
         assert (abs(ratios - 1) <= 0.10).all()
         assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
 
+    def test_who_is_left_out_of_a_round_is_as_far_behind_afterwards(self) -> None:
+        """A gang that waits for the checkpoints of those before it, and its user, who has no other job."""
+        gang = job("gang", 8, user="a")
+        cluster = Cluster([node("n1")], [gang, *(job(f"b{n}", user="b") for n in range(16))], tickets())
+        cluster.run(7)
+        before = decode_state(GandivaFairState, cluster.state)
+        cluster.left_out = frozenset({"gang"})
+        cluster.run(2)
+        after = decode_state(GandivaFairState, cluster.state)
+        assert after.jobs["gang"] == before.jobs["gang"]
+        assert after.accounts["a"] == before.accounts["a"]
+        cluster.jobs = [one for one in cluster.jobs if one.id != "gang"]
+        cluster.run(1)
+        assert "a" not in decode_state(GandivaFairState, cluster.state).accounts, (
+            "an account lasts while there are jobs"
+        )
+
 
 class TestPinnedTypes:
     @staticmethod
