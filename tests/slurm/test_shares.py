@@ -29,6 +29,7 @@ FAIR: Final = {
     "checkpoint": {"lead": 1},
 }
 ROUNDS: Final = 10
+"""At least so many, until a turn of the gang has ended: of whole turns it has half."""
 TOLERANCE: Final = 0.15
 """Of all GPU time in so many rounds, that is: one slice."""
 ONE_GPU: Final = ("--gres=gpu:1", "--cpus-per-task=1", "--mem=1000")
@@ -92,7 +93,7 @@ def test_a_gang_over_two_nodes_gets_its_share_beside_narrow_jobs_whose_slices_ar
     submit(site, "alice", GPUS + GPUS // 2, *ONE_GPU)
     (gang,) = submit(site, "bob", 1, *GANG)
     since, turns = int(site.sure("date", "+%s")), ""
-    for _ in range(ROUNDS):
+    while len(turns) < ROUNDS or not (turns.endswith("G-") or len(turns) == 2 * ROUNDS):
         round_(site, 1)
         turns += "G" if running(site, [gang]) else "-"
     had = gpu_seconds(site, since)

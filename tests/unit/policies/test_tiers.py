@@ -8,6 +8,7 @@ import pytest
 
 from slurmsched.model import Job, Node, Partition, RankedJob
 from slurmsched.policies import policy
+from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.policies import ORDERS, POLICIES
 from slurmsched.policies.stages import Situation
 from slurmsched.policies.tiers import Tiers
@@ -79,7 +80,7 @@ def test_a_promise_to_a_lower_tier_waits_for_jobs_of_a_higher_one(name: str, ord
     wide, later = waits(2, "low", priority=9), waits(3, "high", priority=1)
     fixed = {"1": None}
     first = policy(name, order).decide(asked([runs(1, "low", range(6)), wide], non_preemptible=fixed, max_moves=0))
-    assert first.state["promise"] == {"job": "2"}
+    assert KeptPromise.of_state(first.state).job == "2"
     both = policy(name, order).decide(
         asked([runs(1, "low", range(6)), wide, later], non_preemptible=fixed, max_moves=0, state=first.state)
     )
