@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isinf
+from math import isinf
 from typing import Any, Protocol
 
 import numpy as np
@@ -262,21 +262,12 @@ class Session:
 
     def is_preemptible(self, job: JobId) -> bool:
         """Whether a job with an allocation may be evicted or restarted."""
-        return not self.situation.starts_only and self._may_leave(job)
+        return not self.situation.starts_only and self.may_leave(job)
 
-    def _may_leave(self, job: JobId) -> bool:
+    def may_leave(self, job: JobId) -> bool:
+        """Whether a full round may evict or restart it."""
         stays = job in self.situation.non_preemptible or job in self.entitlement.protected
         return not stays and self.jobs[job].state is JobState.RUNNING
-
-    def preemptible_at(self, newcomer: Job, job: Job) -> float:
-        """Return when the newcomer may preempt the job, which runs, in unix seconds; infinite if nobody knows."""
-        situation, now = self.situation, self.situation.snapshot.time
-        if not self.preempts or job.id not in self.jobs or not self.may_preempt(newcomer, job):
-            return inf
-        if job.id in situation.preemptible_from:
-            return max(situation.preemptible_from[job.id], now)
-        waits_for_moves = newcomer.id in self.first and (self.saved_moves or self.unused_moves)
-        return now if waits_for_moves and self._may_leave(job.id) else inf
 
     def at_minimum(self, demand: ResourceDemand, placement: Placement) -> Placement:
         """Return the same placement with the least that the job accepts there."""

@@ -269,6 +269,17 @@ def _may_be_overtaken(session: Session, job: Job) -> bool:
     )
 
 
+def _preemptible_at(session: Session, newcomer: Job, job: Job) -> float:
+    """Return when the newcomer may preempt the running job, in unix seconds; infinite if nobody knows."""
+    situation, now = session.situation, session.situation.snapshot.time
+    if not session.preempts or job.id not in session.jobs or not session.may_preempt(newcomer, job):
+        return inf
+    if job.id in situation.preemptible_from:
+        return max(situation.preemptible_from[job.id], now)
+    waits_for_moves = newcomer.id in session.first and (session.saved_moves or session.unused_moves)
+    return now if waits_for_moves and session.may_leave(job.id) else inf
+
+
 def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
     placed in this round. A job that the newcomer may preempt, once it has run for long enough, leaves then."""
@@ -280,7 +291,7 @@ def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
             job.allocations, exclusive=job.original_request.exclusive
         )
         at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
-        free_from = session.preemptible_at(newcomer, job)
+        free_from = _preemptible_at(session, newcomer, job)
         if free_from < at:
             at, certain = free_from, False
         ends.append(_End(at, job.start_time or 0.0, job.id, held, certain))

@@ -60,7 +60,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "",
         "1 problem",
         "  job 13: unknown hint 'modle': known are model, task, ckpt, duration, move,",
-        "  pack, mem, cpus, fork, held, left",
+        "  pack, gpumem, mem, cpus, fork, held, left",
     ]
 
 

@@ -275,7 +275,7 @@ def test_each_step_is_done_once_whoever_fails_when(
         assert counted == forked_job.done == forked_job.total
     for done in result.jobs:
         assert done.completed
-        assert done.useful <= done.service + 1e-6
+        assert done.useful <= done.service + 1e-5  # each time is in unix seconds, to 2.4e-7
         if done.copies:
             work = sum(
                 copy.counted * forked_job.step_work
