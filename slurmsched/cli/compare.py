@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import split_names
+from slurmsched.cli.parameters import parse_seeds, split_names
 from slurmsched.cli.progress import progress_reporter
 from slurmsched.cli.simulate import early_option, parse_window
 from slurmsched.comparison.sweep import (
@@ -38,9 +37,6 @@ from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_
 from slurmsched.simulation.submissions import unknown_models
 from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
 from slurmsched.traces.trace import Trace
-
-_SEEDS = re.compile(r"(\d{1,9})(?:\.\.(\d{1,9}))?\Z")
-_MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +66,7 @@ def _parse_loads(_context: click.Context, _parameter: click.Parameter, value: st
 
 
 def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    match = _SEEDS.match(value)
-    last = int(match[2] or match[1]) if match else -1
-    if match is None or not 0 <= last - int(match[1]) < _MAX_SEEDS:
-        raise click.BadParameter(f"'{value}' is not a seed: write 1 or 1..3")
-    return tuple(range(int(match[1]), last + 1))
+    return tuple(parse_seeds(value))
 
 
 @click.command()

@@ -15,6 +15,8 @@ from slurmsched.settings.definition import Mode, Settings
 
 MAX_ARRAY_TASKS: Final = 10_000
 """Most tasks that one bracket may expand to."""
+MAX_SEEDS: Final = 1000
+"""Most seeds of one range."""
 
 _ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?\Z")
 _BRACKET = re.compile(r"([0-9]{1,10})_\[([0-9,-]{1,1000})\]\Z")
@@ -22,6 +24,7 @@ _COMMA_OUTSIDE = re.compile(r",(?![^\[]*\])")
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)B?\Z", re.IGNORECASE)
 _GPUS = re.compile(r"(?:([A-Za-z][A-Za-z0-9_.-]{0,63})(?::([1-9][0-9]{0,2}))?|([1-9][0-9]{0,2}))\Z")
 _RANGE = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
+_SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
 _MEBIBYTES_PER_UNIT: Final = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -57,6 +60,15 @@ def parse_seconds(value: str) -> int:
     if seconds is None:
         raise click.BadParameter(f"'{value}' is not a time: write 90s, 5m or 2h")
     return seconds
+
+
+def parse_seeds(value: str) -> range:
+    """Parses `42` or `42..44`. Raises click.BadParameter."""
+    match = _SEEDS.match(value)
+    last = int(match[2] or match[1]) if match else -1
+    if match is None or not 0 <= last - int(match[1]) < MAX_SEEDS:
+        raise click.BadParameter(f"'{value}' is not a seed: write 42 or 42..44")
+    return range(int(match[1]), last + 1)
 
 
 def parse_gpus(value: str) -> tuple[str, int]:

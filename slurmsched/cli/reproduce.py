@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.parameters import parse_seeds
 from slurmsched.cli.progress import with_progress
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup, FigureRow, FigureVerdict, PromiseRow
 from slurmsched.experiments.figures import FigurePart, KeptFigures, figure_parts, kept_figures, measure_missing
@@ -18,20 +17,10 @@ from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.registry import run_experiment as run
 from slurmsched.report.experiments import figures_page, outcome_view
 
-MAX_SEEDS: Final = 1000
-_SEEDS = re.compile(r"([0-9]{1,9})(?:\.\.([0-9]{1,9}))?\Z")
-
 
 def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
     """Parses `42`, `42..44` or `1,5,7..9`. Raises click.BadParameter."""
-    seeds: list[int] = []
-    for part in value.split(","):
-        match = _SEEDS.match(part)
-        last = int(match[2] or match[1]) if match else -1
-        if match is None or not 0 <= last - int(match[1]) < MAX_SEEDS:
-            raise click.BadParameter(f"'{part}' is not a seed: write 42 or 42..44")
-        seeds += range(int(match[1]), last + 1)
-    return tuple(dict.fromkeys(seeds))
+    return tuple(dict.fromkeys(seed for part in value.split(",") for seed in parse_seeds(part)))
 
 
 _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in EXPERIMENTS.items())

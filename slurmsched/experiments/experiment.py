@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from slurmsched.model import SynschedError
 
 T = TypeVar("T")
+Config = TypeVar("Config")
+Result = TypeVar("Result")
 
 DEFAULT_SEEDS: Final = (42, 43, 44)
 """Those of which the authors' orders of arrival are recorded (FGD)."""
@@ -179,6 +183,18 @@ class ExperimentSetup:
         if not path.is_file():
             raise ExperimentError(f"{path} is missing: set --data or SLURMSCHED_DATA to the folder that contains it")
         return path
+
+    def run_all(
+        self, run: Callable[[Config], Result], configs: Iterable[Config], label: str
+    ) -> Mapping[Config, Result]:
+        """Runs every configuration, in this order, on all cores. Raises what `run` raises; nothing more begins then."""
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            try:
+                running = [(config, pool.submit(run, config)) for config in dict.fromkeys(configs)]
+                return {config: future.result() for config, future in self.track_progress(running, label)}
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 Experiment = Callable[[ExperimentSetup], ExperimentResult]

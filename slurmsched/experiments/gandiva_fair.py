@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
-from multiprocessing import get_context
 from statistics import fmean, geometric_mean, median
 from typing import Final
 
@@ -327,9 +325,8 @@ def run_gandiva_trading(setup: ExperimentSetup) -> ExperimentResult:
         for seed in setup.seeds
         for models in ((), choice)
     }
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = {key: pool.submit(users_mean_gpus, config) for key, config in configs.items()}
-        gpus = {key: future.result() for key, future in setup.track_progress([*running.items()], "trading")}
+    measured = setup.run_all(users_mean_gpus, configs.values(), "trading")
+    gpus = {key: measured[config] for key, config in configs.items()}
     trades = {
         ((models, slow_gpus), seed): _Trade(*(_rates(models, gpus[traded, slow_gpus, seed]) for traded in ((), models)))
         for models, slow_gpus in cells

@@ -9,10 +9,8 @@ turn in one process, because only the loss is measured and not the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import cos, pi
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
@@ -290,9 +288,7 @@ def run_hadare_quality(setup: ExperimentSetup) -> ExperimentResult:
     draws = 1 if setup.quick else DRAWS_PER_SEED
     seeds = [seed * DRAWS_PER_SEED + draw for seed in setup.seeds for draw in range(draws)]
     configs = [_TrainingConfig(data, method, seed) for data in DATA_SETS for method in METHODS for seed in seeds]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [(config, pool.submit(_final_loss, config)) for config in configs]
-        loss_by_config = {config: future.result() for config, future in setup.track_progress(running, "training")}
+    loss_by_config = setup.run_all(_final_loss, configs, "training")
     losses = {
         (data, method): [loss_by_config[_TrainingConfig(data, method, seed)] for seed in seeds]
         for data in DATA_SETS

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -208,18 +206,14 @@ def run_inflations(
     configs: Sequence[InflationConfig], setup: ExperimentSetup, label: str
 ) -> Mapping[InflationConfig, InflationResult]:
     """Runs all configurations on all cores. Raises ExperimentError, TraceError."""
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [(config, pool.submit(_run_config, config)) for config in configs]
-        return {config: future.result() for config, future in setup.track_progress(running, label)}
+    return setup.run_all(_run_config, configs, label)
 
 
 def run_steady_states(
     configs: Sequence[InflationConfig], setup: ExperimentSetup, label: str
 ) -> Mapping[InflationConfig, float]:
     """Returns the mean allocation in per cent of every configuration, which has a load. Raises TraceError."""
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [(config, pool.submit(_run_steady_state, config)) for config in configs]
-        return {config: future.result() for config, future in setup.track_progress(running, label)}
+    return setup.run_all(_run_steady_state, configs, label)
 
 
 STEADY_ARRIVALS: Final = 30_000

@@ -7,11 +7,9 @@ and beside that evenly over the four sizes of table II, which overloads the clus
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -161,7 +159,7 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
         for policy in (_HADAR, "hadar without mixed gangs", "gavel")
         if not setup.quick
     ]
-    runs = _run_all([*configs, *wide], setup)
+    runs = setup.run_all(_run, [*configs, *wide], "replaying")
     rows = list[FigureRow]()
     for load in draws:
         by_policy = {policy: _of_policy(runs, load, policy) for policy in policies}
@@ -176,12 +174,6 @@ def run_hadar_static(setup: ExperimentSetup) -> ExperimentResult:
         for kind, curve in runs[_RunConfig(data, load, seeds[0], count, name)].curves.items()
     }
     return ExperimentResult("hadar-static", tuple(rows), curves)
-
-
-def _run_all(configs: Sequence[_RunConfig], setup: ExperimentSetup) -> Mapping[_RunConfig, _RunFigures]:
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [(config, pool.submit(_run, config)) for config in configs]
-        return {config: future.result() for config, future in setup.track_progress(running, "replaying")}
 
 
 def _of_policy(

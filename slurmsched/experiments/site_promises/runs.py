@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from typing import Final
 
 from slurmsched.backends.simulated import UsageInterval
@@ -173,14 +171,8 @@ def run_site_promises(setup: ExperimentSetup) -> ExperimentResult:
         for name, scenario in SCENARIOS.items()
         if scenario.quick_hours or not setup.quick
     }
-    cases = tuple(dict.fromkeys(case for name, of in hours.items() for case in _cases(SCENARIOS[name], seeds, of)))
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        try:
-            started = [(case, pool.submit(run_case, case)) for case in cases]
-            runs = {case: future.result() for case, future in setup.track_progress(started, "running sites")}
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    cases = (case for name, of in hours.items() for case in _cases(SCENARIOS[name], seeds, of))
+    runs = setup.run_all(run_case, cases, "running sites")
     rows = [
         promise_row(SCENARIOS[name], policy, promise, [_figure(promise, case, runs) for case in of_policy])
         for policy in PROMISED

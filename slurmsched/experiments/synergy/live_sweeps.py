@@ -10,9 +10,9 @@ come to is told, and only the replay is held.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -180,15 +180,13 @@ class _Cell:
 def _measure(cells: Sequence[_Cell], setup: ExperimentSetup, label: str) -> Mapping[_Cell, Sequence[UseFigures]]:
     """Measures all cells with all seeds on all cores. Raises ExperimentError, ProfileError."""
     profiles = setup.data_file("synergy", "profiles.json")
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [
-            (cell, pool.submit(_run_cell, cell, seed, profiles, setup.quick)) for cell in cells for seed in setup.seeds
-        ]
-        done = [(cell, future.result()) for cell, future in setup.track_progress(running, label)]
-    return {cell: [figures for other, figures in done if other == cell] for cell in cells}
+    run = partial(_run_cell, profiles=profiles, quick=setup.quick)
+    figures = setup.run_all(run, product(cells, setup.seeds), label)
+    return {cell: [figures[cell, seed] for seed in setup.seeds] for cell in cells}
 
 
-def _run_cell(cell: _Cell, seed: int, profiles: Path, quick: bool) -> UseFigures:
+def _run_cell(seeded: tuple[_Cell, int], profiles: Path, quick: bool) -> UseFigures:
+    cell, seed = seeded
     window, period = (QUICK_WINDOW, QUICK_PERIOD) if quick else (WINDOW, ROUND_PERIOD)
     config = SynergySweepConfig(cell.name, cell.load, window, profiles, cell.split, multi_gpu=True)
     scenario = generated_scenario(config, seed)

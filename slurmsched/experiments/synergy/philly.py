@@ -7,10 +7,8 @@ models by the split of the paper. Arrivals, GPUs and durations are the trace's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Final
@@ -81,9 +79,7 @@ def run_synergy_philly(setup: ExperimentSetup) -> ExperimentResult:
         for mechanism in MECHANISMS
         for seed in setup.seeds
     ]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        running = [(config, pool.submit(_hours, config)) for config in configs]
-        runs = {config: future.result() for config, future in setup.track_progress(running, "replaying")}
+    runs = setup.run_all(_hours, configs, "replaying")
     jct = {
         (order, mechanism): [runs[_PhillyRun(trace, profiles, seed, order, mechanism, count)] for seed in setup.seeds]
         for order in ORDERS

@@ -9,10 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from multiprocessing import get_context
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeVar
@@ -83,11 +81,9 @@ def run_sweep(
     configs: Sequence[SynergySweepConfig], setup: ExperimentSetup, label: str
 ) -> Mapping[SynergySweepConfig, SweepMeasurement]:
     """Runs all configurations with all seeds on all cores."""
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        # The slowest run first, so that the cores finish at about the same time.
-        ordered = sorted(configs, key=lambda config: (config.mechanism != "opt", -config.jobs_per_hour))
-        running = [(config, seed, pool.submit(_run_config, config, seed)) for config in ordered for seed in setup.seeds]
-        runs = {(config, seed): future.result() for config, seed, future in setup.track_progress(running, label)}
+    # The slowest run first, so that the cores finish at about the same time.
+    ordered = sorted(configs, key=lambda config: (config.mechanism != "opt", -config.jobs_per_hour))
+    runs = setup.run_all(_run_config, product(ordered, setup.seeds), label)
     by_config = {config: [runs[config, seed] for seed in setup.seeds] for config in configs}
     return {
         config: SweepMeasurement(
@@ -99,8 +95,9 @@ def run_sweep(
     }
 
 
-def _run_config(config: SynergySweepConfig, seed: int) -> tuple[float, float, float]:
+def _run_config(seeded: tuple[SynergySweepConfig, int]) -> tuple[float, float, float]:
     """Returns the mean JCT of the window in hours, the 95th percentile of long jobs, and the CPU seconds of the run."""
+    config, seed = seeded
     run = replay_trace(
         generated_scenario(config, seed),
         config.mechanism,

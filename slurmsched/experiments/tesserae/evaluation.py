@@ -6,9 +6,8 @@ Figure 18 compares the errors of estimated rates by method of estimation (sectio
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, median
 from typing import Final
@@ -349,10 +348,6 @@ def run_tesserae_900(setup: ExperimentSetup) -> ExperimentResult:
 
 
 def _run_evaluation(base: EvaluationConfig, setup: ExperimentSetup) -> EvaluationResults:
-    runs: dict[EvaluationConfig, list[RunMetrics]] = {config: [] for config in evaluation_configs(base)}
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        seeded = [(config, replace(config, seed=seed)) for config in runs for seed in setup.seeds]
-        running = [(config, pool.submit(run_config, with_seed)) for config, with_seed in seeded]
-        for config, future in setup.track_progress(running, "replaying"):
-            runs[config].append(future.result())
-    return EvaluationResults(runs)
+    seeded = {config: [replace(config, seed=seed) for seed in setup.seeds] for config in evaluation_configs(base)}
+    runs = setup.run_all(run_config, chain.from_iterable(seeded.values()), "replaying")
+    return EvaluationResults({config: [runs[draw] for draw in draws] for config, draws in seeded.items()})
