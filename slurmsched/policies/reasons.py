@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -29,7 +29,7 @@ from slurmsched.model.reasons import format_duration, pluralise, time_of_day
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
-from slurmsched.policies.cluster.resources import Allocation, FreeResources, Pools, managed_gpus
+from slurmsched.policies.cluster.resources import FreeResources, Pools, managed_gpus
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.place.placement import FIRST_FIT, find_placement
 from slurmsched.policies.session import Session
@@ -289,18 +289,19 @@ def _single_type_reason(why: Reason, job: Job, idle: int) -> Reason:
     if not obstacle or not 1 < request.gpus <= idle:
         return why
     lacks = Reason(ReasonCode.ONE_TYPE, {"gpus": request.gpus, "why": obstacle})
-    if why.code in _PROMISES:
-        return replace(why, details={**why.details, "also": f"it {lacks.sentence}"})
-    return lacks if why.code in (ReasonCode.NO_ROOM, ReasonCode.BEHIND) else why
+    return _instead_of(why, lacks, (ReasonCode.NO_ROOM, ReasonCode.BEHIND))
 
 
 def _reservation_reason(why: Reason, reserved: Reason | None) -> Reason:
     """Replace the reason of a job that lacks only time before a reservation; where it is promised a start, say both."""
-    if reserved is None:
-        return why
+    return why if reserved is None else _instead_of(why, reserved, _LACKS_NODES)
+
+
+def _instead_of(why: Reason, other: Reason, replaced: Collection[ReasonCode]) -> Reason:
+    """Return the other reason where the code is one of these; for a promised start say both."""
     if why.code in _PROMISES:
-        return replace(why, details={**why.details, "also": f"it {reserved.sentence}"})
-    return reserved if why.code in _LACKS_NODES else why
+        return replace(why, details={**why.details, "also": f"it {other.sentence}"})
+    return other if why.code in replaced else why
 
 
 def _idle_managed_gpus(session: Session) -> int:
@@ -372,13 +373,12 @@ class _ComingReservations:
         )
 
     def reason(self, job: Job) -> Reason | None:
-        session, snapshot, free = self._session, self._session.situation.snapshot, self._session.free_at_minimum
+        session, snapshot = self._session, self._session.situation.snapshot
         closed = closed_nodes(job, snapshot, snapshot.time)
         if not closed:
             return None
-        if session.promise is not None and session.outlasts_promise(job):
-            free = free.intersection(session.promise.beside)
-        placement = find_placement(self._demands.of(job), DemandLevel.MINIMUM, free, session.node_score)
+        demand = self._demands.of(job)
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, demand=demand)
         nodes = closed & {session.pools.node(pool).name for pool in (placement.pools if placement else ())}
         coming = [r for r in snapshot.reservations if r.start > snapshot.time and r.nodes & nodes]
         if not coming:
@@ -431,11 +431,11 @@ class _Shortage:
         self._session = session
         self._beside = dict[ResourceDemand, str]()
         self._holding = dict[ResourceDemand, list[int]]()
+        held = session.allocations()
         self._holders = [
-            (rank, list(allocation.pools))
+            (rank, list(held[ranked.job].pools))
             for rank, ranked in enumerate(session.ranking)
-            for allocation in [session.running.get(ranked.job) or self._placed(ranked.job)]
-            if allocation is not None and any(allocation.gpus)
+            if ranked.job in held and any(held[ranked.job].gpus)
         ]
 
     def reason(self, job: Job, demand: ResourceDemand, order_name: str) -> Reason:
@@ -466,10 +466,6 @@ class _Shortage:
             self._beside[demand] = self._missing(demand)
         what = self._beside[demand]
         return Reason(ReasonCode.BESIDE_GPUS, {"gpus": job.original_request.gpus, "what": what}) if what else None
-
-    def _placed(self, job: JobId) -> Allocation | None:
-        placement = self._session.placements.get(job)
-        return None if placement is None else placement.allocation(self._session.pools)
 
     def _missing(self, demand: ResourceDemand) -> str:
         pools, gang = self._session.pools, demand.gang

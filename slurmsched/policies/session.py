@@ -285,17 +285,22 @@ class Session:
         if own and not self.lends_to(job.id) and not self._leaves_share_of_idle(least.allocation(self.pools)):
             own = PerTaskResources(min(own.cpus, has.cpus), min(own.memory, has.memory))
             least = placement = replace(least, per_task=expressible_size(least.gang, own, own.memory))
-        allocation = least.allocation(self.pools)
-        self.placements[job.id] = least
-        self.limits.charge(job, allocation, self.pools)
-        self._record_group_nodes(job.id, allocation)
-        self.free_at_minimum.allocate(allocation)
-        self.free_as_planned.allocate(allocation if placement is least else placement.allocation(self.pools))
-        self._count_beside_promise(job, allocation)
+        self._take(job, least, None if placement is least else placement.allocation(self.pools))
         if job.id not in self.victims:
             self.reasons.pop(job.id, None)
             if why is not None:
                 self.reasons[job.id] = why
+
+    def _take(self, job: Job, placement: Placement, planned: Allocation | None = None) -> None:
+        """Record the placement and count its resources as used; `planned` are those counted in `free_as_planned`, if
+        they are others."""
+        allocation = placement.allocation(self.pools)
+        self.placements[job.id] = placement
+        self.limits.charge(job, allocation, self.pools)
+        self._record_group_nodes(job.id, allocation)
+        self.free_at_minimum.allocate(allocation)
+        self.free_as_planned.allocate(planned or allocation)
+        self._count_beside_promise(job, allocation)
 
     def reserve(self, placement: Placement) -> None:
         """Reserve a placement; its resources need not be free yet."""
@@ -325,13 +330,7 @@ class Session:
         What the placement takes beyond the job's current allocation must be free.
         """
         self._release(job.id, job)
-        placement = placement.with_devices(self.free_at_minimum)
-        self.placements[job.id] = placement
-        self.limits.charge(job, placement.allocation(self.pools), self.pools)
-        self._record_group_nodes(job.id, placement.allocation(self.pools))
-        for free in (self.free_at_minimum, self.free_as_planned):
-            free.allocate(placement.allocation(self.pools))
-        self._count_beside_promise(job, placement.allocation(self.pools))
+        self._take(job, placement.with_devices(self.free_at_minimum))
         self.reasons[job.id] = why
 
     def enlarge(self, job: JobId, larger: Placement, extra: Allocation) -> bool:
@@ -349,12 +348,7 @@ class Session:
     def place_again(self, job: Job, placement: Placement) -> None:
         """Replace the placement of a job that was placed in this round, by one without spare resources."""
         self._give_up(job, self.placements[job.id].allocation(self.pools))
-        allocation = placement.allocation(self.pools)
-        self.placements[job.id] = placement
-        self.limits.charge(job, allocation, self.pools)
-        for free in (self.free_at_minimum, self.free_as_planned):
-            free.allocate(allocation)
-        self._count_beside_promise(job, allocation)
+        self._take(job, placement)
 
     def lends_to(self, job: JobId) -> bool:
         """Whether the job may have CPUs and memory of idle GPUs until these are needed: the policy takes them back, and

@@ -31,7 +31,7 @@ def overtaken_jobs(session: Session) -> dict[JobId, Reason]:
     for job in waiting if overtakers.by_time else ():
         later = None if overtakers.could_use(job, _LEAVING) else overtakers.take_one(job)
         if later is not None:
-            reasons[job.id] = Reason(ReasonCode.OVERTAKEN, {"job": later.id, "promise": _promise(session, job)})
+            reasons[job.id] = Reason(ReasonCode.OVERTAKEN, {"job": later.id, "promise": overtakers.promised_start(job)})
     return reasons
 
 
@@ -66,6 +66,14 @@ class _Overtakers:
             self._usable[key] = any(bool((pools.mask & self._pools[other]).any()) for pools in candidates)
         return self._usable[key]
 
+    def promised_start(self, job: Job) -> str:
+        """Return when it should start, as the end of a sentence; empty if that is not known."""
+        promise = self._promise
+        if promise is None or promise.job != job.id or promise.start is None:
+            return ""
+        nodes = ", ".join(sorted({share.node for share in promise.allocations}))
+        return f"; it should start by {time_of_day(promise.start, self._session.situation.snapshot.time)} on {nodes}"
+
     def _overtook(self, other: Job, job: Job) -> bool:
         """Whether the other job runs in a partition of this one, with GPUs on a node that this one could use, or in the
         way of its promised start."""
@@ -79,12 +87,3 @@ class _Overtakers:
 def _freeing_nodes(session: Session) -> frozenset[str]:
     """The nodes that running jobs leave in this round, or since an earlier one."""
     return session.situation.freeing.union(*(session.jobs[victim].nodes for victim in session.victims))
-
-
-def _promise(session: Session, job: Job) -> str:
-    """Return when it should start, as the end of a sentence; empty if that is not known."""
-    promise = promise_of(session)
-    if promise is None or promise.job != job.id or promise.start is None:
-        return ""
-    nodes = ", ".join(sorted({share.node for share in promise.allocations}))
-    return f"; it should start by {time_of_day(promise.start, session.situation.snapshot.time)} on {nodes}"

@@ -178,15 +178,6 @@ class Preempt:
         """Return those of the first `count` jobs that must be evicted to free the placement. Jobs of better rank are
         spared first."""
         session = self.session
-        free, allocation = queue.free_without(count, session.free_at_minimum), placement.allocation(session.pools)
-        node_of, needed = session.pools.node_of, list[JobId]()
-        nodes = {int(node_of[pool]) for pool in placement.pools}
-        for victim in reversed(queue.jobs[:count]):
-            held = session.allocation_of(victim)
-            if nodes.isdisjoint(int(node_of[pool]) for pool in held.pools):
-                continue
-            free.allocate(held)
-            if not free.fits(allocation):
-                free.release(held)
-                needed.append(victim)
-        return needed
+        free = queue.free_without(count, session.free_at_minimum)
+        held = ((victim, session.allocation_of(victim)) for victim in reversed(queue.jobs[:count]))
+        return free.must_leave(placement.allocation(session.pools), held)

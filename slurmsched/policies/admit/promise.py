@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from math import inf, isinf
 from typing import Final
@@ -212,7 +212,8 @@ class Promises:
         if placement is None:
             return None
         placement = placement.with_devices(free)
-        needed = _needed(session, ends[:count], placement.allocation(session.pools), free)
+        held = ((end, end.allocation) for end in ends[:count])
+        needed = free.must_leave(placement.allocation(session.pools), held)
         start = max((end.at for end in needed), default=start)
         ended = [end for end in ends if end.at <= start] if not isinf(start) else ends
         for end in ended[count:]:
@@ -253,9 +254,10 @@ def _outlasting_slices(session: Session) -> frozenset[JobId]:
 
 def _may_be_promised(session: Session, job: Job) -> bool:
     """Whether the job may be promised a start: not if it just gave way, or another copy of it has resources."""
-    placed = session.running.keys() | session.placements.keys()
-    copies = bool(job.copy_of) and any(session.jobs[other].copy_of == job.copy_of for other in placed)
-    return job.id not in session.victims and not copies
+    if job.id in session.victims:
+        return False
+    placed = (*session.running, *session.placements) if job.copy_of else ()
+    return all(session.jobs[other].copy_of != job.copy_of for other in placed)
 
 
 def _may_be_overtaken(session: Session, job: Job) -> bool:
@@ -311,20 +313,6 @@ def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
     return ends
 
 
-def _needed(session: Session, ends: Sequence[_End], allocation: Allocation, free: FreeResources) -> list[_End]:
-    """Return those of the jobs that must leave for the allocation, by ends; `free` is without all of them."""
-    nodes = {int(session.pools.node_of[pool]) for pool in allocation.pools}
-    free, needed = free.copy(), list[_End]()
-    for end in ends:
-        if nodes.isdisjoint(int(session.pools.node_of[pool]) for pool in end.allocation.pools):
-            continue
-        free.allocate(end.allocation)
-        if not free.fits(replace(allocation, devices=())):
-            free.release(end.allocation)
-            needed.append(end)
-    return needed
-
-
 def promise_holds(session: Session) -> bool:
     """Whether the promised job still fits at its start, by the ends of all jobs that have resources now."""
     promise = session.promise
@@ -336,7 +324,7 @@ def promise_holds(session: Session) -> bool:
         ends_before = end.at <= promise.start if not isinf(end.at) else end.job in promise.ended
         if ends_before:
             free.release(end.allocation)
-    return free.fits(replace(promise.placement.allocation(session.pools), devices=()))
+    return free.fits(promise.placement.allocation(session.pools))
 
 
 def promise_of(session: Session) -> Promise | None:

@@ -12,6 +12,7 @@ from slurmsched.arrays import Ints, Mask
 from slurmsched.model import MILLI_PER_GPU, Gpu, Job, Node, NodeAllocation, Snapshot
 
 Amount = TypeVar("Amount", int, Ints)
+Holder = TypeVar("Holder")
 """A number of CPUs, or one for each pool."""
 
 
@@ -352,6 +353,22 @@ class FreeResources:
             if self.exclusive_jobs[node] or (allocation.part and self.milli[pool].max() < allocation.part):
                 return False
         return True
+
+    def must_leave(self, wanted: Allocation, held: Iterable[tuple[Holder, Allocation]]) -> list[Holder]:
+        """Return those whose allocations must be released for the wanted one, which is free without all of them.
+
+        The first are spared first.
+        """
+        free, node_of, leaving = self.copy(), self.pools.node_of, list[Holder]()
+        nodes = {int(node_of[pool]) for pool in wanted.pools}
+        for holder, allocation in held:
+            if nodes.isdisjoint(int(node_of[pool]) for pool in allocation.pools):
+                continue
+            free.allocate(allocation)
+            if not free.fits(wanted):
+                free.release(allocation)
+                leaving.append(holder)
+        return leaving
 
     def devices_for(self, allocation: Allocation) -> tuple[tuple[int, ...], ...]:
         """Return the positions of the devices that Slurm chooses for an allocation without devices.

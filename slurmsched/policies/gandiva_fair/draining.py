@@ -102,14 +102,11 @@ class Drains:
         pools, gpus = self._session.pools, sum(placement.allocation(self._session.pools).gpus)
         return gpus == sum(len(pools.node(pool).gpus) for pool in placement.pools)
 
-    def drain_home(self, job: JobId, free: ScalarFreeResources, placement: Placement) -> bool:
-        """Drain the gang's home, if it fits there once slices are over, and return whether."""
+    def drain_home(self, job: JobId, free: ScalarFreeResources, placement: Placement) -> None:
+        """Drain the gang's home, if it fits there once slices are over."""
         allocation = placement.allocation(self._session.pools)
-        pool = placement.pools[0]
-        if pool in self._of_pool or not free.fits_with(self._released, allocation):
-            return False
-        self._add(job, placement)
-        return True
+        if placement.pools[0] not in self._of_pool and free.fits_with(self._released, allocation):
+            self._add(job, placement)
 
     def _add(self, job: JobId, placement: Placement) -> None:
         exclusive = self._session.jobs[job].original_request.exclusive

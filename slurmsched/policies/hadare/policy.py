@@ -80,7 +80,7 @@ def copy_groups(
 def _copy_group(
     job: JobId, copies: list[Job], knowledge: Knowledge, types: tuple[str, ...], steps_before: int
 ) -> CopyGroup:
-    total = max(copy.hints.fork or 0 for copy in copies)
+    total = _total_steps(copies)
     reported = max((knowledge.steps.get(copy.id, 0) for copy in copies), default=0)
     measured_by_copy = {copy.id: knowledge.measured[copy.id] for copy in copies if copy.id in knowledge.measured}
     by_type: dict[str, list[float]] = {}
