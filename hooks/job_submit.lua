@@ -425,9 +425,6 @@ local function exceeds(asked, most)
     return number(asked) ~= nil and number(most) ~= nil and number(asked) > number(most)
 end
 
--- Options of sbatch, why a job with one is let go, and how it is seen: a field that is given, or a function. The words
--- are those of sbatch_options.toml in slurmsched/backends/slurm, and a test holds the two against each other. Those that
--- squeue does not show have a mark for the comment.
 -- As `unplannable_reason` in slurmsched/policies/cluster/gang.py.
 local function asks_for_gpus_on_each_of_some_nodes(job)
     local fewest, on_each = number(job.min_nodes) or 1, false
@@ -437,6 +434,9 @@ local function asks_for_gpus_on_each_of_some_nodes(job)
     return on_each and exceeds(job.max_nodes, fewest) and (number(job.num_tasks) or 1) <= fewest
 end
 
+-- Options of sbatch, why a job with one is let go, and how it is seen: a field that is given, or a function. The words
+-- are those of sbatch_options.toml in slurmsched/backends/slurm, and a test holds the two against each other. Those that
+-- squeue does not show have a mark for the comment.
 local LET_GO = {
     { "--gpus-per-socket", "it asks for GPUs per socket (--gpus-per-socket)", "tres_per_socket" },
     { "--gpus=type,type", "it asks for GPUs of several types", asks_for_several_types },
@@ -504,8 +504,8 @@ end
 -- `largest = NAME=nodes,CPUs,most CPUs of a node,most MiB of a node,TYPE:most GPUs of a node:GPUs,... ...`
 local function largest(conf)
     local totals = {}
-    for name, numbers, gpus in (conf.largest or ""):gmatch("(%S+)=(%d+,%d+,%d+,%d+)(%S*)") do
-        local nodes, cpus, node_cpus, memory = numbers:match("^(%d+),(%d+),(%d+),(%d+)$")
+    local one = "(%S+)=(%d+),(%d+),(%d+),(%d+)(%S*)"
+    for name, nodes, cpus, node_cpus, memory, gpus in (conf.largest or ""):gmatch(one) do
         local known = {
             nodes = tonumber(nodes), cpus = tonumber(cpus), node_cpus = tonumber(node_cpus), memory = tonumber(memory),
             on_node = {}, in_all = {},

@@ -178,6 +178,12 @@ class Job:
         return self.array_job if self.hints.fork else ""
 
     @property
+    def held_by_hook(self) -> bool:
+        """Whether the submit hook holds it: at submission only, on a job that has run since, its mark does not tell
+        whose hold it is."""
+        return self.hold is Hold.USER and self.restarts == 0 and self.hints.held_by_hook
+
+    @property
     def family(self) -> str:
         """The owner, and what those of his jobs have in common that train the same: the hinted model, else the name.
 

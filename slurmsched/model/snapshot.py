@@ -97,8 +97,13 @@ class Snapshot:
         without shards."""
         if any(allocation.shards for allocation in job.allocations):
             return self.gpus_of(job)
-        most = max((gpu.shards for node in self.nodes for gpu in node.gpus), default=0)
+        most = self._most_shards
         return job.original_request.shards / most if most and not job.allocations else 0.0
+
+    @cached_property
+    def _most_shards(self) -> int:
+        """The shards of the GPU that has most."""
+        return max((gpu.shards for node in self.nodes for gpu in node.gpus), default=0)
 
     def _gpu_fraction(self, allocation: NodeAllocation) -> float:
         node = self.nodes_by_name.get(allocation.node)

@@ -72,14 +72,19 @@ def explain_unseen(
     """Why no round has decided about this job, or about the tasks of this array, as Slurm shows them now; none if Slurm
     does not show it to this user. `ended` is when the last round ended (unix seconds)."""
     seen = [record for record in snapshot.jobs if job in (record.id, record.array_job, record.id.partition("+")[0])]
+    if not seen:
+        return ()
+    totals = partition_totals(snapshot)
+    left = jobs_left_to_slurm(snapshot, totals)
     return tuple(
-        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, ended)}") for record in seen
+        Explanation(record.id, f"job {record.id} {_unseen(record, snapshot, settings, why, ended)}")
+        for record in seen
+        for why in [unmanaged_reason(record, settings, totals) or left.get(record.id)]
     )
 
 
-def _unseen(job: Job, snapshot: Snapshot, settings: Settings, ended: float | None) -> str:
-    totals = partition_totals(snapshot)
-    why = unmanaged_reason(job, settings, totals) or jobs_left_to_slurm(snapshot, totals).get(job.id)
+def _unseen(job: Job, snapshot: Snapshot, settings: Settings, why: Reason | None, ended: float | None) -> str:
+    """Say why it is not managed, if there is a reason; else why it is not eligible, or when a round will see it."""
     if why is None and job.state is JobState.PENDING:
         why = ineligible_reason(job, SchedulerState(), snapshot)
     if why is not None:

@@ -198,12 +198,13 @@ def check_feasible(situation: Situation, decision: Decision) -> FeasibilityCheck
 def _without_unordered(check: FeasibilityCheck) -> FeasibilityCheck:
     """Defer the starts that would follow one which does not happen: Slurm would choose other devices for them."""
     starts, deferred = check.starts, dict(check.deferred)
-    while unordered := [
-        start for start in starts if not {other.job.id for other in starts}.issuperset(start.target.after)
-    ]:
+    while True:
+        planned = {start.job.id for start in starts}
+        unordered = [start for start in starts if not planned.issuperset(start.target.after)]
+        if not unordered:
+            return check if starts == check.starts else replace(check, starts=starts, deferred=deferred)
         deferred |= {start.job.id: Reason(ReasonCode.NO_ROOM, {"gpus": start.spec.gpus}) for start in unordered}
         starts = tuple(start for start in starts if start.job.id not in deferred)
-    return check if starts == check.starts else replace(check, starts=starts, deferred=deferred)
 
 
 def _ranks(decision: Decision) -> dict[JobId, int]:

@@ -19,10 +19,10 @@ _SHARING: Final = {
 def within_time_limits(snapshot: Snapshot) -> Snapshot:
     """The snapshot with waiting jobs in those of their partitions that allow their time limits; in all where none does,
     which Slurm then says."""
-    narrowed = dict[JobId, Job]()
-    for job, named in _in_several_partitions(snapshot):
-        enough = [name for name in job.partitions if name not in named or _allows_time(named[name], job)]
-        if enough and len(enough) < len(job.partitions):
+    known, narrowed = snapshot.partitions_by_name, dict[JobId, Job]()
+    for job in snapshot.jobs_in_state(JobState.PENDING):
+        enough = [name for name in job.partitions if name not in known or _allows_time(known[name], job)]
+        if 0 < len(enough) < len(job.partitions):
             narrowed[job.id] = replace(job, partitions=tuple(enough))
     if not narrowed:
         return snapshot
@@ -99,11 +99,3 @@ def _magnetic_reason(job: Job, magnetic: Iterable[Reservation], snapshot: Snapsh
         if may_take and reservation.may_admit(job.user, job.account):
             return f"Slurm may start it in the reservation {reservation.name}, which has the flag MAGNETIC"
     return ""
-
-
-def _in_several_partitions(snapshot: Snapshot) -> Iterator[tuple[Job, dict[str, Partition]]]:
-    """Yield the waiting jobs that name several partitions, with those that are known."""
-    known = snapshot.partitions_by_name
-    for job in snapshot.jobs_in_state(JobState.PENDING):
-        if len(job.partitions) > 1:
-            yield job, {name: known[name] for name in job.partitions if name in known}

@@ -11,14 +11,10 @@ from slurmsched.rounds.specs import equivalent, spec_of
 
 
 def held_by_us(job: Job, state: SchedulerState) -> bool:
-    """Whether a pending job is held by us: by the daemon, or by the submit hook on its behalf.
-
-    The hook holds jobs at submission only: on a job that has run since, its mark does not tell whose hold it is now.
-    """
+    """Whether a pending job is held by us: by the daemon, or by the submit hook on its behalf."""
     if job.hold is Hold.NONE or held_by_owner(job):
         return False
-    set_by_hook = job.hold is Hold.USER and job.hints.held_by_hook and job.restarts == 0
-    return set_by_hook or job.id in state.held
+    return job.held_by_hook or job.id in state.held
 
 
 def held_by_owner(job: Job) -> bool:

@@ -94,7 +94,7 @@ def run_round(
         if job != checkpoint.job
     }
     ineligible |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
-    ineligible |= starting_jobs(observed, state.starting, [job.id for job in managed])
+    ineligible |= starting_jobs(observed, state.starting, {job.id for job in managed})
     decider = policy_override or configured_policy(settings.policy)
 
     def decide(later: Mapping[JobId, Reason], *, starts_only: bool) -> RoundResult:

@@ -42,7 +42,7 @@ def set_aside_jobs(snapshot: Snapshot, reasons: Mapping[JobId, str]) -> Snapshot
             job.user,
             ",".join(job.partitions),
             pending=job.state is JobState.PENDING and job.hold is Hold.NONE,
-            held_by_hook=job.hold is Hold.USER and job.restarts == 0 and job.hints.held_by_hook,
+            held_by_hook=job.held_by_hook,
         )
         for job in snapshot.jobs
         if job.id in reasons

@@ -72,19 +72,21 @@ class Measurements:
 
     def rates(self, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[MeasuredRate, ...]]:
         """The measured rates of each of these jobs, one per allocation, latest first."""
-        rates: defaultdict[JobId, list[MeasuredRate]] = defaultdict(list)
-        rows = self._database.rows_of_jobs(_SELECT_RATES, jobs)
-        for job, measured in self._database.unreadable_rows.parse_each("rates", "job", _job_rate, rows):
-            rates[job].append(measured)
-        return {job: tuple(points) for job, points in rates.items()}
+        return self._rates("rates", "job", jobs)
 
     def family_rates(self, families: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
         """The measured rates over all jobs of each of these families, one per allocation, latest first."""
+        return self._rates("family_rates", "family", families)
+
+    def _rates(self, table: str, of: str, keys: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
+        def parse(row: DatabaseRow) -> tuple[str, MeasuredRate]:
+            return text(row, of), parse_rate(row)
+
         rates: defaultdict[str, list[MeasuredRate]] = defaultdict(list)
-        rows = self._database.rows_of_jobs(_SELECT_FAMILY_RATES, families)
-        for family, measured in self._database.unreadable_rows.parse_each("family_rates", "family", _family_rate, rows):
-            rates[family].append(measured)
-        return {family: tuple(points) for family, points in rates.items()}
+        rows = self._database.rows_of_jobs(_SELECT.format(table=table, of=of), keys)
+        for key, measured in self._database.unreadable_rows.parse_each(table, of, parse, rows):
+            rates[key].append(measured)
+        return {key: tuple(points) for key, points in rates.items()}
 
     def record(
         self,
@@ -121,13 +123,9 @@ _ADD: Final = (
 )
 _ADD_SAMPLE: Final = _ADD.format(table="rates", of="job")
 _ADD_FAMILY_SAMPLE: Final = _ADD.format(table="family_rates", of="family")
-_SELECT_RATES: Final = (
-    "SELECT job, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
-    " FROM rates WHERE job IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
-)
-_SELECT_FAMILY_RATES: Final = (
-    "SELECT family, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
-    " FROM family_rates WHERE family IN ({jobs}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
+_SELECT: Final = (
+    "SELECT {of}, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
+    " FROM {table} WHERE {of} IN ({{jobs}}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
 )
 
 
@@ -141,14 +139,6 @@ def _last_report(row: DatabaseRow) -> LastReport:
         timed_seconds=number(row, "busy"),
         restart_seconds=None if row["restart_seconds"] is None else number(row, "restart_seconds"),
     )
-
-
-def _job_rate(row: DatabaseRow) -> tuple[JobId, MeasuredRate]:
-    return text(row, "job"), parse_rate(row)
-
-
-def _family_rate(row: DatabaseRow) -> tuple[str, MeasuredRate]:
-    return text(row, "family"), parse_rate(row)
 
 
 def _sample_columns(sample: RateSample) -> dict[str, object]:
