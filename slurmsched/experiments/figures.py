@@ -112,7 +112,7 @@ def _as_json(kept: KeptFigures) -> str:
 
 def measure(part: FigurePart, setup: ExperimentSetup, day: str) -> KeptFigures:
     """Runs the part's experiment. Raises ExperimentError and what the experiment raises."""
-    setup = ExperimentSetup(setup.data, setup.seeds, setup.quick, part.options, setup.track_progress)
+    setup = replace(setup, options=part.options)
     return KeptFigures(part, setup.seeds, setup.quick, day, run_experiment(part.experiment, setup).rows)
 
 

@@ -9,9 +9,9 @@ Trading on three GPU types (slide 15): 12 V100, 24 P100 and 64 or 128 K80, four 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from statistics import fmean, geometric_mean, median
 from typing import Final
 
@@ -120,9 +120,7 @@ def run_gandiva_homogeneous(setup: ExperimentSetup) -> ExperimentResult:
         rows += _homogeneous_rows(seed, widths, ratios, utilisation)
         for width, ratio in zip(widths, ratios.values(), strict=True):
             by_width[width].append(ratio)
-    near_fair = fmean(
-        abs(ratio - 1) <= FAIR_TOLERANCE for ratios_of_width in by_width.values() for ratio in ratios_of_width
-    )
+    near_fair = _near_fair_part(chain.from_iterable(by_width.values()))
     rows.append(_near_fair_row("users within 5 % of the fair share", near_fair))
     for width, ratios_of_width in sorted(by_width.items()):
         metric = f"share of users with {pluralise(width, 'GPU')}"
@@ -134,7 +132,7 @@ def run_gandiva_homogeneous(setup: ExperimentSetup) -> ExperimentResult:
 def _homogeneous_rows(
     seed: int, widths: Sequence[int], ratios: Mapping[str, float], utilisation: float
 ) -> Iterator[FigureRow]:
-    yield _near_fair_row(f"seed {seed}: users within 5 % of the fair share", _near_fair_part(ratios))
+    yield _near_fair_row(f"seed {seed}: users within 5 % of the fair share", _near_fair_part(ratios.values()))
     queue = [StrideJob(user, 1.0, width) for user, width in zip(ratios, widths, strict=True)]
     quanta = round(HOUR / SUSPEND_RESUME.quantum)
     plain = plain_stride_utilisation(queue, SERVER_COUNT, GPUS_PER_SERVER, quanta)
@@ -150,14 +148,14 @@ def _near_fair_row(metric: str, part: float) -> FigureRow:
 def _requeue_rows(draws: Sequence[Sequence[int]]) -> Iterator[FigureRow]:
     runs = [_fair_share_ratios(widths, SLURM_REQUEUE, DAY) for widths in draws]
     for figure, measured in (
-        ("users within 5 % of the fair share", fmean(_near_fair_part(ratios) for ratios, _ in runs)),
+        ("users within 5 % of the fair share", fmean(_near_fair_part(ratios.values()) for ratios, _ in runs)),
         ("utilisation", fmean(utilisation for _, utilisation in runs)),
     ):
         yield FigureRow(f"requeues: {figure}", "part", measured, bound=Bound.INFORMATIVE, note=_REQUEUES_NOTE)
 
 
-def _near_fair_part(ratios: Mapping[str, float]) -> float:
-    return fmean(abs(share - 1) <= FAIR_TOLERANCE for share in ratios.values())
+def _near_fair_part(ratios: Iterable[float]) -> float:
+    return fmean(abs(share - 1) <= FAIR_TOLERANCE for share in ratios)
 
 
 def _fair_share_ratios(widths: Sequence[int], slicing: TimeSlicing, until: float) -> tuple[Mapping[str, float], float]:
@@ -434,7 +432,8 @@ def users_mean_gpus(config: TradingConfig) -> tuple[Mapping[str, float], ...]:
 
 def _rates(models: Sequence[str], gpus: Sequence[Mapping[str, float]]) -> tuple[float, ...]:
     """Returns each user's aggregate rate in units of one K80."""
-    scaling = [sample_speedups().models[model].scaling for model in models]
+    known = sample_speedups().models
+    scaling = [known[model].scaling for model in models]
     return tuple(
         sum(count * rates[kind].rate_at(1) / rates["k80"].rate_at(1) for kind, count in own.items())
         for rates, own in zip(scaling, gpus, strict=True)

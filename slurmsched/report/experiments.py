@@ -141,7 +141,7 @@ def _promises_view(experiment: str, rows: Sequence[PromiseRow]) -> RenderableTyp
             f"{row.mean:.3g}",
             f"{row.measured:.3g}",
             _asked(row),
-            "" if row.bound is Bound.INFORMATIVE else "yes" if row.ok else "NO",
+            _OK_SIGNS[row.verdict],
         )
         for row in rows
     ]

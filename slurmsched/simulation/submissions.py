@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, inf
 from typing import Final
 
@@ -157,6 +158,7 @@ def _single_type(job: TraceJob) -> str:
     return "" if "|" in job.gpu_type else job.gpu_type
 
 
+@lru_cache(maxsize=4096)
 def _hint_name(text: str) -> str:
     """A model or task as a hint can name it, in lower case; empty if it cannot, so that the other hints still count."""
     name = text.lower()

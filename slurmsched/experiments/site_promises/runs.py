@@ -71,12 +71,12 @@ def _outcome(engine: SimulationEngine, jobs: Sequence[SiteJob], until: float) ->
     managed = {job.trace.id: job.care is not Care.UNMANAGED for job in jobs}
     knowledge = engine.scenario.real or engine.scenario.knowledge
     types = {(node.name, gpu.index): gpu.type for node in engine.scenario.nodes for gpu in node.gpus}
-    outcomes = tuple(
-        _job_outcome(job, runs[number], ends.get(number), knowledge, types)
-        for number, job in ((number, engine.jobs[index]) for number, index in engine.index_of.items())
-    )
-    outcomes = tuple(replace(outcome, managed=managed[outcome.job]) for outcome in outcomes)
-    return SiteRun(types, outcomes, until)
+    outcomes = list[JobOutcome]()
+    for number, index in engine.index_of.items():
+        job = engine.jobs[index]
+        outcome = _job_outcome(job, runs[number], ends.get(number), knowledge, types)
+        outcomes.append(replace(outcome, managed=managed[job.id]))
+    return SiteRun(types, tuple(outcomes), until)
 
 
 def _job_outcome(

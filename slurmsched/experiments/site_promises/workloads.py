@@ -84,27 +84,29 @@ def users_of_widths(widths: Mapping[str, Sequence[int]], seed: int, _hours: floa
 FOUR_USERS: Final = ("alice", "bob", "carol", "dave")
 
 
-def two_careless_jobs(seed: int, _hours: float) -> Sequence[SiteJob]:
+def _four_users(seed: int, hours: float) -> Sequence[SiteJob]:
+    return users_of_widths(dict.fromkeys(FOUR_USERS, (1,) * 16), seed, hours)
+
+
+def two_careless_jobs(seed: int, hours: float) -> Sequence[SiteJob]:
     """Four users of 16 one-GPU jobs; the first two of `alice`, as many as her share, never write a checkpoint."""
-    jobs = [job for user in FOUR_USERS for job in endless_jobs(user, (1,) * 16, seed)]
-    return [replace(job, care=Care.NO_CHECKPOINT) if index < 2 else job for index, job in enumerate(jobs)]  # noqa: PLR2004  # two, as the name says
+    jobs = enumerate(_four_users(seed, hours))
+    return [replace(job, care=Care.NO_CHECKPOINT) if index < 2 else job for index, job in jobs]  # noqa: PLR2004  # two, as the name says
 
 
-def careless_user(care: Care, seed: int, _hours: float) -> Sequence[SiteJob]:
+def careless_user(care: Care, seed: int, hours: float) -> Sequence[SiteJob]:
     """Three users of 16 one-GPU jobs, and `alice` with a queue that no round may touch once it runs."""
-    return [
-        *_queue("alice", 80, care, seed),
-        *(job for user in FOUR_USERS[1:] for job in endless_jobs(user, (1,) * 16, seed)),
-    ]
+    others = dict.fromkeys(FOUR_USERS[1:], (1,) * 16)
+    return [*_queue("alice", 80, care, seed), *users_of_widths(others, seed, hours)]
 
 
-def unmanaged_holder(seed: int, _hours: float) -> Sequence[SiteJob]:
+def unmanaged_holder(seed: int, hours: float) -> Sequence[SiteJob]:
     """Four users of 16 one-GPU jobs; `alice` also has two, as many as her share, that are not managed."""
     unmanaged = [
         replace(job, trace=replace(job.trace, id=f"plain-{job.trace.id}", arrival=0.0))
         for job in endless_jobs("alice", (1,) * 2, seed, care=Care.UNMANAGED)
     ]
-    return [*unmanaged, *(job for user in FOUR_USERS for job in endless_jobs(user, (1,) * 16, seed))]
+    return [*unmanaged, *_four_users(seed, hours)]
 
 
 def _queue(user: str, number: int, care: Care, seed: int) -> Iterator[SiteJob]:

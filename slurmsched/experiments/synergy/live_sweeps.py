@@ -38,9 +38,8 @@ from slurmsched.policies.stages import Policy, Situation
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import Decider, GpuWorkers, Grant, ReplayResult, RoundInput
-from slurmsched.traces.generators import TaskSplit
+from slurmsched.traces.generators import HOUR, TaskSplit
 
-HOUR: Final = 3600.0
 RESTART_SECONDS: Final = 60.0
 WINDOW, QUICK_WINDOW = (500, 1000), (100, 200)
 """Jobs whose completion is measured. The sweeps' window is too late for the daemon's policies, which decide every round

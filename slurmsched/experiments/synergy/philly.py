@@ -20,7 +20,7 @@ from slurmsched.experiments.experiment import Bound, ExperimentError, Experiment
 from slurmsched.experiments.synergy.allocation import AUTHORS
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
 from slurmsched.experiments.synergy.replay import replay_trace
-from slurmsched.traces.generators import DEFAULT_TASK_SPLIT, SYNERGY_MODELS, draw_weighted, random_stream
+from slurmsched.traces.generators import DEFAULT_TASK_SPLIT, HOUR, SYNERGY_MODELS, draw_weighted, random_stream
 from slurmsched.traces.tables import csv_rows, read_text
 
 SERVER_COUNT: Final = 64
@@ -43,7 +43,6 @@ PUBLISHED_SRTF_JCT: Final[Mapping[tuple[str, str], Mapping[str, float]]] = {
 
 _SHORT_HOURS: Final = 4.0
 """JCT under the proportional share below which a job is short."""
-_HOUR: Final = 3600.0
 _MAX_GPUS: Final = 16
 _NOTE: Final = (
     "Not held: the paper does not say which 8000 jobs of the trace, nor which models it gave them, and the load of the"
@@ -98,7 +97,7 @@ def _hours(config: _PhillyRun) -> tuple[float, ...]:
         AUTHORS,
         window=(middle, middle + monitored),
     )
-    return tuple(job.jct / _HOUR for job in run.measured_jobs)
+    return tuple(job.jct / HOUR for job in run.measured_jobs)
 
 
 def trace_scenario(trace: Path, profiles: Path, seed: int, count: int) -> ReplayScenario:
