@@ -160,6 +160,7 @@ class SimulationEngine:
         self.jobs = self._runnable_jobs()
         self.slurm_only = choice.system == PLAIN_SLURM
         delays = Delays(
+            launch=self.options.launch,
             restart=options.overhead,
             completing=options.completing,
             min_job_age=0.0,
@@ -262,7 +263,7 @@ class SimulationEngine:
                 break
             self._advance_to(due)
             seen, began = self._happened(), self.clock.now()
-            if self._may_start():
+            if not self.options.skipping or self._may_start():
                 result = self._run_round(starts_only=True)
                 wake_at = result.decision.full_round_at if result.starts_only else inf
                 if not result.starts_only:
@@ -276,8 +277,11 @@ class SimulationEngine:
         self.cluster.advance(self.clock.now())
 
     def _happened(self) -> int:
-        """How often something has happened that an early round follows."""
-        return self.cluster.changes if self.options.early else len(self.cluster.lifecycle.ended_forked)
+        """How often something has happened that an early round follows; our own changes count too, as they do in
+        Slurm."""
+        if not self.options.early:
+            return len(self.cluster.lifecycle.ended_forked)
+        return self.cluster.changes + self.backend.calls.writes
 
     def _next_look(self, earliest: float, wake_at: float) -> float:
         """When the daemon sees what has happened: it looks at intervals, from `earliest` on."""

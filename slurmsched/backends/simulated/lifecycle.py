@@ -61,12 +61,14 @@ _TIME_RESOLUTION: Final = 1e-5
 class Delays:
     """Delays of the virtual cluster in seconds. Defaults are Slurm's where Slurm has one.
 
-    `restart`: from the start of a run after the first until it does work. `completing`: from the end of a run until its
-    resources are free. `requeue`: begin time after a requeue. `min_job_age`: how long a finished job is shown.
+    `launch`: from the round that starts a run until it runs. `restart`: from the start of a run after the first until
+    it does work. `completing`: from the end of a run until its resources are free. `requeue`: begin time after a
+    requeue. `min_job_age`: how long a finished job is shown.
     `quantum`: if not 0, a job whose work is done ends at the next multiple of it after `origin` (unix seconds).
     `exchange`: at the end of a round of a forked job, until its copies have averaged and loaded their parameters.
     """
 
+    launch: float = 0.0
     restart: float = 60.0
     completing: float = 5.0
     requeue: float = 120.0
@@ -107,10 +109,11 @@ class Lifecycle:
         for allocation in allocations:
             self.nodes[allocation.node].allocate(allocation)
         sharers = self.sharers.add(job, allocations)
-        run = job.work.begin_run(now, self._rate(job, allocations, now), self.delays.restart if job.restarts else 0.0)
+        began = now + self.delays.launch
+        run = job.work.begin_run(began, self._rate(job, allocations, now), self.delays.restart if job.restarts else 0.0)
         job.run_number += 1
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
-        job.allocations, job.start_time, job.end_time = allocations, now, None
+        job.allocations, job.start_time, job.end_time = allocations, began, None
         job.begin, job.begin_from_requeue, job.suspended_seconds, job.last_view = None, False, 0.0, None
         if (forked := self.forked.get(job.array_job)) is not None:
             if job.latest_end < inf:
@@ -177,7 +180,7 @@ class Lifecycle:
 
     def usage(self, job: SimulatedJob, now: float) -> UsageInterval:
         """The usage of the current run if it ended now."""
-        start = now if job.start_time is None else job.start_time
+        start = now if job.start_time is None else min(now, job.start_time)
         held = sum((allocation.resources for allocation in job.allocations), Resources())
         return UsageInterval(
             job=job.id,

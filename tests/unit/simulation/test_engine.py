@@ -19,6 +19,7 @@ from slurmsched.backends.simulated import (
 from slurmsched.daemon.scheduler import SchedulerContext, schedule_round
 from slurmsched.knowledge import Knowledge, Profile, Scaling, shipped_profiles
 from slurmsched.model import decode, encode
+from slurmsched.settings import GuardSettings, Settings
 from slurmsched.simulation import (
     PolicyChoice,
     Scenario,
@@ -75,6 +76,28 @@ def test_early_rounds_displace_nobody_but_take_the_displaced_back() -> None:
     made = world(job(0, 0.0, 5000.0), job(1, 310.0, 100.0))
     assert ends(made, "synergy/las") == [5300.0, 1300.5], "displaced in the round at 1200, again from the one at 1500"
     assert ends(made, "synergy/las", EARLY) == [5101.0, 1300.5]
+
+
+def test_an_early_round_follows_what_the_last_one_changed() -> None:
+    """Slurm's counters do not tell our changes from others'. The second job finds no room, so that nothing follows the
+    second round, and where rounds may be skipped there is none."""
+    made = world(job(0, 0.0, 100.0), job(1, 0.0, 100.0))
+    rounds = list[int]()
+    for skipping in (False, True):
+        engine = SimulationEngine(made, parse_policy("synergy/fifo"), replace(EARLY, skipping=skipping, until=60.0))
+        engine.run(lambda _done: None)
+        rounds.append(len(engine.decisions))
+    assert rounds == [2, 1]
+
+
+def test_a_job_that_a_round_starts_runs_a_little_later() -> None:
+    """Without delay it has run for 300 s in the round at 300, with one of 1 s not quite."""
+    launched = replace(FREE, launch=1.0)
+    assert ends(world(job(0, 10.0, 450.0)), "synergy/fifo", launched) == [751.0]
+    made = world(job(0, 0.0, 900.0, 8), job(1, 10.0, 100.0, 8))
+    at_once = Settings(guards=GuardSettings(min_run_time=300.0, restart_cost=0.0, require_checkpoint=False))
+    first, later = (simulate(made, parse_policy("synergy/srtf"), each, at_once).jobs for each in (FREE, launched))
+    assert [jobs[1].end for jobs in (first, later)] == [400.5, 701.5]
 
 
 def test_without_rounds_slurm_starts_it_at_once() -> None:
