@@ -90,7 +90,8 @@ class LeastAttainedService:
     `queues` are the ascending bounds between the queues, in GPU-seconds. Inside a queue jobs go by submission, so that
     two with similar service do not take turns. Without bounds the service itself is the key. A job that has waited
     `promotion_factor` times as long as it has run counts as in the first queue (Tiresias' promotion of starved jobs;
-    the default factor is ours). A newcomer preempts only a job of a later queue; without queues, only one whose service
+    the default factor is ours); once it runs again, until it has run for what that queue allows, so that the restart
+    pays. A newcomer preempts only a job of a later queue; without queues, only one whose service
     is at least `min_ratio` times its own and exceeds it by more than the newcomer gets in a round.
     """
 
@@ -135,7 +136,11 @@ class LeastAttainedService:
     def _is_starved(self, situation: Situation, job: Job) -> bool:
         executed = situation.knowledge.executed_seconds(job)
         waited = situation.snapshot.time - job.submit_time - executed
-        return waited >= self.promotion_factor * executed
+        if waited >= self.promotion_factor * executed:
+            return True
+        this_run = min(job.run_time, executed) if job.allocations else 0.0
+        attained_in_run = this_run * situation.knowledge.attained_gpu_seconds(job) / max(executed, 1.0)
+        return waited >= self.promotion_factor * (executed - this_run) and 0 < attained_in_run < self.queues[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,10 @@ class Situation:
     """Whether this is an early round, between two full ones: jobs start on free resources, no running job is touched,
     and the policy's state stays as the last full round left it."""
 
+    def cost_of_restart(self, job: JobId) -> float:
+        """Return what a restart costs the job, in seconds."""
+        return self.restart_costs.get(job, self.restart_cost)
+
     def shortest_slice(self, job: JobId, share: float) -> float:
         """Return how many seconds a job runs at least where jobs take turns: so long that a restart costs no more than
         a twentieth of it, and that the slices of a day, of which the job is due this share, are no more than the moves

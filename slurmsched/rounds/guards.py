@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
@@ -16,6 +16,9 @@ _DAY: Final = 86400.0
 
 _MAX_RESTART_RATIO: Final = 5.0
 """Most that a measured restart counts, in `guards.restart_cost`."""
+
+_RUN_OVER_RESTART: Final = 20.0
+"""The shortest run after a restart, in costs of the restart: as for the slices of policies whose jobs take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def preemptible_from(
     for job in filter(_runs, jobs):
         if any(guard(job, context) is not None for name, guard in GUARDS.items() if name not in _PASSING):
             continue
-        left = max(settings.guards.min_run_time, _exempt_seconds(job, context)) - job.run_time
+        left = max(_min_run_seconds(job, context), _exempt_seconds(job, context)) - job.run_time
         if left > 0:
             times[job.id] = snapshot.time + left
     return times
@@ -146,10 +149,21 @@ def _no_checkpoint(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _min_run_time(job: Job, context: GuardContext) -> Reason | None:
-    minimum = context.settings.guards.min_run_time
+    minimum = _min_run_seconds(job, context)
     if job.run_time >= minimum:
         return None
     return Reason(ReasonCode.MIN_RUN_TIME, {"run": format_duration(job.run_time), "minimum": format_duration(minimum)})
+
+
+def _min_run_seconds(job: Job, context: GuardContext) -> float:
+    """The shortest run of the job; after a restart so long that this one cost no more than a twentieth of it. The lead
+    that its owner names does not count: whoever names a long one would run for longer."""
+    settings = context.settings
+    if not job.restarts:
+        return settings.guards.min_run_time
+    usual = replace(job, hints=replace(job.hints, lead=None))
+    cost = restart_costs((usual,), context.state, settings).get(job.id, 0.0)
+    return max(settings.guards.min_run_time, _RUN_OVER_RESTART * cost)
 
 
 def _exempt_time(job: Job, context: GuardContext) -> Reason | None:

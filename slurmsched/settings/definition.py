@@ -190,7 +190,13 @@ class GuardSettings:
 
     min_run_time: float = field(
         default=1200.0,
-        metadata={"doc": "shortest run of a job before it may be preempted", "unit": "time"},
+        metadata={
+            "doc": (
+                "shortest run of a job before it may be preempted; after a restart at least twenty times what a restart"
+                " costs"
+            ),
+            "unit": "time",
+        },
     )
     moves_per_round: int = field(
         default=8, metadata={"doc": "most jobs that a round may preempt or move", "at_least": 0}

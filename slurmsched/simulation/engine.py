@@ -28,10 +28,11 @@ from slurmsched.backends.simulated import (
     profiled_speed,
 )
 from slurmsched.backends.simulated.events import Event, EventQueue
+from slurmsched.daemon.cleanup import stray_release_plan
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.daemon.loop import PROBE_INTERVAL
-from slurmsched.model import Hold, JobId, JobState, Node, Operation
+from slurmsched.model import Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
 from slurmsched.rounds.refusals import refused_starts
@@ -299,10 +300,11 @@ class SimulationEngine:
 
     def _run_round(self, *, starts_only: bool = False) -> RoundResult:
         self._seen_before = self._happened()
-        snapshot = self.backend.observe()
-        self.store.record_poll(snapshot)
-        self.store.record_reports(self.cluster.reports(), snapshot)
-        state = self.store.load_state(snapshot)
+        snapshot, state = self._observe()
+        if state.let_go:  # as the daemon gives them back to Slurm
+            strays = stray_release_plan(snapshot, state, snapshot.jobs_by_id.keys() - state.let_go, Mode.ENFORCE)
+            if strays.operations and self.applier.apply_without_waiting(self.rounds, strays, snapshot).changed:
+                snapshot, state = self._observe()
         start = time.perf_counter()
         result = run_round(
             snapshot,
@@ -329,6 +331,12 @@ class SimulationEngine:
         until = now + DISPATCH_PERIODS * self.options.period
         self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
         return result
+
+    def _observe(self) -> tuple[Snapshot, SchedulerState]:
+        snapshot = self.backend.observe()
+        self.store.record_poll(snapshot)
+        self.store.record_reports(self.cluster.reports(), snapshot)
+        return snapshot, self.store.load_state(snapshot)
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""

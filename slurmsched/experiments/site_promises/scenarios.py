@@ -85,7 +85,12 @@ class SiteScenario:
                 replace(job, trace=replace(job.trace, gpus=0, milli_gpu=half, cpus=1, memory=memory)) for job in jobs
             ]
         options = SimulationOptions(
-            period=self.period, overhead=self.restart_cost, completing=5.0, seed=seed, until=hours * HOUR
+            period=self.period,
+            early=self.settings.rounds.early_interval,
+            overhead=self.restart_cost,
+            completing=5.0,
+            seed=seed,
+            until=hours * HOUR,
         )
         real = self.real(seed) if callable(self.real) else self.real or self.known
         submissions = {job.trace.id: job.submission(nodes, options, real) for job in jobs if not job.trace.fork}

@@ -61,7 +61,8 @@ class ShrinkRunning:
             session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
             return False
         saving = job.gpus * session.situation.knowledge.remaining_seconds(job)
-        cost = sum(session.jobs[other.job].gpus for other in chosen) * session.situation.restart_cost
+        cost_of = session.situation.cost_of_restart
+        cost = sum(session.jobs[other.job].gpus * cost_of(other.job) for other in chosen)
         if saving <= cost:
             return False
         for other in chosen:

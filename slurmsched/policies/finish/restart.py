@@ -40,7 +40,8 @@ def resize_running(session: Session) -> None:
         # computed again: earlier jobs may have taken the spare resources
         resize = _worthwhile_resize(session, planned.job) if session.moves_left > 0 else None
         if resize is not None:
-            detail = {"saving": format_duration(resize.saving), "cost": format_duration(session.situation.restart_cost)}
+            cost = session.situation.cost_of_restart(resize.job.id)
+            detail = {"saving": format_duration(resize.saving), "cost": format_duration(cost)}
             session.restart_with(resize.job, resize.larger, Reason(ReasonCode.PAYS_FOR_RESTART, detail))
 
 
@@ -58,11 +59,18 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
         return None
     per_task, faster = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))
     now = session.situation.knowledge.relative_speed(job, job.allocations, session.situation.snapshot.nodes_by_name)
-    saving = remaining * (1 - now / (now + faster))
+    saving = _expected_run(session, job, remaining) * (1 - now / (now + faster))
     larger = replace(current, per_task=per_task)
     extra = extra_resources(larger.allocation(session.pools), current.allocation(session.pools))
-    pays = saving > MIN_BENEFIT * session.situation.restart_cost and session.free_at_minimum.fits(extra)
+    pays = saving > MIN_BENEFIT * session.situation.cost_of_restart(job.id) and session.free_at_minimum.fits(extra)
     return _Resize(job, larger, saving) if pays else None
+
+
+def _expected_run(session: Session, job: Job, remaining: float) -> float:
+    """Return for how long the job keeps what it is restarted with: until its end or, where it was restarted before, for
+    as long as its runs have lasted on average."""
+    executed = session.situation.knowledge.executed_seconds(job)
+    return min(remaining, executed / job.restarts) if job.restarts else remaining
 
 
 def _current_placement(session: Session, job: Job) -> Placement | None:
@@ -87,14 +95,13 @@ def _current_placement(session: Session, job: Job) -> Placement | None:
 
 def migrate_to_due_type(session: Session) -> None:
     """Move jobs in order, as many as may still move this round. No job is moved onto several types."""
-    restart_cost = session.situation.restart_cost
     for ranked in session.ranking:
         job = session.jobs[ranked.job]
         if session.moves_left <= 0:
             return
         if job.id not in session.running or not session.is_preemptible(job.id):
             continue
-        saving = _saved_seconds(session, job)
+        saving, restart_cost = _saved_seconds(session, job), session.situation.cost_of_restart(job.id)
         if saving <= MIN_BENEFIT * restart_cost:
             continue
         placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)

@@ -314,6 +314,24 @@ def test_a_job_without_a_checkpoint_is_never_restarted_and_an_unmanaged_one_star
     assert (by_name["c"].managed, by_name["c"].runs[0].start) == (False, 0.0)
 
 
+def test_a_job_that_slurm_refuses_time_and_again_is_given_back_and_starts() -> None:
+    plain = (
+        job("runs", care=Care.UNMANAGED, duration=2 * HOUR),
+        job("wide", care=Care.UNMANAGED, duration=HOUR, gpus=2, arrival=1.0),
+    )
+    run = run_scenario(site(*plain, job("managed", arrival=2.0), cluster="v100:1x2"), "proportional", 1, 6.0)
+    began = {one.job: [piece.start / HOUR for piece in one.runs] for one in run.jobs}
+    assert began["wide"] == [pytest.approx(2.0, abs=0.1)]
+    assert began["managed"] == [pytest.approx(3.0, abs=0.2)]
+
+
+def test_a_free_gpu_is_taken_between_two_rounds() -> None:
+    run = run_scenario(site(job("a", duration=1000.0), job("b", duration=1000.0)), "fgd", 1, 1.0)
+    by_name = {one.job: one for one in run.jobs}
+    assert by_name["a"].end is not None
+    assert 0 < by_name["b"].runs[0].start - by_name["a"].end <= 15.0
+
+
 def test_jobs_that_share_a_gpu_beside_an_idle_one_are_seen() -> None:
     halves = (job(name, gpus=0, milli_gpu=500, cpus=1, memory=1000) for name in ("a", "b"))
     run = run_scenario(site(*halves, cluster="v100:2x1"), "slurm", 1, 1.0)

@@ -42,6 +42,33 @@ def test_a_long_job_with_spare_cpus_beside_it_is_restarted_on_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("restarts", "service", "restarted"),
+    [
+        pytest.param(0, 0.5 * HOUR, True, id="it was never restarted: until its end"),
+        pytest.param(1, 1.0 * HOUR, True, id="one run of an hour: as long again"),
+        pytest.param(8, 1.0 * HOUR, False, id="eight restarts in an hour: the next will be as soon"),
+    ],
+)
+def test_what_a_restart_saves_lasts_as_long_as_the_runs_of_the_job(
+    restarts: int, service: float, restarted: bool
+) -> None:
+    often = replace(image(10 * HOUR), restarts=restarts)
+    assert bool(decide(often, service={"1": service}).victims) is restarted
+
+
+@pytest.mark.parametrize(
+    ("costs", "restarted"),
+    [
+        pytest.param({}, True, id="the usual cost"),
+        pytest.param({"1": 2.0 * HOUR}, False, id="a restart takes it two hours"),
+        pytest.param({"2": 2.0 * HOUR}, True, id="that of another job is not its own"),
+    ],
+)
+def test_a_restart_pays_by_what_it_costs_the_job(costs: dict[str, float], restarted: bool) -> None:
+    assert bool(decide(image(10 * HOUR), restart_costs=costs).victims) is restarted
+
+
+@pytest.mark.parametrize(
     ("running", "others", "other"),
     [
         pytest.param(image(300), 0, {}, id="it ends before a restart would pay"),

@@ -150,3 +150,25 @@ def test_the_key_says_for_people_what_the_order_goes_by(ordering: Order, key: st
     one = job(1, 2, hint="duration=3h", on=[share(gpus=2)])
     (ranked,) = ordering.rank(situation([node()], [one], service={"1": 1.5 * HOUR}))
     assert ranked.key == key
+
+
+@pytest.mark.parametrize(
+    ("run_time", "first"),
+    [
+        pytest.param(0.45 * HOUR, ["1", "2"], id="it has run for less than the first queue allows"),
+        pytest.param(0.55 * HOUR, ["2", "1"], id="it has run for as long"),
+    ],
+)
+def test_a_promoted_job_keeps_its_queue_for_as_long_as_that_queue_allows(run_time: float, first: list[str]) -> None:
+    ran_before = 2 * 2 * HOUR
+    promoted = job(1, 2, on=[share(gpus=2)], run_time=run_time)
+    waits = job(2, submit_time=10)
+    service = {"1": ran_before + 2 * run_time}
+    time = 2 * HOUR + run_time + 8.1 * 2 * HOUR
+    assert order(LAS, [promoted, waits], service, time) == first
+
+
+def test_a_job_that_waited_too_little_is_not_promoted_by_running() -> None:
+    runs = job(1, 2, on=[share(gpus=2)], run_time=0.1 * HOUR)
+    time = 2.1 * HOUR + 7.9 * 2 * HOUR
+    assert order(LAS, [runs, job(2, submit_time=10)], {"1": 4.2 * HOUR}, time) == ["2", "1"]

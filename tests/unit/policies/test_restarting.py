@@ -38,6 +38,11 @@ def test_a_restart_must_pay() -> None:
     assert decision.waiting["2"] == Reason(ReasonCode.BESIDE_GPUS, {"gpus": 4, "what": "12 CPUs"})
 
 
+def test_a_restart_must_pay_by_what_it_costs_the_jobs_that_restart() -> None:
+    assert decide(situation([node()], [RICH, newcomer()], restart_costs={"1": 17_999.0})).victims
+    assert not decide(situation([node()], [RICH, newcomer()], restart_costs={"1": 18_001.0})).victims
+
+
 def test_a_fixed_job_is_not_restarted() -> None:
     fixed = {"1": Reason(ReasonCode.ASKED_TO_STAY)}
     assert not decide(situation([node()], [RICH, newcomer()], non_preemptible=fixed)).victims

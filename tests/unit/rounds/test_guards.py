@@ -130,6 +130,33 @@ def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> 
 
 
 @pytest.mark.parametrize(
+    ("restarted", "seconds", "least"),
+    [
+        pytest.param(running(), {"1": 300.0}, 1200, id="none yet: the setting alone"),
+        pytest.param(running(restarts=1), {}, 3600, id="twenty times what the settings say"),
+        pytest.param(running(restarts=1), {"1": 300.0}, 7200, id="twenty times what it measured"),
+        pytest.param(running(restarts=1), {"1": 1e9}, 13200, id="what is measured is bounded"),
+        pytest.param(running("ckpt=usr1@0", restarts=9), {"1": 0.0}, 1200, id="no less than the setting"),
+        pytest.param(running("ckpt=usr1@900", restarts=1), {}, 3600, id="a long lead gains its owner nothing"),
+    ],
+)
+def test_a_run_after_a_restart_lasts_until_the_restart_has_paid(
+    restarted: Job, seconds: dict[str, float], least: float
+) -> None:
+    at_work = replace(restarted, run_time=least - 1)
+    state = SchedulerState(restart_seconds=seconds)
+    assert code_of(at_work, state) is ReasonCode.MIN_RUN_TIME
+    assert code_of(replace(at_work, run_time=least), state) is None
+    assert preemptible_from(snapshot([node()], [at_work], NOW), [at_work], state, SETTINGS) == {"1": NOW + 1}
+
+
+def test_where_restarts_cost_nothing_one_lengthens_no_run() -> None:
+    free = replace(SETTINGS, guards=replace(SETTINGS.guards, restart_cost=0.0))
+    again = running(restarts=3, run_time=1200)
+    assert guarded_jobs(snapshot([node()], [again], NOW), [again], SchedulerState(), free) == {}
+
+
+@pytest.mark.parametrize(
     ("waits", "fixed"),
     [
         pytest.param(job(1, hint="ckpt=usr1"), False, id="it saves itself"),
