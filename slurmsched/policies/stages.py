@@ -61,6 +61,9 @@ class Situation:
     """Jobs that may never be preempted or restarted: what they are started with they keep."""
     starting: Mapping[JobId, tuple[NodeAllocation, ...]] = field(default_factory=dict)
     """What jobs are promised that are about to start, and for which none leaves; the snapshot counts it as used."""
+    awaiting: tuple[Job, ...] = ()
+    """The managed jobs that this round does not decide because it is decided that they start once others have left:
+    after a checkpoint that is awaited, or at once. They are due what they would be if they were in `jobs`."""
     freeing: frozenset[str] = frozenset()
     """Nodes that running jobs leave for those that are about to start."""
     unattributed: tuple[NodeAllocation, ...] = ()

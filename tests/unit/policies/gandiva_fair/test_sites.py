@@ -182,6 +182,37 @@ class TestUsers:
         assert (abs(ratios - 1) <= 0.10).all()
         assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
 
+    def test_who_waits_for_the_checkpoints_of_others_is_due_a_share_and_gets_it_afterwards(self) -> None:
+        """All that a user has is a gang of all GPUs, and others write their checkpoints for it for six rounds."""
+        gang = job("gang", 8, user="a")
+        cluster = Cluster([node("n1")], [gang, *(job(f"b{n}", user="b") for n in range(16))], tickets())
+        cluster.run(7)
+        assert not cluster.jobs[0].nodes
+        before, had_before = decode_state(GandivaFairState, cluster.state), dict(cluster.by_type)
+        cluster.awaiting = frozenset({"gang"})
+        cluster.run(6)
+        after = decode_state(GandivaFairState, cluster.state)
+        assert after.jobs["gang"].pass_value == before.jobs["gang"].pass_value
+        due = {user: after.accounts[user].due - before.accounts[user].due for user in "ab"}
+        assert due == pytest.approx(dict.fromkeys("ab", 4.0 * 6 * QUANTUM))
+        assert after.accounts["a"].lag - before.accounts["a"].lag >= 5 * QUANTUM
+        cluster.awaiting = frozenset()
+        cluster.run(26)
+        assert had(cluster, had_before, 32) == pytest.approx(dict.fromkeys("ab", 4.0), rel=0.1)
+
+    def test_who_waits_for_checkpoints_stays_in_the_queue_of_the_pool(self) -> None:
+        """Two users with one GPU; while one awaits it, a job that comes later begins behind the pass of who waits."""
+        cluster = Cluster([node("n1", 1)], [job("a", user="a"), job("b", user="b")], tickets())
+        cluster.run(5)
+        waits = next(one.id for one in cluster.jobs if not one.nodes)
+        cluster.awaiting = frozenset({waits})
+        cluster.jobs.append(job("c", user="c", submit_time=cluster.time))
+        cluster.run(3)
+        assert cluster.decision
+        assert waits not in cluster.decision.targets.keys() | cluster.decision.waiting.keys()
+        jobs = decode_state(GandivaFairState, cluster.state).jobs
+        assert jobs["c"].pass_value > jobs[waits].pass_value
+
     def test_who_is_left_out_of_a_round_is_as_far_behind_afterwards(self) -> None:
         """A gang that waits for the checkpoints of those before it, and its user, who has no other job."""
         gang = job("gang", 8, user="a")
