@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurmsched.knowledge import Knowledge
@@ -39,6 +39,7 @@ class Cluster:
     """Jobs that rounds see but do not decide."""
     awaiting: frozenset[str] = frozenset()
     """Those of them that start once others have left."""
+    restart_costs: Mapping[str, float] = field(default_factory=dict)
     restarts: int = 0
 
     def situation(self) -> Situation:
@@ -53,6 +54,7 @@ class Cluster:
             awaiting=tuple(one for one in seen.jobs if one.id in self.awaiting),
             open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
             max_moves=self.moves,
+            restart_costs=self.restart_costs,
             non_preemptible=stay,
             unmovable=self.unmovable,
             period=QUANTUM,

@@ -45,7 +45,7 @@ class Situation:
     restart_cost: float = 120.0
     """Seconds of work that a restart loses."""
     restart_costs: Mapping[JobId, float] = field(default_factory=dict)
-    """For each job what a restart costs it with the lead of its checkpoint, in seconds; missing where that is 0."""
+    """For each job what a restart counts, with a checkpoint lead, in seconds; missing where that is 0."""
     moves_per_job_day: float = float("inf")
     """Most times that a job may be preempted or moved in 24 hours: time slices are so long that it suffices."""
     period: float = 300.0

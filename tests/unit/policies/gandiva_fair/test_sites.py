@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from slurmsched.knowledge import sample_speedups
-from slurmsched.model import Job, ReasonCode, Request
+from slurmsched.model import Job, ReasonCode, Request, SchedulerState
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import water_filling
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import decode_state
-from slurmsched.settings import TicketSettings
+from slurmsched.rounds.guards import restart_costs
+from slurmsched.settings import GuardSettings, Settings, TicketSettings
 from tests.builders import job, node, share, situation
 from tests.turning import QUANTUM, Cluster, tickets
 
@@ -96,6 +97,29 @@ class TestSliceLength:
         runnable: RunnableJob = StrideProblem(asked, Proportional()).runnable_jobs[0]
         runnable.tickets = 4.0
         assert runnable.min_quantum(asked) == seconds
+
+    @pytest.mark.parametrize(("others", "jobs"), [(1, 8), (3, 16)])
+    def test_who_names_a_longer_lead_gets_no_more_than_who_names_a_short_one(self, others: int, jobs: int) -> None:
+        """Alice has all eight GPUs when the others come with as many jobs of a lead of five seconds; hours later."""
+        guards = Settings(guards=GuardSettings(restart_cost=120.0))
+
+        def alice(lead: int) -> float:
+            cluster = Cluster(
+                [node()], [job(f"a{n}", user="a", hint=f"ckpt=usr1@{lead}") for n in range(jobs)], tickets()
+            )
+            cluster.run(2)
+            users = "bcd"[:others]
+            cluster.jobs += [
+                job(f"{user}{n}", user=user, hint="ckpt=usr1@5", submit_time=cluster.time)
+                for user in users
+                for n in range(jobs)
+            ]
+            cluster.restart_costs = restart_costs(cluster.jobs, SchedulerState(), guards)
+            before = dict(cluster.by_type)
+            cluster.run(150)
+            return had(cluster, before, 150)["a"]
+
+        assert alice(900) == pytest.approx(alice(5), rel=0.02)
 
 
 class TestWhatCannotBeSliced:
