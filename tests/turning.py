@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurmsched.knowledge import Knowledge
@@ -37,6 +37,9 @@ class Cluster:
     """Running jobs that nobody schedules."""
     left_out: frozenset[str] = frozenset()
     """Jobs that rounds see but do not decide."""
+    awaiting: frozenset[str] = frozenset()
+    """Those of them that start once others have left."""
+    restart_costs: Mapping[str, float] = field(default_factory=dict)
     restarts: int = 0
 
     def situation(self) -> Situation:
@@ -44,10 +47,14 @@ class Cluster:
         stay = {one.id: Reason(ReasonCode.NO_CHECKPOINT) for one in self.jobs if one.id in self.unmovable and one.nodes}
         return Situation(
             snapshot=seen,
-            jobs=tuple(one for one in seen.jobs if one not in self.unmanaged and one.id not in self.left_out),
+            jobs=tuple(
+                one for one in seen.jobs if one not in self.unmanaged and one.id not in self.left_out | self.awaiting
+            ),
             knowledge=replace(self.knowledge, service=dict(self.service)),
+            awaiting=tuple(one for one in seen.jobs if one.id in self.awaiting),
             open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
             max_moves=self.moves,
+            restart_costs=self.restart_costs,
             non_preemptible=stay,
             unmovable=self.unmovable,
             period=QUANTUM,

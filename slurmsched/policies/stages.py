@@ -45,7 +45,7 @@ class Situation:
     restart_cost: float = 120.0
     """Seconds of work that a restart loses."""
     restart_costs: Mapping[JobId, float] = field(default_factory=dict)
-    """For each job what a restart costs it with the lead of its checkpoint, in seconds; missing where that is 0."""
+    """For each job what a restart counts, with a checkpoint lead, in seconds; missing where that is 0."""
     moves_per_job_day: float = float("inf")
     """Most times that a job may be preempted or moved in 24 hours: time slices are so long that it suffices."""
     period: float = 300.0
@@ -61,6 +61,9 @@ class Situation:
     """Jobs that may never be preempted or restarted: what they are started with they keep."""
     starting: Mapping[JobId, tuple[NodeAllocation, ...]] = field(default_factory=dict)
     """What jobs are promised that are about to start, and for which none leaves; the snapshot counts it as used."""
+    awaiting: tuple[Job, ...] = ()
+    """The managed jobs that this round does not decide because it is decided that they start once others have left:
+    after a checkpoint that is awaited, or at once. They are due what they would be if they were in `jobs`."""
     freeing: frozenset[str] = frozenset()
     """Nodes that running jobs leave for those that are about to start."""
     unattributed: tuple[NodeAllocation, ...] = ()

@@ -86,17 +86,18 @@ def checkpoint_lead(job: Job, checkpoint: CheckpointSettings) -> int:
 
 
 def restart_costs(jobs: Iterable[Job], state: SchedulerState, settings: Settings) -> dict[JobId, float]:
-    """What a restart costs each job, in seconds: what its last one took, else `guards.restart_cost`, and its own lead.
-    Nothing for any of them where the setting is 0.
+    """What a restart counts for each job, in seconds: what its last one took, else `guards.restart_cost`, and for a job
+    with a checkpoint signal the lead of the settings. Nothing for any of them where the setting is 0.
 
-    A measured cost is bounded, since slices are as long as restarts are slow, and the owner decides how slow they are.
+    Slices are as long as restarts are slow, and the owner decides how slow they are: hence a measured cost is bounded,
+    and the lead that the owner names does not count.
     """
     cost = settings.guards.restart_cost
     if not cost:
         return {}
     return {
         job.id: min(state.restart_seconds.get(job.id, cost), _MAX_RESTART_RATIO * cost)
-        + checkpoint_lead(job, settings.checkpoint)
+        + (settings.checkpoint.lead if job.hints.checkpoint_signal else 0.0)
         for job in jobs
     }
 

@@ -93,21 +93,25 @@ def run_round(
         for job in checkpoint.newcomers
         if job != checkpoint.job
     }
-    ineligible |= {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
-    ineligible |= starting_jobs(observed, state.starting, {job.id for job in managed})
+    coming = {job.id: newcomers[job.id] for job in managed if job.id in newcomers and job.id not in ineligible}
+    starting = starting_jobs(observed, state.starting, {job.id for job in managed})
+    ineligible |= coming | starting
+    coming |= {job: why for job, why in starting.items() if state.starting[job].gone}
+    awaiting = tuple(job for job in managed if job.id in coming)
     decider = policy_override or configured_policy(settings.policy)
 
     def decide(later: Mapping[JobId, Reason], *, starts_only: bool) -> RoundResult:
         left_out = {**ineligible, **later}
         jobs = [job for job in managed if job.id not in left_out]
+        due = (*jobs, *awaiting)
         situation = Situation(
             snapshot=observed,
             jobs=tuple(jobs),
             knowledge=replace(
                 knowledge,
                 service=state.service,
-                own=self_measured_profiles(knowledge, jobs, state.measured),
-                by_family=family_profiles(knowledge, jobs, state.measured, state.family_rates),
+                own=self_measured_profiles(knowledge, due, state.measured),
+                by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
                 measured=latest_rates(state.measured),
                 steps=state.steps,
                 parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
@@ -119,15 +123,16 @@ def run_round(
             open_nodes=scope.usable_nodes(observed),
             max_moves=0 if starts_only else max_moves(settings, len(jobs)),
             restart_cost=settings.guards.restart_cost,
-            restart_costs=restart_costs(jobs, state, settings),
+            restart_costs=restart_costs(due, state, settings),
             moves_per_job_day=settings.guards.moves_per_job_day,
             period=settings.rounds.period,
             state=state.policy_state,
             recent_requests=state.usual,
             tickets=settings.tickets,
             preemptible_from=preemptible_from(observed, jobs, state, settings),
-            unmovable=frozenset(job.id for job in jobs if cannot_move(job, state, observed, settings)),
+            unmovable=frozenset(job.id for job in due if cannot_move(job, state, observed, settings)),
             starting={job: start.allocations for job, start in state.starting.items() if not start.gone},
+            awaiting=awaiting,
             freeing=freeing_nodes(state.starting),
             unattributed=unattributed,
             starts_only=starts_only,

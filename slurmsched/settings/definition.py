@@ -207,7 +207,7 @@ class GuardSettings:
     restart_cost: float = field(
         default=120.0,
         metadata={
-            "doc": "time that a restart costs a job which has not measured one, in addition to its checkpoint lead",
+            "doc": "time that a restart costs a job which has not measured one, in addition to checkpoint.lead",
             "unit": "time",
         },
     )

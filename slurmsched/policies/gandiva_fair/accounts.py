@@ -132,9 +132,9 @@ def update_accounts(
 
 
 def left_out_jobs(problem: StrideProblem, state: GandivaFairState) -> Sequence[Job]:
-    """Returns the jobs of earlier rounds that are still there but are not decided in this one: they wait for the
-    checkpoint of another, are about to start, or their last run is ending. They keep their passes: a job that had to
-    begin anew whenever its turn comes would never make up for what it is behind."""
+    """Returns the jobs of earlier rounds that are still there but do not take part in this one: they are about to start
+    on GPUs that are free, or their last run is ending. They keep their passes: a job that had to begin anew whenever
+    its turn comes would never make up for what it is behind."""
     decided, known = {runnable.job.id for runnable in problem.runnable_jobs}, problem.situation.snapshot.jobs_by_id
     jobs = [known[job] for job in state.jobs if job not in decided and job in known]
     return [job for job in jobs if job.state is not JobState.FINISHED]

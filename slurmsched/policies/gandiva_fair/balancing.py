@@ -146,7 +146,7 @@ class LoadBalancer:
         unmovable, queues = self._problem.situation.unmovable, defaultdict[int, list[RunnableJob]](list)
         passes = {
             runnable.job.id: -inf
-            if runnable.allocation is not None and runnable.job.id in unmovable
+            if runnable.is_awaiting or (runnable.allocation is not None and runnable.job.id in unmovable)
             else runnable.pass_value - lags[runnable.job.user]
             for runnable in jobs
         }
@@ -157,7 +157,7 @@ class LoadBalancer:
         late = [
             runnable
             for runnable in local_jobs
-            if runnable.allocation is None and runnable.job.id not in turns[runnable.assigned_pool].jobs
+            if runnable.waits and runnable.job.id not in turns[runnable.assigned_pool].jobs
         ]
         for runnable in late[: _LATE_TRIES * self._settings.migrations]:
             if self._migrations >= self._settings.migrations:

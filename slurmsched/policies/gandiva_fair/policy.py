@@ -51,7 +51,7 @@ class GandivaTickets:
 
     def __call__(self, situation: Situation) -> Entitlement:
         state, problem = decode_state(GandivaFairState, situation.state), StrideProblem(situation, self.sizing)
-        best = best_rates(state, situation.jobs, situation.knowledge.measured)
+        best = best_rates(state, (*situation.jobs, *situation.awaiting), situation.knowledge.measured)
         entitlements = compute_entitlements(problem, best)
         for runnable, tickets in zip(problem.runnable_jobs, entitlements.tickets.tolist(), strict=True):
             runnable.tickets = tickets
@@ -61,10 +61,10 @@ class GandivaTickets:
         lags = {user: account.lag for user, account in accounts.items()}
         min_pass = _assign_pools(problem, entitlements, state, shortfalls, lags)
         first, postponed = _unsliced_newcomers(problem, entitlements, lags)
-        passes = {runnable.job.id: runnable.pass_value - lags[runnable.job.user] for runnable in problem.runnable_jobs}
+        passes = {runnable.job.id: runnable.pass_value - lags[runnable.job.user] for runnable in problem.placeable_jobs}
         passes |= dict.fromkeys(first, min(passes.values(), default=0.0))
         queue = sorted(
-            problem.runnable_jobs, key=lambda runnable: (passes[runnable.job.id], runnable.allocation is None)
+            problem.placeable_jobs, key=lambda runnable: (passes[runnable.job.id], runnable.allocation is None)
         )
         turns = _Turns(problem, queue, min_pass)
 
@@ -146,13 +146,15 @@ def _unsliced_newcomers(
     one that is larger than the share.
     """
     first, postponed, held = set[JobId](), dict[JobId, Reason](), dict(entitlements.held_gpus)
-    runs, waiting = Counter[str](), Counter[str]()
+    runs, waiting, unmovable = Counter[str](), Counter[str](), problem.situation.unmovable
     for runnable in problem.runnable_jobs:
-        (waiting if runnable.allocation is None else runs)[runnable.job.user] += runnable.size
-    for runnable in sorted(problem.runnable_jobs, key=lambda runnable: runnable.pass_value):
+        (waiting if runnable.waits else runs)[runnable.job.user] += runnable.size
+        if runnable.is_awaiting and runnable.job.id in unmovable:
+            held[runnable.job.user] = held.get(runnable.job.user, 0.0) + runnable.size
+    for runnable in sorted(problem.placeable_jobs, key=lambda runnable: runnable.pass_value):
         job, user = runnable.job, runnable.job.user
         others_wait = entitlements.contended and waiting.total() > waiting[user]
-        if runnable.allocation is not None or job.id not in problem.situation.unmovable or not others_wait:
+        if runnable.allocation is not None or job.id not in unmovable or not others_wait:
             continue
         has, due = held.get(user, 0.0), entitlements.user_gpus[user] + _EPSILON
         if has + runnable.size <= due:
@@ -264,7 +266,7 @@ def _assign_pools(
         else:
             seen[runnable.job.user] += 1
             balancer.assign(runnable, seen[runnable.job.user] / count[runnable.job.user])
-    balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.allocation is None])
+    balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.waits])
     balancer.advance_late(problem.runnable_jobs, lags)
     min_pass: dict[int, float] = {}
     for runnable in problem.runnable_jobs:

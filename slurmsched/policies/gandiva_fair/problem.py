@@ -42,6 +42,13 @@ class RunnableJob:
     assigned_pool: int = -1
     tickets: float = 0.0
     pass_value: float = 0.0
+    is_awaiting: bool = False
+    """Whether it starts once others have left: it keeps its place in the queue, and this round does not place it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a round may start it."""
+        return self.allocation is None and not self.is_awaiting
 
     def min_quantum(self, situation: Situation) -> float:
         """Return the length of its shortest slice in seconds, that of the settings or longer."""
@@ -67,20 +74,26 @@ class StrideProblem:
         self._local_pools: dict[ResourceDemand, Ints] = {}
         self._local_pool_sets: dict[ResourceDemand, frozenset[int]] = {}
         self._types: dict[ResourceDemand, frozenset[str]] = {}
-        not_ending = (job for job in situation.jobs if job.state is not JobState.COMPLETING)
-        self.runnable_jobs = [self._runnable_job(job) for job in sorted(not_ending, key=lambda job: job.queue_key)]
+        awaiting = frozenset(job.id for job in situation.awaiting)
+        jobs = (*situation.jobs, *(job for job in situation.awaiting if job.original_request.gpus))
+        not_ending = (job for job in jobs if job.state is not JobState.COMPLETING)
+        self.runnable_jobs = [
+            self._runnable_job(job, is_awaiting=job.id in awaiting)
+            for job in sorted(not_ending, key=lambda job: job.queue_key)
+        ]
         """In submission order."""
+        self.placeable_jobs = [runnable for runnable in self.runnable_jobs if not runnable.is_awaiting]
+        """Those of them that this round decides."""
         for runnable in self.runnable_jobs:
             if runnable.allocation is not None:
                 self.capacity.release(runnable.allocation)
         for runnable in self.runnable_jobs:
             self._assign_running(runnable)
 
-    def _runnable_job(self, job: Job) -> RunnableJob:
-        allocation = self.resources.running.get(job.id)
-        return RunnableJob(
-            job, self.resources.demands.of(job), allocation, is_local=False, size=max(job.original_request.gpus, 1)
-        )
+    def _runnable_job(self, job: Job, *, is_awaiting: bool) -> RunnableJob:
+        allocation, size = self.resources.running.get(job.id), max(job.original_request.gpus, 1)
+        demand = self.resources.demands.of(job)
+        return RunnableJob(job, demand, allocation, is_local=False, size=size, is_awaiting=is_awaiting)
 
     def _assign_running(self, runnable: RunnableJob) -> None:
         """Assign a running job to the pool it runs in, even where a new job of this demand could not start."""

@@ -183,9 +183,10 @@ def test_how_many_jobs_a_round_may_move(system: str, guards: GuardSettings, jobs
     assert max_moves(Settings(guards=guards, policy=PolicySettings(system=system)), jobs) == moves
 
 
-def test_a_restart_costs_a_job_its_own_lead_too_unless_restarts_cost_nothing() -> None:
-    jobs = [running("ckpt=usr1@60"), replace(running(""), id="2"), replace(running("ckpt=usr1@9999"), id="3")]
-    assert restart_costs(jobs, SchedulerState(), SETTINGS) == {"1": 180.0, "2": 120.0, "3": 1020.0}
+def test_a_restart_costs_a_job_a_lead_too_that_its_owner_does_not_choose_unless_restarts_cost_nothing() -> None:
+    hints = {"1": "ckpt=usr1@60", "2": "", "3": "ckpt=usr1@9999", "4": "ckpt=usr1@5"}
+    jobs = [replace(running(hint), id=job_id) for job_id, hint in hints.items()]
+    assert restart_costs(jobs, SchedulerState(), SETTINGS) == {"1": 180.0, "2": 120.0, "3": 180.0, "4": 180.0}
     measured = SchedulerState(restart_seconds={"1": 45.0, "2": 1e9})
-    assert restart_costs(jobs, measured, SETTINGS) == {"1": 105.0, "2": 600.0, "3": 1020.0}
+    assert restart_costs(jobs, measured, SETTINGS) == {"1": 105.0, "2": 600.0, "3": 180.0, "4": 180.0}
     assert restart_costs(jobs, measured, replace(SETTINGS, guards=GuardSettings(restart_cost=0.0))) == {}

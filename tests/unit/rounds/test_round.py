@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from slurmsched.model import (
     JobState,
     Node,
     NodeAllocation,
+    NotifiedJob,
     OpenStart,
     Request,
     Resources,
@@ -56,6 +58,25 @@ def test_every_job_is_in_the_situation_or_stopped_or_unmanaged() -> None:
     assert set(result.unmanaged) == {"3"}
     assert set(result.situation.non_preemptible) == {"4"}
     assert [(op.verb.value, op.subject) for op in result.plan.operations] == [("hold", "1"), ("hold", "2")]
+
+
+@pytest.mark.parametrize(
+    ("state", "awaiting"),
+    [
+        pytest.param({}, [], id="nobody leaves"),
+        pytest.param(
+            {"notified": {"1": NotifiedJob(NOW - 60, ("2",))}}, ["2"], id="for it another writes a checkpoint"
+        ),
+        pytest.param({"starting": {"2": OpenStart((share("n1", 8, cpus=24),), ("1",))}}, ["2"], id="another leaves"),
+        pytest.param({"starting": {"3": OpenStart((share("n2", 1),))}}, [], id="it is about to start on idle GPUs"),
+    ],
+)
+def test_the_situation_tells_who_starts_once_others_have_left(state: dict[str, Any], awaiting: list[str]) -> None:
+    jobs = [job(1, 8, on=[share("n1", 8, cpus=24)], hint="ckpt=usr1@900"), job(2, 8), job(3, 1)]
+    result = result_of(jobs, Prescribed(), SchedulerState(held=frozenset("23"), **state), nodes=2)
+    assert [entry.id for entry in result.situation.awaiting] == awaiting
+    assert not {entry.id for entry in result.situation.jobs} & {*awaiting}
+    assert {*awaiting} <= result.ineligible.keys() & result.situation.restart_costs.keys()
 
 
 LEAVING = job(2, gpus=4, on=[share("n1", 4, cpus=12)])

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from slurmsched.knowledge import sample_speedups
-from slurmsched.model import Job, ReasonCode, Request
+from slurmsched.model import Job, ReasonCode, Request, SchedulerState
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import water_filling
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import decode_state
-from slurmsched.settings import TicketSettings
+from slurmsched.rounds.guards import restart_costs
+from slurmsched.settings import GuardSettings, Settings, TicketSettings
 from tests.builders import job, node, share, situation
 from tests.turning import QUANTUM, Cluster, tickets
 
@@ -96,6 +97,29 @@ class TestSliceLength:
         runnable: RunnableJob = StrideProblem(asked, Proportional()).runnable_jobs[0]
         runnable.tickets = 4.0
         assert runnable.min_quantum(asked) == seconds
+
+    @pytest.mark.parametrize(("others", "jobs"), [(1, 8), (3, 16)])
+    def test_who_names_a_longer_lead_gets_no_more_than_who_names_a_short_one(self, others: int, jobs: int) -> None:
+        """Alice has all eight GPUs when the others come with as many jobs of a lead of five seconds; hours later."""
+        guards = Settings(guards=GuardSettings(restart_cost=120.0))
+
+        def alice(lead: int) -> float:
+            cluster = Cluster(
+                [node()], [job(f"a{n}", user="a", hint=f"ckpt=usr1@{lead}") for n in range(jobs)], tickets()
+            )
+            cluster.run(2)
+            users = "bcd"[:others]
+            cluster.jobs += [
+                job(f"{user}{n}", user=user, hint="ckpt=usr1@5", submit_time=cluster.time)
+                for user in users
+                for n in range(jobs)
+            ]
+            cluster.restart_costs = restart_costs(cluster.jobs, SchedulerState(), guards)
+            before = dict(cluster.by_type)
+            cluster.run(150)
+            return had(cluster, before, 150)["a"]
+
+        assert alice(900) == pytest.approx(alice(5), rel=0.02)
 
 
 class TestWhatCannotBeSliced:
@@ -181,6 +205,37 @@ class TestUsers:
         assert sum(found.values()) >= 0.99 * 64
         assert (abs(ratios - 1) <= 0.10).all()
         assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
+
+    def test_who_waits_for_the_checkpoints_of_others_is_due_a_share_and_gets_it_afterwards(self) -> None:
+        """All that a user has is a gang of all GPUs, and others write their checkpoints for it for six rounds."""
+        gang = job("gang", 8, user="a")
+        cluster = Cluster([node("n1")], [gang, *(job(f"b{n}", user="b") for n in range(16))], tickets())
+        cluster.run(7)
+        assert not cluster.jobs[0].nodes
+        before, had_before = decode_state(GandivaFairState, cluster.state), dict(cluster.by_type)
+        cluster.awaiting = frozenset({"gang"})
+        cluster.run(6)
+        after = decode_state(GandivaFairState, cluster.state)
+        assert after.jobs["gang"].pass_value == before.jobs["gang"].pass_value
+        due = {user: after.accounts[user].due - before.accounts[user].due for user in "ab"}
+        assert due == pytest.approx(dict.fromkeys("ab", 4.0 * 6 * QUANTUM))
+        assert after.accounts["a"].lag - before.accounts["a"].lag >= 5 * QUANTUM
+        cluster.awaiting = frozenset()
+        cluster.run(26)
+        assert had(cluster, had_before, 32) == pytest.approx(dict.fromkeys("ab", 4.0), rel=0.1)
+
+    def test_who_waits_for_checkpoints_stays_in_the_queue_of_the_pool(self) -> None:
+        """Two users with one GPU; while one awaits it, a job that comes later begins behind the pass of who waits."""
+        cluster = Cluster([node("n1", 1)], [job("a", user="a"), job("b", user="b")], tickets())
+        cluster.run(5)
+        waits = next(one.id for one in cluster.jobs if not one.nodes)
+        cluster.awaiting = frozenset({waits})
+        cluster.jobs.append(job("c", user="c", submit_time=cluster.time))
+        cluster.run(3)
+        assert cluster.decision
+        assert waits not in cluster.decision.targets.keys() | cluster.decision.waiting.keys()
+        jobs = decode_state(GandivaFairState, cluster.state).jobs
+        assert jobs["c"].pass_value > jobs[waits].pass_value
 
     def test_who_is_left_out_of_a_round_is_as_far_behind_afterwards(self) -> None:
         """A gang that waits for the checkpoints of those before it, and its user, who has no other job."""
