@@ -20,7 +20,7 @@ from slurmsched.jobside.errors import ReportError, UntrustedFolderError
 from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, decode_report
 from slurmsched.jobside.spool import report_file_name
 from slurmsched.jobside.untrusted import SAFE_READ_FLAGS, SPOOL_FLAGS, open_descriptor, open_owned_folder
-from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, Resources, Snapshot
+from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, OutOfMemory, Resources, Snapshot
 from slurmsched.store.measurements import LastReport, Measurements, RateSample, RejectedReport
 
 _CLOCK_TOLERANCE: Final = 60.0
@@ -282,6 +282,42 @@ def ingest(
         samples += [sample] if sample is not None else []
     measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time)
     return len(reports)
+
+
+OUT_OF_MEMORY_STATE: Final = "OUT_OF_MEMORY"
+"""Slurm's state of a job that used more memory of its node than it has."""
+
+
+def record_out_of_memory(
+    spool: Path | None, snapshot: Snapshot, measurements: Measurements, uid: UserIdLookup = uid_of
+) -> None:
+    """Store which of the jobs that ended since the last decision ran out of memory beside another one on their GPU.
+
+    Slurm's state says so of the memory of a node, the job's own last report of that of a GPU. Raises StoreError.
+    """
+    ended = {job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED)}
+    partners = {
+        ended[job]: snapshot.jobs_by_id[other]
+        for job, other in (measurements.partners_of(ended) if ended else {}).items()
+        if other in snapshot.jobs_by_id
+    }
+    reports, _ = read_reports(spool, partners, {}, uid) if spool and partners else ({}, ())
+    measurements.record_out_of_memory(
+        OutOfMemory(job.user, job.hints.model, other.user, other.hints.model, job.end_time or snapshot.time)
+        for job, other in partners.items()
+        if job.hints.model and other.hints.model and _ran_out_of_memory(job, reports.get(job.id))
+    )
+
+
+def _ran_out_of_memory(job: Job, report: Report | None) -> bool:
+    """Whether Slurm says so, or the job's own report of its last run. Who reports it falsely keeps only jobs of their
+    own from sharing."""
+    reported = report is not None and (report.job, report.run, report.stage) == (
+        job.id,
+        job.restarts,
+        Stage.OUT_OF_MEMORY,
+    )
+    return reported or job.state_text == OUT_OF_MEMORY_STATE
 
 
 def _is_new(job: Job, report: Report, last: LastReport | None) -> bool:

@@ -28,6 +28,18 @@ class MeasuredRate:
 
 
 @dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A job of `owner` and `model` ran out of memory at `at` (unix seconds), beside a job of `other_owner` and
+    `other_model` on the same GPU."""
+
+    owner: str
+    model: str
+    other_owner: str
+    other_model: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class NotifiedJob:
     """A running job that was told at `at` (unix seconds) to write its checkpoint and is requeued in a later round.
 
@@ -73,6 +85,7 @@ class SchedulerState:
     `set_aside`: the time since which a job is set aside: nothing is decided about it.
     `held_aside`: the same for set-aside jobs that we hold, or that belong to an array that is set aside.
     `starting`: jobs that an earlier round starts and that do not run yet.
+    `out_of_memory`: jobs that ran out of memory on a shared GPU, as long as that counts.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
@@ -96,3 +109,4 @@ class SchedulerState:
     refused_before: frozenset[JobId] = frozenset()
     like_refused: Mapping[JobId, int] = field(default_factory=dict)
     family_rates: Mapping[str, tuple[MeasuredRate, ...]] = field(default_factory=dict)
+    out_of_memory: tuple[OutOfMemory, ...] = ()

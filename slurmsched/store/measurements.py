@@ -1,21 +1,27 @@
-"""Jobs' validated reports: the last report of each job, measured rates, and rejected reports."""
+"""Jobs' validated reports: the last report of each job, measured rates, rejected reports, and who ran out of memory."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from slurmsched.model import JobId, MeasuredRate
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
+from slurmsched.model import JobId, MeasuredRate, OutOfMemory, Target
 from slurmsched.store.database import Database
-from slurmsched.store.rows import DatabaseRow, integer, number, parse_rate, text
+from slurmsched.store.rows import DatabaseRow, decoded_value, integer, number, parse_rate, text
 
 _HALF_LIFE: Final = 3600.0
 """Seconds of work after which older measurements count half: data and colocated jobs change."""
 
-_REJECTED_KEPT: Final = 86400.0
+_DAY: Final = 86400.0
+
+_REJECTED_KEPT: Final = _DAY
 """Seconds after its last occurrence for which a rejected report is kept."""
+
+_MAX_OUT_OF_MEMORY: Final = 100
+"""How many of these, the latest, count of each owner of the job that ran out of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,33 @@ class Measurements:
         """The measured rates over all jobs of each of these families, one per allocation, latest first."""
         return self._rates("family_rates", "family", families)
 
+    def partners_of(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobId]:
+        """The job beside which each of these jobs was to have its GPU by the last decision; only those with one."""
+        rows = self._database.rows_of_jobs(
+            "SELECT id, target FROM jobs WHERE id IN ({jobs}) AND target IS NOT NULL", jobs
+        )
+
+        def parse(row: DatabaseRow) -> tuple[JobId, Target]:
+            return text(row, "id"), decoded_value(Target, row, "target")
+
+        targets = self._database.unreadable_rows.parse_each("jobs", "id", parse, rows)
+        return {job: target.beside[0] for job, target in targets if len(target.beside) == 1}
+
+    def out_of_memory(self, at: float) -> tuple[OutOfMemory, ...]:
+        """The pairs of which one ran out of memory and that still count at this time."""
+        rows = self._database.rows(
+            "SELECT * FROM out_of_memory WHERE at > ? ORDER BY at DESC", (at - OUT_OF_MEMORY_SECONDS,)
+        )
+        return self._database.unreadable_rows.parse_each("out_of_memory", "model", _out_of_memory, rows)
+
+    def record_out_of_memory(self, pairs: Iterable[OutOfMemory]) -> None:
+        """Remember these pairs, of each owner only the latest."""
+        rows = [asdict(pair) for pair in pairs]
+        if rows:
+            with self._database.transaction():
+                self._database.write_many(_INSERT_OUT_OF_MEMORY, rows)
+                self._database.write(_LIMIT_OUT_OF_MEMORY, (_MAX_OUT_OF_MEMORY,))
+
     def _rates(self, table: str, of: str, keys: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
         def parse(row: DatabaseRow) -> tuple[str, MeasuredRate]:
             return text(row, of), parse_rate(row)
@@ -111,6 +144,16 @@ class Measurements:
             self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REJECTED_KEPT,))
 
 
+_INSERT_OUT_OF_MEMORY: Final = (
+    "INSERT OR REPLACE INTO out_of_memory (owner, model, other_owner, other_model, at)"
+    " VALUES (:owner, :model, :other_owner, :other_model, :at)"
+)
+_LIMIT_OUT_OF_MEMORY: Final = (
+    "DELETE FROM out_of_memory WHERE (owner, model, other_owner, other_model) IN ("
+    " SELECT owner, model, other_owner, other_model FROM ("
+    "  SELECT *, row_number() OVER (PARTITION BY owner ORDER BY at DESC) AS number FROM out_of_memory"
+    " ) WHERE number > ?)"
+)
 _INSERT_REPORT: Final = (
     "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy, restart_seconds) VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
@@ -139,6 +182,11 @@ def _last_report(row: DatabaseRow) -> LastReport:
         timed_seconds=number(row, "busy"),
         restart_seconds=None if row["restart_seconds"] is None else number(row, "restart_seconds"),
     )
+
+
+def _out_of_memory(row: DatabaseRow) -> OutOfMemory:
+    owner, model = text(row, "owner"), text(row, "model")
+    return OutOfMemory(owner, model, text(row, "other_owner"), text(row, "other_model"), number(row, "at"))
 
 
 def _sample_columns(sample: RateSample) -> dict[str, object]:

@@ -205,20 +205,25 @@ def match_pairs(
     """Returns the maximum-weight matching of placed with pending jobs, both in order.
 
     `types` has the GPU type of each placed job; `shards_per_gpu` is the shards of a device. `urgent` jobs do not share,
-    nor do two jobs whose relative rates are unknown. `fits(host, guest)` returns whether a pending job may run where a
-    placed one is; it is called once for pending jobs with equal requests. Raises PolicyError.
+    nor do two jobs whose relative rates are unknown or whose like ran out of memory together. `fits(host, guest)`
+    returns whether a pending job may run where a placed one is; it is called once for pending jobs with equal requests.
+    Raises PolicyError.
     """
 
+    def kind(job: Job) -> tuple[Hashable, ...]:
+        return _model(job), job.hints.gpu_memory, job.user if knowledge.out_of_memory.concerns(job) else ""
+
     def host_type(job: Job) -> Hashable:
-        return _model(job), job.hints.gpu_memory, types[job.id], job.id if fits else ""
+        return (*kind(job), types[job.id], job.id if fits else "")
 
     def guest_type(job: Job) -> Hashable:
-        known = _model(job), job.hints.gpu_memory
-        return (*known, job.original_request, job.partitions, job.reservation) if fits else known
+        return (*kind(job), job.original_request, job.partitions, job.reservation) if fits else kind(job)
 
     def rates(host: Job, guest: Job) -> PairRates:
         both = relative_rates_of_pair(knowledge, host, guest, types[host.id])
-        return {} if both is None or not (fits is None or fits(host, guest)) else {("", ""): both}
+        if both is None or knowledge.out_of_memory.last(host, guest) is not None:
+            return {}
+        return {("", ""): both} if fits is None or fits(host, guest) else {}
 
     rows, hosts = _number_types(placed, host_type)
     columns, guests = _number_types(pending, guest_type)

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
 from slurmsched.model import (
     MILLI_PER_GPU,
     Job,
@@ -33,6 +34,7 @@ from slurmsched.model import (
     Reason,
     ReasonCode,
 )
+from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
@@ -217,13 +219,14 @@ def share_gpus(session: Session) -> None:
         slots.place_beside(pair)
     slots.leave_last_halves()
     obstacles = dict[ResourceDemand, Reason | None]()
+    alone = [job for job in placed if may_share(job) and job.id not in session.beside]
     for job in waiting:
         if job.id in session.placements:
             continue
         demand = session.demands.of(job)
         if demand not in obstacles:
             obstacles[demand] = _sharing_obstacle(session, job, devices, sharers)
-        if (why := obstacles[demand]) is not None:
+        if (why := _never_together(session, job, alone) or obstacles[demand]) is not None:
             session.set_waiting_reason(job, why)
 
 
@@ -385,8 +388,11 @@ class HalfGpuSlots:
         return host.state is JobState.RUNNING and all(map(self.devices.is_half_free, held.pools, held.devices))
 
     def _allocation(self, job: JobId) -> Allocation:
-        running = self.session.running.get(job)
-        return running or self.session.placements[job].allocation(self.session.pools)
+        return _allocation_of(self.session, job)
+
+
+def _allocation_of(session: Session, job: JobId) -> Allocation:
+    return session.running.get(job) or session.placements[job].allocation(session.pools)
 
 
 def _positions(allocation: Allocation) -> set[tuple[int, int]]:
@@ -415,4 +421,25 @@ def _sharing_obstacle(session: Session, job: Job, devices: ShardedDevices, share
             node, gpu = session.pools.node(device[0]).name, session.pools.devices[device[0]][device[1]].index
             jobs = sharers.describe_users(node, gpu)
             return Reason(ReasonCode.BESIDE_ANOTHER, {"node": node, "gpu": gpu, "jobs": jobs})
+    return None
+
+
+def _never_together(session: Session, job: Job, alone: Sequence[Job]) -> Reason | None:
+    """Returns why the job shares no GPU with a job that has its own, where their rates would let them; else None."""
+    knowledge, snapshot = session.situation.knowledge, session.situation.snapshot
+    if not knowledge.out_of_memory.by_owner or session.demands.of(job).milli is None or not may_share(job):
+        return None
+    for other in alone:
+        at = knowledge.out_of_memory.last(job, other)
+        gpu_type = session.pools.gpu_types[_allocation_of(session, other.id).pools[0]]
+        if at is None or relative_rates_of_pair(knowledge, other, job, gpu_type) is None:
+            continue
+        models = sorted((job.hints.model or "", other.hints.model or ""))
+        details = {
+            "job": other.id,
+            "models": " and ".join(models) if models[0] != models[1] else f"two of {models[0]}",
+            "when": time_of_day(at, snapshot.time),
+            "until": time_of_day(at + OUT_OF_MEMORY_SECONDS, snapshot.time),
+        }
+        return Reason(ReasonCode.NEVER_TOGETHER, details)
     return None
