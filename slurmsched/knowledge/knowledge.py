@@ -43,6 +43,30 @@ class Profile:
         return self.matrices.get(gpu_type) or self.matrices.get("")
 
 
+@dataclass(frozen=True)
+class MeasuredPairs:
+    """The fraction of its rate alone that a job keeps beside another one, as jobs of its family measured it.
+
+    `by_family` is by family, the other's family and GPU type, `by_model` by family, the other's model and GPU type. No
+    owner's measurements count for the jobs of another.
+    """
+
+    by_family: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    by_model: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def rate(self, job: Job, other: Job, gpu_type: str) -> float | None:
+        """Returns the fraction beside the other's family, else beside its model, else None."""
+        if not self.by_family:
+            return None
+        known = self.by_family.get((job.family, other.family, gpu_type))
+        return self.by_model.get((job.family, other.hints.model or "", gpu_type)) if known is None else known
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """The families of both sides."""
+        return frozenset(family for one, other, _ in self.by_family for family in (one, other))
+
+
 OUT_OF_MEMORY_SECONDS: Final = 30 * 86400.0
 """How long two jobs that ran out of memory together count."""
 
@@ -122,6 +146,8 @@ class Knowledge:
     """The GPUs of jobs with shards, as a fraction: their service is counted by it."""
     out_of_memory: OutOfMemoryPairs = field(default_factory=OutOfMemoryPairs)
     """Jobs that must not share a GPU, whatever their rates."""
+    pairs: MeasuredPairs = field(default_factory=MeasuredPairs)
+    """What jobs keep of their rates beside others; it counts before profiles."""
 
     def profile(self, job: Job) -> Profile | None:
         """Returns the job's own profile, else that of its model, else that of its task, else None: then the job counts
@@ -222,9 +248,19 @@ class Knowledge:
 
     def shared_gpu_speed(self, job: Job, partner: Job, gpu_type: str) -> float:
         """Returns the fraction of its speed that the job keeps beside the partner on the same GPU; 1.0 if unknown."""
-        profile = self.profile(job)
+        known = self.known_rate_beside(job, partner, gpu_type)
+        return 1.0 if known is None else known
+
+    def known_rate_beside(self, job: Job, partner: Job, gpu_type: str) -> float | None:
+        """Returns the same as its family measured it, else by its profile; None if unknown."""
+        measured = self.pairs.rate(job, partner, gpu_type)
+        profile = self.profile(job) if measured is None else None
         known = profile.scaling.get(gpu_type) if profile else None
-        return known.beside.get(partner.hints.model or "", 1.0) if known else 1.0
+        return known.beside.get(partner.hints.model or "") if known else measured
+
+    def differs_by_owner(self, job: Job) -> bool:
+        """Returns whether jobs of this owner and model may pair otherwise than those of other owners."""
+        return job.family in self.pairs.families or self.out_of_memory.concerns(job)
 
 
 def _speeds(profile: Profile, allocation: NodeAllocation, nodes: Mapping[str, Node]) -> tuple[float, float] | None:

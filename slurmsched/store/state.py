@@ -133,6 +133,7 @@ class StateStore:
             set_aside=set_aside_since(self._database),
             held_aside=held_aside(self._database, snapshot),
             out_of_memory=measurements.out_of_memory(snapshot.time),
+            pair_rates=measurements.pair_rates({job.family for job in snapshot.jobs} - {""}),
         )
         return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
 
@@ -354,6 +355,7 @@ _PRUNE: Final = (
     "DELETE FROM operations WHERE result != 'intended' AND intended < :oldest",
     "DELETE FROM events WHERE at < :oldest",
     "DELETE FROM family_rates WHERE at < :oldest",
+    "DELETE FROM pair_rates WHERE at < :oldest",
     "DELETE FROM out_of_memory WHERE at < :oldest - :counts",
     "DELETE FROM service WHERE run_started < :oldest AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = service.job)",
     "DELETE FROM rounds WHERE started < :oldest AND NOT EXISTS (SELECT 1 FROM operations WHERE round = rounds.id)",

@@ -211,7 +211,7 @@ def match_pairs(
     """
 
     def kind(job: Job) -> tuple[Hashable, ...]:
-        return _model(job), job.hints.gpu_memory, job.user if knowledge.out_of_memory.concerns(job) else ""
+        return _model(job), job.hints.gpu_memory, job.family if knowledge.differs_by_owner(job) else ""
 
     def host_type(job: Job) -> Hashable:
         return (*kind(job), types[job.id], job.id if fits else "")
@@ -240,12 +240,13 @@ def match_pairs(
 
 
 def relative_rates_of_pair(knowledge: Knowledge, host: Job, guest: Job, gpu_type: str) -> tuple[float, float] | None:
-    """Returns the relative rates of two jobs that share GPUs; None unless both were measured, and where both together
-    say that they need more memory than the GPU type has."""
+    """Returns the relative rates of two jobs that share GPUs, as jobs like them measured, else as profiles say.
+
+    None unless both are known, and where both together say that they need more memory than the GPU type has."""
     if _exceed_gpu_memory(host, guest, gpu_type):
         return None
-    first = _colocated_rate(knowledge, _model(host), _model(guest), gpu_type)
-    second = _colocated_rate(knowledge, _model(guest), _model(host), gpu_type)
+    first = knowledge.known_rate_beside(host, guest, gpu_type)
+    second = knowledge.known_rate_beside(guest, host, gpu_type)
     return None if first is None or second is None else (first, second)
 
 
@@ -271,9 +272,3 @@ def _number_types(jobs: Sequence[Job], type_of: Callable[[Job], Hashable]) -> tu
 def _gpus_used(job: Job, shards_per_gpu: int) -> int:
     """Returns the GPUs it uses, whole or half."""
     return job.original_request.gpus or -(-_JOBS_PER_GPU * job.original_request.shards // max(shards_per_gpu, 1))
-
-
-def _colocated_rate(knowledge: Knowledge, model: str, other: str, gpu_type: str) -> float | None:
-    profile = knowledge.models.get(model)
-    scaling = profile.scaling.get(gpu_type) if profile else None
-    return scaling.beside.get(other) if scaling else None

@@ -16,7 +16,7 @@ from Slurm.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,7 +29,6 @@ from slurmsched.model import (
     Job,
     JobId,
     JobState,
-    Node,
     NodeAllocation,
     Reason,
     ReasonCode,
@@ -44,31 +43,22 @@ from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_sh
 
 
 class GpuSharers:
-    """All jobs, managed or not, by the devices they use."""
+    """Records who shares a GPU with whom, managed or not, and how fast each is."""
 
     def __init__(self, session: Session) -> None:
-        snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
-        self._nodes, self._managed = snapshot.nodes_by_name, frozenset(session.jobs)
-        self._users = defaultdict[tuple[str, int], list[Job]](list)
-        for job in (job for job in snapshot.jobs if job.state is not JobState.FINISHED):
-            for device in _devices_of(job):
-                self._users[device].append(job)
-
-    def sharers_of(self, job: Job) -> tuple[Job, ...]:
-        """Returns the other jobs on its devices."""
-        others = {other.id: other for device in _devices_of(job) for other in self._users[device] if other.id != job.id}
-        return tuple(others.values())
+        self._snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
+        self._managed = frozenset(session.jobs)
 
     def describe_users(self, node: str, gpu: int) -> str:
         """Returns the jobs on this device as text: `jobs 4, 7`."""
-        return _format_jobs(self._users[node, gpu])
+        return _format_jobs(self._snapshot.jobs_on(node, gpu))
 
     def record(self, session: Session, job: Job) -> None:
         """Records the sharers of a job that keeps running and its speed beside them, if there are any."""
-        others = self.sharers_of(job)
+        others = self._snapshot.sharers_of(job)
         if not others:
             return
-        gpu_type = gpu_type_of(job.allocations, self._nodes)
+        gpu_type = self._snapshot.gpu_type_of(job.allocations)
         speed = min(self._knowledge.shared_gpu_speed(job, other, gpu_type) for other in others)
         if len(others) == 1 and self._is_pair(job, others[0]):
             both = relative_rates_of_pair(self._knowledge, job, others[0], gpu_type)
@@ -84,7 +74,7 @@ class GpuSharers:
     def _is_pair(self, job: Job, other: Job) -> bool:
         """Returns whether the other is managed too, both allow sharing, and they use the same devices."""
         may_pair = other.id in self._managed and may_share(job) and may_share(other)
-        return may_pair and set(_devices_of(job)) == set(_devices_of(other))
+        return may_pair and set(job.devices) == set(other.devices)
 
 
 def shares_gpu_reason(
@@ -100,18 +90,8 @@ def _device_names(allocations: Sequence[NodeAllocation]) -> str:
     return ", ".join(f"GPU {index} of {share.node}" for share in allocations for index in share.indices)
 
 
-def gpu_type_of(allocations: Sequence[NodeAllocation], nodes: Mapping[str, Node]) -> str:
-    """Returns the GPU type of the first node; for shards Slurm reports none, so it is the node's."""
-    first, node = allocations[0], nodes.get(allocations[0].node)
-    return first.gpu_type or next(iter(node.gpu_types if node else ()), "")
-
-
 def _format_jobs(jobs: Sequence[Job]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(job.id for job in jobs)}"
-
-
-def _devices_of(job: Job) -> list[tuple[str, int]]:
-    return [(share.node, index) for share in job.allocations for index in share.indices]
 
 
 HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2

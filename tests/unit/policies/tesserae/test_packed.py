@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.knowledge import Knowledge, OutOfMemoryPairs, Profile, Scaling
+from slurmsched.knowledge import Knowledge, MeasuredPairs, OutOfMemoryPairs, Profile, Scaling
 from slurmsched.model import (
     Decision,
     Job,
@@ -427,3 +427,28 @@ def test_no_ban_is_told_where_rates_forbid_the_pair_anyway() -> None:
         replace(asked, knowledge=replace(asked.knowledge, out_of_memory=ran_out))
     )
     assert decision.waiting["2"].code is not ReasonCode.NEVER_TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        pytest.param(0.8, 0.7, {"1": "n1:0", "2": "n1:0"}, id="together more than one alone"),
+        pytest.param(0.5, 0.4, {"1": "n1:0"}, id="not again where they did less"),
+    ],
+)
+def test_the_next_pair_is_made_by_what_the_last_one_measured(a: float, b: float, expected: dict[str, str]) -> None:
+    jobs = [half(1, "a", on=[has(0)]), half(2, "b")]
+    asked = situation([ONE], jobs, RATES)
+    measured = MeasuredPairs({("alice a", "alice b", "v100"): a, ("alice b", "alice a", "v100"): b})
+    knowledge = replace(asked.knowledge, pairs=measured)
+    assert devices(policy("tesserae-packed", "fifo").decide(replace(asked, knowledge=knowledge))) == expected
+
+
+def test_the_partner_is_chosen_by_what_its_owners_jobs_measured() -> None:
+    """Both guests are of model b; eve's did nothing beside a."""
+    jobs = [half(1, "a", on=[has(0)]), replace(half(2, "b"), user="eve"), replace(half(3, "b"), user="bob")]
+    asked = situation([ONE], jobs, RATES)
+    knowledge = replace(asked.knowledge, pairs=MeasuredPairs({("eve b", "alice a", "v100"): 0.05}))
+    assert "2" in devices(policy("tesserae-packed", "fifo").decide(asked))
+    chosen = devices(policy("tesserae-packed", "fifo").decide(replace(asked, knowledge=knowledge)))
+    assert chosen == {"1": "n1:0", "3": "n1:0"}
