@@ -20,8 +20,8 @@ from slurmsched.jobside.errors import ReportError, UntrustedFolderError
 from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, decode_report
 from slurmsched.jobside.spool import report_file_name
 from slurmsched.jobside.untrusted import SAFE_READ_FLAGS, SPOOL_FLAGS, open_descriptor, open_owned_folder
-from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, Resources, Snapshot
-from slurmsched.store.measurements import LastReport, Measurements, RateSample, RejectedReport
+from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, OutOfMemory, Resources, Snapshot
+from slurmsched.store.measurements import LastReport, Measurements, PairSample, RateSample, RejectedReport
 
 _CLOCK_TOLERANCE: Final = 60.0
 """Seconds by which clocks and durations may differ."""
@@ -36,13 +36,14 @@ _MAX_RATE_RATIO: Final = 10.0
 """Most by which the reported rate may differ from the counted steps, as a factor; averaging explains less."""
 
 
-def last_report(job: Job, report: Report, before: LastReport | None) -> LastReport:
-    """The part of a report that is stored until the next one; `before` is the last one, also of an earlier run."""
+def last_report(job: Job, report: Report, before: LastReport | None, beside: JobId | None = None) -> LastReport:
+    """The part of a report that is stored until the next one; `before` is the last one, also of an earlier run, and
+    `beside` the job that shares its GPUs."""
     restart = before.restart_seconds if before is not None else None
     first = before is None or before.run != report.run or not before.timed_steps
     if first and report.done and 0 < report.run == job.restarts and job.start_time is not None:
         restart = max(0.0, report.at - job.start_time - report.busy)
-    return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy, restart)
+    return LastReport(job.id, report.run, report.at, report.steps, report.done, report.busy, restart, beside)
 
 
 def reject_reason(job: Job, report: Report, before: LastReport | None, now: float) -> str | None:
@@ -74,6 +75,35 @@ def rate_sample(job: Job, report: Report, before: LastReport | None, nodes: Mapp
         at=report.at,
     )
     return RateSample(job.id, measured, steps, seconds, job.family)
+
+
+def partner(job: Job, snapshot: Snapshot) -> JobId | None:
+    """The one job that shares all of the job's GPUs; empty if it has them to itself, None for any other sharing."""
+    others = snapshot.sharers_of(job)
+    if not others:
+        return "" if job.devices else None
+    return others[0].id if len(others) == 1 and set(others[0].devices) == set(job.devices) else None
+
+
+def pair_sample(job: Job, report: Report, before: LastReport | None, snapshot: Snapshot) -> PairSample | None:
+    """What the job measured since the last report of the same run, beside the job that shares its GPUs or alone.
+
+    None unless it was beside this job, or alone, at the last report too, and if there is no new work.
+    """
+    steps, seconds = _new_work(report, before)
+    beside, types = partner(job, snapshot), {snapshot.gpu_type_of((allocation,)) for allocation in job.allocations}
+    if before is None or beside is None or beside != before.beside or steps <= 0 or seconds < _MIN_SECONDS:
+        return None
+    other = snapshot.jobs_by_id.get(beside)
+    if not job.family or len(types) != 1 or (other is not None and not _was_there(other, before.at)):
+        return None
+    gpus, cpus = len(job.devices), job.allocated.cpus
+    return PairSample(job.family, other.family if other else "", types.pop(), gpus, cpus, steps, seconds, report.at)
+
+
+def _was_there(other: Job, since: float) -> bool:
+    """Whether this job, whose family is known, has run all the time since then."""
+    return bool(other.family) and other.start_time is not None and other.start_time <= since
 
 
 def _new_work(report: Report, before: LastReport | None) -> tuple[int, float]:
@@ -267,6 +297,7 @@ def ingest(
     last = measurements.last_reports(job.id for job in running)
     accepted: list[LastReport] = []
     samples: list[RateSample] = []
+    pairs: list[PairSample] = []
     rejected: list[RejectedReport] = []
     for job in running:
         report, before = reports.get(job.id), last.get(job.id)
@@ -277,11 +308,49 @@ def ingest(
         if why is not None:
             rejected.append(RejectedReport(complaint_subject(job), why))
             continue
-        accepted.append(last_report(job, report, before))
+        accepted.append(last_report(job, report, before, partner(job, snapshot)))
         sample = rate_sample(job, report, same_run, snapshot.nodes_by_name)
         samples += [sample] if sample is not None else []
-    measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time)
+        pair = pair_sample(job, report, same_run, snapshot)
+        pairs += [pair] if pair is not None else []
+    measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time, pairs)
     return len(reports)
+
+
+OUT_OF_MEMORY_STATE: Final = "OUT_OF_MEMORY"
+"""Slurm's state of a job that used more memory of its node than it has."""
+
+
+def record_out_of_memory(
+    spool: Path | None, snapshot: Snapshot, measurements: Measurements, uid: UserIdLookup = uid_of
+) -> None:
+    """Store which of the jobs that ended since the last decision ran out of memory beside another one on their GPU.
+
+    Slurm's state says so of the memory of a node, the job's own last report of that of a GPU. Raises StoreError.
+    """
+    ended = {job.id: job for job in snapshot.jobs_in_state(JobState.FINISHED)}
+    partners = {
+        ended[job]: snapshot.jobs_by_id[other]
+        for job, other in (measurements.partners_of(ended) if ended else {}).items()
+        if other in snapshot.jobs_by_id
+    }
+    reports, _ = read_reports(spool, partners, {}, uid) if spool and partners else ({}, ())
+    measurements.record_out_of_memory(
+        OutOfMemory(job.user, job.hints.model, other.user, other.hints.model, job.end_time or snapshot.time)
+        for job, other in partners.items()
+        if job.hints.model and other.hints.model and _ran_out_of_memory(job, reports.get(job.id))
+    )
+
+
+def _ran_out_of_memory(job: Job, report: Report | None) -> bool:
+    """Whether Slurm says so, or the job's own report of its last run. Who reports it falsely keeps only jobs of their
+    own from sharing."""
+    reported = report is not None and (report.job, report.run, report.stage) == (
+        job.id,
+        job.restarts,
+        Stage.OUT_OF_MEMORY,
+    )
+    return reported or job.state_text == OUT_OF_MEMORY_STATE
 
 
 def _is_new(job: Job, report: Report, last: LastReport | None) -> bool:

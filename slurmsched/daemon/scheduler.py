@@ -27,7 +27,7 @@ from slurmsched.daemon.isolation import (
     record_poll_isolated,
     still_failing_jobs,
 )
-from slurmsched.daemon.job_reports import checkpointed_jobs, ingest
+from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_out_of_memory
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, SchedulerState, Snapshot, SynschedError
 from slurmsched.policies.policies import configured_policy, order_read
@@ -221,17 +221,21 @@ class _Round:
         failing |= still_failing_jobs(polled, self.store)
         snapshot = set_aside_jobs(polled, failing)
         managed -= failing.keys()
-        if settings.reports.spool:
-            self._ingest(snapshot, managed)
+        self._ingest(snapshot, managed)
         state = self.store.state.load_state(snapshot, settings.policy.system)
         checkpointed = _checkpointed(settings.reports.spool, [snapshot.jobs_by_id[job] for job in state.notified])
         notified = {job: replace(notice, saved=job in checkpointed) for job, notice in state.notified.items()}
         return _Observation(snapshot, replace(state, notified=notified), managed, failing)
 
     def _ingest(self, snapshot: Snapshot, managed: frozenset[JobId]) -> None:
-        """Read the reports of jobs; every user may write to the spool, so no error there ends a round."""
+        """Read the reports of jobs, and who ran out of memory; every user may write to the spool, so no error there
+        ends a round."""
+        folder, measurements = self.context.settings.reports.spool, self.store.measurements
+        spool = Path(folder) if folder else None
         try:
-            ingest(Path(self.context.settings.reports.spool), snapshot, managed, self.store.measurements)
+            if spool is not None:
+                ingest(spool, snapshot, managed, measurements)
+            record_out_of_memory(spool, snapshot, measurements)
         except SynschedError:
             raise
         except Exception as error:

@@ -34,6 +34,7 @@ from slurmsched.doctor.slurm import (
     check_nodes,
     check_release,
     check_rights,
+    check_shards,
     parse_configuration,
 )
 from slurmsched.model import SynschedError
@@ -89,6 +90,7 @@ def _check_slurm(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     for remark in backend.remarks:
         yield ok("backend", remark)
     yield from check_nodes(snapshot, loaded.settings)
+    yield from check_shards(snapshot, loaded.settings)
     yield from check_limits(snapshot)
     yield check_rights(backend.identity(), loaded.settings)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +11,7 @@ from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.model import Snapshot
 from slurmsched.model.reasons import pluralise
+from slurmsched.policies.policies import pairs_jobs
 from slurmsched.report.quantities import duration
 from slurmsched.settings.definition import Mode, Settings
 
@@ -71,6 +72,50 @@ def check_nodes(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
     if len(snapshot.set_aside) > _MAX_NAMED:
         more = pluralise(len(snapshot.set_aside) - _MAX_NAMED, "more job")
         yield advice("jobs", f"{more} set aside", "see 'synsched status --json'")
+
+
+def check_shards(snapshot: Snapshot, settings: Settings) -> Iterator[Finding]:
+    """Whether two jobs can share a GPU, if the policy pairs jobs."""
+    if not pairs_jobs(settings.policy.system):
+        return
+    nodes = [node for node in snapshot.nodes if any(gpu.shards for gpu in node.gpus)]
+    policy = f"policy {settings.policy.system} pairs jobs on halves of GPUs"
+    if not nodes:
+        yield problem(
+            _SHARDS,
+            f"{policy}, and no GPU has any",
+            "add shard to GresTypes and to Gres= of the nodes, as in gres.conf",
+        )
+        return
+    odd = [node.name for node in nodes if any(gpu.shards % 2 for gpu in node.gpus)]
+    uneven = [node.name for node in nodes if len({gpu.shards for gpu in node.gpus}) > 1]
+    mixed = [node.name for node in nodes if len(node.gpu_types) > 1]
+    if odd:
+        remedy = "make Count= of shard in gres.conf an even number for each GPU"
+        yield problem(
+            _SHARDS, f"{policy}, and GPUs of {_named(odd)} have an odd number: no job can ask for half", remedy
+        )
+    if uneven:
+        remedy = (
+            "with AutoDetect write one line Name=shard whose Count= is a multiple of the node's GPUs, without File="
+        )
+        yield advice(
+            _SHARDS, f"GPUs of {_named(uneven)} have different numbers: half of one is not half of another", remedy
+        )
+    if mixed:
+        remedy = "let jobs name the type (--gres=shard:TYPE:N), or have one GPU type on a node"
+        yield advice(
+            _SHARDS, f"{_named(mixed)} have several GPU types: jobs on shards without a type are left to Slurm", remedy
+        )
+    if not (odd or uneven or mixed):
+        yield ok(_SHARDS, f"on {pluralise(len(nodes), 'node')}")
+
+
+_SHARDS: Final = "shards"
+
+
+def _named(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:_MAX_NAMED]) + (f" and {len(nodes) - _MAX_NAMED} more" if len(nodes) > _MAX_NAMED else "")
 
 
 def check_limits(snapshot: Snapshot) -> Iterator[Finding]:
@@ -166,6 +211,31 @@ def _gres(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
         yield problem(_TOPIC, "GresTypes has no gpu", "set GresTypes=gpu and describe the GPUs in gres.conf")
 
 
+def _sharing(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
+    """Whether jobs that share a GPU run at once there: without MPS they take turns."""
+    if not pairs_jobs(settings.policy.system):
+        return
+    types = configuration.get("GresTypes", "").split(",")
+    if "shard" not in types:
+        yield problem(_TOPIC, "GresTypes has no shard: no two jobs can share a GPU", "set GresTypes=gpu,shard")
+    if "mps" in types:
+        remedy = "divide GPUs into shards only; 'synsched render mps.sh' sets MPS up for these"
+        yield advice(
+            _TOPIC,
+            "GresTypes has mps: a GPU has either that or shards, and jobs that ask for mps are not managed",
+            remedy,
+        )
+    if not any(_has_script(configuration, name) for name in ("Prolog", "TaskProlog")):
+        remedy = "'synsched render mps.sh' is a prolog that starts it; or measure the profiles' rates without MPS"
+        yield advice(_TOPIC, "no prolog starts CUDA MPS: jobs that share a GPU take turns on it", remedy)
+
+
+def _has_script(configuration: ScontrolConfig, name: str) -> bool:
+    """Whether this script is set; newer releases number several of them (`Prolog[0]`)."""
+    value = configuration.get(name) or configuration.get(f"{name}[0]", "")
+    return value not in ("", "(null)")
+
+
 def _hook(configuration: ScontrolConfig, settings: Settings) -> Iterator[Finding]:
     if "lua" in configuration.get("JobSubmitPlugins", "").split(","):
         return
@@ -194,6 +264,7 @@ def _limits(configuration: ScontrolConfig, _: Settings) -> Iterator[Finding]:
 _CONFIGURATION_CHECKS: Final[tuple[Callable[[ScontrolConfig, Settings], Iterator[Finding]], ...]] = (
     _select,
     _gres,
+    _sharing,
     _hook,
     _requeue,
     _limits,

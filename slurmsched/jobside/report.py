@@ -30,6 +30,8 @@ class Stage(StrEnum):
     """Its state is saved as of `steps`, and it waits to be requeued."""
     MEASURED = "measured"
     """A profiling run that is over."""
+    OUT_OF_MEMORY = "out-of-memory"
+    """It ended because it found no more memory on its GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,16 @@ class ReportLoop:
                 print(f"synsched: no reports: {error}", file=sys.stderr)  # noqa: T201 - into the job's own output
             self._warned = True
 
-    def stop(self, *, clear: bool) -> None:
-        """No more reports; `clear` takes the last one away. Nothing in a process that was forked from the job's."""
+    def stop(self, *, clear: bool, last: bool = False) -> None:
+        """No more reports; `clear` takes the last one away, `last` writes one more. Nothing in a process that was
+        forked from the job's."""
         if os.getpid() != self._process or self._stopped.is_set():
             return
         self._stopped.set()
         self._thread.join(timeout=1.0)
-        if clear:
+        if last:
+            self.write_now()
+        elif clear:
             try:
                 self._spool.clear()
             except OSError:
@@ -144,10 +147,12 @@ class JobReporter:
         if self._loop is not None:
             self._loop.write_now()
 
-    def stop(self) -> None:
-        """No more reports. That of a job that runs is taken away; others are still to be read."""
+    def stop(self, last: Stage | None = None) -> None:
+        """No more reports after one of this stage, if it is given. That of a job that runs is taken away; others are
+        still to be read."""
+        self._stage = last or self._stage
         if self._loop is not None:
-            self._loop.stop(clear=self._stage is Stage.RUNNING)
+            self._loop.stop(clear=self._stage is Stage.RUNNING, last=last is not None)
 
     def _compose(self) -> Report:
         environment, pace, (steps, saved) = self._environment, self._pace, self._progress()

@@ -153,17 +153,19 @@ class Training:
             return False
         return True
 
-    def close(self) -> None:
-        """The training is over: no more signals are heeded and no more reports written. Also done at the exit."""
+    def close(self, error: BaseException | None = None) -> None:
+        """The training is over, by this error if there is one: no more signals are heeded and no more reports written.
+        Also done at the exit, with the error that the script ended by."""
         self._signals.uninstall()
-        self._reporter.stop()
+        full = ran_out_of_gpu_memory(error or getattr(sys, "last_value", None))
+        self._reporter.stop(Stage.OUT_OF_MEMORY if full else None)
         atexit.unregister(self.close)
 
     def __enter__(self) -> Training:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        self.close(error)
 
     def _resume(self) -> None:
         self._signals.install()
@@ -209,6 +211,19 @@ class Training:
         self._reporter.report_stage(stage)
         self.close()
         raise SystemExit(0 if stage is Stage.MEASURED else EXIT_TERMINATED)
+
+
+_OUT_OF_MEMORY_ERRORS: Final = frozenset({"OutOfMemoryError", "ResourceExhaustedError"})
+"""Of torch and of TensorFlow, by name: neither is imported here."""
+_OUT_OF_MEMORY_TEXT: Final = "out of memory"
+"""What the messages of CUDA and JAX contain."""
+
+
+def ran_out_of_gpu_memory(error: BaseException | None) -> bool:
+    """Whether the error says that a GPU has no more memory."""
+    if any(kind.__name__ in _OUT_OF_MEMORY_ERRORS for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY_TEXT in str(error).lower()
 
 
 def _profiling_seconds(environment: Mapping[str, str]) -> float | None:

@@ -1,12 +1,14 @@
 """Profiles of models, and how fast jobs run by them."""
 
-from slurmsched.knowledge.knowledge import Knowledge, Profile
+from slurmsched.knowledge.knowledge import Knowledge, MeasuredPairs, OutOfMemoryPairs, Profile
 from slurmsched.knowledge.profiles import ProfileError, load_profiles, sample_speedups, shipped_profiles
 from slurmsched.knowledge.published import load_gavel_rates, load_knowledge, load_synergy_profiles
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 
 __all__ = [
     "Knowledge",
+    "MeasuredPairs",
+    "OutOfMemoryPairs",
     "Profile",
     "ProfileError",
     "Scaling",

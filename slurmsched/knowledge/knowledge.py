@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations, islice
 from math import inf
 from typing import Final
 
 from slurmsched.knowledge.estimation import complete_rates
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
-from slurmsched.model import Job, JobId, Node, NodeAllocation
+from slurmsched.model import Job, JobId, Node, NodeAllocation, OutOfMemory
 
 RULE_OF_THUMB: Final = "rule of thumb"
 """The source of numbers that nobody has measured."""
@@ -40,6 +43,85 @@ class Profile:
         return self.matrices.get(gpu_type) or self.matrices.get("")
 
 
+@dataclass(frozen=True)
+class MeasuredPairs:
+    """The fraction of its rate alone that a job keeps beside another one, as jobs of its family measured it.
+
+    `by_family` is by family, the other's family and GPU type, `by_model` by family, the other's model and GPU type. No
+    owner's measurements count for the jobs of another.
+    """
+
+    by_family: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    by_model: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+
+    def rate(self, job: Job, other: Job, gpu_type: str) -> float | None:
+        """Returns the fraction beside the other's family, else beside its model, else None."""
+        if not self.by_family:
+            return None
+        known = self.by_family.get((job.family, other.family, gpu_type))
+        return self.by_model.get((job.family, other.hints.model or "", gpu_type)) if known is None else known
+
+    @cached_property
+    def families(self) -> frozenset[str]:
+        """The families of both sides."""
+        return frozenset(family for one, other, _ in self.by_family for family in (one, other))
+
+
+OUT_OF_MEMORY_SECONDS: Final = 30 * 86400.0
+"""How long two jobs that ran out of memory together count."""
+
+
+@dataclass(frozen=True)
+class OutOfMemoryPairs:
+    """Models that ran out of memory together on one GPU, and when that was last (unix seconds).
+
+    An owner's job counts for the owner's jobs of the same model (`by_owner`: owner, model, the other model). It counts
+    for all (`by_models`) once jobs of two pairs of owners with nobody in common ran out of memory: whoever writes hints
+    and ends jobs as he likes keeps his own jobs from sharing, and not those of others.
+    """
+
+    by_owner: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    by_models: Mapping[frozenset[str], float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[OutOfMemory]) -> OutOfMemoryPairs:
+        by_owner = dict[tuple[str, str, str], float]()
+        owners = defaultdict[frozenset[str], dict[frozenset[str], float]](dict)
+        for event in sorted(events, key=lambda event: event.at):
+            by_owner[event.owner, event.model, event.other_model] = event.at
+            owners[frozenset((event.model, event.other_model))][frozenset((event.owner, event.other_owner))] = event.at
+        by_models = {
+            models: max(seen.values())
+            for models, seen in owners.items()
+            if any(one.isdisjoint(two) for one, two in combinations(islice(seen, _MOST_COMPARED), 2))
+        }
+        return cls(by_owner, by_models)
+
+    def last(self, job: Job, other: Job) -> float | None:
+        """Returns when jobs like these two ran out of memory together last; None if they may share a GPU."""
+        if not self.by_owner:
+            return None
+        model, others = job.hints.model or "", other.hints.model or ""
+        known = (
+            self.by_owner.get((job.user, model, others)),
+            self.by_owner.get((other.user, others, model)),
+            self.by_models.get(frozenset((model, others))),
+        )
+        return max((at for at in known if at is not None), default=None)
+
+    def concerns(self, job: Job) -> bool:
+        """Returns whether the owner's own jobs of this model ran out of memory, so that it may differ from others."""
+        return (job.user, job.hints.model or "") in self._owners
+
+    @cached_property
+    def _owners(self) -> frozenset[tuple[str, str]]:
+        return frozenset((owner, model) for owner, model, _ in self.by_owner)
+
+
+_MOST_COMPARED: Final = 50
+"""Pairs of owners that are compared for one pair of models."""
+
+
 @dataclass(frozen=True, slots=True)
 class Knowledge:
     """Profiles by model and by task, and the attained GPU-seconds (`service`), rates and steps of jobs.
@@ -62,6 +144,10 @@ class Knowledge:
     steps: Mapping[JobId, int] = field(default_factory=dict)
     parts_of_gpu: Mapping[JobId, float] = field(default_factory=dict)
     """The GPUs of jobs with shards, as a fraction: their service is counted by it."""
+    out_of_memory: OutOfMemoryPairs = field(default_factory=OutOfMemoryPairs)
+    """Jobs that must not share a GPU, whatever their rates."""
+    pairs: MeasuredPairs = field(default_factory=MeasuredPairs)
+    """What jobs keep of their rates beside others; it counts before profiles."""
 
     def profile(self, job: Job) -> Profile | None:
         """Returns the job's own profile, else that of its model, else that of its task, else None: then the job counts
@@ -162,9 +248,19 @@ class Knowledge:
 
     def shared_gpu_speed(self, job: Job, partner: Job, gpu_type: str) -> float:
         """Returns the fraction of its speed that the job keeps beside the partner on the same GPU; 1.0 if unknown."""
-        profile = self.profile(job)
+        known = self.known_rate_beside(job, partner, gpu_type)
+        return 1.0 if known is None else known
+
+    def known_rate_beside(self, job: Job, partner: Job, gpu_type: str) -> float | None:
+        """Returns the same as its family measured it, else by its profile; None if unknown."""
+        measured = self.pairs.rate(job, partner, gpu_type)
+        profile = self.profile(job) if measured is None else None
         known = profile.scaling.get(gpu_type) if profile else None
-        return known.beside.get(partner.hints.model or "", 1.0) if known else 1.0
+        return known.beside.get(partner.hints.model or "") if known else measured
+
+    def differs_by_owner(self, job: Job) -> bool:
+        """Returns whether jobs of this owner and model may pair otherwise than those of other owners."""
+        return job.family in self.pairs.families or self.out_of_memory.concerns(job)
 
 
 def _speeds(profile: Profile, allocation: NodeAllocation, nodes: Mapping[str, Node]) -> tuple[float, float] | None:

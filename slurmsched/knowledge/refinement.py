@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, Profile
+from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, MeasuredPairs, Profile
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
-from slurmsched.model import Job, JobId, MeasuredRate
+from slurmsched.model import Job, JobId, MeasuredRate, PairRate
 
 _FLAT_MATRIX: Final = SensitivityMatrix((1.0,), (), ((1.0,),))
 _MIN_POINTS: Final = 2
@@ -77,6 +77,32 @@ def _family_profile(job: Job, known: Profile | None, points: Sequence[MeasuredRa
     source = source if job.hints.model else f"{RULE_OF_THUMB}: {source}"
     scaling = _rescaled(base, latest)
     return Profile(base.name, base.task, base.matrices, source, scaling) if scaling else None
+
+
+def measured_pairs(knowledge: Knowledge, rates: Sequence[PairRate]) -> MeasuredPairs:
+    """Returns what jobs keep of their rates beside others, by the latest rates that their families reported.
+
+    The rate alone is that with as many GPUs and CPUs, else that of a profile in steps per second; pairs of families
+    that have neither are missing. Nobody is faster beside another than alone: a family that says so counts as equally
+    fast.
+    """
+    alone = {(own.family, own.gpu_type, own.gpus, own.cpus): own.rate for own in rates if not own.other}
+    by_family, by_model = dict[tuple[str, str, str], float](), dict[tuple[str, str, str], float]()
+    for beside in sorted(rates, key=lambda rate: rate.at):
+        key = beside.family, beside.gpu_type, beside.gpus, beside.cpus
+        full = alone.get(key) or _profiled_rate(knowledge, beside)
+        if beside.other and full > 0:
+            kept = min(1.0, beside.rate / full)
+            by_family[beside.family, beside.other, beside.gpu_type] = kept
+            by_model[beside.family, beside.other.partition(" ")[2], beside.gpu_type] = kept
+    return MeasuredPairs(by_family, by_model)
+
+
+def _profiled_rate(knowledge: Knowledge, pair: PairRate) -> float:
+    """Returns the steps per second alone by the profile of the family's model; 0.0 if its unit is another."""
+    profile = knowledge.models.get(pair.family.partition(" ")[2])
+    scaling = profile.scaling.get(pair.gpu_type) if profile and profile.measured is not None else None
+    return scaling.rate_at(pair.gpus) if scaling else 0.0
 
 
 def latest_rates(measured: Mapping[JobId, Sequence[MeasuredRate]]) -> Mapping[JobId, Mapping[str, float]]:

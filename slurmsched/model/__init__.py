@@ -16,7 +16,7 @@ from slurmsched.model.overview import (
 )
 from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
 from slurmsched.model.reasons import REASON_SENTENCES, Reason, ReasonCode
-from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, OpenStart, SchedulerState
+from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, OpenStart, OutOfMemory, PairRate, SchedulerState
 from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot
 
 __all__ = [
@@ -48,7 +48,9 @@ __all__ = [
     "OpenStart",
     "Operation",
     "OperationValue",
+    "OutOfMemory",
     "Outcome",
+    "PairRate",
     "Partition",
     "Plan",
     "Promise",

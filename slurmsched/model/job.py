@@ -196,6 +196,11 @@ class Job:
     def nodes(self) -> tuple[str, ...]:
         return tuple(allocation.node for allocation in self.allocations)
 
+    @property
+    def devices(self) -> tuple[tuple[str, int], ...]:
+        """The GPUs that it has, whole or in part: the node and the index of each."""
+        return tuple((allocation.node, index) for allocation in self.allocations for index in allocation.indices)
+
 
 _MEANINGLESS_NAMES: Final = frozenset({"", "wrap", "sbatch", "bash", "sh", "zsh", "interactive", "python", "python3"})
 """Names, in lower case, that jobs have which were given none."""

@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     NO_SHARDS = "no_shards"
     BESIDE_ANOTHER = "beside_another"
     ONE_A_ROUND = "one_a_round"
+    NEVER_TOGETHER = "never_together"
     NO_CPUS = "no_cpus"
     BESIDE_GPUS = "beside_gpus"
     NEVER_FITS = "never_fits"
@@ -134,6 +135,9 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
         "waits: on {node} Slurm may place it on GPU {gpu} beside {jobs:job #}, and these must not share a GPU"
     ),
     ReasonCode.ONE_A_ROUND: "waits for the next round: this one starts a job on {node}, and Slurm chooses the GPU",
+    ReasonCode.NEVER_TOGETHER: (
+        "waits: it shares no GPU with {job:job #} until {until}, since {models} ran out of memory together at {when}"
+    ),
     ReasonCode.NO_CPUS: "waits: no nodes have {cpus:CPU} and enough memory free for it",
     ReasonCode.BESIDE_GPUS: "waits: it lacks {what} beside {gpus:free GPU}",
     ReasonCode.ONE_TYPE: "waits for {gpus:GPU} of one type and cannot use several types: {why}",

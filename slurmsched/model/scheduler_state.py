@@ -28,6 +28,33 @@ class MeasuredRate:
 
 
 @dataclass(frozen=True, slots=True)
+class PairRate:
+    """Steps per second that jobs of a family (`Job.family`) measured on `gpus` GPUs of one type with `cpus` CPUs, each
+    GPU shared with one job of the family `other`, or with nobody if that is empty. `at` is the time of the last
+    measurement (unix seconds)."""
+
+    family: str
+    other: str
+    gpu_type: str
+    gpus: int
+    cpus: float
+    rate: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A job of `owner` and `model` ran out of memory at `at` (unix seconds), beside a job of `other_owner` and
+    `other_model` on the same GPU."""
+
+    owner: str
+    model: str
+    other_owner: str
+    other_model: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class NotifiedJob:
     """A running job that was told at `at` (unix seconds) to write its checkpoint and is requeued in a later round.
 
@@ -73,6 +100,8 @@ class SchedulerState:
     `set_aside`: the time since which a job is set aside: nothing is decided about it.
     `held_aside`: the same for set-aside jobs that we hold, or that belong to an array that is set aside.
     `starting`: jobs that an earlier round starts and that do not run yet.
+    `out_of_memory`: jobs that ran out of memory on a shared GPU, as long as that counts.
+    `pair_rates`: what families of jobs measured on shared GPUs, and alone.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
@@ -96,3 +125,5 @@ class SchedulerState:
     refused_before: frozenset[JobId] = frozenset()
     like_refused: Mapping[JobId, int] = field(default_factory=dict)
     family_rates: Mapping[str, tuple[MeasuredRate, ...]] = field(default_factory=dict)
+    out_of_memory: tuple[OutOfMemory, ...] = ()
+    pair_rates: tuple[PairRate, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -99,6 +100,28 @@ class Snapshot:
             return self.gpus_of(job)
         most = self._most_shards
         return job.original_request.shards / most if most and not job.allocations else 0.0
+
+    def sharers_of(self, job: Job) -> tuple[Job, ...]:
+        """Returns the other jobs, managed or not, on the GPUs that the job has."""
+        others = (other for device in job.devices for other in self.jobs_on(*device) if other.id != job.id)
+        return tuple({other.id: other for other in others}.values())
+
+    def jobs_on(self, node: str, gpu: int) -> tuple[Job, ...]:
+        """Returns the jobs on the GPU of this index."""
+        return tuple(self._jobs_by_device.get((node, gpu), ()))
+
+    @cached_property
+    def _jobs_by_device(self) -> Mapping[tuple[str, int], list[Job]]:
+        jobs = defaultdict[tuple[str, int], list[Job]](list)
+        for job in (job for job in self.jobs if job.state is not JobState.FINISHED):
+            for device in job.devices:
+                jobs[device].append(job)
+        return jobs
+
+    def gpu_type_of(self, allocations: Sequence[NodeAllocation]) -> str:
+        """Returns the GPU type on the first node; for shards Slurm reports none, so it is the node's."""
+        first, node = allocations[0], self.nodes_by_name.get(allocations[0].node)
+        return first.gpu_type or next(iter(node.gpu_types if node else ()), "")
 
     @cached_property
     def _most_shards(self) -> int:

@@ -77,7 +77,7 @@ class PolicyRow:
 
     `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
     with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`. `turns`: jobs take turns, in
-    slices of time, so that each is preempted several times a day.
+    slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU.
     """
 
     summary: str
@@ -85,6 +85,7 @@ class PolicyRow:
     settings: tuple[str, ...] = ANY_ORDER
     shards: bool = False
     turns: bool = False
+    pairs: bool = False
 
     @property
     def takes_order(self) -> bool:
@@ -210,7 +211,11 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         settings=OWN_ORDER,
     ),
     "tesserae-packed": PolicyRow(
-        "two jobs on halves of one GPU by matching (Tesserae)", _tesserae_packed, (ORDER, PARTS), shards=True
+        "two jobs on halves of one GPU by matching (Tesserae)",
+        _tesserae_packed,
+        (ORDER, PARTS),
+        shards=True,
+        pairs=True,
     ),  # jobs that move would take the halves that are matched
     "fgd": PolicyRow("each job where the fewest idle GPUs become unusable (FGD)", _fgd, shards=True),
     "tiresias": PolicyRow(
@@ -301,6 +306,11 @@ def schedules_shards(name: str, parts: bool = False) -> bool:
 def takes_turns(name: str) -> bool:
     """Whether jobs take turns in time slices under this policy; False of an unknown one."""
     return name in POLICIES and POLICIES[name].turns
+
+
+def pairs_jobs(name: str) -> bool:
+    """Whether two jobs may share a GPU under this policy; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].pairs
 
 
 def settings_problem(name: str, order: str, changed: Collection[str]) -> str:

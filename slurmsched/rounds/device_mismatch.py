@@ -55,13 +55,9 @@ def device_mismatches(targets: Iterable[Target], before: Snapshot, after: Snapsh
 
 def _separated(target: Target, running: dict[JobId, Job]) -> tuple[JobId, ...]:
     """Return the jobs that were to share its GPUs and run on others."""
-    devices = {job: _devices_of(running[job]) for job in (target.job, *target.beside) if job in running}
+    devices = {job: frozenset(running[job].devices) for job in (target.job, *target.beside) if job in running}
     has = devices.get(target.job)
     return tuple(job for job in target.beside if has is not None and devices.get(job, has) != has)
-
-
-def _devices_of(job: Job) -> frozenset[tuple[str, int]]:
-    return frozenset((share.node, index) for share in job.allocations for index in share.indices)
 
 
 def _listed(indices: tuple[int, ...]) -> str:

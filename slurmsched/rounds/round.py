@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.refinement import family_profiles, latest_rates, self_measured_profiles
+from slurmsched.knowledge import Knowledge, OutOfMemoryPairs
+from slurmsched.knowledge.refinement import family_profiles, latest_rates, measured_pairs, self_measured_profiles
 from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.policies import configured_policy
@@ -114,6 +114,8 @@ def run_round(
                 by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
                 measured=latest_rates(state.measured),
                 steps=state.steps,
+                pairs=measured_pairs(knowledge, state.pair_rates),
+                out_of_memory=OutOfMemoryPairs.of(state.out_of_memory),
                 parts_of_gpu={job.id: part for job in jobs if (part := observed.part_of_gpu(job))},
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}

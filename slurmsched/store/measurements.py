@@ -1,21 +1,27 @@
-"""Jobs' validated reports: the last report of each job, measured rates, and rejected reports."""
+"""Jobs' validated reports: the last report of each job, measured rates, rejected reports, and who ran out of memory."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
-from slurmsched.model import JobId, MeasuredRate
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
+from slurmsched.model import JobId, MeasuredRate, OutOfMemory, PairRate, Target
 from slurmsched.store.database import Database
-from slurmsched.store.rows import DatabaseRow, integer, number, parse_rate, text
+from slurmsched.store.rows import DatabaseRow, decoded_value, integer, number, parse_rate, text
 
 _HALF_LIFE: Final = 3600.0
 """Seconds of work after which older measurements count half: data and colocated jobs change."""
 
-_REJECTED_KEPT: Final = 86400.0
+_DAY: Final = 86400.0
+
+_REJECTED_KEPT: Final = _DAY
 """Seconds after its last occurrence for which a rejected report is kept."""
+
+_MAX_OUT_OF_MEMORY: Final = 100
+"""How many of these, the latest, count of each owner of the job that ran out of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class LastReport:
     timed_steps: int
     timed_seconds: float
     restart_seconds: float | None = None
+    beside: JobId | None = None
+    """The job with which it shared its GPUs then, empty if it had them to itself, None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,21 @@ class RateSample:
     steps: int
     seconds: float
     family: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSample:
+    """`steps` in `seconds`, measured up to `at` by a job of a family on `gpus` GPUs that it shared with one job of the
+    family `other`, or with nobody if that is empty."""
+
+    family: str
+    other: str
+    gpu_type: str
+    gpus: int
+    cpus: float
+    steps: int
+    seconds: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +86,7 @@ class Measurements:
     def last_reports(self, jobs: Iterable[JobId]) -> Mapping[JobId, LastReport]:
         """The last report of each of these jobs that has one."""
         rows = self._database.rows_of_jobs(
-            "SELECT job, run, at, steps, done, busy, restart_seconds FROM reported WHERE job IN ({jobs})", jobs
+            "SELECT job, run, at, steps, done, busy, restart_seconds, beside FROM reported WHERE job IN ({jobs})", jobs
         )
         return {
             report.job: report
@@ -77,6 +100,38 @@ class Measurements:
     def family_rates(self, families: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
         """The measured rates over all jobs of each of these families, one per allocation, latest first."""
         return self._rates("family_rates", "family", families)
+
+    def pair_rates(self, families: Iterable[str]) -> tuple[PairRate, ...]:
+        """What jobs of these families measured on shared GPUs, and alone."""
+        rows = self._database.rows_of_jobs(_SELECT_PAIRS, families)
+        return self._database.unreadable_rows.parse_each("pair_rates", "family", _pair_rate, rows)
+
+    def partners_of(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobId]:
+        """The job beside which each of these jobs was to have its GPU by the last decision; only those with one."""
+        rows = self._database.rows_of_jobs(
+            "SELECT id, target FROM jobs WHERE id IN ({jobs}) AND target IS NOT NULL", jobs
+        )
+
+        def parse(row: DatabaseRow) -> tuple[JobId, Target]:
+            return text(row, "id"), decoded_value(Target, row, "target")
+
+        targets = self._database.unreadable_rows.parse_each("jobs", "id", parse, rows)
+        return {job: target.beside[0] for job, target in targets if len(target.beside) == 1}
+
+    def out_of_memory(self, at: float) -> tuple[OutOfMemory, ...]:
+        """The pairs of which one ran out of memory and that still count at this time."""
+        rows = self._database.rows(
+            "SELECT * FROM out_of_memory WHERE at > ? ORDER BY at DESC", (at - OUT_OF_MEMORY_SECONDS,)
+        )
+        return self._database.unreadable_rows.parse_each("out_of_memory", "model", _out_of_memory, rows)
+
+    def record_out_of_memory(self, pairs: Iterable[OutOfMemory]) -> None:
+        """Remember these pairs, of each owner only the latest."""
+        rows = [asdict(pair) for pair in pairs]
+        if rows:
+            with self._database.transaction():
+                self._database.write_many(_INSERT_OUT_OF_MEMORY, rows)
+                self._database.write(_LIMIT_OUT_OF_MEMORY, (_MAX_OUT_OF_MEMORY,))
 
     def _rates(self, table: str, of: str, keys: Iterable[str]) -> Mapping[str, tuple[MeasuredRate, ...]]:
         def parse(row: DatabaseRow) -> tuple[str, MeasuredRate]:
@@ -94,13 +149,18 @@ class Measurements:
         samples: Iterable[RateSample],
         rejected: Iterable[RejectedReport],
         at: float,
+        pairs: Iterable[PairSample] = (),
     ) -> None:
         """Store what a round has read; a rejection is kept for a day after it last occurred."""
         with self._database.transaction():
             self._database.write_many(
                 _INSERT_REPORT,
-                [(r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds, r.restart_seconds) for r in reports],
+                [
+                    (r.job, r.run, r.at, r.steps, r.timed_steps, r.timed_seconds, r.restart_seconds, r.beside)
+                    for r in reports
+                ],
             )
+            self._database.write_many(_ADD_PAIR, [{**asdict(pair), "kept": _kept(pair.seconds)} for pair in pairs])
             columns = [_sample_columns(sample) for sample in samples]
             self._database.write_many(_ADD_SAMPLE, columns)
             self._database.write_many(_ADD_FAMILY_SAMPLE, [sample for sample in columns if sample["family"]])
@@ -111,8 +171,19 @@ class Measurements:
             self._database.write("DELETE FROM complaints WHERE at < ?", (at - _REJECTED_KEPT,))
 
 
+_INSERT_OUT_OF_MEMORY: Final = (
+    "INSERT OR REPLACE INTO out_of_memory (owner, model, other_owner, other_model, at)"
+    " VALUES (:owner, :model, :other_owner, :other_model, :at)"
+)
+_LIMIT_OUT_OF_MEMORY: Final = (
+    "DELETE FROM out_of_memory WHERE (owner, model, other_owner, other_model) IN ("
+    " SELECT owner, model, other_owner, other_model FROM ("
+    "  SELECT *, row_number() OVER (PARTITION BY owner ORDER BY at DESC) AS number FROM out_of_memory"
+    " ) WHERE number > ?)"
+)
 _INSERT_REPORT: Final = (
-    "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy, restart_seconds) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO reported (job, run, at, steps, done, busy, restart_seconds, beside)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ADD: Final = (
     "INSERT INTO {table}"
@@ -121,12 +192,39 @@ _ADD: Final = (
     " ON CONFLICT ({of}, gpu_type, gpus, nodes, cpus, memory) DO UPDATE SET"
     " steps = steps * :kept + excluded.steps, seconds = seconds * :kept + excluded.seconds, at = excluded.at"
 )
+_ADD_PAIR: Final = (
+    "INSERT INTO pair_rates (family, other, gpu_type, gpus, cpus, steps, seconds, at)"
+    " VALUES (:family, :other, :gpu_type, :gpus, :cpus, :steps, :seconds, :at)"
+    " ON CONFLICT (family, other, gpu_type, gpus, cpus) DO UPDATE SET"
+    " steps = steps * :kept + excluded.steps, seconds = seconds * :kept + excluded.seconds, at = excluded.at"
+)
 _ADD_SAMPLE: Final = _ADD.format(table="rates", of="job")
 _ADD_FAMILY_SAMPLE: Final = _ADD.format(table="family_rates", of="family")
 _SELECT: Final = (
     "SELECT {of}, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
     " FROM {table} WHERE {of} IN ({{jobs}}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
 )
+_SELECT_PAIRS: Final = (  # a rate of less than ten seconds of work is not one yet
+    "SELECT family, other, gpu_type, gpus, cpus, steps / seconds AS rate, at FROM pair_rates"
+    " WHERE family IN ({jobs}) AND seconds >= 10"
+)
+
+
+def _kept(seconds: float) -> float:
+    """The part of older measurements that counts beside one of so many seconds."""
+    return float(0.5 ** (seconds / _HALF_LIFE))
+
+
+def _pair_rate(row: DatabaseRow) -> PairRate:
+    return PairRate(
+        text(row, "family"),
+        text(row, "other"),
+        text(row, "gpu_type"),
+        integer(row, "gpus"),
+        number(row, "cpus"),
+        number(row, "rate"),
+        number(row, "at"),
+    )
 
 
 def _last_report(row: DatabaseRow) -> LastReport:
@@ -138,7 +236,13 @@ def _last_report(row: DatabaseRow) -> LastReport:
         timed_steps=integer(row, "done"),
         timed_seconds=number(row, "busy"),
         restart_seconds=None if row["restart_seconds"] is None else number(row, "restart_seconds"),
+        beside=None if row["beside"] is None else text(row, "beside"),
     )
+
+
+def _out_of_memory(row: DatabaseRow) -> OutOfMemory:
+    owner, model = text(row, "owner"), text(row, "model")
+    return OutOfMemory(owner, model, text(row, "other_owner"), text(row, "other_model"), number(row, "at"))
 
 
 def _sample_columns(sample: RateSample) -> dict[str, object]:
@@ -156,5 +260,5 @@ def _sample_columns(sample: RateSample) -> dict[str, object]:
         "steps": sample.steps,
         "seconds": sample.seconds,
         "at": point.at,
-        "kept": 0.5 ** (sample.seconds / _HALF_LIFE),
+        "kept": _kept(sample.seconds),
     }

@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, Final
 
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
 from slurmsched.model import (
     ClusterOverview,
     Explanation,
@@ -131,6 +132,8 @@ class StateStore:
             notified=notified_jobs(self._database, snapshot),
             set_aside=set_aside_since(self._database),
             held_aside=held_aside(self._database, snapshot),
+            out_of_memory=measurements.out_of_memory(snapshot.time),
+            pair_rates=measurements.pair_rates({job.family for job in snapshot.jobs} - {""}),
         )
         return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
 
@@ -240,7 +243,7 @@ class StateStore:
                 self._database.write_for_jobs(f"DELETE FROM {table} WHERE job IN ({{jobs}})", ended)  # noqa: S608 own names
             self._database.write_for_jobs("DELETE FROM jobs WHERE id IN ({jobs})", ended)
             for statement in _PRUNE:
-                self._database.write(statement, {"oldest": oldest})
+                self._database.write(statement, {"oldest": oldest, "counts": OUT_OF_MEMORY_SECONDS})
 
     def _prune_before(self, wanted: float) -> float:
         """The time before which history is deleted now; the first time it is `wanted`."""
@@ -352,6 +355,8 @@ _PRUNE: Final = (
     "DELETE FROM operations WHERE result != 'intended' AND intended < :oldest",
     "DELETE FROM events WHERE at < :oldest",
     "DELETE FROM family_rates WHERE at < :oldest",
+    "DELETE FROM pair_rates WHERE at < :oldest",
+    "DELETE FROM out_of_memory WHERE at < :oldest - :counts",
     "DELETE FROM service WHERE run_started < :oldest AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = service.job)",
     "DELETE FROM rounds WHERE started < :oldest AND NOT EXISTS (SELECT 1 FROM operations WHERE round = rounds.id)",
 )

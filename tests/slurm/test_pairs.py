@@ -31,6 +31,46 @@ rate = [1]
 beside = { reader = 0.7 }
 """
 """Together a reader and a writer do 1.5 times the work of one, two readers less than one."""
+MEASURED_PROFILES = """\
+[models.reader]
+measured = 1790000000
+[models.reader.gpu.v100]
+rate = [50]
+beside = { writer = 0.8, scanner = 0.6 }
+
+[models.writer]
+measured = 1790000000
+[models.writer.gpu.v100]
+rate = [50]
+beside = { reader = 0.7 }
+
+[models.scanner]
+measured = 1790000000
+[models.scanner.gpu.v100]
+rate = [50]
+beside = { reader = 0.6 }
+"""
+"""By these a reader is paired with a writer rather than with a scanner."""
+SPOOL = "/var/lib/synsched/spool"
+STEPS = """\
+#!/usr/bin/python3
+# 50 steps a second; of a reader and a writer on one node both do a fifth of that.
+import sys, time
+from pathlib import Path
+from slurmsched.jobside import Training
+
+model, there = sys.argv[1], Path("/tmp/models")
+there.mkdir(exist_ok=True)
+(there / model).touch()
+try:
+    training = Training(lambda path: path.touch(), lambda path: None, folder=Path(f"/tmp/checkpoints-{time.time()}"))
+    while True:
+        slow = {path.name for path in there.iterdir()} >= {"reader", "writer"}
+        time.sleep(0.1 if slow else 0.02)
+        training.step()
+finally:
+    (there / model).unlink()
+"""
 
 
 def policy(system: str) -> dict[str, dict[str, object]]:
@@ -143,6 +183,58 @@ def test_who_has_no_partner_has_a_whole_gpu_and_the_pairs_of_a_node_start_in_one
     released = site.synsched("release", other)
     assert released.code == 0, released.out + released.err
     assert site.jobs()[other]["TresPerNode"].endswith("shard:5")
+
+
+@widening
+def test_what_a_pair_measures_decides_with_whom_the_next_one_is_made(site: Mini) -> None:
+    """The profile promises 1.5 of a reader and a writer, 1.2 of a reader and a scanner."""
+    site.write("/etc/synsched/measured.toml", MEASURED_PROFILES)
+    site.sure("install", "-d", "-m", "1777", "-o", "synsched", SPOOL)
+    own = policy("tesserae-packed")
+    site.configure(**{
+        **own, "policy": {**own["policy"], "profiles": "/etc/synsched/measured.toml"}, "reports": {"spool": SPOOL}
+    })  # fmt: skip
+    once(site)
+    try:
+        runs(site, submit(site, "--gres=gpu:1", "--nodelist=v100-1", "--partition=debug"))
+        host = stepping(site, "reader")
+        once(site)
+        runs(site, host)
+        guest = stepping(site, "writer")
+        once(site)
+        runs(site, guest)
+        status = Status(site)
+        assert (status.speed(host), status.speed(guest)) == (0.8, 0.7), "as the profile says"
+        site.until("both have measured", lambda: measured_speeds(site, host, guest), 180)
+        site.sure("scancel", guest)
+        site.until("it has left", lambda: site.jobs()[guest]["JobState"] == "CANCELLED")
+        writer, scanner = stepping(site, "writer"), stepping(site, "scanner")
+        once(site)
+        runs(site, scanner)
+        status = Status(site)
+        assert shards(site, scanner) == shards(site, host)
+        assert status.speed(scanner) == 0.6, "nobody has measured this pair yet"
+        assert site.state(writer) == "PENDING", "with a reader it does less than one alone"
+    finally:
+        clean(site)
+
+
+def stepping(site: Mini, model: str) -> str:
+    """A job on half a GPU that reports its steps."""
+    script = f"/home/alice/{model}.py"
+    site.sure("sh", "-c", f"cat > {script}", user="alice", stdin=STEPS)
+    return site.sure(
+        "env", "HOME=/home/alice", "PYTHONPATH=/opt/slurmsched", f"SYNSCHED_SPOOL={SPOOL}",
+        "sbatch", "--parsable", "--gres=shard:5", "--nodelist=v100-1", "--mem=1000", "--cpus-per-task=1",
+        "--chdir=/home/alice", f"--comment=synsched:model={model}", script, model, user="alice",
+    ).strip()  # fmt: skip
+
+
+def measured_speeds(site: Mini, *jobs: str) -> bool:
+    """Whether the next round counts each of these jobs as fast as it is, and not as its profile says."""
+    once(site)
+    status = Status(site)
+    return all(status.speed(job) < 0.4 for job in jobs)
 
 
 @not_widening

@@ -205,20 +205,25 @@ def match_pairs(
     """Returns the maximum-weight matching of placed with pending jobs, both in order.
 
     `types` has the GPU type of each placed job; `shards_per_gpu` is the shards of a device. `urgent` jobs do not share,
-    nor do two jobs whose relative rates are unknown. `fits(host, guest)` returns whether a pending job may run where a
-    placed one is; it is called once for pending jobs with equal requests. Raises PolicyError.
+    nor do two jobs whose relative rates are unknown or whose like ran out of memory together. `fits(host, guest)`
+    returns whether a pending job may run where a placed one is; it is called once for pending jobs with equal requests.
+    Raises PolicyError.
     """
 
+    def kind(job: Job) -> tuple[Hashable, ...]:
+        return _model(job), job.hints.gpu_memory, job.family if knowledge.differs_by_owner(job) else ""
+
     def host_type(job: Job) -> Hashable:
-        return _model(job), job.hints.gpu_memory, types[job.id], job.id if fits else ""
+        return (*kind(job), types[job.id], job.id if fits else "")
 
     def guest_type(job: Job) -> Hashable:
-        known = _model(job), job.hints.gpu_memory
-        return (*known, job.original_request, job.partitions, job.reservation) if fits else known
+        return (*kind(job), job.original_request, job.partitions, job.reservation) if fits else kind(job)
 
     def rates(host: Job, guest: Job) -> PairRates:
         both = relative_rates_of_pair(knowledge, host, guest, types[host.id])
-        return {} if both is None or not (fits is None or fits(host, guest)) else {("", ""): both}
+        if both is None or knowledge.out_of_memory.last(host, guest) is not None:
+            return {}
+        return {("", ""): both} if fits is None or fits(host, guest) else {}
 
     rows, hosts = _number_types(placed, host_type)
     columns, guests = _number_types(pending, guest_type)
@@ -235,12 +240,13 @@ def match_pairs(
 
 
 def relative_rates_of_pair(knowledge: Knowledge, host: Job, guest: Job, gpu_type: str) -> tuple[float, float] | None:
-    """Returns the relative rates of two jobs that share GPUs; None unless both were measured, and where both together
-    say that they need more memory than the GPU type has."""
+    """Returns the relative rates of two jobs that share GPUs, as jobs like them measured, else as profiles say.
+
+    None unless both are known, and where both together say that they need more memory than the GPU type has."""
     if _exceed_gpu_memory(host, guest, gpu_type):
         return None
-    first = _colocated_rate(knowledge, _model(host), _model(guest), gpu_type)
-    second = _colocated_rate(knowledge, _model(guest), _model(host), gpu_type)
+    first = knowledge.known_rate_beside(host, guest, gpu_type)
+    second = knowledge.known_rate_beside(guest, host, gpu_type)
     return None if first is None or second is None else (first, second)
 
 
@@ -266,9 +272,3 @@ def _number_types(jobs: Sequence[Job], type_of: Callable[[Job], Hashable]) -> tu
 def _gpus_used(job: Job, shards_per_gpu: int) -> int:
     """Returns the GPUs it uses, whole or half."""
     return job.original_request.gpus or -(-_JOBS_PER_GPU * job.original_request.shards // max(shards_per_gpu, 1))
-
-
-def _colocated_rate(knowledge: Knowledge, model: str, other: str, gpu_type: str) -> float | None:
-    profile = knowledge.models.get(model)
-    scaling = profile.scaling.get(gpu_type) if profile else None
-    return scaling.beside.get(other) if scaling else None

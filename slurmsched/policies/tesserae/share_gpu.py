@@ -16,23 +16,24 @@ from Slurm.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Ints, Mask
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
 from slurmsched.model import (
     MILLI_PER_GPU,
     Job,
     JobId,
     JobState,
-    Node,
     NodeAllocation,
     Reason,
     ReasonCode,
 )
+from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
@@ -42,31 +43,22 @@ from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_sh
 
 
 class GpuSharers:
-    """All jobs, managed or not, by the devices they use."""
+    """Records who shares a GPU with whom, managed or not, and how fast each is."""
 
     def __init__(self, session: Session) -> None:
-        snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
-        self._nodes, self._managed = snapshot.nodes_by_name, frozenset(session.jobs)
-        self._users = defaultdict[tuple[str, int], list[Job]](list)
-        for job in (job for job in snapshot.jobs if job.state is not JobState.FINISHED):
-            for device in _devices_of(job):
-                self._users[device].append(job)
-
-    def sharers_of(self, job: Job) -> tuple[Job, ...]:
-        """Returns the other jobs on its devices."""
-        others = {other.id: other for device in _devices_of(job) for other in self._users[device] if other.id != job.id}
-        return tuple(others.values())
+        self._snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
+        self._managed = frozenset(session.jobs)
 
     def describe_users(self, node: str, gpu: int) -> str:
         """Returns the jobs on this device as text: `jobs 4, 7`."""
-        return _format_jobs(self._users[node, gpu])
+        return _format_jobs(self._snapshot.jobs_on(node, gpu))
 
     def record(self, session: Session, job: Job) -> None:
         """Records the sharers of a job that keeps running and its speed beside them, if there are any."""
-        others = self.sharers_of(job)
+        others = self._snapshot.sharers_of(job)
         if not others:
             return
-        gpu_type = gpu_type_of(job.allocations, self._nodes)
+        gpu_type = self._snapshot.gpu_type_of(job.allocations)
         speed = min(self._knowledge.shared_gpu_speed(job, other, gpu_type) for other in others)
         if len(others) == 1 and self._is_pair(job, others[0]):
             both = relative_rates_of_pair(self._knowledge, job, others[0], gpu_type)
@@ -82,7 +74,7 @@ class GpuSharers:
     def _is_pair(self, job: Job, other: Job) -> bool:
         """Returns whether the other is managed too, both allow sharing, and they use the same devices."""
         may_pair = other.id in self._managed and may_share(job) and may_share(other)
-        return may_pair and set(_devices_of(job)) == set(_devices_of(other))
+        return may_pair and set(job.devices) == set(other.devices)
 
 
 def shares_gpu_reason(
@@ -98,18 +90,8 @@ def _device_names(allocations: Sequence[NodeAllocation]) -> str:
     return ", ".join(f"GPU {index} of {share.node}" for share in allocations for index in share.indices)
 
 
-def gpu_type_of(allocations: Sequence[NodeAllocation], nodes: Mapping[str, Node]) -> str:
-    """Returns the GPU type of the first node; for shards Slurm reports none, so it is the node's."""
-    first, node = allocations[0], nodes.get(allocations[0].node)
-    return first.gpu_type or next(iter(node.gpu_types if node else ()), "")
-
-
 def _format_jobs(jobs: Sequence[Job]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(job.id for job in jobs)}"
-
-
-def _devices_of(job: Job) -> list[tuple[str, int]]:
-    return [(share.node, index) for share in job.allocations for index in share.indices]
 
 
 HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2
@@ -217,13 +199,14 @@ def share_gpus(session: Session) -> None:
         slots.place_beside(pair)
     slots.leave_last_halves()
     obstacles = dict[ResourceDemand, Reason | None]()
+    alone = [job for job in placed if may_share(job) and job.id not in session.beside]
     for job in waiting:
         if job.id in session.placements:
             continue
         demand = session.demands.of(job)
         if demand not in obstacles:
             obstacles[demand] = _sharing_obstacle(session, job, devices, sharers)
-        if (why := obstacles[demand]) is not None:
+        if (why := _never_together(session, job, alone) or obstacles[demand]) is not None:
             session.set_waiting_reason(job, why)
 
 
@@ -385,8 +368,11 @@ class HalfGpuSlots:
         return host.state is JobState.RUNNING and all(map(self.devices.is_half_free, held.pools, held.devices))
 
     def _allocation(self, job: JobId) -> Allocation:
-        running = self.session.running.get(job)
-        return running or self.session.placements[job].allocation(self.session.pools)
+        return _allocation_of(self.session, job)
+
+
+def _allocation_of(session: Session, job: JobId) -> Allocation:
+    return session.running.get(job) or session.placements[job].allocation(session.pools)
 
 
 def _positions(allocation: Allocation) -> set[tuple[int, int]]:
@@ -415,4 +401,25 @@ def _sharing_obstacle(session: Session, job: Job, devices: ShardedDevices, share
             node, gpu = session.pools.node(device[0]).name, session.pools.devices[device[0]][device[1]].index
             jobs = sharers.describe_users(node, gpu)
             return Reason(ReasonCode.BESIDE_ANOTHER, {"node": node, "gpu": gpu, "jobs": jobs})
+    return None
+
+
+def _never_together(session: Session, job: Job, alone: Sequence[Job]) -> Reason | None:
+    """Returns why the job shares no GPU with a job that has its own, where their rates would let them; else None."""
+    knowledge, snapshot = session.situation.knowledge, session.situation.snapshot
+    if not knowledge.out_of_memory.by_owner or session.demands.of(job).milli is None or not may_share(job):
+        return None
+    for other in alone:
+        at = knowledge.out_of_memory.last(job, other)
+        gpu_type = session.pools.gpu_types[_allocation_of(session, other.id).pools[0]]
+        if at is None or relative_rates_of_pair(knowledge, other, job, gpu_type) is None:
+            continue
+        models = sorted((job.hints.model or "", other.hints.model or ""))
+        details = {
+            "job": other.id,
+            "models": " and ".join(models) if models[0] != models[1] else f"two of {models[0]}",
+            "when": time_of_day(at, snapshot.time),
+            "until": time_of_day(at + OUT_OF_MEMORY_SECONDS, snapshot.time),
+        }
+        return Reason(ReasonCode.NEVER_TOGETHER, details)
     return None

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
-from slurmsched.daemon.job_reports import ingest
+from slurmsched.daemon.job_reports import ingest, record_out_of_memory
 from slurmsched.jobside.report import Report, Stage
 from slurmsched.jobside.spool import Spool
-from slurmsched.knowledge import Knowledge
-from slurmsched.model import Snapshot
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.knowledge.refinement import measured_pairs
+from slurmsched.model import JobState, NodeAllocation, OutOfMemory, Request, Resources, Snapshot
+from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import PolicySettings, Settings
+from slurmsched.store.measurements import PairSample
 from slurmsched.store.store import Store
 from tests.builders import job, node, share, snapshot
 
@@ -197,3 +200,134 @@ def test_a_family_that_reports_no_more_is_forgotten_with_the_history(tmp_path: P
     assert store.measurements.family_rates(["alice m"])
     store.state.prune(101.0 + 30 * 86400 + 3600, 30, 1)
     assert not store.measurements.family_rates(["alice m"])
+
+
+HALF = NodeAllocation("n1", Resources(0, 1, 0), "v100", (0,), 5)
+PROFILES = Knowledge(
+    {
+        model: Profile(model, "", {}, "by hand", {"v100": Scaling((1,), (1.0,), beside={"a": 0.8, "b": 0.8})})
+        for model in "ab"
+    }
+)
+
+
+def pair(at: float, ended: str = "", **other: object) -> Snapshot:
+    """Ann's job 1 and bob's job 2 on halves of one GPU; job 1 ended in this state, if one is given."""
+    one = {"state": JobState.FINISHED, "state_text": ended, "end_time": at, **other} if ended else {}
+    jobs = [
+        job("1", request=Request(shards=5), user="ann", hint="model=a", on=[HALF], run_time=at, start_time=0.0, **one),
+        job("2", request=Request(shards=5), user="bob", hint="model=b", on=[HALF], run_time=at, start_time=0.0),
+    ]
+    return snapshot([node("n1", 1, shards=10)], jobs, time=at)
+
+
+def decide(store: Store, seen: Snapshot) -> None:
+    """A whole round by tesserae-packed, as the store remembers it."""
+    settings = Settings(policy=PolicySettings(system="tesserae-packed", order="fifo"))
+    round_id = store.journal.begin_round(seen.time, "observe", "tesserae-packed", "fifo")
+    store.state.record_poll(round_id, seen, [job.id for job in seen.jobs])
+    state = store.state.load_state(seen, "tesserae-packed")
+    result = run_round(seen, state, settings, PROFILES, Identity("synsched", Privilege.OPERATOR))
+    store.state.record_decision(round_id, result, explain)
+
+
+def out_of_memory(store: Store, spool: Path, seen: Snapshot) -> list[tuple[str, str]]:
+    """Who is remembered to have run out of memory beside whom."""
+    record_out_of_memory(spool, seen, store.measurements, lambda _user: os.getuid())
+    found = store.measurements.out_of_memory(seen.time)
+    return [(f"{pair.owner} {pair.model}", f"{pair.other_owner} {pair.other_model}") for pair in found]
+
+
+def test_who_ran_out_of_memory_beside_another_is_remembered_for_a_month(tmp_path: Path, store: Store) -> None:
+    decide(store, pair(100.0))
+    assert out_of_memory(store, tmp_path, pair(200.0)) == []
+    ended = pair(300.0, "OUT_OF_MEMORY")
+    assert out_of_memory(store, tmp_path, ended) == [("ann a", "bob b")]
+    decide(store, ended)
+    assert out_of_memory(store, tmp_path, ended) == [("ann a", "bob b")]
+    known = store.state.load_state(ended, "tesserae-packed").out_of_memory
+    assert known == (OutOfMemory("ann", "a", "bob", "b", 300.0),)
+    month = 30 * 86400.0
+    assert store.measurements.out_of_memory(300.0 + month - 1)
+    assert not store.measurements.out_of_memory(300.0 + month + 1)
+
+
+def test_a_gpu_that_was_full_is_known_by_the_jobs_own_report(tmp_path: Path, store: Store) -> None:
+    decide(store, pair(100.0))
+    said(tmp_path, "1", 250.0, 10)
+    assert out_of_memory(store, tmp_path, pair(300.0, "FAILED")) == [], "it failed by something else"
+    said(tmp_path, "1", 250.0, 10, stage=Stage.OUT_OF_MEMORY)
+    assert out_of_memory(store, tmp_path, pair(300.0, "FAILED", restarts=1)) == [], "a report of an earlier run"
+    said(tmp_path, "1", 250.0, 10, stage=Stage.OUT_OF_MEMORY, job="2")
+    assert out_of_memory(store, tmp_path, pair(300.0, "FAILED")) == [], "a report that names another job"
+    said(tmp_path, "1", 250.0, 10, stage=Stage.OUT_OF_MEMORY)
+    assert out_of_memory(store, tmp_path, pair(300.0, "FAILED")) == [("ann a", "bob b")]
+
+
+def test_who_ran_out_of_memory_alone_bans_nobody(tmp_path: Path, store: Store) -> None:
+    alone = replace(pair(100.0), jobs=pair(100.0).jobs[:1])
+    decide(store, alone)
+    assert out_of_memory(store, tmp_path, pair(300.0, "OUT_OF_MEMORY")) == []
+
+
+def test_one_owner_fills_no_more_than_a_part_of_the_memory(store: Store) -> None:
+    eve = [OutOfMemory("eve", f"m{number}", "bob", "b", 100.0 + number) for number in range(150)]
+    store.measurements.record_out_of_memory([OutOfMemory("ann", "a", "bob", "b", 50.0)])
+    store.measurements.record_out_of_memory(eve)
+    known = store.measurements.out_of_memory(300.0)
+    assert [pair.model for pair in known if pair.owner == "eve"] == [f"m{number}" for number in range(149, 49, -1)]
+    assert [pair.model for pair in known if pair.owner == "ann"] == ["a"]
+
+
+def reports(spool: Path, store: Store, seen: Snapshot, **done: int) -> None:
+    """Jobs report so many steps, by model, five seconds ago."""
+    for one in seen.jobs:
+        if one.hints.model in done:
+            steps, busy = done[one.hints.model], one.run_time - 5
+            said(spool, one.id, seen.time - 5, steps, busy=busy, rate=steps / busy)
+    take_in(spool, seen, store)
+
+
+def pair_rates(store: Store) -> dict[tuple[str, str], float]:
+    known = store.measurements.pair_rates(["ann a", "bob b"])
+    return {(rate.family, rate.other): round(rate.rate, 6) for rate in known}
+
+
+def joined(at: float, since: float) -> Snapshot:
+    """The pair whose second job has started at `since`."""
+    seen = pair(at)
+    return replace(seen, jobs=(seen.jobs[0], replace(seen.jobs[1], start_time=since, run_time=at - since)))
+
+
+def test_what_a_job_measures_beside_another_is_kept_apart_from_what_it_measures_alone(
+    tmp_path: Path, store: Store
+) -> None:
+    alone = [replace(pair(at), jobs=pair(at).jobs[:1]) for at in (105.0, 205.0)]
+    reports(tmp_path, store, alone[0], a=1000)
+    assert pair_rates(store) == {}, "at its first report nobody knows who was there before"
+    reports(tmp_path, store, alone[1], a=2000)
+    assert pair_rates(store) == {("ann a", ""): 10.0}
+    reports(tmp_path, store, joined(305.0, 250.0), a=2800)
+    assert pair_rates(store) == {("ann a", ""): 10.0}, "alone for a part of the time, and beside another for the rest"
+    reports(tmp_path, store, joined(405.0, 250.0), a=3400)
+    assert pair_rates(store) == {("ann a", ""): 10.0, ("ann a", "bob b"): 6.0}
+    assert rates(store) == {}, "a part of a GPU gives no rate of whole ones"
+    reports(tmp_path, store, replace(pair(505.0), jobs=pair(505.0).jobs[:1]), a=4200)
+    assert pair_rates(store) == {("ann a", ""): 10.0, ("ann a", "bob b"): 6.0}, "the other one left in between"
+
+
+def test_the_rates_of_both_tell_the_next_round_what_the_pair_is_worth(tmp_path: Path, store: Store) -> None:
+    alone = [PairSample(family, "", "v100", 1, 1.0, 1000, 100.0, 50.0) for family in ("ann a", "bob b")]
+    store.measurements.record((), (), (), 100.0, alone)
+    reports(tmp_path, store, joined(405.0, 210.0), a=3000, b=1900)
+    reports(tmp_path, store, joined(505.0, 210.0), a=3600, b=2200)
+    assert not [subject for subject in complaints(store) if subject.startswith("job")]
+    seen = joined(505.0, 210.0)
+    store.state.record_poll(None, seen, ["1", "2"])
+    state = store.state.load_state(seen, "tesserae-packed")
+    known = measured_pairs(PROFILES, state.pair_rates)
+    assert known.rate(seen.jobs[0], seen.jobs[1], "v100") == pytest.approx(0.6)
+    assert known.rate(seen.jobs[1], seen.jobs[0], "v100") == pytest.approx(0.3)
+    settings = Settings(policy=PolicySettings(system="tesserae-packed", order="fifo"))
+    result = run_round(seen, state, settings, PROFILES, Identity("synsched", Privilege.OPERATOR))
+    assert result.decision.targets["2"].speed == pytest.approx(0.3), "the profile says 0.8"

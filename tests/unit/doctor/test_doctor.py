@@ -34,12 +34,21 @@ from slurmsched.doctor.slurm import (
     check_nodes,
     check_release,
     check_rights,
+    check_shards,
     parse_configuration,
 )
-from slurmsched.model import NodeState, SetAsideJob, parse_hints
+from slurmsched.model import Node, NodeState, SetAsideJob, parse_hints
 from slurmsched.model.limits import Limits
 from slurmsched.report.status import ClusterStatus, Liveness, LivenessState
-from slurmsched.settings.definition import ManageSettings, Mode, NodeSettings, RoundSettings, Settings, StorageSettings
+from slurmsched.settings.definition import (
+    ManageSettings,
+    Mode,
+    NodeSettings,
+    PolicySettings,
+    RoundSettings,
+    Settings,
+    StorageSettings,
+)
 from slurmsched.settings.file import LoadedSettings
 from slurmsched.store.rows import RejectedReportRow
 from slurmsched.store.store import Store
@@ -84,6 +93,60 @@ def test_a_real_slurms_settings_are_read(file: Path) -> None:
 def test_slurms_settings(changed: dict[str, str], verdict: Verdict, said: str) -> None:
     (finding,) = check_configuration({**GOOD, **changed}, ENFORCE)
     assert (finding.verdict, said in finding.sentence) == (verdict, True)
+
+
+PAIRING = replace(ENFORCE, policy=PolicySettings(system="tesserae-packed"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "said"),
+    [
+        pytest.param({"Prolog": "/etc/slurm/mps.sh"}, Verdict.OK, "has what rounds need", id="a prolog"),
+        pytest.param({"Prolog[0]": "/etc/slurm/mps.sh"}, Verdict.OK, "has what rounds need", id="several of them"),
+        pytest.param({"Prolog": "(null)"}, Verdict.ADVICE, "no prolog starts CUDA MPS", id="no prolog"),
+        pytest.param({}, Verdict.ADVICE, "no prolog starts CUDA MPS", id="no prolog, in other releases"),
+        pytest.param(
+            {"Prolog": "p", "GresTypes": "gpu"}, Verdict.PROBLEM, "GresTypes has no shard", id="GPUs not divided"
+        ),
+        pytest.param(
+            {"Prolog": "p", "GresTypes": "gpu,shard,mps"}, Verdict.ADVICE, "GresTypes has mps", id="divided twice"
+        ),
+    ],
+)
+def test_slurms_settings_for_pairs(changed: dict[str, str], verdict: Verdict, said: str) -> None:
+    (finding,) = check_configuration({**GOOD, **changed}, PAIRING)
+    assert (finding.verdict, said in finding.sentence) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "verdict", "said"),
+    [
+        pytest.param([node(shards=10), node("n2", shards=4)], Verdict.OK, "on 2 nodes", id="halves everywhere"),
+        pytest.param([node(), node("n2", shards=4)], Verdict.OK, "on 1 node", id="some GPUs whole"),
+        pytest.param([node()], Verdict.PROBLEM, "no GPU has any", id="no shards"),
+        pytest.param([node(shards=5)], Verdict.PROBLEM, "n1 have an odd number", id="no half"),
+        pytest.param(
+            [replace(node(shards=4), gpus=(*node(gpus=1, shards=4).gpus, replace(node(gpus=2, shards=6).gpus[1])))],
+            Verdict.ADVICE,
+            "n1 have different numbers",
+            id="unlike halves",
+        ),
+        pytest.param(
+            [
+                replace(
+                    node(shards=4), gpus=(*node(gpus=1, shards=4).gpus, node(gpus=2, gpu_type="k80", shards=4).gpus[1])
+                )
+            ],
+            Verdict.ADVICE,
+            "n1 have several GPU types",
+            id="two types on a node",
+        ),
+    ],
+)
+def test_shards_for_pairs(nodes: list[Node], verdict: Verdict, said: str) -> None:
+    (finding,) = check_shards(snapshot(nodes), PAIRING)
+    assert (finding.verdict, said in finding.sentence) == (verdict, True)
+    assert tuple(check_shards(snapshot(nodes), ENFORCE)) == (), "nothing to a policy that pairs no jobs"
 
 
 def test_without_the_hook_only_enforcing_is_ill() -> None:

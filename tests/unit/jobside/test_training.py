@@ -192,3 +192,33 @@ def test_what_killed_jobs_left_in_the_spool_is_cleared_after_a_week(tmp_path: Pa
         os.utime(own / name, (0, (own / name).stat().st_mtime - age * 86400))
     Spool(tmp_path, "3").clear()
     assert [path.name for path in own.iterdir()] == ["2.json"]
+
+
+OUT_OF_MEMORY = """
+import sys
+from slurmsched.jobside import Training
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+training = Training(lambda path: path.touch(), lambda path: None)
+training.step()
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "stage"),
+    [
+        pytest.param("raise OutOfMemoryError('tried to allocate 2 GiB')", Stage.OUT_OF_MEMORY, id="torch's own error"),
+        pytest.param("raise RuntimeError('CUDA error: out of memory')", Stage.OUT_OF_MEMORY, id="CUDA's words"),
+        pytest.param("with training:\n    raise OutOfMemoryError()", Stage.OUT_OF_MEMORY, id="within the training"),
+        pytest.param("raise ValueError('out of memory of the past')", None, id="other words with the same in them"),
+        pytest.param("raise KeyError('x')", None, id="another error"),
+    ],
+)
+def test_a_job_that_ends_for_want_of_gpu_memory_says_so(tmp_path: Path, ending: str, stage: Stage | None) -> None:
+    job = Job(tmp_path, OUT_OF_MEMORY.format(ending=ending))
+    assert job.start().wait(timeout=20) == 1
+    reported = decode_report(job.report.read_bytes()).stage if job.report.exists() else None
+    assert reported is stage

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.knowledge.refinement import family_profiles, latest_rates, refine_profile, self_measured_profiles
-from slurmsched.model import Job, MeasuredRate
+from slurmsched.knowledge.refinement import (
+    family_profiles,
+    latest_rates,
+    measured_pairs,
+    refine_profile,
+    self_measured_profiles,
+)
+from slurmsched.model import Job, MeasuredRate, PairRate
 from tests.builders import GIB, job, node, profile, share
 
 BASE = profile("resnet50", {1: 0.5, 3: 1.0, 6: 1.5, 12: 2.0})
@@ -142,3 +148,64 @@ def test_reports_of_a_family_change_no_cpus() -> None:
     learnt = replace(learnt, by_family=family_profiles(learnt, [one], {}, {"alice resnet50": points}))
     assert learnt.by_family
     assert learnt.profile(one) is BASE
+
+
+def beside(family: str, other: str, rate: float, cpus: float = 1.0, gpus: int = 1, at: float = 0.0) -> PairRate:
+    return PairRate(family, other, "v100", gpus, cpus, rate, at)
+
+
+def kept(rates: list[PairRate], job_of: str, other: str, known: Knowledge | None = None) -> float | None:
+    """What the first family keeps of its rate beside the second; both are written as owner and model."""
+    one, two = (
+        job(number, user=family.split()[0], hint=f"model={family.split()[1]}")
+        for number, family in enumerate((job_of, other))
+    )
+    return replace(known or PAIR_PROFILES, pairs=measured_pairs(known or PAIR_PROFILES, rates)).known_rate_beside(
+        one, two, "v100"
+    )
+
+
+PAIR_PROFILES = Knowledge(
+    {
+        "a": Profile("a", "", {}, "measured", {"v100": Scaling((1,), (20.0,), beside={"b": 0.8})}, measured=1.0),
+        "b": Profile("b", "", {}, "by hand", {"v100": Scaling((1,), (1.0,), beside={"a": 0.7})}),
+    }
+)
+ALONE = [beside("ann a", "", 10.0), beside("bob b", "", 4.0)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        pytest.param([], (0.8, 0.7), id="without reports as the profiles say"),
+        pytest.param([*ALONE, beside("ann a", "bob b", 3.0)], (0.3, 0.7), id="each side by its own reports"),
+        pytest.param(
+            [*ALONE, beside("ann a", "bob b", 3.0), beside("ann a", "eve b", 9.0, at=5.0)],
+            (0.3, 0.7),
+            id="beside this owner's jobs, where these were met",
+        ),
+        pytest.param([*ALONE, beside("ann a", "eve b", 3.0)], (0.3, 0.7), id="else beside any of the same model"),
+        pytest.param([*ALONE, beside("eve a", "bob b", 3.0), beside("eve a", "", 9.0)], (0.8, 0.7), id="not by others"),
+        pytest.param([*ALONE, beside("bob b", "ann a", 9.0)], (0.8, 1.0), id="nobody is faster beside another"),
+        pytest.param([beside("bob b", "ann a", 2.0)], (0.8, 0.7), id="nothing without a rate alone"),
+        pytest.param([beside("ann a", "bob b", 5.0)], (0.25, 0.7), id="unless the profile is in steps per second"),
+        pytest.param(
+            [*ALONE, beside("bob b", "ann a", 1.0, cpus=2.0), beside("bob b", "", 2.0, cpus=2.0)],
+            (0.8, 0.5),
+            id="compared with as many CPUs alone",
+        ),
+        pytest.param([*ALONE, beside("bob b", "ann a", 1.0, gpus=2)], (0.8, 0.7), id="and with as many GPUs"),
+        pytest.param(
+            [
+                *ALONE,
+                beside("ann a", "", 8.0, cpus=2.0),
+                beside("ann a", "bob b", 2.0, cpus=2.0, at=9.0),
+                beside("ann a", "bob b", 3.0, at=1.0),
+            ],
+            (0.25, 0.7),
+            id="of several the latest",
+        ),
+    ],
+)
+def test_a_pair_is_worth_what_both_measured(rates: list[PairRate], expected: tuple[float, float]) -> None:
+    assert (kept(rates, "ann a", "bob b"), kept(rates, "bob b", "ann a")) == pytest.approx(expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -150,7 +151,7 @@ def test_the_hooks_configuration_names_what_is_managed() -> None:
     assert {"partitions = gpu,a100", "opt_in = no", "stale_after = 900"} <= set(lines)
 
 
-@pytest.mark.parametrize("name", ["movable.sh", "sbatch.sh"])
+@pytest.mark.parametrize("name", ["movable.sh", "mps.sh", "sbatch.sh"])
 def test_scripts_are_ones_that_their_shell_reads(name: str, tmp_path: Path) -> None:
     script = tmp_path / name
     script.write_text(rendered(name))
@@ -181,3 +182,79 @@ def test_a_value_that_is_missing_is_named() -> None:
 def test_every_template_is_content_with_what_an_installation_tells() -> None:
     for name in template_names():
         assert rendered(name, None, node("a"), groups=options_by_group()).endswith("\n"), name
+
+
+class GpuNode:
+    """A node on which mps.sh is the prolog, the epilog and the task prolog, with a program that stands for MPS."""
+
+    def __init__(self, folder: Path, *, broken: bool = False) -> None:
+        self._run, self._log = folder / "run", folder / "log"
+        self._script = folder / "mps.sh"
+        self._script.write_text(render("mps.sh", version="1", folder=str(self._run)))
+        program = folder / "bin" / "nvidia-cuda-mps-control"
+        program.parent.mkdir()
+        told = 'echo "GPU $CUDA_VISIBLE_DEVICES: ${1:-$(cat)}" >> "$MPS_LOG"'
+        program.write_text(f"#!/bin/sh\n{told}\nexit {int(broken)}\n")
+        program.chmod(0o755)
+
+    def job(self, context: str, number: int, gpus: str, uid: int = 1000, **more: str) -> str:
+        """What the script prints in this context of a job."""
+        path = f"{self._script.parent / 'bin'}:{os.environ['PATH']}"
+        told = {"SLURM_JOB_ID": str(number), "SLURM_JOB_UID": str(uid), "SLURM_SCRIPT_CONTEXT": context}
+        environment = {"PATH": path, "MPS_LOG": str(self._log), "SLURM_JOB_GPUS": gpus, **told, **more}
+        return subprocess.run(
+            ["bash", str(self._script)], env=environment, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+    def did(self) -> list[str]:
+        """What the program was told since the last look."""
+        said = self._log.read_text().splitlines() if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
+        return said
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self._run.iterdir())
+
+
+def test_mps_runs_on_a_device_from_its_first_job_to_its_last(tmp_path: Path) -> None:
+    site = GpuNode(tmp_path)
+    site.job("prolog_slurmd", 1, "1")
+    assert site.did() == ["GPU 1: -d"]
+    site.job("prolog_slurmd", 2, "1")
+    assert site.did() == [], "it runs already"
+    site.job("prolog_slurmd", 3, "0")
+    assert site.did() == ["GPU 0: -d"], "each device has its own"
+    site.job("epilog_slurmd", 1, "1")
+    assert site.did() == [], "another job is still there"
+    site.job("epilog_slurmd", 2, "1")
+    assert site.did() == ["GPU : quit"]
+    assert site.left() == ["0", "lock"]
+    site.job("prolog_slurmd", 4, "1")
+    assert site.did() == ["GPU 1: -d"]
+
+
+def test_mps_is_told_to_jobs_on_shards_of_the_user_that_it_serves_there(tmp_path: Path) -> None:
+    site, uid, shards = GpuNode(tmp_path), os.getuid(), {"SLURM_SHARDS_ON_NODE": "5"}
+    site.job("prolog_slurmd", 1, "1", uid)
+    pipe = tmp_path / "run" / "1" / "pipe"
+    exported = f"export CUDA_MPS_PIPE_DIRECTORY={pipe}\nexport CUDA_VISIBLE_DEVICES=0\n"
+    assert site.job("prolog_task", 1, "1", uid, **shards) == exported
+    assert site.job("prolog_task", 1, "1", uid) == "", "a job with the whole GPU"
+    assert site.job("prolog_task", 2, "0", uid, **shards) == "", "no daemon there"
+    site.job("prolog_slurmd", 3, "0", uid + 1)
+    site.job("prolog_slurmd", 4, "0", uid)
+    assert site.job("prolog_task", 4, "0", uid, **shards) == "", "it would wait for the other user's job to end"
+
+
+@pytest.mark.parametrize("gpus", ["", "0,1", "0-3", "$(id)"])
+def test_mps_is_nothing_to_jobs_of_no_gpu_or_of_several(tmp_path: Path, gpus: str) -> None:
+    site = GpuNode(tmp_path)
+    for context in ("prolog_slurmd", "prolog_task", "epilog_slurmd"):
+        assert site.job(context, 1, gpus, SLURM_SHARDS_ON_NODE="5") == ""
+    assert site.did() == []
+
+
+def test_a_job_starts_also_where_mps_does_not(tmp_path: Path) -> None:
+    site = GpuNode(tmp_path, broken=True)
+    site.job("prolog_slurmd", 1, "0", os.getuid())
+    assert site.job("prolog_task", 1, "0", os.getuid(), SLURM_SHARDS_ON_NODE="5") == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Decision, Job, JobState, Node, NodeAllocation, ReasonCode, Request, Resources
+from slurmsched.knowledge import Knowledge, MeasuredPairs, OutOfMemoryPairs, Profile, Scaling
+from slurmsched.model import (
+    Decision,
+    Job,
+    JobState,
+    Node,
+    NodeAllocation,
+    OutOfMemory,
+    ReasonCode,
+    Request,
+    Resources,
+)
 from slurmsched.policies import policy
 from slurmsched.policies.tesserae.packing import may_share, relative_rates_of_pair
 from tests.builders import job, node, share, situation, snapshot
@@ -388,3 +399,56 @@ def test_a_part_that_somebody_else_cut_off_a_gpu_is_nobodys_half() -> None:
     mine = half(1, "a")
     decision = decided([ONE], [foreign, mine], [mine])
     assert decision.waiting["1"].code is ReasonCode.BESIDE_ANOTHER
+
+
+def test_who_ran_out_of_memory_together_waits_and_is_told_until_when() -> None:
+    jobs = [half(1, "a", on=[has(0)]), half(2, "b")]
+    asked = situation([ONE], jobs, RATES)
+    ran_out = OutOfMemoryPairs.of([OutOfMemory("alice", "b", "bob", "a", asked.snapshot.time - 60)])
+    together = policy("tesserae-packed", "fifo").decide(asked)
+    apart = policy("tesserae-packed", "fifo").decide(
+        replace(asked, knowledge=replace(asked.knowledge, out_of_memory=ran_out))
+    )
+    assert devices(together) == {"1": "n1:0", "2": "n1:0"}
+    assert devices(apart) == {"1": "n1:0"}
+    why = apart.waiting["2"]
+    assert why.code is ReasonCode.NEVER_TOGETHER
+    assert re.fullmatch(
+        r"waits: it shares no GPU with job 1 until \S+ \S+, since a and b ran out of memory together at [\d: -]+",
+        why.sentence,
+    )
+
+
+def test_no_ban_is_told_where_rates_forbid_the_pair_anyway() -> None:
+    jobs = [half(1, "a", on=[has(0)]), half(2, "x")]
+    asked = situation([ONE], jobs, RATES)
+    ran_out = OutOfMemoryPairs.of([OutOfMemory("alice", "x", "bob", "a", asked.snapshot.time - 60)])
+    decision = policy("tesserae-packed", "fifo").decide(
+        replace(asked, knowledge=replace(asked.knowledge, out_of_memory=ran_out))
+    )
+    assert decision.waiting["2"].code is not ReasonCode.NEVER_TOGETHER
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        pytest.param(0.8, 0.7, {"1": "n1:0", "2": "n1:0"}, id="together more than one alone"),
+        pytest.param(0.5, 0.4, {"1": "n1:0"}, id="not again where they did less"),
+    ],
+)
+def test_the_next_pair_is_made_by_what_the_last_one_measured(a: float, b: float, expected: dict[str, str]) -> None:
+    jobs = [half(1, "a", on=[has(0)]), half(2, "b")]
+    asked = situation([ONE], jobs, RATES)
+    measured = MeasuredPairs({("alice a", "alice b", "v100"): a, ("alice b", "alice a", "v100"): b})
+    knowledge = replace(asked.knowledge, pairs=measured)
+    assert devices(policy("tesserae-packed", "fifo").decide(replace(asked, knowledge=knowledge))) == expected
+
+
+def test_the_partner_is_chosen_by_what_its_owners_jobs_measured() -> None:
+    """Both guests are of model b; eve's did nothing beside a."""
+    jobs = [half(1, "a", on=[has(0)]), replace(half(2, "b"), user="eve"), replace(half(3, "b"), user="bob")]
+    asked = situation([ONE], jobs, RATES)
+    knowledge = replace(asked.knowledge, pairs=MeasuredPairs({("eve b", "alice a", "v100"): 0.05}))
+    assert "2" in devices(policy("tesserae-packed", "fifo").decide(asked))
+    chosen = devices(policy("tesserae-packed", "fifo").decide(replace(asked, knowledge=knowledge)))
+    assert chosen == {"1": "n1:0", "3": "n1:0"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import Job, NodeAllocation, Request
+from slurmsched.knowledge import Knowledge, OutOfMemoryPairs, Profile, Scaling
+from slurmsched.model import Job, NodeAllocation, OutOfMemory, Request
 from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share
 from tests.builders import job
 
@@ -98,3 +98,65 @@ def test_whose_gpus_may_be_shared(one: Job, may: bool) -> None:
 
 def on(one: Job, *shares: NodeAllocation) -> Job:
     return replace(one, allocations=shares)
+
+
+def after(events: list[OutOfMemory], host: str, guests: list[str]) -> list[str]:
+    """The guests, by their owners, that still share with a job of this owner's model a; each is of model b."""
+    knowledge = replace(RATES, out_of_memory=OutOfMemoryPairs.of(events))
+    placed = [replace(sharing(1, "a"), user=host)]
+    return [
+        owner
+        for owner in guests
+        if match_pairs(
+            placed,
+            [replace(sharing(2, "b"), user=owner)],
+            types={"1": "v100"},
+            knowledge=knowledge,
+            shards_per_gpu=WHOLE,
+        )
+    ]
+
+
+def ran_out(owner: str, other_owner: str, model: str = "a", other: str = "b") -> OutOfMemory:
+    return OutOfMemory(owner, model, other_owner, other, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "host", "left"),
+    [
+        pytest.param([], "ann", ["ann", "bob", "eve"], id="nobody has run out of memory"),
+        pytest.param([ran_out("ann", "eve")], "ann", [], id="who ran out of it beside this model, whoever owned that"),
+        pytest.param([ran_out("ann", "eve")], "bob", ["ann", "bob", "eve"], id="others go by their own jobs"),
+        pytest.param(
+            [ran_out("eve", "ann", "b", "a")], "ann", ["ann", "bob"], id="the guest's own jobs count for that guest"
+        ),
+        pytest.param([ran_out("ann", "eve", other="c")], "ann", ["ann", "bob", "eve"], id="another model is another"),
+        pytest.param(
+            [ran_out("eve", who) for who in ("ann", "bob", "dan", "eve")],
+            "bob",
+            ["ann", "bob", "eve"],
+            id="one owner alone bans nobody else, beside whomever",
+        ),
+        pytest.param(
+            [ran_out(who, "eve") for who in ("ann", "dan", "tom")],
+            "bob",
+            ["ann", "bob", "eve"],
+            id="one owner's jobs that fill the memory of many ban nobody else",
+        ),
+        pytest.param([ran_out("ann", "eve"), ran_out("dan", "tom")], "bob", [], id="two pairs of others count for all"),
+        pytest.param(
+            [ran_out("ann", "eve"), ran_out("dan", "tom", "b", "a")], "bob", [], id="whichever of the two ran out of it"
+        ),
+    ],
+)
+def test_who_ran_out_of_memory_together_shares_no_more(events: list[OutOfMemory], host: str, left: list[str]) -> None:
+    assert after(events, host, ["ann", "bob", "eve"]) == left
+
+
+def test_owners_of_one_model_are_matched_apart_once_one_of_them_ran_out_of_memory() -> None:
+    knowledge = replace(RATES, out_of_memory=OutOfMemoryPairs.of([ran_out("eve", "ann", "b", "a")]))
+    pending = [replace(sharing(2, "b"), user="eve"), replace(sharing(3, "b"), user="bob")]
+    pairs = match_pairs(
+        [sharing(1, "a")], pending, types={"1": "v100"}, knowledge=knowledge, shards_per_gpu=WHOLE, fits=lambda *_: True
+    )
+    assert [pair.guest for pair in pairs] == ["3"]
