@@ -19,6 +19,15 @@ install = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	apt-get -q -q update && apt-get -q -q install -y --no-install-recommends $(1) >/dev/null; \
 	else echo "please install $(1): $(2)" >&2; false; fi
 
+# Databases, heartbeats and pages of tests are written through to the disk thousands of times, which takes as long as the
+# tests do. They are in memory where it has two gigabytes for them and starts scripts.
+define in_memory
+folder=$$(mktemp -d /dev/shm/slurmsched.XXXXXX 2>/dev/null) && \
+{ trap 'rm -rf "$$folder"' EXIT; trap 'exit 130' INT TERM; } && \
+printf '#!/bin/sh\n' >"$$folder/script" && chmod +x "$$folder/script" && "$$folder/script" 2>/dev/null && \
+test "$$(df -Pk "$$folder" | awk 'END {print $$4}')" -ge 2097152 && export TMPDIR="$$folder";
+endef
+
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1	\2/p' Makefile | expand -t 16
 
@@ -38,9 +47,9 @@ types: $(READY) ## mypy, strict
 
 unit: $(READY) ## tests that need no Slurm, and how much of the package they run
 	@rm -f .coverage .coverage.*
-	@$(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
+	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
 	@$(BIN)/python release/coverage_summary.py
-	@$(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
+	@$(in_memory) $(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
 # Four workers for two cores: most of the time a story waits. The image from source takes minutes: it is built beside the
 # stories of other releases, and those that need it come last. What failed is run a second time, alone: four clusters on

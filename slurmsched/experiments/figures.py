@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from cattrs import BaseValidationError, Converter
 
@@ -68,6 +69,10 @@ class KeptFigures:
         return f"synsched reproduce {self.part.experiment}{options}{seeds}{' --quick' if self.quick else ''}"
 
 
+_CONVERTER: Final = Converter()
+"""One for all files: what it learns of the classes takes longer than to read the rows."""
+
+
 def read_kept(part: FigurePart, folder: Path) -> KeptFigures | None:
     """Returns the part's rows, or None if it has none yet. Raises ExperimentError."""
     path = part.path(folder)
@@ -76,7 +81,7 @@ def read_kept(part: FigurePart, folder: Path) -> KeptFigures | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         rows = [{**row, "note": data["notes"][row["note"]]} for row in data["rows"]]
-        return Converter().structure({**data, "rows": rows}, KeptFigures)
+        return _CONVERTER.structure({**data, "rows": rows}, KeptFigures)
     except (OSError, ValueError, LookupError, TypeError, BaseValidationError) as error:
         raise ExperimentError(f"{path}: expected the rows of {part.name}: {error!r}; remove the file") from error
 

@@ -111,13 +111,38 @@ _MixMetrics = Mapping[str, Mapping[str, float]]
 """The figures of one mix and draw by scheduler and metric."""
 
 
+@dataclass(frozen=True, slots=True)
+class _MixConfig:
+    """All schedulers on one mix, in one draw."""
+
+    cluster: str
+    mix: str
+    seed: int
+    reading: IndexReading
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotConfig:
+    """HadarE on one mix in slots of this length, in every draw."""
+
+    cluster: str
+    mix: str
+    slot: float
+    exchange_seconds: float
+    seeds: tuple[int, ...]
+
+
 def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
     """Measures the gains on both clusters and the best slots. Raises ReplayError."""
     draws = 1 if setup.quick else DRAWS_PER_SEED
     seeds = tuple(seed * DRAWS_PER_SEED + draw for seed in setup.seeds for draw in range(draws))
     rows, series = list[FigureRow](), dict[str, Sequence[tuple[float, float]]]()
-    for name, reading in setup.track_progress([*product(CLUSTER_NODES, IndexReading)], "replaying"):
-        runs = {mix_: [_run_mix(name, mix_, seed, reading) for seed in seeds] for mix_ in MIX_MODELS_BY_NAME}
+    configs = [_MixConfig(*each) for each in product(CLUSTER_NODES, MIX_MODELS_BY_NAME, seeds, IndexReading)]
+    measured = setup.run_all(_run_mix, configs, "replaying")
+    for name, reading in product(CLUSTER_NODES, IndexReading):
+        runs = {
+            mix_: [measured[_MixConfig(name, mix_, seed, reading)] for seed in seeds] for mix_ in MIX_MODELS_BY_NAME
+        }
         label = name if reading is IndexReading.OVER_ROOT else f"{name}, root"
         rows += _cluster_rows(name, label, runs)
         rows += _live_rows(name, label, [run for of_mix in runs.values() for run in of_mix])
@@ -127,21 +152,15 @@ def run_hadare_mixes(setup: ExperimentSetup) -> ExperimentResult:
                 for mix_ in MIX_MODELS_BY_NAME
             ]
             series[f"{label} gain in {figure} by jobs"] = points
-    for name in setup.track_progress(tuple(CLUSTER_NODES), "replaying slots"):
+    curves = _utilisation_by_slot(seeds, setup)
+    for name, exchange_seconds in product(CLUSTER_NODES, (EXCHANGE_SECONDS, SLOW_EXCHANGE_SECONDS)):
         for mix_ in MIX_MODELS_BY_NAME:
-            series[f"{name} {mix_}: utilisation by slot"] = sweep = _utilisation_by_slot(
-                name, mix_, seeds, EXCHANGE_SECONDS
-            )
-            rows.append(_best_slot_row(f"{name} {mix_}: best slot", sweep, published_best_slot(name, mix_)))
-        for mix_ in MIX_MODELS_BY_NAME:
-            slow = _utilisation_by_slot(name, mix_, seeds, SLOW_EXCHANGE_SECONDS)
-            rows.append(
-                _best_slot_row(
-                    f"{name} {mix_}: best slot, exchange of {SLOW_EXCHANGE_SECONDS:g} s",
-                    slow,
-                    published_best_slot(name, mix_),
-                )
-            )
+            curve, metric = curves[name, mix_, exchange_seconds], f"{name} {mix_}: best slot"
+            if exchange_seconds == SLOW_EXCHANGE_SECONDS:
+                metric += f", exchange of {SLOW_EXCHANGE_SECONDS:g} s"
+            else:
+                series[f"{name} {mix_}: utilisation by slot"] = curve
+            rows.append(_best_slot_row(metric, curve, published_best_slot(name, mix_)))
     return ExperimentResult("hadare-mixes", tuple(rows), series)
 
 
@@ -151,8 +170,9 @@ def slot_utilisation(run: ReplayResult, slot: float) -> float:
     return busy / (sum(run.gpus_by_type.values()) * slot * len(run.records))
 
 
-def _run_mix(name: str, mix_: str, seed: int, reading: IndexReading) -> _MixMetrics:
+def _run_mix(config: _MixConfig) -> _MixMetrics:
     """Returns total time and mean JCT in seconds and utilisation by scheduler, and the lower bound on total time."""
+    name, mix_, seed, reading = config.cluster, config.mix, config.seed, config.reading
     nodes, slot = CLUSTER_NODES[name], SLOT_SECONDS[-1]
     jobs = mix_jobs(mix_, nodes, seed, reading)
     runs = {
@@ -213,14 +233,31 @@ def _replay_hadare(
 
 
 def _utilisation_by_slot(
-    name: str, mix_: str, seeds: Sequence[int], exchange_seconds: float
-) -> Sequence[tuple[float, float]]:
-    curve = list[tuple[float, float]]()
-    for slot in SLOT_SECONDS:
-        rounds = RoundSemantics(slot, exchange_seconds=exchange_seconds)
-        runs = [_replay_hadare(name, mix_, seed, rounds) for seed in seeds]
-        curve.append((slot, fmean(slot_utilisation(run, slot) for run in runs)))
-    return curve
+    seeds: tuple[int, ...], setup: ExperimentSetup
+) -> Mapping[tuple[str, str, float], Sequence[tuple[float, float]]]:
+    """Returns a curve for each cluster, mix and length of an exchange."""
+    curves = [*product(CLUSTER_NODES, MIX_MODELS_BY_NAME, (EXCHANGE_SECONDS, SLOW_EXCHANGE_SECONDS))]
+    measured = setup.run_all(
+        _mean_utilisation,
+        [
+            _SlotConfig(name, mix_, slot, exchange_seconds, seeds)
+            for name, mix_, exchange_seconds in curves
+            for slot in SLOT_SECONDS
+        ],
+        "replaying slots",
+    )
+    return {
+        (name, mix_, exchange_seconds): [
+            (slot, measured[_SlotConfig(name, mix_, slot, exchange_seconds, seeds)]) for slot in SLOT_SECONDS
+        ]
+        for name, mix_, exchange_seconds in curves
+    }
+
+
+def _mean_utilisation(config: _SlotConfig) -> float:
+    rounds = RoundSemantics(config.slot, exchange_seconds=config.exchange_seconds)
+    runs = [_replay_hadare(config.cluster, config.mix, seed, rounds) for seed in config.seeds]
+    return fmean(slot_utilisation(run, config.slot) for run in runs)
 
 
 def _best_slot_row(metric: str, curve: Sequence[tuple[float, float]], published: float) -> FigureRow:

@@ -52,11 +52,12 @@ def test_the_whole_run_goes_to_a_file(site: Site, jobs: str) -> None:
 
 
 def test_the_same_seed_prints_the_same_figures(site: Site) -> None:
-    once, again = (simulated(site, "synergy:40@20", "synergy/las", "--seed", "7") for _ in range(2))
+    """That seeds draw all there is to draw is for the engine's test; here the command hands its seed on."""
+    once, again = (simulated(site, "synergy:12@20", "synergy/las", "--seed", "7") for _ in range(2))
     for spent in ("wall_s", "cpu_s", "decision_s_median"):
         del once[spent], again[spent]
     assert once == again
-    other = simulated(site, "synergy:40@20", "synergy/las", "--seed", "8")
+    other = simulated(site, "synergy:12@20", "synergy/las", "--seed", "8")
     assert other["avg_jct_s"] != once["avg_jct_s"]
 
 

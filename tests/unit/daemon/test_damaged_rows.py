@@ -68,6 +68,8 @@ def damaged(world: World, folder: Path, change: str, table: str) -> Path:
     path = folder / "synsched.db"
     path.write_bytes(world.path.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("BEGIN")
         triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
         for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
@@ -75,6 +77,7 @@ def damaged(world: World, folder: Path, change: str, table: str) -> Path:
         connection.execute(change)
         for _, trigger in triggers:
             connection.execute(trigger)
+        connection.execute("COMMIT")
     return path
 
 

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -36,16 +38,19 @@ class Scripted(VirtualClock):
 
     def __init__(self) -> None:
         super().__init__(START)
-        self.script: list[tuple[float, Callable[[], object]]] = []
+        self._turns = count()
+        self.script: list[tuple[float, int, Callable[[], object]]] = []
+        """A heap by time and turn, since a daemon sleeps a hundred thousand times beside hundreds of them."""
 
     def after(self, seconds: float, happens: Callable[[], object]) -> None:
-        self.script.append((START + seconds, happens))
+        heappush(self.script, (START + seconds, next(self._turns), happens))
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        due = [happens for at, happens in self.script if at <= self.now()]
-        self.script = [(at, happens) for at, happens in self.script if at > self.now()]
-        for happens in due:
+        due = []
+        while self.script and self.script[0][0] <= self.now():
+            due.append(heappop(self.script))
+        for _, _, happens in sorted(due, key=lambda entry: entry[1]):
             happens()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +14,7 @@ from hypothesis import strategies as some
 
 from slurmsched.jobside import BatchSplit, JobsideError
 from slurmsched.jobside.batch_split import divide_batch
-from tests.unit.jobside.scripts import CHECKOUT
+from tests.unit.jobside.scripts import Forked
 
 
 @pytest.mark.parametrize(
@@ -139,17 +137,13 @@ distributed.destroy_process_group()
 def run_ranks(folder: Path, how: str, *seconds: float) -> tuple[list[list[int]], float]:
     """The sizes that each rank ended with, and the median time of the slowest rank's last steps."""
     folder.mkdir()
-    (folder / "rank.py").write_text(RANK, encoding="utf-8")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, str(folder / "rank.py"), str(folder), how, str(each)],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(CHECKOUT),
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(rank),
-                "WORLD_SIZE": str(len(seconds)),
-            },
+        Forked(
+            RANK,
+            (str(folder), how, str(each)),
+            folder,
+            {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(len(seconds))},
+            folder / "log",
         )
         for rank, each in enumerate(seconds)
     ]

@@ -48,10 +48,10 @@ def test_five_lines_make_a_script_movable_and_change_nothing_else(tmp_path: Path
         logs.append((tmp_path / name / "log").read_text().splitlines())
     assert logs[0] == logs[1]
     job = Job(tmp_path, script(" +"), ("0.005",))
-    process = job.start()
+    process = job.fork()
     until(lambda: job.steps > 50)
     assert job.preempt(process) == 128 + signal.SIGTERM
-    assert job.start().wait(timeout=120) == 0
+    assert job.fork().wait(timeout=120) == 0
     assert (tmp_path / "log").read_text().splitlines() == logs[0]
 
 

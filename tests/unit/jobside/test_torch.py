@@ -5,16 +5,18 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slurmsched.jobside import TensorError
 from slurmsched.jobside.forking import CopyState, average_state_dicts
-from tests.unit.jobside.scripts import CHECKOUT, Job, until
+from tests.unit.jobside.scripts import CHECKOUT, Forked, Job, until
 
 torch = pytest.importorskip("torch", reason="PyTorch is not here: pip install -e '.[torch]'")
 
+Process = subprocess.Popen[bytes] | Forked
 EXAMPLE = (CHECKOUT / "examples" / "train.py").read_text(encoding="utf-8")
 
 
@@ -29,13 +31,14 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 def undisturbed(folder: Path, ranks: int = 1) -> list[str]:
+    """The example run as Slurm runs it, by interpreters of its own; whoever is preempted is forked."""
     folder.mkdir()
-    for process in started(Job(folder, EXAMPLE), ranks):
+    for process in started(Job(folder, EXAMPLE), ranks, Job.start):
         assert process.wait(timeout=120) == 0
     return losses(folder)
 
 
-def started(job: Job, ranks: int) -> list[subprocess.Popen[bytes]]:
+def started(job: Job, ranks: int, start: Callable[[Job], Process] = Job.fork) -> list[Process]:
     """All ranks of a run, as srun would start them."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -49,7 +52,7 @@ def started(job: Job, ranks: int) -> list[subprocess.Popen[bytes]]:
             "MASTER_ADDR": "localhost",
             "MASTER_PORT": port,
         }
-        processes.append(job.start())
+        processes.append(start(job))
     return processes
 
 
@@ -57,10 +60,10 @@ def test_preemptions_change_neither_the_losses_nor_the_weights(tmp_path: Path) -
     expected = undisturbed(tmp_path / "alone")
     job = Job(tmp_path, EXAMPLE, ("--pause", "0.002"))
     for preemption in range(3):
-        process = job.start()
+        process = job.fork()
         until(lambda least=preemption: len(losses(tmp_path)) > 100 * least + 5)  # type: ignore[misc]  # bound now
         assert job.preempt(process) == 128 + signal.SIGTERM
-    assert job.start().wait(timeout=120) == 0
+    assert job.fork().wait(timeout=120) == 0
     assert losses(tmp_path) == expected
     assert same_weights(tmp_path, tmp_path / "alone")
 

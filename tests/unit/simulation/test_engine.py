@@ -220,8 +220,9 @@ def test_same_seed_same_bytes() -> None:
 
 @pytest.mark.parametrize("order", ["las", "srtf"])
 def test_it_is_what_the_daemons_own_round_does(order: str) -> None:
-    """The same jobs through `one_round` with its database, as the daemon runs it."""
-    made, options, policy = small(4), SimulationOptions(overhead=30.0, skipping=False), PolicyChoice("synergy", order)
+    """The same jobs through `one_round` with its database, as the daemon runs it; 15 and more of them are displaced."""
+    made, policy = small(5, 20), PolicyChoice("synergy", order)
+    options = SimulationOptions(overhead=30.0, skipping=False)
     lean = simulate(made, policy, options)
     own = settings_for(policy, options)
     own = replace(own, hook=replace(own.hook, disable_file="/dev/null/none"))
