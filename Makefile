@@ -47,7 +47,8 @@ types: $(READY) ## mypy, strict
 
 unit: $(READY) ## tests that need no Slurm, and how much of the package they run
 	@rm -f .coverage .coverage.*
-	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --cov --cov-config=setup.cfg --cov-report=
+	@$(in_memory) $(BIN)/pytest tests/unit $(SIMULATIONS:%=--ignore=%) -n auto --durations 20 --durations-min 5 \
+	--cov --cov-config=setup.cfg --cov-report=
 	@$(BIN)/python release/coverage_summary.py
 	@$(in_memory) $(BIN)/pytest tests/properties $(SIMULATIONS) -n auto
 
@@ -57,7 +58,7 @@ unit: $(READY) ## tests that need no Slurm, and how much of the package they run
 cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 	@if [ -n "$$SLURMSCHED_SLURM_SOURCE" ]; then \
 	docker-slurm/cluster images --release source --yielding >$(RUNS).source 2>&1 & fi; \
-	$(BIN)/pytest tests/slurm -n 4 -rP; passed=$$?; wait; test $$passed = 1 || exit $$passed; \
+	$(BIN)/pytest tests/slurm -n 4 -rP --durations 40 --durations-min 5; passed=$$?; wait; test $$passed = 1 || exit $$passed; \
 	echo "stories failed beside others: each is run again, alone"; \
 	$(BIN)/pytest tests/slurm --last-failed --last-failed-no-failures none --maxfail 1 -rP
 

@@ -31,7 +31,7 @@ from slurmsched.model import (
     SynschedError,
 )
 from slurmsched.settings.definition import GuardSettings, Settings
-from slurmsched.simulation import PolicyChoice, Scenario, SimulationOptions
+from slurmsched.simulation import JobResult, PolicyChoice, Scenario, SimulationOptions, SimulationResult
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.submissions import build_submission
 from slurmsched.store.store import Store
@@ -127,6 +127,15 @@ class LiveJobResult:
     time_limit: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """The results of the jobs that ended, by their ids in the trace, and when each round began, early ones among them,
+    in seconds after the start of the first round."""
+
+    jobs: Mapping[str, LiveJobResult]
+    rounds: tuple[float, ...] = ()
+
+
 @dataclass(slots=True)
 class _Submitter:
     """Submits each job at its arrival time, in a thread beside the rounds."""
@@ -160,9 +169,8 @@ def run_live(
     say: Callable[[str], None],
     *,
     time_limit: float = 3600.0,
-) -> Mapping[str, LiveJobResult]:
-    """Run the trace; returns the results by the jobs' ids in the trace, without jobs that have not ended after
-    `time_limit` seconds.
+) -> LiveRun:
+    """Run the trace; returns the results without jobs that have not ended after `time_limit` seconds.
 
     Raises BackendError, StoreError, and AlreadyRunningError if a daemon is running, whose rounds would interfere.
     """
@@ -196,15 +204,17 @@ def run_live(
         finally:
             submitter.stopped.set()
             submitting.join()
+        rounds = store.journal.rounds_since(began)
     if submitter.error is not None:
         raise submitter.error
-    return {
+    results = {
         submitter.queued[job.id][0]: LiveJobResult(
             submitter.queued[job.id][1] - began, job.end_time - began, job.restarts, job.time_limit
         )
         for job in ended.values()
         if job.end_time is not None
     }
+    return LiveRun(results, tuple(at - began for at in rounds))
 
 
 MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
@@ -282,7 +292,12 @@ class JobFidelity:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Live and simulated metrics in seconds, their ratios (simulated divided by live), and each job that ended."""
+    """Live and simulated metrics in seconds, their ratios (simulated divided by live), and each job that ended.
+
+    The simulated rounds begin when the real ones did: one that begins a second later may start another job, and how
+    long Slurm and the machine take is not what is asked. The ratios `alone` are those of a simulation whose rounds
+    begin at times of its own.
+    """
 
     jobs: int
     ended: int
@@ -294,6 +309,8 @@ class Fidelity:
     makespan_ratio: float
     live_restarts: int
     simulated_restarts: int
+    alone_avg_jct_ratio: float = 1.0
+    alone_makespan_ratio: float = 1.0
     by_job: tuple[JobFidelity, ...] = ()
 
     @property
@@ -336,16 +353,65 @@ def measure_fidelity(
     Raises BackendError, StoreError, AlreadyRunningError, FidelityError.
     """
     nodes = site.backend.observe().nodes_by_name
-    live_jobs = run_live(trace, site, SleeperJobs(site.knowledge, nodes, folder, submit), clock, say)
-    if not live_jobs:
+    live = run_live(trace, site, SleeperJobs(site.knowledge, nodes, folder, submit), clock, say)
+    if not live.jobs:
         raise FidelityError("no job ended: see 'squeue' and 'synsched doctor'")
-    return compare_with_simulation(trace, site, tuple(nodes.values()), live_jobs)
+    return compare_with_simulation(trace, site, tuple(nodes.values()), live)
 
 
-def compare_with_simulation(
-    trace: Trace, site: SchedulerContext, nodes: tuple[Node, ...], live_jobs: Mapping[str, LiveJobResult]
-) -> Fidelity:
+def compare_with_simulation(trace: Trace, site: SchedulerContext, nodes: Sequence[Node], live: LiveRun) -> Fidelity:
     """Simulate the jobs that ended on the same nodes, with their real submit times, and compare the metrics."""
+    given, alone = (_simulate(trace, site, nodes, live.jobs, rounds) for rounds in (live.rounds, ()))
+    ended = live.jobs.values()
+    start = min(job.submitted for job in ended)
+    live_jct = float(np.mean([job.ended - job.submitted for job in ended]))
+    live_makespan = max(job.ended for job in ended) - start
+    simulated_jct, simulated_makespan = _mean_jct(given), _last_end(given) - start
+    return Fidelity(
+        jobs=len(trace.jobs),
+        ended=len(ended),
+        live_avg_jct_s=live_jct,
+        simulated_avg_jct_s=simulated_jct,
+        avg_jct_ratio=simulated_jct / live_jct,
+        live_makespan_s=live_makespan,
+        simulated_makespan_s=simulated_makespan,
+        makespan_ratio=simulated_makespan / live_makespan,
+        live_restarts=sum(job.restarts for job in ended),
+        simulated_restarts=sum(job.restarts for job in given.jobs),
+        alone_avg_jct_ratio=_mean_jct(alone) / live_jct,
+        alone_makespan_ratio=(_last_end(alone) - start) / live_makespan,
+        by_job=tuple(_job_fidelity(job, live.jobs[job.job]) for job in given.jobs),
+    )
+
+
+def _mean_jct(run: SimulationResult) -> float:
+    return float(np.mean([job.jct for job in run.jobs]))
+
+
+def _last_end(run: SimulationResult) -> float:
+    return max(job.end or 0.0 for job in run.jobs)
+
+
+def _job_fidelity(simulated: JobResult, live: LiveJobResult) -> JobFidelity:
+    return JobFidelity(
+        job=simulated.job,
+        gpus=simulated.gpus,
+        submitted_s=live.submitted,
+        live_end_s=live.ended,
+        simulated_end_s=simulated.end or 0.0,
+        live_restarts=live.restarts,
+        simulated_restarts=simulated.restarts,
+    )
+
+
+def _simulate(
+    trace: Trace,
+    site: SchedulerContext,
+    nodes: Sequence[Node],
+    live_jobs: Mapping[str, LiveJobResult],
+    rounds: tuple[float, ...],
+) -> SimulationResult:
+    """Simulate the jobs that ended, with the first rounds at these times."""
     jobs = tuple(
         replace(job, arrival=max(0.0, live_jobs[job.id].submitted)) for job in trace.jobs if job.id in live_jobs
     )
@@ -362,6 +428,7 @@ def compare_with_simulation(
     options = SimulationOptions(
         period=site.settings.rounds.period,
         early=site.settings.rounds.early_interval,
+        rounds=rounds,
         launch=LAUNCH_DELAY,
         overhead=LAUNCH_DELAY,
         lead=CHECKPOINT_LEAD,
@@ -376,46 +443,11 @@ def compare_with_simulation(
         )
         for job in jobs
     }
-    run = simulate(
-        Scenario(
-            empty,
-            replace(trace, jobs=jobs),
-            site.knowledge,
-            # the policy knows no more than live: what is a rule of thumb there is none that proves true here
-            real=site.knowledge.simulated(),
-            submissions=submissions,
-        ),
+    # the policy knows no more than live: what is a rule of thumb there is none that proves true here
+    real = site.knowledge.simulated()
+    return simulate(
+        Scenario(empty, replace(trace, jobs=jobs), site.knowledge, real=real, submissions=submissions),
         PolicyChoice(policy.system, policy.order, policy.las_queues),
         options,
         site.settings,
-    )
-    live_jct = float(np.mean([job.ended - job.submitted for job in live_jobs.values()]))
-    start = min(job.submitted for job in live_jobs.values())
-    live_makespan = max(job.ended for job in live_jobs.values()) - start
-    simulated_jct = float(np.mean([job.jct for job in run.jobs]))
-    simulated_makespan = max(job.end or 0.0 for job in run.jobs) - start
-    return Fidelity(
-        jobs=len(trace.jobs),
-        ended=len(live_jobs),
-        live_avg_jct_s=live_jct,
-        simulated_avg_jct_s=simulated_jct,
-        avg_jct_ratio=simulated_jct / live_jct,
-        live_makespan_s=live_makespan,
-        simulated_makespan_s=simulated_makespan,
-        makespan_ratio=simulated_makespan / live_makespan,
-        live_restarts=sum(job.restarts for job in live_jobs.values()),
-        simulated_restarts=sum(job.restarts for job in run.jobs),
-        by_job=tuple(
-            JobFidelity(
-                job=job.job,
-                gpus=job.gpus,
-                submitted_s=live.submitted,
-                live_end_s=live.ended,
-                simulated_end_s=(job.end or 0.0),
-                live_restarts=live.restarts,
-                simulated_restarts=job.restarts,
-            )
-            for job in run.jobs
-            for live in [live_jobs[job.job]]
-        ),
     )

@@ -8,6 +8,7 @@ Matrix completion of pair rates (Gavel: Narayanan et al., OSDI 2020, section 3.3
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -43,6 +44,35 @@ def complete_matrix(table: Floats) -> Floats:
         if change < _TOLERANCE:
             break
     return filled
+
+
+_MAX_COMPLETED_MODELS: Final = 40
+"""Most models on each side of a completed table, those with most known pairs first: the time of a round is bounded."""
+
+
+@lru_cache(maxsize=16)
+def complete_pairs(known: frozenset[tuple[str, str, float]]) -> Mapping[tuple[str, str], float]:
+    """Returns what models keep of their rates beside others in the pairs that nobody measured, from those that are
+    `known` (model, the other, fraction). A model of which fewer than two are known on its side tells too little."""
+    ordered = sorted(known)
+    counts = (Counter(model for model, _, _ in ordered), Counter(other for _, other, _ in ordered))
+    row_of, column_of = (
+        {model: at for at, (model, _) in enumerate(side.most_common(_MAX_COMPLETED_MODELS))} for side in counts
+    )
+    table = np.full((len(row_of), len(column_of)), np.nan)
+    for model, other, fraction in ordered:
+        if model in row_of and other in column_of:
+            table[row_of[model], column_of[other]] = fraction
+    missing = np.isnan(table)
+    if missing.all() or not missing.any():
+        return {}
+    completed, by_row, by_column = complete_matrix(table).clip(0.0, 1.0), (~missing).sum(axis=1), (~missing).sum(axis=0)
+    return {
+        (model, other): float(completed[row, column])
+        for model, row in row_of.items()
+        for other, column in column_of.items()
+        if missing[row, column] and by_row[row] > 1 and by_column[column] > 1
+    }
 
 
 def data_parallel_scaling(rate: float, beside: Mapping[str, float]) -> Scaling:

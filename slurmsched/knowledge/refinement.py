@@ -8,11 +8,14 @@ affect jobs of other owners.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Final
 
 import numpy as np
 
+from slurmsched.knowledge.estimation import complete_pairs
 from slurmsched.knowledge.knowledge import RULE_OF_THUMB, Knowledge, MeasuredPairs, Profile
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
 from slurmsched.model import Job, JobId, MeasuredRate, PairRate
@@ -96,6 +99,24 @@ def measured_pairs(knowledge: Knowledge, rates: Sequence[PairRate]) -> MeasuredP
             by_family[beside.family, beside.other, beside.gpu_type] = kept
             by_model[beside.family, beside.other.partition(" ")[2], beside.gpu_type] = kept
     return MeasuredPairs(by_family, by_model)
+
+
+def estimated_pairs(knowledge: Knowledge, gpu_type: str) -> Mapping[tuple[str, str], float]:
+    """Returns what models keep of their rates beside others in the pairs that no profile has and nobody measured.
+
+    They are completed from the profiles, and from what jobs measured: of several owners the median counts, so that one
+    of them cannot set it. Pairs that do not fit into memory tell nothing of speed and are left out.
+    """
+    owners = defaultdict[tuple[str, str], dict[str, float]](dict)
+    for (family, other, kind), kept in knowledge.pairs.by_model.items():
+        owner, _, model = family.partition(" ")
+        if kind == gpu_type:
+            owners[model, other][owner] = kept
+    known = {pair: median(kept.values()) for pair, kept in owners.items()}
+    for model, profile in knowledge.models.items():
+        scaling = profile.scaling.get(gpu_type)
+        known |= {(model, other): kept for other, kept in (scaling.beside.items() if scaling else ())}
+    return complete_pairs(frozenset((*pair, kept) for pair, kept in known.items() if kept > 0))
 
 
 def _profiled_rate(knowledge: Knowledge, pair: PairRate) -> float:

@@ -29,6 +29,8 @@ class ReasonCode(StrEnum):
     TURN = "turn"
     SHARES_GPU = "shares_gpu"
     SHARES_UNASKED = "shares_unasked"
+    TRIES_SHARING = "tries_sharing"
+    WORSE_TOGETHER = "worse_together"
     DISPATCHED = "dispatched"
     # a job waits
     BEHIND = "behind"
@@ -124,6 +126,10 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.MIXED: "runs on {mix}: it finishes sooner than on one GPU type",
     ReasonCode.TURN: "is next: it is {ahead} ahead of the job furthest behind there (its share: {due:GPU})",
     ReasonCode.SHARES_GPU: "shares {devices} with {job:job #}: together they do {work} times the work of one",
+    ReasonCode.TRIES_SHARING: (
+        "shares {devices} with {job:job #} to find out: together they should do {work} times the work of one"
+    ),
+    ReasonCode.WORSE_TOGETHER: "moves to a GPU of its own: beside {job:job #} both do {work} times the work of one",
     ReasonCode.SHARES_UNASKED: "shares {devices} with {jobs:job #}, which no round placed there",
     ReasonCode.DISPATCHED: "does {steps} of the {left:step} left of {job:job #}: {part} of the {speed} speed",
     ReasonCode.BEHIND: (

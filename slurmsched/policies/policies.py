@@ -52,6 +52,7 @@ LAS_QUEUES: Final = "policy.las_queues"
 UTILITY: Final = "policy.utility"
 DEFRAGMENT: Final = "policy.defragment"
 PARTS: Final = "policy.parts"
+TRY_PAIRS: Final = "policy.try_pairs"
 TICKETS: Final = "tickets."
 """The settings of this section."""
 
@@ -64,11 +65,13 @@ BY_UTILITY: Final = (UTILITY, *OWN_ORDER)
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the settings choose for a policy: an order, and finish steps, which come before its own; or last, where the
-    policy weighs evictions, since what they move is not to be weighed; and the name of what Hadar maximises."""
+    policy weighs evictions, since what they move is not to be weighed; the name of what Hadar maximises; and whether
+    pairs are tried that nobody measured."""
 
     order: Order
     first: tuple[FinishStep, ...] = ()
     utility: str = DEFAULT_UTILITY
+    try_pairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,14 @@ def _tesserae(name: str, chosen: Choices) -> Policy:
 
 def _tesserae_packed(chosen: Choices) -> Policy:
     from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
-    from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, share_gpus  # noqa: PLC0415
+    from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, ShareGpus  # noqa: PLC0415
 
     return Pipeline(
         "tesserae-packed",
         chosen.order,
         AsRequested(shares_memory=False),
         LEAST_FRAGMENTS,
-        (share_gpus,),
+        (ShareGpus(try_unmeasured=chosen.try_pairs),),
         (AllocateOwnGpu,),
     )
 
@@ -213,7 +216,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "tesserae-packed": PolicyRow(
         "two jobs on halves of one GPU by matching (Tesserae)",
         _tesserae_packed,
-        (ORDER, PARTS),
+        (ORDER, PARTS, TRY_PAIRS),
         shards=True,
         pairs=True,
     ),  # jobs that move would take the halves that are matched
@@ -259,6 +262,7 @@ def policy(
     *,
     defragment: bool = False,
     utility: str = DEFAULT_UTILITY,
+    try_pairs: bool = False,
 ) -> Policy:
     """The policy of this name, with jobs in this order where it takes one. With `defragment` it moves running jobs
     where that lets a waiting one start.
@@ -272,7 +276,8 @@ def policy(
         raise PolicyError(f"there is no order {order!r}: known are {', '.join(ORDERS)}")
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
-    return POLICIES[name].make(Choices(ORDERS[order](las_queues), _defragmentation() if defragment else (), utility))
+    first = _defragmentation() if defragment else ()
+    return POLICIES[name].make(Choices(ORDERS[order](las_queues), first, utility, try_pairs))
 
 
 def configured_policy(settings: PolicySettings) -> Policy:
@@ -283,6 +288,7 @@ def configured_policy(settings: PolicySettings) -> Policy:
         settings.las_queues,
         defragment=settings.defragment,
         utility=settings.utility,
+        try_pairs=settings.try_pairs,
     )
 
 
@@ -323,7 +329,7 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TICKETS)) and not row.reads(setting):
+        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, TICKETS)) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

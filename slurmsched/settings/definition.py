@@ -140,6 +140,15 @@ class PolicySettings:
             "doc": "also schedule jobs with parts of GPUs and jobs without GPUs; fgd and tesserae-packed always do"
         },
     )
+    try_pairs: bool = field(
+        default=False,
+        metadata={
+            "doc": (
+                "let tesserae-packed also pair jobs of models that nobody measured together, where known pairs let"
+                " expect a gain and both owners say gpumem; two that do less than one alone are moved apart"
+            )
+        },
+    )
     profiles: str = field(
         default="", metadata={"doc": "file of measured profiles of models; if empty, the shipped ones are used"}
     )

@@ -74,20 +74,22 @@ class SimulationOptions:
     """Options of a simulation. Times are in seconds.
 
     `period`: from one round to the next. `early`: between early rounds, which follow what happens as the daemon's do; 0
-    for none. `launch`: from a round until the job runs that it starts. `overhead`: the cost of a restart, during which
-    a job holds its GPUs and does no work; a lease that continues costs nothing. `lead`: between the checkpoint signal
-    and the requeue; the job works on, and its work is kept. `completing`: from a job's end until its resources are
-    free. `quantised`: jobs end only at the end of a round. `window`: the measured jobs as indices in order of arrival,
-    first and one after the last; the run ends with them. `until`: the run ends at this time. `failures`: failures per
-    node and hour that it is up, and `repair` how long it stays down. `limits`: whether the trace's time limits end
-    jobs. `skipping`: do not compute rounds that cannot change anything. `skip_impossible`: leave out jobs that could
-    never run instead of raising.
+    for none. `rounds`: when the first rounds begin, in seconds from the start, as a daemon had them, early ones among
+    them; the next ones by `period` and `early`. `launch`: from a round until the job runs that it starts. `overhead`:
+    the cost of a restart, during which a job holds its GPUs and does no work; a lease that continues costs nothing.
+    `lead`: between the checkpoint signal and the requeue; the job works on, and its work is kept. `completing`: from a
+    job's end until its resources are free. `quantised`: jobs end only at the end of a round. `window`: the measured
+    jobs as indices in order of arrival, first and one after the last; the run ends with them. `until`: the run ends at
+    this time. `failures`: failures per node and hour that it is up, and `repair` how long it stays down. `limits`:
+    whether the trace's time limits end jobs. `skipping`: do not compute rounds that cannot change anything.
+    `skip_impossible`: leave out jobs that could never run instead of raising.
     `exchange`: what copies of a forked job need at the end of a round to average and load their parameters; HadarE's
     paper does not say how long that takes. `forking`: whether forked jobs are; if not, each runs as one job.
     """
 
     period: float = 300.0
     early: float = 0.0
+    rounds: tuple[float, ...] = ()
     launch: float = 0.0
     overhead: float = 60.0
     lead: int = 0

@@ -51,6 +51,15 @@ rate = [50]
 beside = { reader = 0.6 }
 """
 """By these a reader is paired with a writer rather than with a scanner."""
+SIMILAR_PROFILES = "".join(
+    f"[models.{model}]\nmeasured = 1790000000\n[models.{model}.gpu.v100]\nrate = [50]\nbeside = {beside}\n\n"
+    for model, beside in {
+        "reader": "{ reader = 0.8, scanner = 0.8 }",
+        "writer": "{ writer = 0.8, scanner = 0.8, reader = 0.8 }",
+        "scanner": "{ reader = 0.8, writer = 0.8, scanner = 0.8 }",
+    }.items()
+)
+"""What a reader keeps beside a writer is not known; all else lets expect much."""
 SPOOL = "/var/lib/synsched/spool"
 STEPS = """\
 #!/usr/bin/python3
@@ -188,13 +197,7 @@ def test_who_has_no_partner_has_a_whole_gpu_and_the_pairs_of_a_node_start_in_one
 @widening
 def test_what_a_pair_measures_decides_with_whom_the_next_one_is_made(site: Mini) -> None:
     """The profile promises 1.5 of a reader and a writer, 1.2 of a reader and a scanner."""
-    site.write("/etc/synsched/measured.toml", MEASURED_PROFILES)
-    site.sure("install", "-d", "-m", "1777", "-o", "synsched", SPOOL)
-    own = policy("tesserae-packed")
-    site.configure(**{
-        **own, "policy": {**own["policy"], "profiles": "/etc/synsched/measured.toml"}, "reports": {"spool": SPOOL}
-    })  # fmt: skip
-    once(site)
+    measure_pairs(site, MEASURED_PROFILES)
     try:
         runs(site, submit(site, "--gres=gpu:1", "--nodelist=v100-1", "--partition=debug"))
         host = stepping(site, "reader")
@@ -219,14 +222,59 @@ def test_what_a_pair_measures_decides_with_whom_the_next_one_is_made(site: Mini)
         clean(site)
 
 
-def stepping(site: Mini, model: str) -> str:
+@widening
+def test_two_that_were_tried_and_do_less_than_one_alone_are_moved_apart(site: Mini) -> None:
+    measure_pairs(site, SIMILAR_PROFILES, try_pairs=True)
+    try:
+        others = [
+            submit(site, f"--gres=gpu:{count}", f"--nodelist=v100-{number}", "--partition=debug")
+            for number, count in ((1, 1), (2, 2), (3, 2))
+        ]
+        runs(site, *others)
+        said, anywhere = ",gpumem=4g,ckpt=usr1@2", ()
+        host, guest = stepping(site, "reader", said, anywhere), stepping(site, "writer", said, anywhere)
+        once(site)
+        runs(site, host, guest)
+        assert shards(site, host) == shards(site, guest)
+        assert "to find out" in Status(site).why(guest)
+        site.until("both have measured", lambda: measured_speeds(site, host, guest), 180)
+        assert site.jobs()[guest]["Restarts"] == "0", "no GPU is idle for it"
+        site.sure("scancel", others[1])
+        site.until("a node is free", lambda: site.jobs()[others[1]]["JobState"] == "CANCELLED")
+        once(site)
+        runs(site, host, guest)
+        moved = site.jobs()[guest]
+        assert (moved["NodeList"], moved["Restarts"], site.jobs()[host]["Restarts"]) == ("v100-2", "1", "0")
+        assert moved["TresPerNode"].endswith("shard:10")
+    finally:
+        clean(site)
+
+
+def measure_pairs(site: Mini, profiles: str, *, try_pairs: bool = False) -> None:
+    """Let rounds pair jobs by these profiles and by what jobs report."""
+    site.write("/etc/synsched/measured.toml", profiles)
+    site.sure("install", "-d", "-m", "1777", "-o", "synsched", SPOOL)
+    own, forget = policy("tesserae-packed"), "DELETE FROM pair_rates"
+    measured = {"profiles": "/etc/synsched/measured.toml", "try_pairs": try_pairs}
+    site.configure(**{**own, "policy": {**own["policy"], **measured}, "reports": {"spool": SPOOL}})
+    once(site)
+    path = "/var/lib/synsched/synsched.db"
+    site.sure(
+        "python3",
+        "-c",
+        f"import sqlite3; c = sqlite3.connect({path!r}); c.execute({forget!r}); c.commit()",
+        user="synsched",
+    )
+
+
+def stepping(site: Mini, model: str, hint: str = "", where: tuple[str, ...] = ("--nodelist=v100-1",)) -> str:
     """A job on half a GPU that reports its steps."""
     script = f"/home/alice/{model}.py"
     site.sure("sh", "-c", f"cat > {script}", user="alice", stdin=STEPS)
     return site.sure(
         "env", "HOME=/home/alice", "PYTHONPATH=/opt/slurmsched", f"SYNSCHED_SPOOL={SPOOL}",
-        "sbatch", "--parsable", "--gres=shard:5", "--nodelist=v100-1", "--mem=1000", "--cpus-per-task=1",
-        "--chdir=/home/alice", f"--comment=synsched:model={model}", script, model, user="alice",
+        "sbatch", "--parsable", "--gres=shard:5", *where, "--mem=1000", "--cpus-per-task=1", "--chdir=/home/alice",
+        f"--comment=synsched:model={model}{hint}", script, model, user="alice",
     ).strip()  # fmt: skip
 
 

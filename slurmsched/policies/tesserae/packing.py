@@ -23,8 +23,9 @@ import numpy as np
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import gpu_spec
-from slurmsched.model import Job, JobId
+from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode
 from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,37 @@ class PackedPair:
     relative_rates: tuple[float, float]
 
 
+_MIN_ESTIMATED_WEIGHT = 1.1
+"""Estimates are off by a tenth and more, and whoever is paired by one may have to be restarted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedPairs:
+    """Pairs that nobody has measured and that may be tried, by estimates for each GPU type.
+
+    Only the guest can be moved apart again, so it is one of `movable`; and since no rate tells that both fit into GPU
+    memory, both owners must say so.
+    """
+
+    estimates: Mapping[str, Mapping[tuple[str, str], float]]
+    movable: Collection[JobId]
+
+    def rates(self, knowledge: Knowledge, host: Job, guest: Job, gpu_type: str) -> tuple[float, float] | None:
+        """Returns the estimated relative rates of the two; None if they are not to be tried."""
+        said = host.hints.gpu_memory is not None and guest.hints.gpu_memory is not None
+        if not said or gpu_spec(gpu_type) is None or _exceed_gpu_memory(host, guest, gpu_type):
+            return None
+        estimated = self.estimates.get(gpu_type, {})
+        first, second = (
+            estimated.get((_model(one), _model(other))) if known is None else known
+            for one, other in ((host, guest), (guest, host))
+            for known in (knowledge.known_rate_beside(one, other, gpu_type),)
+        )
+        if first is None or second is None or first + second < _MIN_ESTIMATED_WEIGHT:
+            return None
+        return first, second
+
+
 def may_share(job: Job) -> bool:
     """Returns whether its owner allows sharing, by a request for shards or `pack=yes`; `pack=no` overrides both."""
     if job.original_request.exclusive or job.hints.pack is False:
@@ -201,17 +233,19 @@ def match_pairs(
     shards_per_gpu: int,
     urgent: Collection[JobId] = (),
     fits: Callable[[Job, Job], bool] | None = None,
+    tried: TriedPairs | None = None,
 ) -> tuple[PackedPair, ...]:
     """Returns the maximum-weight matching of placed with pending jobs, both in order.
 
     `types` has the GPU type of each placed job; `shards_per_gpu` is the shards of a device. `urgent` jobs do not share,
     nor do two jobs whose relative rates are unknown or whose like ran out of memory together. `fits(host, guest)`
     returns whether a pending job may run where a placed one is; it is called once for pending jobs with equal requests.
-    Raises PolicyError.
+    With `tried` these pairs count as estimated. Raises PolicyError.
     """
 
     def kind(job: Job) -> tuple[Hashable, ...]:
-        return _model(job), job.hints.gpu_memory, job.family if knowledge.differs_by_owner(job) else ""
+        owner = job.family if knowledge.differs_by_owner(job) else ""
+        return _model(job), job.hints.gpu_memory, owner, tried is not None and job.id in tried.movable
 
     def host_type(job: Job) -> Hashable:
         return (*kind(job), types[job.id], job.id if fits else "")
@@ -221,6 +255,8 @@ def match_pairs(
 
     def rates(host: Job, guest: Job) -> PairRates:
         both = relative_rates_of_pair(knowledge, host, guest, types[host.id])
+        if both is None and tried is not None and guest.id in tried.movable:
+            both = tried.rates(knowledge, host, guest, types[host.id])
         if both is None or knowledge.out_of_memory.last(host, guest) is not None:
             return {}
         return {("", ""): both} if fits is None or fits(host, guest) else {}
@@ -272,3 +308,57 @@ def _number_types(jobs: Sequence[Job], type_of: Callable[[Job], Hashable]) -> tu
 def _gpus_used(job: Job, shards_per_gpu: int) -> int:
     """Returns the GPUs it uses, whole or half."""
     return job.original_request.gpus or -(-_JOBS_PER_GPU * job.original_request.shards // max(shards_per_gpu, 1))
+
+
+class GpuSharers:
+    """Records who shares a GPU with whom, managed or not, and how fast each is."""
+
+    def __init__(self, session: Session, tried: TriedPairs | None = None) -> None:
+        self._snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
+        self._managed, self._tried = frozenset(session.jobs), tried
+
+    def describe_users(self, node: str, gpu: int) -> str:
+        """Returns the jobs on this device as text: `jobs 4, 7`."""
+        return _format_jobs(self._snapshot.jobs_on(node, gpu))
+
+    def record(self, session: Session, job: Job) -> None:
+        """Records the sharers of a job that keeps running and its speed beside them, if there are any."""
+        others = self._snapshot.sharers_of(job)
+        if not others:
+            return
+        gpu_type = self._snapshot.gpu_type_of(job.allocations)
+        speed = min(self._knowledge.shared_gpu_speed(job, other, gpu_type) for other in others)
+        if len(others) == 1 and self._is_pair(job, others[0]):
+            both = relative_rates_of_pair(self._knowledge, job, others[0], gpu_type)
+            tried = self._tried.rates(self._knowledge, job, others[0], gpu_type) if self._tried and not both else None
+            if rates := both or tried:
+                why = shares_gpu_reason(job.allocations, others[0].id, rates, tried=both is None)
+                session.share(job.id, (others[0].id,), speed if both else rates[0], why)
+                return
+        why = Reason(
+            ReasonCode.SHARES_UNASKED, {"devices": _device_names(job.allocations), "jobs": _format_jobs(others)}
+        )
+        session.share(job.id, (), speed, why)
+
+    def _is_pair(self, job: Job, other: Job) -> bool:
+        """Returns whether the other is managed too, both allow sharing, and they use the same devices."""
+        may_pair = other.id in self._managed and may_share(job) and may_share(other)
+        return may_pair and set(job.devices) == set(other.devices)
+
+
+def shares_gpu_reason(
+    allocations: Sequence[NodeAllocation], partner: JobId, relative_rates: tuple[float, float], *, tried: bool = False
+) -> Reason:
+    """Returns the reason for a shared allocation; `work` is that of both jobs over that of one job alone."""
+    work = f"{round(sum(relative_rates), 2):g}"
+    code = ReasonCode.TRIES_SHARING if tried else ReasonCode.SHARES_GPU
+    return Reason(code, {"devices": _device_names(allocations), "job": partner, "work": work})
+
+
+def _device_names(allocations: Sequence[NodeAllocation]) -> str:
+    """Returns the devices as text: `GPU 0 of v100-1`."""
+    return ", ".join(f"GPU {index} of {share.node}" for share in allocations for index in share.indices)
+
+
+def _format_jobs(jobs: Sequence[Job]) -> str:
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(job.id for job in jobs)}"

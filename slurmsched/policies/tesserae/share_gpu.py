@@ -1,7 +1,8 @@
 """Tesserae with packing on GPUs that Slurm divides into shards (Tesserae, sections 3.2 and 4.2, algorithms 1 and 4).
 
 In order, each waiting job gets GPUs of its own, on nodes where fragmentation grows least. Then the jobs without GPUs
-are matched with placed jobs. No job is preempted, so the migration of section 4.1 does not apply.
+are matched with placed jobs. No job is preempted, so the migration of section 4.1 does not apply; a site may let jobs
+be paired that nobody measured together, and then two that do less than one alone are moved apart.
 
 Two jobs share a GPU by asking for half of its shards each; Slurm has no other way. A round chooses nodes, but Slurm
 chooses the device: the first by index with enough shards left. So that no job comes beside another one by chance, a job
@@ -16,7 +17,7 @@ from Slurm.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,12 +25,12 @@ import numpy as np
 
 from slurmsched.arrays import Ints, Mask
 from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
+from slurmsched.knowledge.refinement import estimated_pairs
 from slurmsched.model import (
     MILLI_PER_GPU,
     Job,
     JobId,
     JobState,
-    NodeAllocation,
     Reason,
     ReasonCode,
 )
@@ -39,60 +40,15 @@ from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement, fitting_pools
 from slurmsched.policies.session import Session
-from slurmsched.policies.tesserae.packing import PackedPair, match_pairs, may_share, relative_rates_of_pair
-
-
-class GpuSharers:
-    """Records who shares a GPU with whom, managed or not, and how fast each is."""
-
-    def __init__(self, session: Session) -> None:
-        self._snapshot, self._knowledge = session.situation.snapshot, session.situation.knowledge
-        self._managed = frozenset(session.jobs)
-
-    def describe_users(self, node: str, gpu: int) -> str:
-        """Returns the jobs on this device as text: `jobs 4, 7`."""
-        return _format_jobs(self._snapshot.jobs_on(node, gpu))
-
-    def record(self, session: Session, job: Job) -> None:
-        """Records the sharers of a job that keeps running and its speed beside them, if there are any."""
-        others = self._snapshot.sharers_of(job)
-        if not others:
-            return
-        gpu_type = self._snapshot.gpu_type_of(job.allocations)
-        speed = min(self._knowledge.shared_gpu_speed(job, other, gpu_type) for other in others)
-        if len(others) == 1 and self._is_pair(job, others[0]):
-            both = relative_rates_of_pair(self._knowledge, job, others[0], gpu_type)
-            if both is not None:
-                why = shares_gpu_reason(job.allocations, others[0].id, both)
-                session.share(job.id, (others[0].id,), speed, why)
-                return
-        why = Reason(
-            ReasonCode.SHARES_UNASKED, {"devices": _device_names(job.allocations), "jobs": _format_jobs(others)}
-        )
-        session.share(job.id, (), speed, why)
-
-    def _is_pair(self, job: Job, other: Job) -> bool:
-        """Returns whether the other is managed too, both allow sharing, and they use the same devices."""
-        may_pair = other.id in self._managed and may_share(job) and may_share(other)
-        return may_pair and set(job.devices) == set(other.devices)
-
-
-def shares_gpu_reason(
-    allocations: Sequence[NodeAllocation], partner: JobId, relative_rates: tuple[float, float]
-) -> Reason:
-    """Returns the reason for a shared allocation; `work` is that of both jobs over that of one job alone."""
-    work = f"{round(sum(relative_rates), 2):g}"
-    return Reason(ReasonCode.SHARES_GPU, {"devices": _device_names(allocations), "job": partner, "work": work})
-
-
-def _device_names(allocations: Sequence[NodeAllocation]) -> str:
-    """Returns the devices as text: `GPU 0 of v100-1`."""
-    return ", ".join(f"GPU {index} of {share.node}" for share in allocations for index in share.indices)
-
-
-def _format_jobs(jobs: Sequence[Job]) -> str:
-    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(job.id for job in jobs)}"
-
+from slurmsched.policies.tesserae.packing import (
+    GpuSharers,
+    PackedPair,
+    TriedPairs,
+    match_pairs,
+    may_share,
+    relative_rates_of_pair,
+    shares_gpu_reason,
+)
 
 HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2
 
@@ -186,18 +142,80 @@ class AllocateOwnGpu:
         return session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, own_device)
 
 
-def share_gpus(session: Session) -> None:
-    """Finish step: places waiting jobs on halves of GPUs beside the placed jobs they are matched with (algorithm 4)."""
-    devices, sharers = ShardedDevices(session), GpuSharers(session)
+@dataclass(frozen=True, slots=True)
+class ShareGpus:
+    """Finish step: places waiting jobs on halves of GPUs beside the placed jobs they are matched with (algorithm 4).
+
+    With `try_unmeasured` pairs that nobody measured are made too where an estimate promises a gain (section 4.3); two
+    that turn out to do less than one job alone are moved apart as soon as a GPU is idle.
+    """
+
+    try_unmeasured: bool = False
+
+    def __call__(self, session: Session) -> None:
+        tried = _tried_pairs(session) if self.try_unmeasured else None
+        moved = _move_apart(session) if self.try_unmeasured else frozenset()
+        share_gpus(session, tried, moved)
+
+
+def _tried_pairs(session: Session) -> TriedPairs:
+    situation = session.situation
+    types = {gpu_type for gpu_type in session.pools.gpu_types if gpu_type}
+    estimates = {gpu_type: estimated_pairs(situation.knowledge, gpu_type) for gpu_type in types}
+    return TriedPairs(estimates, session.jobs.keys() - situation.unmovable)
+
+
+def _move_apart(session: Session) -> frozenset[JobId]:
+    """Moves the guest of each pair whose jobs measured that they do less than one alone to an idle GPU of another node;
+    returns the guests that move."""
+    snapshot, moved = session.situation.snapshot, set[JobId]()
+    if not snapshot.widens_shards:
+        return frozenset()
+    for job in [session.jobs[running] for running in session.running]:
+        others = snapshot.sharers_of(job)
+        other = others[0] if len(others) == 1 else None
+        if other is None or other.id not in session.jobs or _started(other) > _started(job):
+            continue  # the one that came later moves
+        rates, gpu_type = session.situation.knowledge.pairs, snapshot.gpu_type_of(job.allocations)
+        work = [rates.rate(*pair, gpu_type) for pair in ((job, other), (other, job))]
+        worth = sum(rate for rate in work if rate is not None)
+        if None in work or worth >= 1 or session.moves_left <= 0 or not session.is_preemptible(job.id):
+            continue
+        if (placement := _own_device_elsewhere(session, job)) is not None:
+            details = {"job": other.id, "work": f"{round(worth, 2):g}"}
+            session.restart_with(job, placement, Reason(ReasonCode.WORSE_TOGETHER, details))
+            moved.add(job.id)
+    return frozenset(moved)
+
+
+def _started(job: Job) -> tuple[float, tuple[float, int, int, JobId]]:
+    return job.start_time or 0.0, job.queue_key
+
+
+def _own_device_elsewhere(session: Session, job: Job) -> Placement | None:
+    """Returns a placement on an idle device of another node, with all of its shards; on its own node Slurm would see no
+    change."""
+    demand, own = session.demands.of(job), {session.pools.node_of[pool] for pool in session.running[job.id].pools}
+    if demand.milli is None or demand.gang.tasks_per_part != 1:
+        return None
+    elsewhere = ~np.isin(session.pools.node_of, list(own))
+    whole = demand.of_whole_devices()
+    found = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, elsewhere, demand=whole)
+    return found and replace(found, whole_devices=True)
+
+
+def share_gpus(session: Session, tried: TriedPairs | None = None, moved: Collection[JobId] = frozenset()) -> None:
+    """Does so with these pairs to be tried; `moved` are running jobs that get another GPU and share it with nobody."""
+    devices, sharers = ShardedDevices(session), GpuSharers(session, tried)
     for running in session.running:
         sharers.record(session, session.jobs[running])
-    in_order = [session.jobs[ranked.job] for ranked in session.ranking]
+    in_order = [session.jobs[ranked.job] for ranked in session.ranking if ranked.job not in moved]
     waiting = [job for job in in_order if session.needs_placement(job)]
     placed = [job for job in in_order if job.id in session.running or job.id in session.placements]
-    slots = HalfGpuSlots(session, devices)
+    slots = HalfGpuSlots(session, devices, tried)
     for pair in slots.match(placed, waiting) if waiting else ():
         slots.place_beside(pair)
-    slots.leave_last_halves()
+    slots.leave_last_halves(moved)
     obstacles = dict[ResourceDemand, Reason | None]()
     alone = [job for job in placed if may_share(job) and job.id not in session.beside]
     for job in waiting:
@@ -216,6 +234,7 @@ class HalfGpuSlots:
 
     session: Session
     devices: ShardedDevices
+    tried: TriedPairs | None = None
     _filled: set[tuple[int, int]] = field(default_factory=set)
     """Pools and devices on which a guest joins a running job in this round."""
     _last: dict[int, tuple[JobId, ...]] = field(default_factory=dict)
@@ -283,14 +302,16 @@ class HalfGpuSlots:
         self._start_in_turn(pair, held)
         if not session.situation.snapshot.widens_shards:
             self.devices.mark_starting(held.pools)
-        on_nodes = placement.node_allocations(session.pools)
+        on_nodes, gpu_type = placement.node_allocations(session.pools), session.pools.gpu_types[held.pools[0]]
+        both = relative_rates_of_pair(session.situation.knowledge, session.jobs[pair.host], guest, gpu_type)
+        tried = both is None
         for job, other, rate in (
             (pair.host, pair.guest, pair.relative_rates[0]),
             (pair.guest, pair.host, pair.relative_rates[1]),
         ):
-            session.share(job, (other,), rate, shares_gpu_reason(on_nodes, other, pair.relative_rates))
+            session.share(job, (other,), rate, shares_gpu_reason(on_nodes, other, pair.relative_rates, tried=tried))
 
-    def leave_last_halves(self) -> None:
+    def leave_last_halves(self, moved: Collection[JobId] = frozenset()) -> None:
         """Lets the last job without a partner in each pool that is full keep half of its device open for a later guest.
 
         It starts last, so that the device is certain.
@@ -302,7 +323,7 @@ class HalfGpuSlots:
         seen = set[int]()
         for name, placement in reversed(session.placements.items()):
             job, pools = session.jobs[name], placement.pools
-            if not placement.whole_devices or not seen.isdisjoint(pools):
+            if name in moved or not placement.whole_devices or not seen.isdisjoint(pools):
                 continue
             full = not any(session.free_at_minimum.gpus[pool] for pool in pools)
             half = all(2 * placement.gang.shards == session.pools.shards[pool] for pool in pools)
@@ -349,6 +370,7 @@ class HalfGpuSlots:
             knowledge=self.session.situation.knowledge,
             shards_per_gpu=shards,
             fits=fits,
+            tried=self.tried,
         )
 
     def _has_free_half(self, host: Job, shards: int) -> bool:

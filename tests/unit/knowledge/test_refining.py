@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.knowledge import Knowledge, MeasuredPairs, Profile, Scaling
 from slurmsched.knowledge.refinement import (
+    estimated_pairs,
     family_profiles,
     latest_rates,
     measured_pairs,
@@ -209,3 +210,42 @@ ALONE = [beside("ann a", "", 10.0), beside("bob b", "", 4.0)]
 )
 def test_a_pair_is_worth_what_both_measured(rates: list[PairRate], expected: tuple[float, float]) -> None:
     assert (kept(rates, "ann a", "bob b"), kept(rates, "bob b", "ann a")) == pytest.approx(expected)
+
+
+def test_a_pair_that_nobody_knows_is_completed_from_like_ones() -> None:
+    """Of four models two pairs are missing; rows and columns of the others tell which are fast beside whom."""
+    fractions = {"a": 0.9, "b": 0.8, "c": 0.6, "d": 0.5}
+    profiles = {
+        model: Profile(
+            model,
+            "",
+            {},
+            "by hand",
+            {
+                "v100": Scaling(
+                    (1,), (1.0,), beside={o: own * fractions[o] for o in fractions if (model, o) not in UNKNOWN}
+                )
+            },
+        )
+        for model, own in fractions.items()
+    }
+    found = estimated_pairs(Knowledge(profiles), "v100")
+    assert found.keys() == UNKNOWN
+    assert found == {(one, two): pytest.approx(fractions[one] * fractions[two], rel=0.2) for one, two in UNKNOWN}
+    assert estimated_pairs(Knowledge(profiles), "a100") == {}
+
+
+UNKNOWN = {("a", "d"), ("c", "b")}
+
+
+def test_one_owners_reports_do_not_set_an_estimate() -> None:
+    honest = {(f"{who} a", "x b", "v100"): 0.8 for who in ("ann", "bob")}
+    others = {("ann b", "x a", "v100"): 0.7, ("ann b", "x c", "v100"): 0.6, ("ann a", "x a", "v100"): 0.6}
+    others |= {("ann c", "x b", "v100"): 0.7, ("ann c", "x a", "v100"): 0.6}
+
+    def estimate(own: dict[tuple[str, str, str], float]) -> float:
+        by_model = {(family, other.split()[1], kind): kept for (family, other, kind), kept in own.items()}
+        return estimated_pairs(replace(Knowledge(), pairs=MeasuredPairs({}, by_model)), "v100")["b", "b"]
+
+    plain, lying = estimate({**honest, **others}), estimate({**honest, **others, ("eve a", "x b", "v100"): 0.01})
+    assert plain == pytest.approx(lying)

@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, MeasuredPairs, OutOfMemoryPairs, Profile, Scaling
 from slurmsched.model import (
     Decision,
@@ -20,12 +23,18 @@ from slurmsched.model import (
     Node,
     NodeAllocation,
     OutOfMemory,
+    PairRate,
+    Reason,
     ReasonCode,
     Request,
     Resources,
+    SchedulerState,
+    Verb,
 )
 from slurmsched.policies import policy
 from slurmsched.policies.tesserae.packing import may_share, relative_rates_of_pair
+from slurmsched.rounds.round import run_round
+from slurmsched.settings.definition import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from tests.builders import job, node, share, situation, snapshot
 
 SHARDS = 10
@@ -347,7 +356,7 @@ def waiting(draw: st.DrawFn) -> tuple[Request, str]:
     return request, hint
 
 
-@settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_whatever_order_slurm_starts_them_in_only_pairs_share_a_gpu(data: st.DataObject) -> None:
     nodes = [node(f"n{at}", data.draw(st.integers(1, 3)), shards=SHARDS) for at in range(data.draw(st.integers(1, 3)))]
@@ -452,3 +461,126 @@ def test_the_partner_is_chosen_by_what_its_owners_jobs_measured() -> None:
     assert "2" in devices(policy("tesserae-packed", "fifo").decide(asked))
     chosen = devices(policy("tesserae-packed", "fifo").decide(replace(asked, knowledge=knowledge)))
     assert chosen == {"1": "n1:0", "3": "n1:0"}
+
+
+SIMILAR = known(
+    a={"a": 0.4, "b": 0.8, "c": 0.9, "d": 0.1},
+    b={"a": 0.8, "b": 0.7, "c": 0.9},
+    c={"a": 0.8, "c": 0.8, "d": 0.1},
+    d={"a": 0.1, "c": 0.1, "d": 0.1},
+    e={"e": 0.9},
+)
+"""What c does beside b is not known; a is much like it. Nor what b and d do together, but d is slow beside all."""
+ROOMY = "gpumem=4g,ckpt=usr1"
+
+
+def trying(jobs: Sequence[Job], nodes: Sequence[Node] = (ONE,), *, on: bool = True, **other: Any) -> Decision:
+    knowledge = other.pop("knowledge", SIMILAR)
+    asked = replace(situation(nodes, jobs, **other), knowledge=knowledge)
+    return policy("tesserae-packed", "fifo", try_pairs=on).decide(asked)
+
+
+@pytest.mark.parametrize(
+    ("host", "guest", "on", "shares"),
+    [
+        pytest.param(("c", ROOMY), ("b", ROOMY), True, True, id="as a similar model lets expect a gain"),
+        pytest.param(("c", ROOMY), ("b", ROOMY), False, False, id="not unless the site lets them"),
+        pytest.param(
+            ("c", ROOMY), ("b", "ckpt=usr1"), True, False, id="not where one does not say what memory it needs"
+        ),
+        pytest.param(("c", "gpumem=12g"), ("b", "gpumem=5g,ckpt=usr1"), True, False, id="not beyond the GPU's memory"),
+        pytest.param(
+            ("c", ROOMY), ("b", "gpumem=4g,move=no"), True, False, id="not a guest that could not be moved apart"
+        ),
+        pytest.param(("c", "gpumem=4g,move=no"), ("b", ROOMY), True, True, id="a host that stays where it is"),
+        pytest.param(("d", ROOMY), ("b", ROOMY), True, False, id="not where the estimate expects no gain"),
+        pytest.param(("e", ROOMY), ("b", ROOMY), True, False, id="not a model that was measured beside one only"),
+        pytest.param(("a", ROOMY), ("a", ROOMY), True, False, id="not what is known to be worse"),
+        pytest.param(("c", ROOMY), ("x", ROOMY), True, False, id="not a model of which nothing is known"),
+    ],
+)
+def test_a_pair_that_nobody_measured_is_tried(
+    host: tuple[str, str], guest: tuple[str, str], on: bool, shares: bool
+) -> None:
+    jobs = [half(1, *host, on=[has(0)]), half(2, *guest)]
+    unmovable = frozenset(job.id for job in jobs if job.hints.move is False or not job.hints.checkpoint_signal)
+    decision = trying(jobs, on=on, unmovable=unmovable)
+    assert ("2" in decision.targets) == shares
+    if shares:
+        reason = decision.targets["2"].reasons[0]
+        assert reason.code is ReasonCode.TRIES_SHARING
+        assert "to find out: together they should do 1." in reason.sentence
+
+
+def test_a_pair_that_is_tried_is_told_to_be_one_in_later_rounds_too() -> None:
+    decision = trying([half(1, "c", ROOMY, on=[has(0)]), half(2, "b", ROOMY, on=[has(0)])])
+    assert [decision.targets[job].beside for job in "12"] == [("2",), ("1",)]
+    assert decision.targets["1"].reasons[0].code is ReasonCode.TRIES_SHARING
+
+
+def together(b: float, c: float) -> MeasuredPairs:
+    return MeasuredPairs({("alice b", "alice c", "v100"): b, ("alice c", "alice b", "v100"): c})
+
+
+def pair_that_measured(b: float, c: float, hint: str = "", **other: Any) -> Decision:
+    """Job 1 of c and its guest of b, which both have measured; the second node is idle."""
+    first, second = half(1, "c", ROOMY, on=[has(0)]), half(2, "b", f"{ROOMY}{hint}", on=[has(0)])
+    jobs = [replace(first, start_time=1.0), replace(second, start_time=5.0)]
+    return trying(jobs, BOTH, knowledge=replace(SIMILAR, pairs=together(b, c)), **other)
+
+
+def test_two_that_do_less_than_one_alone_are_moved_apart() -> None:
+    decision = pair_that_measured(0.5, 0.4)
+    assert devices(decision) == {"1": "n1:0", "2": "n2:0"}
+    assert decision.targets["2"].allocations[0].shards == SHARDS
+    sentence = "moves to a GPU of its own: beside job 1 both do 0.9 times the work of one"
+    assert [
+        reason.sentence for reason in decision.targets["2"].reasons if reason.code is ReasonCode.WORSE_TOGETHER
+    ] == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("rates", "other"),
+    [
+        pytest.param((0.7, 0.4), {}, id="who do more"),
+        pytest.param((0.5, 0.4), {"on": False}, id="unless the site lets jobs be tried"),
+        pytest.param(
+            (0.5, 0.4), {"non_preemptible": {"2": Reason(ReasonCode.MIN_RUN_TIME)}}, id="whom a guard protects"
+        ),
+        pytest.param((0.5, 0.4), {"max_moves": 0}, id="beyond the moves of a round"),
+        pytest.param((0.5, 0.4), {"starts_only": True}, id="in an early round"),
+    ],
+)
+def test_these_stay_together(rates: tuple[float, float], other: Any) -> None:
+    assert devices(pair_that_measured(*rates, **other)) == {"1": "n1:0", "2": "n1:0"}
+
+
+def test_who_has_no_idle_gpu_to_go_to_stays() -> None:
+    waiting = [half(3, "b", "pack=no"), half(4, "b", "pack=no")]
+    first, second = half(1, "c", ROOMY, on=[has(0)]), half(2, "b", ROOMY, on=[has(0)])
+    jobs = [replace(first, start_time=1.0), replace(second, start_time=5.0), *waiting]
+    decision = trying(jobs, BOTH, knowledge=replace(SIMILAR, pairs=together(0.5, 0.4)))
+    assert devices(decision) == {"1": "n1:0", "2": "n1:0", "3": "n2:0"}
+
+
+def test_a_move_apart_is_planned_as_checkpoint_requeue_and_start() -> None:
+    first, second = half(1, "c", ROOMY, on=[has(0)]), half(2, "b", ROOMY, on=[has(0)])
+    jobs = [replace(one, start_time=1.0 + at, run_time=5000.0) for at, one in enumerate((first, second))]
+    seen = snapshot(BOTH, jobs)
+    state = SchedulerState(
+        pair_rates=tuple(
+            PairRate(*names, "v100", 1, 1.0, rate, 1.0)
+            for *names, rate in (
+                ("alice b", "", 10.0), ("alice b", "alice c", 4.0), ("alice c", "", 10.0), ("alice c", "alice b", 4.0),
+            )
+        )
+    )  # fmt: skip
+    settings = Settings(
+        policy=PolicySettings(system="tesserae-packed", order="fifo", try_pairs=True),
+        rounds=RoundSettings(mode=Mode.ENFORCE),
+        manage=ManageSettings(partitions=("gpu",)),
+    )
+    result = run_round(seen, state, settings, SIMILAR, Identity("synsched", Privilege.OPERATOR))
+    done = [(operation.verb, operation.subject) for operation in result.plan.operations]
+    assert done == [(Verb.NOTIFY, "2"), (Verb.REQUEUE, "2"), (Verb.UPDATE, "2"), (Verb.RELEASE, "2")]
+    assert result.plan.operations[2].after.nodes == ("n2",)  # type: ignore[union-attr]  # a spec
