@@ -114,6 +114,11 @@ class OutOfMemoryPairs:
         return (job.user, job.hints.model or "") in self._owners
 
     @cached_property
+    def models(self) -> frozenset[str]:
+        """All models that ran out of memory, or whose partner did."""
+        return frozenset(model for _, one, other in self.by_owner for model in (one, other))
+
+    @cached_property
     def _owners(self) -> frozenset[tuple[str, str]]:
         return frozenset((owner, model) for owner, model, _ in self.by_owner)
 

@@ -102,21 +102,23 @@ def measured_pairs(knowledge: Knowledge, rates: Sequence[PairRate]) -> MeasuredP
 
 
 def estimated_pairs(knowledge: Knowledge, gpu_type: str) -> Mapping[tuple[str, str], float]:
-    """Returns what models keep of their rates beside others in the pairs that no profile has and nobody measured.
+    """Returns what models keep of their rates beside others, in the pairs that no profile has.
 
-    They are completed from the profiles, and from what jobs measured: of several owners the median counts, so that one
-    of them cannot set it. Pairs that do not fit into memory tell nothing of speed and are left out.
+    It is what jobs measured, of several owners the median, so that one of them cannot set it; or else it is completed
+    from that and from the profiles. Pairs that do not fit into memory tell nothing of speed and are left out.
     """
     owners = defaultdict[tuple[str, str], dict[str, float]](dict)
     for (family, other, kind), kept in knowledge.pairs.by_model.items():
         owner, _, model = family.partition(" ")
         if kind == gpu_type:
             owners[model, other][owner] = kept
-    known = {pair: median(kept.values()) for pair, kept in owners.items()}
+    medians, profiled = {pair: median(kept.values()) for pair, kept in owners.items()}, dict[tuple[str, str], float]()
     for model, profile in knowledge.models.items():
         scaling = profile.scaling.get(gpu_type)
-        known |= {(model, other): kept for other, kept in (scaling.beside.items() if scaling else ())}
-    return complete_pairs(frozenset((*pair, kept) for pair, kept in known.items() if kept > 0))
+        profiled |= {(model, other): kept for other, kept in (scaling.beside.items() if scaling else ())}
+    known = medians | profiled
+    completed = complete_pairs(frozenset((*pair, kept) for pair, kept in known.items() if kept > 0))
+    return {pair: kept for pair, kept in {**completed, **medians}.items() if pair not in profiled}
 
 
 def _profiled_rate(knowledge: Knowledge, pair: PairRate) -> float:

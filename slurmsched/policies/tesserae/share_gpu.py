@@ -217,14 +217,14 @@ def share_gpus(session: Session, tried: TriedPairs | None = None, moved: Collect
         slots.place_beside(pair)
     slots.leave_last_halves(moved)
     obstacles = dict[ResourceDemand, Reason | None]()
-    alone = [job for job in placed if may_share(job) and job.id not in session.beside]
+    never = NeverTogether(session, [job for job in placed if job.id not in session.beside])
     for job in waiting:
         if job.id in session.placements:
             continue
         demand = session.demands.of(job)
         if demand not in obstacles:
             obstacles[demand] = _sharing_obstacle(session, job, devices, sharers)
-        if (why := _never_together(session, job, alone) or obstacles[demand]) is not None:
+        if (why := never.why(job) or obstacles[demand]) is not None:
             session.set_waiting_reason(job, why)
 
 
@@ -426,22 +426,42 @@ def _sharing_obstacle(session: Session, job: Job, devices: ShardedDevices, share
     return None
 
 
-def _never_together(session: Session, job: Job, alone: Sequence[Job]) -> Reason | None:
-    """Returns why the job shares no GPU with a job that has its own, where their rates would let them; else None."""
-    knowledge, snapshot = session.situation.knowledge, session.situation.snapshot
-    if not knowledge.out_of_memory.by_owner or session.demands.of(job).milli is None or not may_share(job):
-        return None
-    for other in alone:
-        at = knowledge.out_of_memory.last(job, other)
-        gpu_type = session.pools.gpu_types[_allocation_of(session, other.id).pools[0]]
-        if at is None or relative_rates_of_pair(knowledge, other, job, gpu_type) is None:
-            continue
-        models = sorted((job.hints.model or "", other.hints.model or ""))
+class NeverTogether:
+    """Why a waiting job shares no GPU with one of `alone`, the jobs without a partner, although their rates would let
+    them; each question is answered once for an owner's jobs of one model."""
+
+    def __init__(self, session: Session, alone: Sequence[Job]) -> None:
+        self._session, self._knowledge = session, session.situation.knowledge
+        self._models = self._knowledge.out_of_memory.models
+        self._hosts = {self._kind(job): job for job in reversed(alone) if job.hints.model in self._models}
+        self._reasons = dict[tuple[str, str | None, int | None, bool], Reason | None]()
+
+    def why(self, job: Job) -> Reason | None:
+        """Returns the reason, or None."""
+        if job.hints.model not in self._models or self._session.demands.of(job).milli is None:
+            return None
+        kind = self._kind(job)
+        if kind not in self._reasons:
+            reasons = (self._why_not_beside(job, host) for host in self._hosts.values())
+            self._reasons[kind] = next((why for why in reasons if why is not None), None)
+        return self._reasons[kind]
+
+    @staticmethod
+    def _kind(job: Job) -> tuple[str, str | None, int | None, bool]:
+        return job.user, job.hints.model, job.hints.gpu_memory, may_share(job)
+
+    def _why_not_beside(self, job: Job, host: Job) -> Reason | None:
+        at = self._knowledge.out_of_memory.last(job, host)
+        if at is None or not (may_share(job) and may_share(host)):
+            return None
+        gpu_type = self._session.pools.gpu_types[_allocation_of(self._session, host.id).pools[0]]
+        if relative_rates_of_pair(self._knowledge, host, job, gpu_type) is None:
+            return None
+        models, now = sorted((job.hints.model or "", host.hints.model or "")), self._session.situation.snapshot.time
         details = {
-            "job": other.id,
+            "job": host.id,
             "models": " and ".join(models) if models[0] != models[1] else f"two of {models[0]}",
-            "when": time_of_day(at, snapshot.time),
-            "until": time_of_day(at + OUT_OF_MEMORY_SECONDS, snapshot.time),
+            "when": time_of_day(at, now),
+            "until": time_of_day(at + OUT_OF_MEMORY_SECONDS, now),
         }
         return Reason(ReasonCode.NEVER_TOGETHER, details)
-    return None

@@ -249,3 +249,10 @@ def test_one_owners_reports_do_not_set_an_estimate() -> None:
 
     plain, lying = estimate({**honest, **others}), estimate({**honest, **others, ("eve a", "x b", "v100"): 0.01})
     assert plain == pytest.approx(lying)
+
+
+def test_what_other_owners_measured_is_an_estimate_and_their_median() -> None:
+    rates = {(f"{who} a", "b", "v100"): kept for who, kept in (("ann", 0.8), ("bob", 0.6), ("eve", 0.01))}
+    assert estimated_pairs(Knowledge(pairs=MeasuredPairs({}, rates)), "v100") == {("a", "b"): 0.6}
+    known = replace(PAIR_PROFILES, pairs=MeasuredPairs({}, rates))
+    assert ("a", "b") not in estimated_pairs(known, "v100"), "a profile comes before it"
