@@ -335,6 +335,7 @@ def shorten_period(settings: Settings, period: float) -> Settings:
             quantum=settings.tickets.quantum * factor,
             wide_quantum=settings.tickets.wide_quantum * factor,
         ),
+        checkpoint=replace(settings.checkpoint, lead=settings.checkpoint.lead * factor),
         guards=replace(
             GuardSettings(),
             min_run_time=settings.guards.min_run_time * factor,

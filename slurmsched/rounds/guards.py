@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
@@ -157,13 +157,11 @@ def _min_run_time(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _min_run_seconds(job: Job, context: GuardContext) -> float:
-    """The shortest run of the job; after a restart so long that this one cost no more than a twentieth of it. The lead
-    that its owner names does not count: whoever names a long one would run for longer."""
+    """The shortest run of the job; after a restart so long that this one cost no more than a twentieth of it."""
     settings = context.settings
     if not job.restarts:
         return settings.guards.min_run_time
-    usual = replace(job, hints=replace(job.hints, lead=None))
-    cost = restart_costs((usual,), context.state, settings).get(job.id, 0.0)
+    cost = restart_costs((job,), context.state, settings).get(job.id, 0.0)
     return max(settings.guards.min_run_time, _RUN_OVER_RESTART * cost)
 
 

@@ -119,6 +119,7 @@ def test_a_quick_cluster_waits_for_everything_in_proportion() -> None:
     assert quick.rounds.period == 15.0
     factor = 15.0 / usual.rounds.period
     assert quick.policy.las_queues == tuple(bound * factor for bound in usual.policy.las_queues)
+    assert quick.checkpoint.lead == usual.checkpoint.lead * factor
     assert quick.tickets.quantum == usual.tickets.quantum * factor
     assert quick.tickets.wide_quantum == usual.tickets.wide_quantum * factor
     assert quick.guards.restart_cost == usual.guards.restart_cost * factor
