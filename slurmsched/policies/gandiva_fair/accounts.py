@@ -103,10 +103,9 @@ def update_accounts(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[str, Account]:
-    """Returns the account of every user who has jobs, and of those without jobs who are still ahead.
+    """Returns the account of every user who has jobs; those of other users end.
 
-    Nothing is due to a user all of whose jobs this round leaves out, but the account lasts. It outlasts the last job by
-    as long as the user is ahead, so that this is not forgotten between two jobs.
+    Nothing is due to a user all of whose jobs this round leaves out, but the account lasts.
     """
     elapsed, accounts = _elapsed(problem, state), dict[str, Account]()
     received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service) if elapsed else {}
@@ -129,13 +128,7 @@ def update_accounts(
             lag=_lag(before.lag, due, elapsed, gained),
         )
     left_out = {job.user for job in left_out_jobs(problem, state)}
-    for user, account in state.accounts.items():
-        if user in left_out:
-            accounts.setdefault(user, account)
-        elif user not in accounts and account.lag + elapsed < 0:
-            lag = round(account.lag + elapsed, 3)
-            accounts[user] = Account(due=account.due, received=account.received, lag=lag)
-    return accounts
+    return {user: state.accounts[user] for user in left_out & state.accounts.keys()} | accounts
 
 
 def left_out_jobs(problem: StrideProblem, state: GandivaFairState) -> Sequence[Job]:

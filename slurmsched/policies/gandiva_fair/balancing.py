@@ -14,7 +14,7 @@ import numpy as np
 from slurmsched.arrays import Floats, Ints
 from slurmsched.model import JobId
 from slurmsched.policies.cluster.demand import ResourceDemand
-from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements
 
 _HORIZON_ROUNDS: Final = 4.0
@@ -93,9 +93,8 @@ class LoadBalancer:
         """Assign a job without a pool to the least loaded pool of the type of which its user is shortest.
 
         A new job's pass starts `part` of a slice above the lowest in the pool; None leaves the pass of a job that only
-        lost its pool. Jobs that arrive together are spread over the slice, so that they do not all run at once. The
-        slice counts in seconds, not as the stride of a gang, which its user would be behind by from then on. That many
-        short jobs in a row get no more than one long job is the matter of their user's account.
+        lost its pool. `part` is 1 for a single new job, so that many short jobs in a row get no more than one long job.
+        Jobs that arrive together are spread over the slice, so that they do not all run at once.
         """
         if runnable.is_local and runnable.assigned_pool < 0:
             kinds = [
@@ -104,10 +103,9 @@ class LoadBalancer:
             gpu_type = max(kinds, key=lambda gpu_type: self._shortfalls.get((runnable.job.user, gpu_type), 0.0))
             runnable.assigned_pool = self._least_loaded(runnable, gpu_type)
         if part is not None:
-            slice_seconds = runnable.paying_quantum(self._problem.situation)
-            if runnable.tickets < MIN_TICKETS:  # its user has more than the share by what cannot be taken
-                slice_seconds = runnable.stride(slice_seconds)
-            runnable.pass_value = self._min_pass_of(runnable.assigned_pool) + part * slice_seconds
+            runnable.pass_value = self._min_pass_of(runnable.assigned_pool) + part * runnable.stride(
+                runnable.min_quantum(self._problem.situation)
+            )
         if runnable.is_local:
             self._add_load(runnable, 1.0)
 

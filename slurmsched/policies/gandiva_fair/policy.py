@@ -10,11 +10,10 @@ resume in any pool, so only waiting jobs are reassigned, and no running job is m
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf
 from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
@@ -67,7 +66,7 @@ class GandivaTickets:
         queue = sorted(
             problem.placeable_jobs, key=lambda runnable: (passes[runnable.job.id], runnable.allocation is None)
         )
-        turns, slices = _Turns(problem, queue, min_pass), _slice_lengths(queue, passes, situation)
+        turns = _Turns(problem, queue, min_pass)
 
         def next_state(victims: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             jobs = _pass_records(problem, allocations)
@@ -83,10 +82,10 @@ class GandivaTickets:
             homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
             passes=passes,
             preferred_types=entitlements.types,
-            protected=_within_slice(queue, slices, situation),
+            protected=_within_slice(queue, situation),
             postponed=postponed,
             saved_moves=int(state.saved_moves),
-            slices=slices,
+            slices={runnable.job.id: runnable.min_quantum(situation) for runnable in queue},
             why_start=turns.why_start,
             why_end=turns.why_end,
             why_wait=turns.why_wait,
@@ -124,35 +123,13 @@ class _PassOrder:
         return may_preempt
 
 
-def _slice_lengths(
-    queue: Sequence[RunnableJob], passes: Mapping[JobId, float], situation: Situation
-) -> dict[JobId, float]:
-    """Return the shortest slice of each job in seconds. Until a job has had a whole one, its slices are cut to what is
-    worth a restart where a job of its user comes before it in its pool that never ran: so every job of a user starts
-    soon, in the place of others of the same user."""
-    attained, newcomers = situation.knowledge.attained_gpu_seconds, defaultdict[tuple[str, int], float](lambda: inf)
-    for runnable in queue:
-        key = (runnable.job.user, runnable.assigned_pool)
-        if runnable.waits and not attained(runnable.job):
-            newcomers[key] = min(newcomers[key], passes[runnable.job.id])
-    slices = dict[JobId, float]()
-    for runnable in queue:
-        job, slices[runnable.job.id] = runnable.job, runnable.min_quantum(situation)
-        before_this_run = attained(job) / runnable.size - job.run_time
-        if before_this_run < slices[job.id] and newcomers[job.user, runnable.assigned_pool] < passes[job.id]:
-            slices[job.id] = runnable.paying_quantum(situation)
-    return slices
-
-
-def _within_slice(
-    queue: Sequence[RunnableJob], slices: Mapping[JobId, float], situation: Situation
-) -> dict[JobId, Reason]:
+def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:
     """Return the running jobs whose slice is not over, to the nearest round."""
     protected: dict[JobId, Reason] = {}
     for runnable in queue:
         if runnable.allocation is None:
             continue
-        quantum, job = slices[runnable.job.id], runnable.job
+        quantum, job = runnable.min_quantum(situation), runnable.job
         if job.run_time + situation.period / 2 < quantum:
             details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
             protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)

@@ -79,29 +79,6 @@ class TestGangs:
         assert cluster.service["9"] > 0
 
 
-class TestFirstStarts:
-    def test_a_gang_has_its_first_slice_as_soon_as_narrow_jobs_of_others(self) -> None:
-        """Nine users with a job each come together: of eight GPUs one, of one the others. All run in three slices."""
-        cluster = Cluster([node()], [job(f"u{n}", user=f"u{n}") for n in range(8)], tickets())
-        cluster.jobs.append(job("gang", 8, user="gang"))
-        cluster.run(3)
-        assert all(cluster.service[one.id] for one in cluster.jobs)
-        before = dict(cluster.by_type)
-        cluster.run(90)
-        assert had(cluster, before, 90)["gang"] == pytest.approx(8 / 9, rel=0.15)
-
-    @pytest.mark.parametrize(("waiting", "rounds"), [("a", 6), ("b", 12)])
-    def test_only_a_job_of_ones_own_that_never_ran_cuts_a_slice_to_what_pays(self, waiting: str, rounds: int) -> None:
-        """Restarts cost 18 s, so six rounds pay; by their part of a day slices have twelve or more."""
-        runs = [job(n, user="a", on=[share("n1", [n])], run_time=0.0) for n in range(2)]
-        cluster = Cluster([node("n1", 2)], runs, tickets())
-        cluster.restart_costs, cluster.moves_per_job_day = {str(n): 18.0 for n in range(4)}, 60
-        cluster.jobs += [job(n, user=waiting) for n in (2, 3)]
-        while not cluster.restarts and cluster.time < 40 * QUANTUM:
-            cluster.run(1)
-        assert cluster.time / QUANTUM == pytest.approx(rounds + 1, abs=1)
-
-
 class TestSliceLength:
     @pytest.mark.parametrize(
         ("other", "seconds"),
@@ -228,22 +205,6 @@ class TestUsers:
         assert sum(found.values()) >= 0.99 * 64
         assert (abs(ratios - 1) <= 0.10).all()
         assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
-
-    def test_who_was_ahead_and_comes_again_is_still_ahead_by_what_time_has_left_of_it(self) -> None:
-        """A user had the only GPU for six rounds, which others were due, and comes again at once or much later."""
-        for pause, lag in ((1, -2 * QUANTUM), (9, 0.0)):
-            cluster = Cluster([node("n1", 1)], [job("b", user="b")], tickets(), unmovable=frozenset({"a"}))
-            cluster.jobs.insert(0, job("a", user="a", on=[share("n1", 1)]))
-            cluster.run(6)
-            ahead = decode_state(GandivaFairState, cluster.state).accounts["a"].lag
-            assert ahead < 2 * lag
-            cluster.jobs = [one for one in cluster.jobs if one.user == "b"]
-            cluster.run(pause)
-            cluster.jobs.append(job("a2", user="a", submit_time=cluster.time))
-            cluster.run(1)
-            account = decode_state(GandivaFairState, cluster.state).accounts["a"]
-            assert account.lag == pytest.approx(min(0.0, ahead + pause * QUANTUM), abs=QUANTUM)
-            assert (account.lag < lag) == (lag < 0)
 
     def test_who_waits_for_the_checkpoints_of_others_is_due_a_share_and_gets_it_afterwards(self) -> None:
         """All that a user has is a gang of all GPUs, and others write their checkpoints for it for six rounds."""
