@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Final
 
+import numpy as np
+
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.allocation import SynergyVariant
 from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
@@ -74,7 +76,32 @@ ORDERS: Final[Mapping[str, Callable[[JobProgress, float], tuple[float, ...]]]] =
     "las": _las,
     "ftf": _ftf,
 }
-"""Sort keys of the orders, ascending, given the time in seconds."""
+"""Sort keys of the orders, ascending, given the time in seconds: what `_OrderColumns` computes of all jobs at once."""
+
+
+class _OrderColumns:
+    """What the orders sort by, of all jobs of a scenario by index. Only jobs that ran, came or starved have changed."""
+
+    def __init__(self, jobs: Sequence[IterationJob]) -> None:
+        self._arrival = np.array([job.arrival for job in jobs], dtype=float)
+        self._alone = np.array([job.model.iteration_seconds * job.iterations for job in jobs], dtype=float)
+        self._remaining, self._attained, self._starved = np.zeros((3, len(jobs)))
+
+    def update(self, index: int, progress: JobProgress) -> None:
+        self._remaining[index] = progress.remaining_seconds
+        self._attained[index] = progress.active.attained_service
+        self._starved[index] = progress.starved
+
+    def sort(self, order: str, runnable: Sequence[int], now: float) -> list[int]:
+        """Returns these indices in the order; equal ones stay as they are."""
+        at = np.array(runnable, dtype=int)
+        arrival, remaining = self._arrival[at], self._remaining[at]
+        if order == "ftf":
+            value = (now - arrival + remaining) / self._alone[at]
+        else:
+            value = remaining if order == "srtf" else self._attained[at]
+        ordered: list[int] = at[np.lexsort((arrival, value, -self._starved[at]))].tolist()
+        return ordered
 
 
 _STARVATION_AFTER: Final = 1000 * 3600.0
@@ -200,7 +227,7 @@ class SynergyDecider:
     def __init__(self, scenario: ReplayScenario, mechanism: str, order: str, variant: SynergyVariant) -> None:
         self.name = mechanism
         self.scenario, self.variant = scenario, variant
-        self.sort_key, self.is_fifo = ORDERS[order], order == "fifo"
+        self.order, self.is_fifo = order, order == "fifo"
         self.offers_all_jobs = mechanism == "greedy" and order != "las"
         self.widest_first = mechanism == "tune" and order == "las" and not variant.sorts_by_demand
         self.mechanism: ReplayMechanism = MECHANISMS[mechanism](scenario, variant)
@@ -208,6 +235,8 @@ class SynergyDecider:
         self.runnable: list[int] = []
         self.speeds: Mapping[int, RoundSpeed] = {}
         self.grants: list[Grant] = []
+        self._columns = _OrderColumns(scenario.jobs)
+        self._changed: set[int] = set()
         self._decided_for: list[int] = []
         self._grant_of: dict[tuple[int, float], Grant] = {}
         self._known = 0
@@ -216,7 +245,10 @@ class SynergyDecider:
     def decide(self, round_input: RoundInput) -> Sequence[Grant]:
         self._update_runnable(round_input)
         if not self.is_fifo:  # they are kept as they arrived
-            self.runnable.sort(key=lambda index: self.sort_key(self.progress[index], round_input.time))
+            for index in self._changed.union(self.speeds):
+                self._columns.update(index, self.progress[index])
+            self._changed.clear()
+            self.runnable = self._columns.sort(self.order, self.runnable, round_input.time)
         selected = self._select_jobs()
         if selected != self._decided_for:
             self._decide(selected, round_input.period)
@@ -233,6 +265,7 @@ class SynergyDecider:
             job, expected = jobs[self._known], self.mechanism.expected_speedup(self._known)
             self.progress[self._known] = JobProgress(job, round_input.jobs[str(job.id)], expected)
             self.runnable.append(self._known)
+            self._changed.add(self._known)
             self._known += 1
 
     def _select_jobs(self) -> list[int]:
@@ -255,6 +288,7 @@ class SynergyDecider:
     def _decide(self, selected: Sequence[int], period: float) -> None:
         for index in self.speeds:
             self.progress[index].expected_speedup = self.mechanism.expected_speedup(index)
+            self._changed.add(index)
         self.speeds = self.mechanism.round_speeds(selected)
         self.grants = []
         for index, pace in self.speeds.items():
@@ -275,4 +309,6 @@ class SynergyDecider:
         for index in self.runnable:
             progress = self.progress[index]
             since = progress.job.arrival if progress.active.last_run is None else progress.active.last_run
-            progress.starved = progress.starved or now - since > _STARVATION_AFTER
+            if not progress.starved and now - since > _STARVATION_AFTER:
+                progress.starved = True
+                self._changed.add(index)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import slurmsched.experiments.synergy.replay as replay_module
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.registry import run_experiment
 from slurmsched.experiments.synergy.allocation import AUTHORS, PAPER
@@ -22,12 +23,12 @@ from slurmsched.experiments.synergy.jobs import (
 )
 from slurmsched.experiments.synergy.live_sweeps import measure_live, measure_replay, tuned
 from slurmsched.experiments.synergy.philly import trace_scenario
-from slurmsched.experiments.synergy.replay import replay_trace
+from slurmsched.experiments.synergy.replay import ORDERS, SynergyDecider, replay_trace
 from slurmsched.experiments.synergy.sweeps import SynergySweepConfig, run_sweep
 from slurmsched.knowledge import Knowledge, Profile, ProfileError, SensitivityMatrix
 from slurmsched.policies.policies import policy
 from slurmsched.policies.stages import Policy
-from slurmsched.simulation.replay import ReplayError
+from slurmsched.simulation.replay import ReplayError, RoundInput
 from slurmsched.traces import TraceError
 from slurmsched.traces.generators import SYNERGY_MODELS
 
@@ -110,6 +111,32 @@ def test_every_mechanism_ends_all_jobs_in_every_order(mechanism: str, order: str
     jobs = [work(i, 200 * (i % 5 + 1), IMAGE if i % 2 else LANGUAGE, (1, 2, 8)[i % 3], 40.0 * i) for i in range(12)]
     run = replay_trace(ReplayScenario(jobs, 2), mechanism, order, AUTHORS)
     assert all(job.completed and job.jct >= 0 for job in run.jobs)
+
+
+@pytest.mark.parametrize("order", ["srtf", "las", "ftf"])
+def test_jobs_are_sorted_all_at_once_as_by_the_key_of_each(monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    """60 jobs, some of them alike, on one server, where some starve after an hour."""
+    seen, starved = list[int](), set[int]()
+
+    class Checked(SynergyDecider):
+        def _update_runnable(self, round_input: RoundInput) -> None:
+            super()._update_runnable(round_input)
+            self.now, self.before = round_input.time, list(self.runnable)
+
+        def _select_jobs(self) -> list[int]:
+            assert self.runnable == sorted(self.before, key=lambda at: ORDERS[order](self.progress[at], self.now))
+            seen.append(len(self.runnable))
+            starved.update(at for at in self.runnable if self.progress[at].starved)
+            return super()._select_jobs()
+
+    monkeypatch.setattr(replay_module, "SynergyDecider", Checked)
+    monkeypatch.setattr(replay_module, "_STARVATION_AFTER", 3600.0)
+    jobs = [
+        work(i, 700 * (i % 5 + 1), IMAGE if i % 2 else LANGUAGE, (1, 2, 8)[i % 3], 100.0 * (i // 2)) for i in range(60)
+    ]
+    assert all(end > 0 for end in ends(*jobs, order=order))
+    assert max(seen) > 20
+    assert starved
 
 
 def test_only_the_window_has_to_end() -> None:
