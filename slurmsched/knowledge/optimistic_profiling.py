@@ -12,8 +12,9 @@ import numpy as np
 from slurmsched.knowledge.knowledge import Knowledge
 from slurmsched.knowledge.speed import DatasetCache, SensitivityMatrix, fit_cache
 
-DIFFERENCE_THRESHOLD: Final = 0.10
-"""Between two CPU counts whose speeds differ by less than this fraction nothing is measured (section 3.1)."""
+DIFFERENCE_THRESHOLD: Final = 0.06
+"""Between two CPU counts whose speeds differ by less than this fraction nothing is measured (section 3.1, where it is a
+tenth). The line between them is off by half of that on average if the job saturates at once."""
 
 LINEARITY_TOLERANCE: Final = 0.03
 """If the middle of an interval is this close to the line between its ends, the whole interval counts as linear. Not in

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as some
 
 from slurmsched.knowledge import load_synergy_profiles
@@ -62,6 +62,7 @@ def test_storage_bounds_a_job_until_its_data_set_is_cached() -> None:
     some.floats(0.3, 1.0),
     some.floats(150_000.0, 480_000.0),
 )
+@example(slow=0.921875, fast=1.0, saturates=3.0, uncached=1.0, dataset=150_000.0)
 def test_a_job_that_is_what_the_model_says_is_found_within_three_percent(
     slow: float, fast: float, saturates: float, uncached: float, dataset: float
 ) -> None:

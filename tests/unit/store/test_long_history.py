@@ -92,7 +92,7 @@ def test_what_is_remembered_of_the_jobs_here_is_what_reading_all_rows_gives(
         database.insert("operations", {"round": 1, "position": 0, "verb": verb, "subject": number, "reason": "{}",
                                        "sentence": "", "result": result, "intended": at, "finished": at})  # fmt: skip
     for number, seconds, gpus in said:
-        database.write("INSERT OR REPLACE INTO reported VALUES (?, 0, 1, 7, 7, ?, NULL)", (number, seconds))
+        database.write("INSERT OR REPLACE INTO reported VALUES (?, 0, 1, 7, 7, ?, NULL, NULL)", (number, seconds))
         database.write(
             "INSERT OR REPLACE INTO rates VALUES (?, 'v100', ?, 1, 3, 4, 3, 4, 100, ?, 5)", (number, gpus, seconds)
         )
