@@ -24,7 +24,6 @@ import numpy as np
 
 from slurmsched.arrays import Floats
 from slurmsched.knowledge import Knowledge, Scaling
-from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job
 from slurmsched.policies.gandiva_fair.problem import StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import (
@@ -183,8 +182,8 @@ _SLOWDOWN_RATIO: Final = 0.8
 
 
 def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, float]:
-    """Returns the types, the fastest first, with the median over models of their relative rates; those of which no
-    profile tells come last, with 0, among themselves by their data sheets."""
+    """Returns the types, the fastest first, with the median over models of their relative rates; unknown types last,
+    with 0."""
     known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
     scores: dict[str, float] = {}
     for gpu_type in types:
@@ -194,9 +193,7 @@ def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, floa
             if gpu_type in scaling and (best := _best_rate(scaling))
         ]
         scores[gpu_type] = median(rates) if rates else 0.0
-    sheets = estimates_by_type(scores)
-    by_speed = sorted(scores, key=lambda kind: (-scores[kind], -sheets[kind], kind))
-    return {gpu_type: scores[gpu_type] for gpu_type in by_speed}
+    return {gpu_type: scores[gpu_type] for gpu_type in sorted(scores, key=lambda kind: (-scores[kind], kind))}
 
 
 def _faster_types(speeds: Mapping[str, float]) -> Sequence[frozenset[str]]:

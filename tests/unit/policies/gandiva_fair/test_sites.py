@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurmsched.knowledge import Knowledge, sample_speedups
+from slurmsched.knowledge import sample_speedups
 from slurmsched.model import Job, ReasonCode, Request, SchedulerState
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
@@ -256,14 +256,6 @@ class TestUsers:
 
 
 class TestPinnedTypes:
-    @pytest.mark.parametrize(("types", "first"), [(("k80", "v100"), "v100"), (("a100", "h100"), "h100")])
-    def test_without_profiles_a_job_takes_the_type_that_is_faster_by_its_data_sheet(
-        self, types: tuple[str, ...], first: str
-    ) -> None:
-        cluster = Cluster([node(kind, 1, kind) for kind in types], [job(1)], tickets(), Knowledge())
-        cluster.run(1)
-        assert {kind for _, kind in cluster.by_type} == {first}
-
     @staticmethod
     def worth(pinned: Mapping[str, str]) -> dict[str, float]:
         """GPUs of the slowest type that what each user had is worth, of four of each of three types."""
