@@ -20,10 +20,10 @@ install = if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	else echo "please install $(1): $(2)" >&2; false; fi
 
 # Databases, heartbeats and pages of tests are written through to the disk thousands of times, which takes as long as the
-# tests do. They are in memory where it has two gigabytes for them and starts scripts.
+# tests do. They are in memory where it has two gigabytes for them and starts scripts; tests of several users pass through.
 define in_memory
 folder=$$(mktemp -d /dev/shm/slurmsched.XXXXXX 2>/dev/null) && \
-{ trap 'rm -rf "$$folder"' EXIT; trap 'exit 130' INT TERM; } && \
+{ trap 'rm -rf "$$folder"' EXIT; trap 'exit 130' INT TERM; } && chmod 711 "$$folder" && \
 printf '#!/bin/sh\n' >"$$folder/script" && chmod +x "$$folder/script" && "$$folder/script" 2>/dev/null && \
 test "$$(df -Pk "$$folder" | awk 'END {print $$4}')" -ge 2097152 && export TMPDIR="$$folder";
 endef
