@@ -157,12 +157,13 @@ def _min_run_time(job: Job, context: GuardContext) -> Reason | None:
 
 
 def _min_run_seconds(job: Job, context: GuardContext) -> float:
-    """The shortest run of the job; after a restart so long that this one cost no more than a twentieth of it."""
+    """The shortest run of the job; after a restart so long, to the nearest round, that this one cost no more than a
+    twentieth of it: as the slices of policies whose jobs take turns, which it would double otherwise."""
     settings = context.settings
     if not job.restarts:
         return settings.guards.min_run_time
     cost = restart_costs((job,), context.state, settings).get(job.id, 0.0)
-    return max(settings.guards.min_run_time, _RUN_OVER_RESTART * cost)
+    return max(settings.guards.min_run_time, _RUN_OVER_RESTART * cost - settings.rounds.period / 2)
 
 
 def _exempt_time(job: Job, context: GuardContext) -> Reason | None:

@@ -202,7 +202,7 @@ class GuardSettings:
         metadata={
             "doc": (
                 "shortest run of a job before it may be preempted; after a restart at least twenty times what a restart"
-                " costs"
+                " costs, to the nearest round"
             ),
             "unit": "time",
         },

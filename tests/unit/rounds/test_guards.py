@@ -133,11 +133,11 @@ def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> 
     ("restarted", "seconds", "least"),
     [
         pytest.param(running(), {"1": 300.0}, 1200, id="none yet: the setting alone"),
-        pytest.param(running(restarts=1), {}, 3600, id="twenty times what the settings say"),
-        pytest.param(running(restarts=1), {"1": 300.0}, 7200, id="twenty times what it measured"),
-        pytest.param(running(restarts=1), {"1": 1e9}, 13200, id="what is measured is bounded"),
+        pytest.param(running(restarts=1), {}, 3450, id="twenty times what the settings say"),
+        pytest.param(running(restarts=1), {"1": 300.0}, 7050, id="twenty times what it measured"),
+        pytest.param(running(restarts=1), {"1": 1e9}, 13050, id="what is measured is bounded"),
         pytest.param(running("ckpt=usr1@0", restarts=9), {"1": 0.0}, 1200, id="no less than the setting"),
-        pytest.param(running("ckpt=usr1@900", restarts=1), {}, 3600, id="a long lead gains its owner nothing"),
+        pytest.param(running("ckpt=usr1@900", restarts=1), {}, 3450, id="a long lead gains its owner nothing"),
     ],
 )
 def test_a_run_after_a_restart_lasts_until_the_restart_has_paid(
