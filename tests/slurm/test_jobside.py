@@ -63,7 +63,7 @@ def site(mini: Mini) -> Mini:
         pytest.skip("PyTorch for Python 3.11 is not in .venv: pip install -e '.[torch]'")
     mini.sure("install", "-d", "-m", "1777", SPOOL)
     own = {
-        "guards": {**SETTINGS["guards"], "min_run_time": 1, "moves_per_job_day": 100},
+        "guards": {**SETTINGS["guards"], "min_run_time": 1, "restart_cost": 0, "moves_per_job_day": 100},
         "policy": {**SETTINGS["policy"], "las_queues": [1]},
         "reports": {"spool": SPOOL},
     }
