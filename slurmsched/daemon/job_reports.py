@@ -85,13 +85,15 @@ def partner(job: Job, snapshot: Snapshot) -> JobId | None:
     return others[0].id if len(others) == 1 and set(others[0].devices) == set(job.devices) else None
 
 
-def pair_sample(job: Job, report: Report, before: LastReport | None, snapshot: Snapshot) -> PairSample | None:
-    """What the job measured since the last report of the same run, beside the job that shares its GPUs or alone.
+def pair_sample(
+    job: Job, report: Report, before: LastReport | None, beside: JobId | None, snapshot: Snapshot
+) -> PairSample | None:
+    """What the job measured since the last report of the same run, `beside` its partner or alone (see `partner`).
 
     None unless it was beside this job, or alone, at the last report too, and if there is no new work.
     """
     steps, seconds = _new_work(report, before)
-    beside, types = partner(job, snapshot), {snapshot.gpu_type_of((allocation,)) for allocation in job.allocations}
+    types = {snapshot.gpu_type_of((allocation,)) for allocation in job.allocations}
     if before is None or beside is None or beside != before.beside or steps <= 0 or seconds < _MIN_SECONDS:
         return None
     other = snapshot.jobs_by_id.get(beside)
@@ -308,10 +310,11 @@ def ingest(
         if why is not None:
             rejected.append(RejectedReport(complaint_subject(job), why))
             continue
-        accepted.append(last_report(job, report, before, partner(job, snapshot)))
+        beside = partner(job, snapshot)
+        accepted.append(last_report(job, report, before, beside))
         sample = rate_sample(job, report, same_run, snapshot.nodes_by_name)
         samples += [sample] if sample is not None else []
-        pair = pair_sample(job, report, same_run, snapshot)
+        pair = pair_sample(job, report, same_run, beside, snapshot)
         pairs += [pair] if pair is not None else []
     measurements.record(accepted, samples, (*complaints, *rejected), snapshot.time, pairs)
     return len(reports)

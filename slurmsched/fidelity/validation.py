@@ -326,10 +326,7 @@ def shorten_period(settings: Settings, period: float) -> Settings:
     return replace(
         settings,
         rounds=replace(settings.rounds, period=period, settle_interval=min(1.0, settings.rounds.settle_interval)),
-        policy=replace(
-            settings.policy,
-            las_queues=tuple(bound * factor for bound in settings.policy.las_queues),
-        ),
+        policy=replace(settings.policy, las_queues=tuple(bound * factor for bound in settings.policy.las_queues)),
         tickets=replace(
             settings.tickets,
             quantum=settings.tickets.quantum * factor,

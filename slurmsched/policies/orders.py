@@ -91,8 +91,8 @@ class LeastAttainedService:
     two with similar service do not take turns. Without bounds the service itself is the key. A job that has waited
     `promotion_factor` times as long as it has run counts as in the first queue (Tiresias' promotion of starved jobs;
     the default factor is ours); once it runs again, until it has run for what that queue allows, so that the restart
-    pays. A newcomer preempts only a job of a later queue; without queues, only one whose service
-    is at least `min_ratio` times its own and exceeds it by more than the newcomer gets in a round.
+    pays. A newcomer preempts only a job of a later queue; without queues, only one whose service is at least
+    `min_ratio` times its own and exceeds it by more than the newcomer gets in a round.
     """
 
     queues: tuple[float, ...] = ()

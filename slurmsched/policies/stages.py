@@ -18,8 +18,9 @@ from slurmsched.settings.definition import TicketSettings
 
 _DAY: Final = 86400.0
 
-_SLICE_OVER_RESTART: Final = 20.0
-"""The shortest slice, in costs of a restart: 95 % of the GPU time is useful. In the papers restarts cost nothing."""
+RUN_OVER_RESTART: Final = 20.0
+"""The shortest slice, or run after a restart, in costs of a restart: 95 % of the GPU time is useful. In the papers
+restarts cost nothing."""
 
 _MIN_TURNS: Final = 0.5
 """Slices of a day by which they are measured where guards allow a job no move at all."""
@@ -81,7 +82,7 @@ class Situation:
         a twentieth of it, and that the slices of a day, of which the job is due this share, are no more than the moves
         that guards allow it."""
         turns = max(self.moves_per_job_day, _MIN_TURNS)
-        return max(_SLICE_OVER_RESTART * self.restart_costs.get(job, 0.0), share * _DAY / turns)
+        return max(RUN_OVER_RESTART * self.restart_costs.get(job, 0.0), share * _DAY / turns)
 
 
 PreemptionRule = Callable[[Job, Job], bool]

@@ -10,15 +10,13 @@ from typing import Final
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import takes_turns
+from slurmsched.policies.stages import RUN_OVER_RESTART
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
 
 _DAY: Final = 86400.0
 
 _MAX_RESTART_RATIO: Final = 5.0
 """Most that a measured restart counts, in `guards.restart_cost`."""
-
-_RUN_OVER_RESTART: Final = 20.0
-"""The shortest run after a restart, in costs of the restart: as for the slices of policies whose jobs take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def _min_run_seconds(job: Job, context: GuardContext) -> float:
     if not job.restarts:
         return settings.guards.min_run_time
     cost = restart_costs((job,), context.state, settings).get(job.id, 0.0)
-    return max(settings.guards.min_run_time, _RUN_OVER_RESTART * cost - settings.rounds.period / 2)
+    return max(settings.guards.min_run_time, RUN_OVER_RESTART * cost - settings.rounds.period / 2)
 
 
 def _exempt_time(job: Job, context: GuardContext) -> Reason | None:

@@ -108,9 +108,7 @@ class Measurements:
 
     def partners_of(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobId]:
         """The job beside which each of these jobs was to have its GPU by the last decision; only those with one."""
-        rows = self._database.rows_of_jobs(
-            "SELECT id, target FROM jobs WHERE id IN ({jobs}) AND target IS NOT NULL", jobs
-        )
+        rows = self._database.rows_of_jobs(_SELECT_BESIDE, jobs)
 
         def parse(row: DatabaseRow) -> tuple[JobId, Target]:
             return text(row, "id"), decoded_value(Target, row, "target")
@@ -203,6 +201,9 @@ _ADD_FAMILY_SAMPLE: Final = _ADD.format(table="family_rates", of="family")
 _SELECT: Final = (
     "SELECT {of}, gpu_type, gpus, nodes, cpus, memory, fair_cpus, fair_memory, steps / seconds AS rate, at"
     " FROM {table} WHERE {of} IN ({{jobs}}) AND seconds > 0 AND steps > 0 ORDER BY at DESC, rowid"
+)
+_SELECT_BESIDE: Final = (  # as `encode` writes it: the targets of all jobs that ended are not decoded in each round
+    """SELECT id, target FROM jobs WHERE id IN ({jobs}) AND target LIKE '%"beside":["%'"""
 )
 _SELECT_PAIRS: Final = (  # a rate of less than ten seconds of work is not one yet
     "SELECT family, other, gpu_type, gpus, cpus, steps / seconds AS rate, at FROM pair_rates"

@@ -109,7 +109,7 @@ class StateStore:
         )
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
-        reports = measurements.last_reports(rows)
+        reports, families = measurements.last_reports(rows), {job.family for job in snapshot.jobs} - {""}
         state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
@@ -122,7 +122,7 @@ class StateStore:
             moves=attained.moves(snapshot.time, snapshot.jobs_by_id),
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             measured=measurements.rates(rows),
-            family_rates=measurements.family_rates({job.family for job in snapshot.jobs} - {""}),
+            family_rates=measurements.family_rates(families),
             steps={job: report.steps for job, report in reports.items()},
             restart_seconds={
                 job: report.restart_seconds for job, report in reports.items() if report.restart_seconds is not None
@@ -133,7 +133,7 @@ class StateStore:
             set_aside=set_aside_since(self._database),
             held_aside=held_aside(self._database, snapshot),
             out_of_memory=measurements.out_of_memory(snapshot.time),
-            pair_rates=measurements.pair_rates({job.family for job in snapshot.jobs} - {""}),
+            pair_rates=measurements.pair_rates(families),
         )
         return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
 
