@@ -1,11 +1,12 @@
 """GPU trading: users exchange fast GPUs for slow ones where both gain (Gandiva_fair, EuroSys 2020, slides 11 and 12).
 
-The currency is GPUs of the slowest type. On the slide the user with the highest speed-up buys from the one with the
-lowest, at the second highest speed-up, as in a Vickrey auction. Here all users above the price buy from all below it,
-until one side has nothing left; the longer side trades the same part of what it offers. The price is the speed-up at a
-rank that no report decides, and who sets it does not trade, so no user's own report moves the price at which that
-user trades. Of three users it is the slide's second price. Of more, the speed-up of the listed models counts as a
-report of nobody; where it is the price, all users trade. The currency is divided over the faster types beforehand.
+GPUs of each type are exchanged for those of every slower one. On the slide the user with the highest speed-up buys from
+the one with the lowest, at the second highest speed-up, as in a Vickrey auction. Here all users above the price buy
+from all below it, until one side has nothing left; the longer side trades the same part of what it offers. The price is
+the speed-up at a rank that no report decides, and who sets it does not trade, so no user's own report moves the price
+at which that user trades. Of three users it is the slide's second price. The speed-up of the listed models, if there
+are any, counts as a report of nobody; where it is the price, all users trade. What users hold is divided beforehand
+over the types that it may be exchanged for.
 
 No rule that is truthful, individually rational and budget balanced realises every gain (Myerson and Satterthwaite,
 1983). To trade on from the new holdings would realise more, but who has a low speed-up would then gain by a high one:
@@ -24,6 +25,7 @@ import numpy as np
 
 from slurmsched.arrays import Floats
 from slurmsched.knowledge import Knowledge, Scaling
+from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job
 from slurmsched.policies.gandiva_fair.problem import StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import (
@@ -69,78 +71,122 @@ def trade(
 ) -> tuple[tuple[Trader, ...], tuple[Trade, ...]]:
     """Returns the traders with their holdings after trading, in the order given, and the trades.
 
-    `currency_weights` divides the currency over the faster types; the one type without a weight is the slowest.
-    `reference_speedups` are those of the listed models, which no trader reports.
+    `currency_weights` are what all GPUs of each faster type are worth, the fastest first; the one type without a weight
+    is the slowest. `reference_speedups` are those of the listed models, which no trader reports.
     """
-    traders_by_user = {trader.user: trader for trader in traders}
-    slowest = {
-        gpu_type for trader in traders_by_user.values() for gpu_type in trader.holdings
-    } - currency_weights.keys()
+    initial = {trader.user: trader for trader in traders}
+    slowest = {gpu_type for trader in initial.values() for gpu_type in trader.holdings} - currency_weights.keys()
     if len(slowest) != 1:
-        return tuple(traders_by_user.values()), ()
-    slow, whole, trades = slowest.pop(), sum(currency_weights.values()), list[Trade]()
-    initial = dict(traders_by_user)
-    for fast, value in currency_weights.items():
-        informed = [trader for trader in initial.values() if trader.speedups.get(fast, 0.0) > 0]
-        part = value / whole if whole else 0.0
-        for deal in _clear_type(informed, fast, slow, part, (reference_speedups or {}).get(fast)):
+        return tuple(initial.values()), ()
+    slow = slowest.pop()
+    weights = {**currency_weights, slow: sum(trader.holdings.get(slow, 0.0) for trader in initial.values())}
+    traders_by_user, trades = dict(initial), list[Trade]()
+    for market in _markets(weights, {**(reference_speedups or {}), slow: 1.0}):
+        for deal in market.clear(tuple(initial.values())):
             trades.append(deal)
             traders_by_user[deal.seller] = _with_change(
-                traders_by_user[deal.seller], {fast: -deal.gpus, slow: deal.gpus * deal.price}
+                traders_by_user[deal.seller], {deal.fast: -deal.gpus, deal.slow: deal.gpus * deal.price}
             )
             traders_by_user[deal.buyer] = _with_change(
-                traders_by_user[deal.buyer], {fast: deal.gpus, slow: -deal.gpus * deal.price}
+                traders_by_user[deal.buyer], {deal.fast: deal.gpus, deal.slow: -deal.gpus * deal.price}
             )
     return tuple(traders_by_user.values()), tuple(trades)
 
 
-def _clear_type(
-    traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float | None
-) -> list[Trade]:
-    """Returns the trades of one type. `part` is the fraction of the currency and of spare demand that counts here."""
-    price = _price(traders, fast, slow, part, reference_speedup or 0.0)
-    if price <= 0:
-        return []
-    ranked = sorted(traders, key=lambda trader: (-trader.speedups[fast], trader.user))
-    bids = {
-        trader.user: _demanded_gpus(trader, fast, slow, price, part)
-        for trader in ranked
-        if trader.speedups[fast] > price
-    }
-    offers = {
-        trader.user: _offered_gpus(trader, fast, price, part) for trader in ranked if trader.speedups[fast] < price
-    }
-    demanded, offered = sum(bids.values()), sum(offers.values())
-    sold = min(demanded, offered)
-    if sold <= _EPSILON:
-        return []
-    wanted = {user: sold * gpus / demanded for user, gpus in bids.items()}
-    for_sale = {user: sold * gpus / offered for user, gpus in offers.items()}
-    return [Trade(seller, buyer, fast, slow, gpus, price) for seller, buyer, gpus in _deals(for_sale, wanted)]
+@dataclass(frozen=True, slots=True)
+class _Market:
+    """Where GPUs of one type are exchanged for those of a slower one: each a fixed part of what users held at first, so
+    that what a user says of one market changes nothing in the others.
 
-
-def _price(traders: Sequence[Trader], fast: str, slow: str, part: float, reference_speedup: float) -> float:
-    """Returns the price of one GPU in GPUs of the slowest type, 0 if there is none.
-
-    It is the highest but `_buyer_count` of the reports. Of two users no report can be the price of the other's trade.
+    `goods` and `currency` are these parts of the two types, `part` that of the GPUs that users could use besides, and
+    `room` that of what they could use of the faster type. `reference` is the speed-up between both by the listed
+    models, 0 if none tells.
     """
-    reports = [trader.speedups[fast] for trader in traders]
-    if len(reports) != _SLIDE_TRADERS and reference_speedup > 0:
-        reports.append(reference_speedup)
-    if len(reports) < _SLIDE_TRADERS:
-        return 0.0
-    fast_gpus = sum(trader.holdings.get(fast, 0.0) for trader in traders)
-    currency = part * sum(trader.holdings.get(slow, 0.0) for trader in traders)
-    rank = _buyer_count(len(traders), fast_gpus * (reference_speedup or 1.0), currency)
-    return sorted(reports, reverse=True)[rank]
+
+    fast: str
+    slow: str
+    goods: float
+    currency: float
+    part: float
+    room: float
+    reference: float
+    is_slowest: bool
+    """Whether speed-ups are over the slower type."""
+
+    def clear(self, traders: Sequence[Trader]) -> list[Trade]:
+        """Return the trades of those who report how fast they are on both types."""
+        speedups = {trader.user: self._speedup(trader) for trader in traders}
+        ranked = sorted(
+            (trader for trader in traders if speedups[trader.user] > 0),
+            key=lambda trader: (-speedups[trader.user], trader.user),
+        )
+        price = self._price([speedups[trader.user] for trader in ranked], ranked)
+        if price < 1:  # nobody is to have more GPUs for giving up slow ones
+            return []
+        bids = {trader.user: self._demanded(trader, price) for trader in ranked if speedups[trader.user] > price}
+        offers = {trader.user: self._offered(trader, price) for trader in ranked if speedups[trader.user] < price}
+        demanded, offered = sum(bids.values()), sum(offers.values())
+        sold = min(demanded, offered)
+        if sold <= _EPSILON:
+            return []
+        wanted = {user: sold * gpus / demanded for user, gpus in bids.items()}
+        for_sale = {user: sold * gpus / offered for user, gpus in offers.items()}
+        return [
+            Trade(seller, buyer, self.fast, self.slow, gpus, price) for seller, buyer, gpus in _deals(for_sale, wanted)
+        ]
+
+    def _speedup(self, trader: Trader) -> float:
+        slow = trader.speedups.get(self.slow, 1.0 if self.is_slowest else 0.0)
+        return trader.speedups.get(self.fast, 0.0) / slow if slow > 0 else 0.0
+
+    def _price(self, reports: Sequence[float], traders: Sequence[Trader]) -> float:
+        """Return the price of one GPU in GPUs of the slower type, 0 if there is none. Of two users no report can be
+        the price of the other's trade."""
+        if self.reference > 0:
+            reports = [*reports, self.reference]
+        if len(reports) < _SLIDE_TRADERS:
+            return 0.0
+        fast_gpus = self.goods * sum(trader.holdings.get(self.fast, 0.0) for trader in traders)
+        currency = self.currency * sum(trader.holdings.get(self.slow, 0.0) for trader in traders)
+        # so many buy that their currency pays for the others' GPUs; one user at least is on each side of who sets it
+        worth, buyers = fast_gpus * (self.reference or 1.0), 1
+        if len(traders) > _SLIDE_TRADERS and worth + currency > 0:
+            buyers = min(max(round(len(traders) * worth / (worth + currency)), 2), len(traders) - 2)
+        return sorted(reports, reverse=True)[buyers]
+
+    def _demanded(self, trader: Trader, price: float) -> float:
+        """Return how many GPUs the buyer can pay for and use."""
+        usable = trader.max_usable.get(self.fast, float("inf")) - trader.holdings.get(self.fast, 0.0)
+        return min(trader.holdings.get(self.slow, 0.0) * self.currency / price, max(0.0, usable) * self.room)
+
+    def _offered(self, trader: Trader, price: float) -> float:
+        """Return how many GPUs the seller offers: no more than it can use the GPUs received in exchange."""
+        held = trader.holdings.get(self.fast, 0.0) * self.goods
+        return min(held, trader.spare_demand * self.part / (price - 1)) if price > 1 else held
 
 
-def _buyer_count(traders: int, worth: float, currency: float) -> int:
-    """Returns how many users buy: so many that their currency pays for the GPUs of the others, which are worth `worth`
-    by the listed models. Whoever sets the price, there is one user on each side of it."""
-    if traders <= _SLIDE_TRADERS or worth + currency <= 0:
-        return 1
-    return min(max(round(traders * worth / (worth + currency)), 2), traders - 2)
+def _markets(weights: Mapping[str, float], reference_speedups: Mapping[str, float]) -> Iterator[_Market]:
+    """Yield a market for every two types, the fastest first. `weights` is what each type is worth in all.
+
+    A type is goods for the slower ones and currency for the faster ones, in parts by what the other type is worth.
+    """
+    types, whole = list(weights), sum(weights.values())
+    pairs = [(fast, slow) for index, fast in enumerate(types) for slow in types[index + 1 :]]
+    pairs = [(fast, slow) for fast, slow in pairs if weights[fast] * weights[slow] > 0]
+    both = sum(weights[fast] * weights[slow] for fast, slow in pairs)
+    for fast, slow in pairs:
+        slower = sum(weights[other] for other in types[types.index(fast) + 1 :])
+        known = reference_speedups.get(fast, 0.0), reference_speedups.get(slow, 0.0)
+        yield _Market(
+            fast,
+            slow,
+            goods=weights[slow] / (whole - weights[fast]),
+            currency=weights[fast] / (whole - weights[slow]),
+            part=weights[fast] * weights[slow] / both,
+            room=weights[slow] / slower,
+            reference=known[0] / known[1] if all(known) else 0.0,
+            is_slowest=slow == types[-1],
+        )
 
 
 def _deals(for_sale: Mapping[str, float], wanted: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
@@ -157,18 +203,6 @@ def _deals(for_sale: Mapping[str, float], wanted: Mapping[str, float]) -> Iterat
             left, room = left - sold, room - sold
 
 
-def _demanded_gpus(trader: Trader, fast: str, slow: str, price: float, part: float) -> float:
-    """Returns how many GPUs the buyer can pay for and use."""
-    usable = trader.max_usable.get(fast, float("inf")) - trader.holdings.get(fast, 0.0)
-    return min(trader.holdings.get(slow, 0.0) * part / price, max(0.0, usable))
-
-
-def _offered_gpus(trader: Trader, fast: str, price: float, part: float) -> float:
-    """Returns how many GPUs the seller offers: no more than it can use the GPUs received in exchange."""
-    held = trader.holdings.get(fast, 0.0)
-    return min(held, trader.spare_demand * part / (price - 1)) if price > 1 else held
-
-
 def _with_change(trader: Trader, change: Mapping[str, float]) -> Trader:
     holdings = {
         gpu_type: trader.holdings.get(gpu_type, 0.0) + change.get(gpu_type, 0.0)
@@ -182,8 +216,8 @@ _SLOWDOWN_RATIO: Final = 0.8
 
 
 def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, float]:
-    """Returns the types, the fastest first, with the median over models of their relative rates; unknown types last,
-    with 0."""
+    """Returns the types, the fastest first, with the median over models of their relative rates; those of which no
+    profile tells come last, with 0, among themselves by their data sheets."""
     known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
     scores: dict[str, float] = {}
     for gpu_type in types:
@@ -193,7 +227,9 @@ def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, floa
             if gpu_type in scaling and (best := _best_rate(scaling))
         ]
         scores[gpu_type] = median(rates) if rates else 0.0
-    return {gpu_type: scores[gpu_type] for gpu_type in sorted(scores, key=lambda kind: (-scores[kind], kind))}
+    sheets = estimates_by_type(scores)
+    by_speed = sorted(scores, key=lambda kind: (-scores[kind], -sheets[kind], kind))
+    return {gpu_type: scores[gpu_type] for gpu_type in by_speed}
 
 
 def _faster_types(speeds: Mapping[str, float]) -> Sequence[frozenset[str]]:

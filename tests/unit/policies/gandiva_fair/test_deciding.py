@@ -236,6 +236,8 @@ def test_what_users_hold_of_each_type_is_what_they_have_after_a_while() -> None:
     assert {(one.seller, one.buyer, round(one.price, 2)) for one in past.trades if one.fast == "v100"} == {
         ("alice", "carol", 3.79),
         ("bob", "dave", 3.79),
+        ("alice", "dave", 1.39),
+        ("bob", "carol", 1.39),
     }
     for user, account in past.accounts.items():
         for kind, gpus in account.holdings.items():
