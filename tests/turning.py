@@ -40,6 +40,7 @@ class Cluster:
     awaiting: frozenset[str] = frozenset()
     """Those of them that start once others have left."""
     restart_costs: Mapping[str, float] = field(default_factory=dict)
+    moves_per_job_day: float = float("inf")
     restarts: int = 0
 
     def situation(self) -> Situation:
@@ -55,6 +56,7 @@ class Cluster:
             open_nodes={"gpu": frozenset(one.name for one in self.nodes)},
             max_moves=self.moves,
             restart_costs=self.restart_costs,
+            moves_per_job_day=self.moves_per_job_day,
             non_preemptible=stay,
             unmovable=self.unmovable,
             period=QUANTUM,

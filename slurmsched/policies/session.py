@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any, Protocol
@@ -170,6 +170,8 @@ class Session:
         self.first: set[JobId] = set()
         """The jobs whose turn came before the order, as they are due a promised start."""
         self.saved_moves, self.unused_moves = 0, 0
+        self.awaited_pools: Sequence[int] = ()
+        """Pools where a gang waits for the ends of jobs: none that cannot be preempted fills them."""
         """Moves that earlier rounds left for the job that is promised a start, and those that this one leaves."""
         self.node_score = self._of_preferred_types(node_score.prepared(situation, self.pools))
 
@@ -221,8 +223,15 @@ class Session:
         promise = self.promise
         if promise is None or not promise.binding or job.id == promise.job:
             return False
-        end = self._end_if_started(job)
+        end = self.leaves_by(job)
         return end > promise.start or isinf(end)
+
+    def leaves_by(self, job: Job) -> float:
+        """Return the latest end of a newcomer that begins now: of its slice, if it takes turns."""
+        end = self._end_if_started(job)
+        if job.id in self.entitlement.slices and job.id not in self.situation.unmovable:
+            end = min(end, self.situation.snapshot.time + self.entitlement.slices[job.id])
+        return end
 
     def _end_if_started(self, job: Job) -> float:
         if job.time_limit is not None:

@@ -308,7 +308,7 @@ def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
         ends.append(_End(now, now, "", held, certain=False))
     for placed, placement in session.placements.items():
         job = session.jobs[placed]
-        at, begun = session.expected_end(job), situation.snapshot.time
+        at, begun = session.leaves_by(job), situation.snapshot.time
         ends.append(_End(at, begun, placed, placement.allocation(session.pools), job.time_limit is not None))
     return ends
 

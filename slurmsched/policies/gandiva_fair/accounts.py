@@ -103,9 +103,10 @@ def update_accounts(
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
 ) -> Mapping[str, Account]:
-    """Returns the account of every user who has jobs; those of other users end.
+    """Returns the account of every user who has jobs, and of those without jobs who are still ahead.
 
-    Nothing is due to a user all of whose jobs this round leaves out, but the account lasts.
+    Nothing is due to a user all of whose jobs this round leaves out, but the account lasts. It outlasts the last job by
+    as long as the user is ahead, so that this is not forgotten between two jobs.
     """
     elapsed, accounts = _elapsed(problem, state), dict[str, Account]()
     received = _received_since(problem.runnable_jobs, state, problem.situation.knowledge.service) if elapsed else {}
@@ -128,7 +129,13 @@ def update_accounts(
             lag=_lag(before.lag, due, elapsed, gained),
         )
     left_out = {job.user for job in left_out_jobs(problem, state)}
-    return {user: state.accounts[user] for user in left_out & state.accounts.keys()} | accounts
+    for user, account in state.accounts.items():
+        if user in left_out:
+            accounts.setdefault(user, account)
+        elif user not in accounts and account.lag + elapsed < 0:
+            lag = round(account.lag + elapsed, 3)
+            accounts[user] = Account(due=account.due, received=account.received, lag=lag)
+    return accounts
 
 
 def left_out_jobs(problem: StrideProblem, state: GandivaFairState) -> Sequence[Job]:
@@ -164,6 +171,18 @@ def best_rates(
         for gpu_type, rate in measured.get(job, {}).items():
             best[f"{model} {gpu_type}"] = max(best.get(f"{model} {gpu_type}", 0.0), rate)
     return best
+
+
+def join_users(runnable_jobs: Sequence[RunnableJob], state: GandivaFairState) -> None:
+    """Lets every new job begin at the lowest pass of its user's jobs; without any, at the lowest of all."""
+    known = [runnable for runnable in runnable_jobs if runnable.job.id in state.jobs]
+    lowest = min((runnable.pass_value for runnable in known), default=0.0)
+    by_user: dict[str, float] = {}
+    for runnable in known:
+        by_user[runnable.job.user] = min(runnable.pass_value, by_user.get(runnable.job.user, runnable.pass_value))
+    for runnable in runnable_jobs:
+        if runnable.job.id not in state.jobs:
+            runnable.pass_value = by_user.get(runnable.job.user, lowest)
 
 
 def advance_passes(

@@ -89,23 +89,14 @@ class LoadBalancer:
         self._service = np.bincount(pool_indices, weights=service, minlength=len(problem.pools)).astype(np.float64)
         """GPU-seconds that the jobs of each pool have had: the sum of tickets times passes."""
 
-    def assign(self, runnable: RunnableJob, part: float | None = None) -> None:
-        """Assign a job without a pool to the least loaded pool of the type of which its user is shortest.
-
-        A new job's pass starts `part` of a slice above the lowest in the pool; None leaves the pass of a job that only
-        lost its pool. `part` is 1 for a single new job, so that many short jobs in a row get no more than one long job.
-        Jobs that arrive together are spread over the slice, so that they do not all run at once.
-        """
+    def assign(self, runnable: RunnableJob) -> None:
+        """Assign a job without a pool to the least loaded pool of the type of which its user is shortest."""
         if runnable.is_local and runnable.assigned_pool < 0:
             kinds = [
                 gpu_type for gpu_type in self._entitlements.types if len(self._pools_of_type(runnable.demand, gpu_type))
             ]
             gpu_type = max(kinds, key=lambda gpu_type: self._shortfalls.get((runnable.job.user, gpu_type), 0.0))
             runnable.assigned_pool = self._least_loaded(runnable, gpu_type)
-        if part is not None:
-            runnable.pass_value = self._min_pass_of(runnable.assigned_pool) + part * runnable.stride(
-                runnable.min_quantum(self._problem.situation)
-            )
         if runnable.is_local:
             self._add_load(runnable, 1.0)
 
@@ -137,7 +128,7 @@ class LoadBalancer:
             while self._migrations < most and len(pools) > 1 and self._rebalance_pools(pools, by_pool):
                 self._migrations += 1
 
-    def advance_late(self, jobs: Sequence[RunnableJob], lags: Mapping[str, float]) -> None:
+    def advance_late(self, jobs: Sequence[RunnableJob], of_job: Mapping[JobId, float]) -> None:
         """Reassign waiting jobs that have no turn in their pool to pools where their turn comes before jobs that are
         further ahead, with what their users are behind counted.
 
@@ -147,7 +138,7 @@ class LoadBalancer:
         passes = {
             runnable.job.id: -inf
             if runnable.is_awaiting or (runnable.allocation is not None and runnable.job.id in unmovable)
-            else runnable.pass_value - lags[runnable.job.user]
+            else of_job[runnable.job.id]
             for runnable in jobs
         }
         local_jobs = sorted((one for one in jobs if one.is_local), key=lambda one: passes[one.job.id])

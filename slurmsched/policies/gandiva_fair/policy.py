@@ -10,10 +10,12 @@ resume in any pool, so only waiting jobs are reassigned, and no running job is m
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
+from operator import mul
 from typing import Final
 
 from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
@@ -25,11 +27,12 @@ from slurmsched.policies.gandiva_fair.accounts import (
     advance_passes,
     best_rates,
     compute_shortfalls,
+    join_users,
     left_out_jobs,
     update_accounts,
 )
 from slurmsched.policies.gandiva_fair.balancing import LoadBalancer
-from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
+from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.trading import Entitlements, compute_entitlements
 from slurmsched.policies.reasons import closed_reason
 from slurmsched.policies.sizes import Proportional, Sizing
@@ -59,14 +62,14 @@ class GandivaTickets:
         shortfalls = compute_shortfalls(problem, entitlements, state)
         accounts = update_accounts(problem, entitlements, state, shortfalls)
         lags = {user: account.lag for user, account in accounts.items()}
-        min_pass = _assign_pools(problem, entitlements, state, shortfalls, lags)
-        first, postponed = _unsliced_newcomers(problem, entitlements, lags)
-        passes = {runnable.job.id: runnable.pass_value - lags[runnable.job.user] for runnable in problem.placeable_jobs}
-        passes |= dict.fromkeys(first, min(passes.values(), default=0.0))
+        join_users(problem.runnable_jobs, state)
+        passes = _compute_turns(problem, entitlements, lags)
+        _assign_pools(problem, entitlements, state, shortfalls, passes)
         queue = sorted(
             problem.placeable_jobs, key=lambda runnable: (passes[runnable.job.id], runnable.allocation is None)
         )
-        turns = _Turns(problem, queue, min_pass)
+        slices = _slice_lengths(queue, passes, situation)
+        turns = _Turns(problem, queue, passes)
 
         def next_state(victims: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             jobs = _pass_records(problem, allocations)
@@ -82,10 +85,10 @@ class GandivaTickets:
             homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
             passes=passes,
             preferred_types=entitlements.types,
-            protected=_within_slice(queue, situation),
-            postponed=postponed,
+            protected=_within_slice(queue, slices, situation),
+            postponed=_postponed_newcomers(problem, entitlements, lags),
             saved_moves=int(state.saved_moves),
-            slices={runnable.job.id: runnable.min_quantum(situation) for runnable in queue},
+            slices=slices,
             why_start=turns.why_start,
             why_end=turns.why_end,
             why_wait=turns.why_wait,
@@ -123,32 +126,100 @@ class _PassOrder:
         return may_preempt
 
 
-def _within_slice(queue: Sequence[RunnableJob], situation: Situation) -> dict[JobId, Reason]:
+def _compute_turns(
+    problem: StrideProblem, entitlements: Entitlements, lags: Mapping[str, float]
+) -> Mapping[JobId, float]:
+    """Return when the turn of each job comes, in seconds of its user's share from now; lower is sooner.
+
+    Users and jobs are two levels of stride, as tickets of users are divided among their jobs (slide 7). The jobs of a
+    user come one after another: those within their slice, then by pass. Each comes as much later as the GPUs before it
+    take of the share in a mean slice, those that cannot be taken from the user among them, and sooner by what the user
+    is behind. Half of its own slice rounds what it gets to the nearest slice; the first slice of the next job of a user
+    who is not ahead comes without.
+    """
+    situation, by_user = problem.situation, defaultdict[str, list[tuple[bool, float, bool, int]]](list)
+    attained = situation.knowledge.attained_gpu_seconds
+    jobs, turns = problem.runnable_jobs, dict[JobId, float]()
+    quanta = [runnable.min_quantum(situation) for runnable in jobs]
+    for index, (runnable, quantum) in enumerate(zip(jobs, quanta, strict=True)):
+        if runnable.allocation is not None and runnable.job.id in situation.unmovable:
+            turns[runnable.job.id] = -lags[runnable.job.user]
+            continue
+        least = _shortest_run(runnable, quantum, situation) - situation.period / 2
+        kept = runnable.allocation is not None and runnable.job.run_time < least
+        by_user[runnable.job.user].append((not kept, runnable.pass_value, runnable.allocation is None, index))
+    tickets = [runnable.tickets for runnable in jobs]
+    mean_quantum = sum(map(mul, tickets, quanta)) / max(sum(tickets), MIN_TICKETS)
+    for user, own in by_user.items():
+        share, before = max(entitlements.user_gpus.get(user, 0.0), MIN_TICKETS), entitlements.held_gpus.get(user, 0.0)
+        is_next = lags[user] >= 0
+        for *_, index in sorted(own):
+            runnable = jobs[index]
+            half = runnable.size * quanta[index] / 2
+            if runnable.allocation is None:
+                half, is_next = 0.0 if is_next and not attained(runnable.job) else half, False
+            turns[runnable.job.id] = (before * mean_quantum + half) / share - lags[user]
+            before += runnable.size if runnable.tickets > MIN_TICKETS else 0
+    return turns
+
+
+def _shortest_run(runnable: RunnableJob, quantum: float, situation: Situation) -> float:
+    """Return the seconds that the present run lasts at least: a slice, or, until the job has had a whole one, as long
+    as is worth a restart."""
+    earlier = situation.knowledge.attained_gpu_seconds(runnable.job) / runnable.size - runnable.job.run_time
+    return quantum if earlier >= quantum else runnable.paying_quantum(situation)
+
+
+def _slice_lengths(
+    queue: Sequence[RunnableJob], turns: Mapping[JobId, float], situation: Situation
+) -> dict[JobId, float]:
+    """Return the shortest slice of each job in seconds.
+
+    Until a job has had a whole one, it gives way after what is worth a restart to a job that never ran and whose turn
+    comes before it, so that all jobs start soon.
+    """
+    newcomers, anywhere = defaultdict[int, float](lambda: inf), inf
+    for runnable in queue:
+        if runnable.waits and not situation.knowledge.attained_gpu_seconds(runnable.job):
+            turn = turns[runnable.job.id]
+            newcomers[runnable.assigned_pool] = min(newcomers[runnable.assigned_pool], turn)
+            anywhere = min(anywhere, turn)
+    slices = dict[JobId, float]()
+    for runnable in queue:
+        quantum, pool = runnable.min_quantum(situation), runnable.assigned_pool
+        first = min(newcomers[pool], newcomers[-1]) if pool >= 0 else anywhere
+        cut = first < turns[runnable.job.id]
+        slices[runnable.job.id] = _shortest_run(runnable, quantum, situation) if cut else quantum
+    return slices
+
+
+def _within_slice(
+    queue: Sequence[RunnableJob], slices: Mapping[JobId, float], situation: Situation
+) -> dict[JobId, Reason]:
     """Return the running jobs whose slice is not over, to the nearest round."""
     protected: dict[JobId, Reason] = {}
     for runnable in queue:
         if runnable.allocation is None:
             continue
-        quantum, job = runnable.min_quantum(situation), runnable.job
+        quantum, job = slices[runnable.job.id], runnable.job
         if job.run_time + situation.period / 2 < quantum:
             details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
             protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)
     return protected
 
 
-def _unsliced_newcomers(
+def _postponed_newcomers(
     problem: StrideProblem, entitlements: Entitlements, lags: Mapping[str, float]
-) -> tuple[Set[JobId], dict[JobId, Reason]]:
-    """Return which of the waiting jobs that could not be preempted any more come first, and which are postponed.
+) -> dict[JobId, Reason]:
+    """Return which of the waiting jobs that could not be preempted any more are postponed while jobs of others wait.
 
-    Their users are charged for what such jobs hold: within the share they come first, since they never give back
-    what they have too much; beyond it they are postponed while jobs of others wait. A user who is not ahead may have
-    one that is larger than the share.
+    Their users are charged for what such jobs hold, and never give back what they have too much. A user who is not
+    ahead may have one that is larger than the share.
     """
-    first, postponed, held = set[JobId](), dict[JobId, Reason](), dict(entitlements.held_gpus)
-    runs, waiting, unmovable = Counter[str](), Counter[str](), problem.situation.unmovable
+    postponed, held, waiting = dict[JobId, Reason](), dict(entitlements.held_gpus), Counter[str]()
+    unmovable = problem.situation.unmovable
     for runnable in problem.runnable_jobs:
-        (waiting if runnable.waits else runs)[runnable.job.user] += runnable.size
+        waiting[runnable.job.user] += runnable.size * runnable.waits
         if runnable.is_awaiting and runnable.job.id in unmovable:
             held[runnable.job.user] = held.get(runnable.job.user, 0.0) + runnable.size
     for runnable in sorted(problem.placeable_jobs, key=lambda runnable: runnable.pass_value):
@@ -157,26 +228,25 @@ def _unsliced_newcomers(
         if runnable.allocation is not None or job.id not in unmovable or not others_wait:
             continue
         has, due = held.get(user, 0.0), entitlements.user_gpus[user] + _EPSILON
-        if has + runnable.size <= due:
-            if runs[user] + runnable.size <= due:
-                first.add(job.id)
-                runs[user] += runnable.size
-        elif has > 0 or lags[user] < 0:
+        if has + runnable.size > due and (has > 0 or lags[user] < 0):
             details = {"user": user, "held": f"{has:.0f}", "due": f"{due:.2f}"}
             postponed[job.id] = Reason(ReasonCode.SHARE_HELD, details)
-            continue
-        held[user] = has + runnable.size
-    return first, postponed
+        else:
+            held[user] = has + runnable.size
+    return postponed
 
 
 class _Turns:
     """What people are told about the turns of the jobs in `queue`, which is in order of pass."""
 
-    def __init__(self, problem: StrideProblem, queue: Sequence[RunnableJob], min_pass: Mapping[int, float]) -> None:
+    def __init__(self, problem: StrideProblem, queue: Sequence[RunnableJob], passes: Mapping[JobId, float]) -> None:
         self._problem, self._queue = problem, queue
+        first: dict[int, float] = {}
+        for runnable in queue:
+            first.setdefault(runnable.assigned_pool, passes[runnable.job.id])
         self._texts = {
             runnable.job.id: (
-                format_duration(max(0.0, runnable.pass_value - min_pass[runnable.assigned_pool])),
+                format_duration(max(0.0, passes[runnable.job.id] - first[runnable.assigned_pool])),
                 f"{runnable.tickets:.2f}",
             )
             for runnable in queue
@@ -244,9 +314,9 @@ def _assign_pools(
     entitlements: Entitlements,
     state: GandivaFairState,
     shortfalls: Mapping[str, Mapping[str, float]],
-    lags: Mapping[str, float],
-) -> Mapping[int, float]:
-    """Assign jobs without a pool, balance the pools, and return the lowest pass of each pool."""
+    turns: Mapping[JobId, float],
+) -> None:
+    """Assign jobs without a pool, and balance the pools."""
     pools = problem.pools
     names = {f"{pools.node(pool).name} {pools.gpu_types[pool]}": pool for pool in range(len(pools))}
     assigned, newcomers = list[RunnableJob](), list[RunnableJob]()
@@ -258,22 +328,10 @@ def _assign_pools(
         has_pool = before is not None and (runnable.assigned_pool >= 0 or not runnable.is_local)
         (assigned if has_pool else newcomers).append(runnable)
     balancer = LoadBalancer(problem, entitlements, shortfalls, assigned)
-    new = [runnable for runnable in newcomers if runnable.job.id not in state.jobs]
-    count, seen = Counter(runnable.job.user for runnable in new), Counter[str]()
     for runnable in newcomers:
-        if runnable.job.id in state.jobs:
-            balancer.assign(runnable)
-        else:
-            seen[runnable.job.user] += 1
-            balancer.assign(runnable, seen[runnable.job.user] / count[runnable.job.user])
+        balancer.assign(runnable)
     balancer.balance([runnable for runnable in assigned if runnable.is_local and runnable.waits])
-    balancer.advance_late(problem.runnable_jobs, lags)
-    min_pass: dict[int, float] = {}
-    for runnable in problem.runnable_jobs:
-        min_pass[runnable.assigned_pool] = min(
-            runnable.pass_value, min_pass.get(runnable.assigned_pool, runnable.pass_value)
-        )
-    return min_pass
+    balancer.advance_late(problem.runnable_jobs, turns)
 
 
 def _pass_records(problem: StrideProblem, allocations: Mapping[JobId, Allocation]) -> dict[JobId, PassRecord]:

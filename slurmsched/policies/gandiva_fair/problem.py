@@ -52,9 +52,14 @@ class RunnableJob:
 
     def min_quantum(self, situation: Situation) -> float:
         """Return the length of its shortest slice in seconds, that of the settings or longer."""
+        part = min(self.tickets / self.size, 1.0)
+        return max(self.paying_quantum(situation), situation.shortest_slice(self.job.id, part))
+
+    def paying_quantum(self, situation: Situation) -> float:
+        """Return the length in seconds of the shortest slice that is worth its restart, however many a day has."""
         settings = situation.tickets
         shortest = settings.quantum if self.is_local else settings.wide_quantum
-        return max(shortest, situation.shortest_slice(self.job.id, min(self.tickets / self.size, 1.0)))
+        return max(shortest, situation.shortest_slice(self.job.id, 0.0))
 
     def stride(self, quantum: float) -> float:
         """Return by how many seconds a slice of `quantum` seconds advances its pass."""

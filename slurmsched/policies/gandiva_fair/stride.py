@@ -118,13 +118,20 @@ class SplitStride:
             job = session.jobs[job_id]
             if job_id not in stopped:
                 session.allocate(job, placement, why_start and why_start(job))
-        for job_id, drain in schedule.drains.of_job.items():
-            if job_id not in schedule.started:
-                session.reserve(drain.placement)
-                session.set_waiting_reason(session.jobs[job_id], schedule.drains.reason(job_id))
+        self._reserve_drained(schedule)
         for job_id in schedule.blocked if session.may_evict else ():
             why = Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves})
             session.set_waiting_reason(session.jobs[job_id], why)
+
+    def _reserve_drained(self, schedule: StrideSchedule) -> None:
+        """Reserve what is drained until slices are over; until jobs have ended, only from jobs that would stay."""
+        session, drains = self._session, schedule.drains
+        for job_id, drain in drains.of_job.items():
+            if job_id not in schedule.started:
+                if not drain.awaits_ends:
+                    session.reserve(drain.placement)
+                session.set_waiting_reason(session.jobs[job_id], drains.reason(job_id))
+        session.awaited_pools = drains.pools_awaiting_ends()
 
     def _plan(self, only: Collection[JobId] = ()) -> StrideSchedule:
         """Return the schedule, with no more victims than may move; of newcomers with those in `only`, if there are any.
@@ -342,9 +349,12 @@ class FillIdle:
         demand, attempt = session.demands.of(job), session.attempt(job)
         if demand.gang.gpus_per_part > self._largest or self._failed.contains(attempt, self._epoch):
             return False
-        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
+        stays = bool(session.awaited_pools) and job.id in session.situation.unmovable
+        among = ~np.isin(np.arange(len(session.pools)), session.awaited_pools) if stays else None
+        placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum, among)
         if placement is None:
-            self._failed.add(attempt)
+            if not stays:
+                self._failed.add(attempt)
             return False
         session.allocate(job, placement, Reason(ReasonCode.FILLS_IN))
         self._largest = int(session.free_at_minimum.gpus.max(initial=0))

@@ -43,7 +43,7 @@ def test_a_slice_ends_for_the_job_that_is_due() -> None:
     assert (set(decision.targets), decision.victims) == ({"2"}, {"1": "2"})
     assert decision.waiting["1"].code is ReasonCode.SLICE_ENDED
     assert decision.waiting["1"].sentence == (
-        "has used its slice of 11.7 min and is 20 min ahead (its share: 4.00 GPUs); job 2 of bob is next, 0 s ahead"
+        "has used its slice of 11.7 min and is 10 min ahead (its share: 4.00 GPUs); job 2 of bob is next, 0 s ahead"
     )
     assert decision.targets["2"].reasons[0].code is ReasonCode.TURN
 
@@ -72,7 +72,7 @@ def test_on_slurm_a_slice_ends_with_the_checkpoint_signal_and_a_requeue_that_say
     ("jobs", "service", "runs"),
     [
         pytest.param([running(1, 100), job(2, 8, user="bob")], 9e9, {"1"}, id="a slice that has only begun goes on"),
-        pytest.param([running(1, 700), job(2, 8, user="bob")], 0, {"1"}, id="who had nothing yet stays"),
+        pytest.param([running(1, 700), job(2, 8, user="bob")], 0, {"2"}, id="whoever never ran comes before equals"),
         pytest.param(
             [running(1, 700, 4), job(2, 4, user="bob")], 9e9, {"1", "2"}, id="nobody leaves where there is room"
         ),

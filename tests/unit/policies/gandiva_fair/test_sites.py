@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slurmsched.knowledge import sample_speedups
+from slurmsched.knowledge import Knowledge, sample_speedups
 from slurmsched.model import Job, ReasonCode, Request, SchedulerState
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
@@ -77,6 +77,52 @@ class TestGangs:
         assert cluster.decision.waiting["9"].code is ReasonCode.EXPECTED_START
         cluster.run(6)
         assert cluster.service["9"] > 0
+
+    def test_nobody_who_stays_begins_where_a_gang_waits_for_those_who_do(self) -> None:
+        """On each of two servers half is held by a job that cannot be preempted; a gang of both waits for these. Jobs
+        that take turns fill the rest; one that cannot be preempted either and lasts long does not."""
+        held = [
+            job(f"h{n}", 4, user="h", on=[share(f"n{n}", 4, cpus=12)], run_time=0.0, time_limit=int(20 * QUANTUM))
+            for n in (1, 2)
+        ]
+        stays = job("stays", 4, user="s", time_limit=int(40 * QUANTUM))
+        cluster = Cluster([node("n1"), node("n2")], [*held, job("gang", user="wide", request=WIDE)], sliced(2))
+        cluster.unmovable = frozenset({"h1", "h2", "stays"})
+        cluster.run(1)
+        cluster.jobs += [stays, *(job(f"a{n}", user="a") for n in range(12))]
+        cluster.run(10)
+        assert cluster.decision
+        assert cluster.decision.waiting["gang"].code is ReasonCode.EXPECTED_START
+        assert not cluster.service["stays"]
+        assert sum(bool(one.nodes) for one in cluster.jobs if one.user == "a") == 8
+        cluster.jobs = [one for one in cluster.jobs if one.user != "h"]
+        cluster.run(3)
+        assert cluster.service["gang"]
+
+
+class TestFirstStarts:
+    def test_a_gang_has_its_first_slice_as_soon_as_narrow_jobs_of_others(self) -> None:
+        """Nine users with a job each come together: of eight GPUs one, of one the others. All run in three slices."""
+        cluster = Cluster([node()], [job(f"u{n}", user=f"u{n}") for n in range(8)], tickets())
+        cluster.jobs.append(job("gang", 8, user="gang"))
+        cluster.run(3)
+        assert all(cluster.service[one.id] for one in cluster.jobs)
+        before = dict(cluster.by_type)
+        cluster.run(90)
+        assert had(cluster, before, 90)["gang"] == pytest.approx(8 / 9, rel=0.15)
+
+    @pytest.mark.parametrize(("ran", "rounds"), [(False, 6), (True, 12)])
+    def test_only_a_job_that_never_ran_cuts_a_slice_to_what_pays(self, ran: bool, rounds: int) -> None:
+        """Restarts cost 18 s, so six rounds pay; by their part of a day slices have twelve."""
+        runs = [job(n, user="a", on=[share("n1", [n])], run_time=0.0) for n in range(2)]
+        cluster = Cluster([node("n1", 2)], runs, tickets(), moves_per_job_day=60)
+        cluster.restart_costs = {str(n): 18.0 for n in range(4)}
+        cluster.jobs += [job(n, user="b") for n in (2, 3)]
+        if ran:
+            cluster.service |= {"2": 1.0, "3": 1.0}
+        while not cluster.restarts and cluster.time < 40 * QUANTUM:
+            cluster.run(1)
+        assert cluster.time / QUANTUM == pytest.approx(rounds + 1, abs=1)
 
 
 class TestSliceLength:
@@ -206,6 +252,31 @@ class TestUsers:
         assert (abs(ratios - 1) <= 0.10).all()
         assert (abs(ratios - 1) <= 0.05).mean() >= 0.9
 
+    def test_who_was_ahead_and_comes_again_is_still_ahead_by_what_time_has_left_of_it(self) -> None:
+        """A user had the only GPU for six rounds, which others were due, and comes again at once or much later."""
+        for pause, lag in ((1, -2 * QUANTUM), (9, 0.0)):
+            cluster = Cluster([node("n1", 1)], [job("b", user="b")], tickets(), unmovable=frozenset({"a"}))
+            cluster.jobs.insert(0, job("a", user="a", on=[share("n1", 1)]))
+            cluster.run(6)
+            ahead = decode_state(GandivaFairState, cluster.state).accounts["a"].lag
+            assert ahead < 2 * lag
+            cluster.jobs = [one for one in cluster.jobs if one.user == "b"]
+            cluster.run(pause)
+            cluster.jobs.append(job("a2", user="a", submit_time=cluster.time))
+            cluster.run(1)
+            account = decode_state(GandivaFairState, cluster.state).accounts["a"]
+            assert account.lag == pytest.approx(min(0.0, ahead + pause * QUANTUM), abs=QUANTUM)
+            assert (account.lag < lag) == (lag < 0)
+
+    def test_many_jobs_do_not_hold_back_a_gang_of_the_same_user(self) -> None:
+        """A user's narrow jobs come and go; the gang, which never ran, is next all the same."""
+        narrow = [job(f"b{n}", user="b") for n in range(16)]
+        cluster = Cluster([node()], [*narrow, job("gang", 8, user="a")], tickets())
+        for n in range(6):
+            cluster.jobs.append(job(f"a{n}", user="a", submit_time=cluster.time))
+            cluster.run(1)
+        assert cluster.service["gang"]
+
     def test_who_waits_for_the_checkpoints_of_others_is_due_a_share_and_gets_it_afterwards(self) -> None:
         """All that a user has is a gang of all GPUs, and others write their checkpoints for it for six rounds."""
         gang = job("gang", 8, user="a")
@@ -256,6 +327,14 @@ class TestUsers:
 
 
 class TestPinnedTypes:
+    @pytest.mark.parametrize(("types", "first"), [(("k80", "v100"), "v100"), (("a100", "h100"), "h100")])
+    def test_without_profiles_a_job_takes_the_type_that_is_faster_by_its_data_sheet(
+        self, types: tuple[str, ...], first: str
+    ) -> None:
+        cluster = Cluster([node(kind, 1, kind) for kind in types], [job(1)], tickets(), Knowledge())
+        cluster.run(1)
+        assert {kind for _, kind in cluster.by_type} == {first}
+
     @staticmethod
     def worth(pinned: Mapping[str, str]) -> dict[str, float]:
         """GPUs of the slowest type that what each user had is worth, of four of each of three types."""
