@@ -18,6 +18,7 @@ class SitePromise(StrEnum):
     MOST_SHARE = "GPU time over the share, most user"
     JOB_SHARE = "GPU time over the share, least job"
     MOST_JOB_SHARE = "GPU time over the share, most job"
+    NEAR_SHARE = "users within 10 % of their share"
     PARTITION = "work over that on an equal partition, least user"
     TRADED = "work with trading over that without, least user"
     PINNING = "work by pinning a type over that without"
@@ -47,6 +48,7 @@ class PromiseBound:
 ASKED: Final[Mapping[SitePromise, PromiseBound]] = {
     SitePromise.SHARE: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
     SitePromise.MOST_SHARE: PromiseBound("x", Bound.AT_MOST, 1.0, 0.10),
+    SitePromise.NEAR_SHARE: PromiseBound("part", Bound.AT_LEAST, 0.95),
     SitePromise.JOB_SHARE: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
     SitePromise.MOST_JOB_SHARE: PromiseBound("x", Bound.AT_MOST, 1.0, 0.10),
     SitePromise.PARTITION: PromiseBound("x", Bound.AT_LEAST, 1.0, 0.10),
@@ -116,6 +118,7 @@ PROMISED: Final[Mapping[str, Mapping[SitePromise, str]]] = {
         **_EVERY,
         SitePromise.SHARE: _TICKETS,
         SitePromise.MOST_SHARE: _TICKETS,
+        SitePromise.NEAR_SHARE: "Gandiva_fair, slide 14: users get their share; of 70 users 95 %, chosen afterwards",
         SitePromise.PARTITION: "Gandiva_fair, slides 3 and 12: performance isolation, and both users of a trade gain",
         SitePromise.TRADED: "Gandiva_fair, slide 12: both users of a trade gain",
         SitePromise.PINNING: "Gandiva_fair, slide 12: trades are incentive-compatible",

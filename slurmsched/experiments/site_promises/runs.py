@@ -111,6 +111,11 @@ def _most(ratios: Mapping[str, float]) -> float:
     return max(ratios.values(), default=float("nan"))
 
 
+def _near(ratios: Mapping[str, float]) -> float:
+    tolerance = ASKED[SitePromise.SHARE].tolerance
+    return sum(abs(ratio - 1) <= tolerance for ratio in ratios.values()) / len(ratios)
+
+
 _Measure = Callable[[SiteScenario, SiteRun, SiteRun], float]
 """The figure of a promise, given the scenario, the run and the one that it is compared with."""
 
@@ -121,6 +126,7 @@ MEASURES: Final[Mapping[SitePromise, _Measure]] = {
     SitePromise.MOST_SHARE: lambda _scenario, run, _other: _most(measures.share_ratios(run)),
     SitePromise.JOB_SHARE: lambda _scenario, run, _other: _least(measures.share_ratios(run, by_job=True)),
     SitePromise.MOST_JOB_SHARE: lambda _scenario, run, _other: _most(measures.share_ratios(run, by_job=True)),
+    SitePromise.NEAR_SHARE: lambda _scenario, run, _other: _near(measures.share_ratios(run)),
     SitePromise.PARTITION: lambda _scenario, run, _other: _least(measures.partition_ratios(run)),
     SitePromise.TRADED: lambda _scenario, run, other: _least(
         {user: measures.work_of(other, user) / measures.work_of(run, user) for user in run.by_user()}
@@ -190,15 +196,15 @@ def _figure(promise: SitePromise, case: SiteCase, runs: Mapping[SiteCase, SiteRu
 
 def promise_row(scenario: SiteScenario, policy: str, promise: SitePromise, figures: Sequence[float]) -> PromiseRow:
     """Returns the row of a promise: the worst of the seeds' figures and their mean, held if the policy promises it."""
-    asked, source = ASKED[promise], PROMISED[policy].get(promise)
-    limit = scenario.start_within / HOUR if asked.limit is None else asked.limit
+    asked, source, stated = ASKED[promise], PROMISED[policy].get(promise), scenario.stated.get(promise, "")
+    limit = scenario.starts_within(policy) / HOUR if asked.limit is None else asked.limit
     return PromiseRow(
         metric=f"{policy}, {scenario.name}: {promise}",
         unit=asked.unit,
         measured=_worst(asked, limit, figures),
         tolerance=asked.tolerance,
-        bound=asked.bound if source else Bound.INFORMATIVE,
-        note=source or "",
+        bound=asked.bound if source and not stated else Bound.INFORMATIVE,
+        note=stated or source or "",
         policy=policy,
         scenario=scenario.name,
         promise=str(promise),

