@@ -255,6 +255,34 @@ def test_a_promise_to_a_job_that_ran_keeps_no_wider_one_from_its_first_start(ran
     assert set(decision.targets) - {j.id for j in old} == starts
 
 
+@pytest.mark.parametrize(
+    ("hours", "starts"),
+    [
+        pytest.param(20, True, id="the victim would have outlasted the promise"),
+        pytest.param(2, False, id="the promised job waits for the victim"),
+    ],
+)
+def test_a_newcomer_takes_the_place_of_who_would_outlast_the_promise(hours: int, starts: bool) -> None:
+    """Job 9 is promised the GPU that is free first. Nothing is free beside it then, but who preempts a job that holds a
+    GPU for longer delays it no more than that one."""
+    fixed, victim = running(1, range(1), 4), running(2, range(7, 8), hours, hint="ckpt=usr1")
+    others = running(3, range(1, 7), 99)
+    promised, newcomer = job(9, 1, time_limit=9 * HOUR), job(4, 1, time_limit=9 * HOUR)
+    decision = decided(
+        "synergy",
+        "las",
+        *(fixed, victim, others, promised, newcomer),
+        service={"1": 30.0 * HOUR, "2": 30.0 * HOUR, "9": 30.0 * HOUR},
+        state={"promise": {"job": "9"}},
+        non_preemptible={"1": None, "3": None},
+        max_moves=8,
+    )
+    assert decision.victims == ({"2": "4"} if starts else {})
+    assert ("4" in decision.targets) is starts
+    assert decision.promise is not None
+    assert (decision.promise.job, decision.promise.start) == ("9", NOW + min(hours, 4) * HOUR)
+
+
 def test_spare_cpus_of_a_promised_node_are_not_tried_for_ever() -> None:
     """A job that would be faster with more CPUs starts beside the promise, and leaves what the promised one needs."""
     first = job(2, 7, cpus=21, time_limit=HOUR, priority=9, submit_time=NOW - 60.0)
