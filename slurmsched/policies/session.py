@@ -189,15 +189,17 @@ class Session:
         free: FreeResources,
         among: Mask | None = None,
         demand: ResourceDemand | None = None,
+        *,
+        beside: FreeResources | None = None,
     ) -> Placement | None:
         """Return a placement on these free resources, in these pools, or None. Allocates nothing.
 
-        A job that might outlast the promised start is placed only where it does not delay it. `demand` is what it is
-        to get, if that is not what it asked for.
+        A job that might outlast the promised start is placed only where it does not delay it: on what is free `beside`
+        that, by default what the promise says. `demand` is what it is to get, if that is not what it asked for.
         """
         promise = self.promise
         if promise is not None and self.outlasts_promise(job):
-            free = free.intersection(promise.beside)
+            free = free.intersection(beside or promise.beside)
         return find_placement(demand or self.demands.of(job), level, free, self.node_score, among)
 
     def attempt(self, job: Job) -> Hashable:

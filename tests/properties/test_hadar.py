@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 from hypothesis import given, settings
@@ -157,3 +157,25 @@ def test_jobs_that_differ_only_in_rates_are_placed_as_if_each_were_placed_anew(
             free = servers.free_after(anew.values())
 
     assert fill_idle(queue, servers, servers.capacity, known, utility) == anew
+
+
+@unhurried
+@given(instances(most_servers=3, most_jobs=5))
+def test_no_other_assignment_of_the_same_places_is_worth_more(instance: tuple[list[HadarJob], ServerPools]) -> None:
+    """Held against every way to give the places of a width to jobs of that width. Restarts cost nothing here."""
+    queue, servers = instance
+    utility = effective_throughput(queue, servers)
+    found = HadarScheduler(restart_cost=0.0, beam_width=1).decide(queue, servers)
+
+    for width in {job.workers for job in queue}:
+        jobs = [job for job in queue if job.workers == width]
+        places = [found[job.job] for job in jobs if job.job in found]
+
+        def total(holders: tuple[HadarJob, ...], places: list[TaskAllocation] = places) -> float:
+            rates = [servers.rate(job, place) for job, place in zip(holders, places, strict=True)]
+            worth = [utility(job, job.completion_time(rate)) for job, rate in zip(holders, rates, strict=True)]
+            return sum(worth) if all(rates) else 0.0
+
+        now = total(tuple(job for job in jobs if job.job in found))
+        best = max(map(total, permutations(jobs, len(places))))
+        assert now >= best * (1 - 1e-6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,16 +67,22 @@ class VictimQueue:
         pools, gpus, cpus, memory, exclusive = columns
         return cls(last_first, ends, pools, gpus, cpus, memory, exclusive, device_ends, rows)
 
-    def free_without(self, count: int, free: FreeResources) -> FreeResources:
-        """Return the free resources after the eviction of the first `count` jobs."""
-        end, pools = int(self.ends[count]), free.pools
-        nodes = pools.node_of[self.pools[:end]]
+    def free_without(self, count: int, free: FreeResources, leaving: Collection[JobId] | None = None) -> FreeResources:
+        """Return the free resources after the eviction of the first `count` jobs, or of those of them in `leaving`."""
+        end, device_end, pools = int(self.ends[count]), int(self.device_ends[count]), free.pools
+        gpus, cpus, memory, exclusive = (of[:end] for of in (self.gpus, self.cpus, self.memory, self.exclusive))
+        nodes, devices = pools.node_of[self.pools[:end]], self.devices[:device_end]
+        if leaving is not None:
+            counted = np.array([job in leaving for job in self.jobs[:count]], dtype=np.bool_)
+            of_entry = np.repeat(counted, np.diff(self.ends[: count + 1]))
+            gpus, cpus, memory, exclusive = (of * of_entry for of in (gpus, cpus, memory, exclusive))
+            devices = devices[np.repeat(counted, np.diff(self.device_ends[: count + 1]))]
         return free.with_released(
-            _summed(self.pools[:end], self.gpus[:end], len(pools)),
-            _summed(nodes, self.cpus[:end], len(pools.nodes)),
-            _summed(nodes, self.memory[:end], len(pools.nodes)),
-            _summed(nodes, self.exclusive[:end], len(pools.nodes)),
-            self.devices[: self.device_ends[count]],
+            _summed(self.pools[:end], gpus, len(pools)),
+            _summed(nodes, cpus, len(pools.nodes)),
+            _summed(nodes, memory, len(pools.nodes)),
+            _summed(nodes, exclusive, len(pools.nodes)),
+            devices,
         )
 
 
@@ -154,8 +160,14 @@ class Preempt:
         )
 
     def _placement_without(self, job: Job, queue: VictimQueue, count: int) -> Placement | None:
-        return self.session.find_placement(
-            job, DemandLevel.MINIMUM, queue.free_without(count, self.session.free_at_minimum)
+        """Return the newcomer's placement after the eviction of the first `count` jobs. In the place of one that would
+        outlast the promised start, it delays that no more than the victim did."""
+        session, promise = self.session, self.session.promise
+        beside = None
+        if promise is not None and session.outlasts_promise(job):
+            beside = queue.free_without(count, promise.beside, set(queue.jobs[:count]) - promise.ended)
+        return session.find_placement(
+            job, DemandLevel.MINIMUM, queue.free_without(count, session.free_at_minimum), beside=beside
         )
 
     def _fewest_victims(self, job: Job, queue: VictimQueue) -> tuple[list[JobId], Placement] | None:

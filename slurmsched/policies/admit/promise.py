@@ -170,8 +170,11 @@ class Promises:
         session, kept = self._session, self._kept
         promise = session.promise
         if promise is not None and promise.binding and promise.job not in session.placements:
-            saved = self._kept.saved_moves if promise.job == kept.job else 0
-            return KeptPromise(promise.job, saved + session.unused_moves).in_state(state)
+            saved = session.unused_moves + (kept.saved_moves if promise.job == kept.job else 0)
+            waits_for_others = promise.start > session.situation.snapshot.time and session.entitlement.utility is None
+            if promise.job == kept.job and waits_for_others:  # it is left moves for those that it may preempt
+                saved += min(session.moves_left, max(0, session.jobs[promise.job].gpus - saved))
+            return KeptPromise(promise.job, saved).in_state(state)
         job = session.situation.snapshot.jobs_by_id.get(kept.job)
         return (kept if job is not None and job.state is JobState.PENDING else KeptPromise()).in_state(state)
 
@@ -190,10 +193,22 @@ class Promises:
         return start
 
     def _earliest(self, job: Job, closed: frozenset[str]) -> PromisedStart | None:
-        """Return the earliest start of the job without these nodes."""
+        """Return the earliest start of the job without these nodes.
+
+        A job that it may preempt at any time leaves once the others have. Where it waits for no others it would have
+        done so, unless moves are short or that is not worth it: then it waits for the ends of these.
+        """
+        session = self._session
+        start = self._earliest_after(job, closed, _ends(session, job))
+        if start is None or start.start > session.situation.snapshot.time or _waits_for_moves(session, job):
+            return start
+        return self._earliest_after(job, closed, _ends(session, job, preempts_now=False))
+
+    def _earliest_after(self, job: Job, closed: frozenset[str], of_others: Sequence[_End]) -> PromisedStart | None:
+        """Return the earliest start of the job, without these nodes, by the ends of the others."""
         session = self._session
         among = ~session.pools.on_nodes(closed) if closed else None
-        ends = sorted(_ends(session, job), key=lambda end: (end.at, end.begun, end.job))
+        ends = sorted(of_others, key=lambda end: (end.at, end.begun, end.job))
 
         def free_after(count: int) -> FreeResources:
             free = session.free_at_minimum.copy()
@@ -271,20 +286,27 @@ def _may_be_overtaken(session: Session, job: Job) -> bool:
     )
 
 
-def _preemptible_at(session: Session, newcomer: Job, job: Job) -> float:
-    """Return when the newcomer may preempt the running job, in unix seconds; infinite if nobody knows."""
+def _waits_for_moves(session: Session, job: Job) -> bool:
+    """Whether the job may preempt all that are in its way, as soon as rounds have left it enough moves."""
+    return job.id in session.first and (session.saved_moves or session.unused_moves) > 0
+
+
+def _preemptible_at(session: Session, newcomer: Job, job: Job, *, preempts_now: bool) -> float:
+    """Return when the newcomer may preempt the running job, in unix seconds; infinite if nobody knows, or if it may now
+    and neither `preempts_now` nor waits for moves."""
     situation, now = session.situation, session.situation.snapshot.time
     if not session.preempts or job.id not in session.jobs or not session.may_preempt(newcomer, job):
         return inf
     if job.id in situation.preemptible_from:
         return max(situation.preemptible_from[job.id], now)
-    waits_for_moves = newcomer.id in session.first and (session.saved_moves or session.unused_moves)
-    return now if waits_for_moves and session.may_leave(job.id) else inf
+    has_moves = situation.max_moves > 0 or situation.starts_only
+    counts = preempts_now and has_moves and session.entitlement.utility is None
+    return now if (counts or _waits_for_moves(session, newcomer)) and session.may_leave(job.id) else inf
 
 
-def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
+def _ends(session: Session, newcomer: Job, *, preempts_now: bool = True) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
-    placed in this round. A job that the newcomer may preempt, once it has run for long enough, leaves then."""
+    placed in this round. A job that the newcomer may preempt, now or once it has run for long enough, leaves then."""
     situation, ends = session.situation, list[_End]()
     for job in situation.snapshot.jobs:
         if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
@@ -293,7 +315,7 @@ def _ends(session: Session, newcomer: Job) -> Sequence[_End]:
             job.allocations, exclusive=job.original_request.exclusive
         )
         at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
-        free_from = _preemptible_at(session, newcomer, job)
+        free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
         if free_from < at:
             at, certain = free_from, False
         ends.append(_End(at, job.start_time or 0.0, job.id, held, certain))

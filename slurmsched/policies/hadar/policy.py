@@ -94,7 +94,7 @@ def build_problem(situation: Situation, leaving: Iterable[Job] = ()) -> HadarPro
         for job in schedulable
     }
     estimates = estimates_by_type(types)
-    copies = Counter(job.copy_of or job.id for job in schedulable)
+    copies = Counter(job.copy_of or job.id for job in in_order if _is_schedulable(job))
     copies_of = {job.id: copies[job.copy_of or job.id] for job in schedulable}
     queue = tuple(
         _divide_work(_hadar_job(job, situation, estimates, reachable[job.id]), copies_of[job.id]) for job in schedulable

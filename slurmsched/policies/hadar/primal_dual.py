@@ -6,6 +6,9 @@ The dual subroutine is a beam search over states, the free GPUs of every pool af
 same state the better counts, and FIND_ALLOC runs once per state for identical jobs. Only the best states are followed
 from job to job, so the work is jobs x states x FIND_ALLOC; with an unlimited beam it is the paper's recursion.
 
+A few states hand each job the best of what is left, so that jobs that are slow on a type get it because they come
+first. Therefore jobs with the same request then exchange their places for the highest total utility (`exchange`).
+
 The paper compares the costs of the two branches (lines 18 to 23), but admitting no job always costs least. Here the
 payoff (equation 8) is compared.
 """
@@ -15,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, log
+from math import ceil, inf, log
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from slurmsched.arrays import Floats, Ints, Mask
 from slurmsched.policies.hadar.problem import (
@@ -29,6 +33,7 @@ from slurmsched.policies.hadar.problem import (
     UtilityFactory,
     effective_throughput,
 )
+from slurmsched.policies.stages import RUN_OVER_RESTART
 
 _MIN_PRICE_RATIO = 2.0
 """Lowest ratio of the highest to the lowest price, so that a fuller server always costs more."""
@@ -352,13 +357,17 @@ class HadarScheduler:
         held = dict(running or {})
         priced_round = _PricedRound(self, queue, servers)
         kept = priced_round.solve(held)
-        if not self.may_migrate or not held:
+        if not self.may_migrate:
             return kept
+        if not held:
+            return priced_round.exchange(kept, held)
         restarted = priced_round.solve({})
         unmoved = {
             job: held[job] for job in restarted if job in held and _same_counts(servers, restarted[job], held[job])
         }
-        restarted = priced_round.solve(unmoved)
+        kept, restarted = (
+            priced_round.exchange(allocations, held) for allocations in (kept, priced_round.solve(unmoved))
+        )
         return (
             restarted if priced_round.total_utility(restarted, held) > priced_round.total_utility(kept, held) else kept
         )
@@ -397,6 +406,56 @@ class _PricedRound:
             result |= fill_idle(waiting, servers, servers.free_after(result.values()), self._prices, self._utility)
         return result
 
+    def exchange(
+        self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]
+    ) -> dict[str, TaskAllocation]:
+        """Returns the same places, given anew to the jobs with the same request, waiting ones included, so that the
+        total utility is highest: an assignment problem for each request. A restart costs its part of the next run."""
+        by_request: dict[tuple[int, int, int | None, bool], list[HadarJob]] = {}
+        for job in self._queue:
+            gang = job.throughput
+            request = gang.workers, gang.min_servers, gang.max_servers, gang.mixes_types
+            by_request.setdefault(request, []).append(job)
+        exchanged = dict(allocations)
+        for jobs in by_request.values():
+            places = {job.job: allocations[job.job] for job in jobs if job.job in allocations}
+            if places and len(jobs) > 1:
+                new = self._assign(jobs, places, running)
+                exchanged = {job: place for job, place in exchanged.items() if job not in places or job in new} | new
+        return exchanged
+
+    def _assign(
+        self, jobs: Sequence[HadarJob], places: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]
+    ) -> dict[str, TaskAllocation]:
+        """Returns who of `jobs` gets which of `places`, which some of them have. Ties go to who has the place."""
+        servers, scheduler = self._servers, self._scheduler
+        part = min(1.0 / RUN_OVER_RESTART, scheduler.restart_cost / scheduler.period)
+        allocations, types = list(places.values()), dict[tuple[frozenset[int], int], int]()
+        type_of = [
+            types.setdefault(
+                (frozenset(servers.type_of[pools].tolist()), min(2, len({*servers.server_of[pools]}))), len(types)
+            )
+            for pools in ([pool for pool, _ in allocation] for allocation in allocations)
+        ]
+        worth = np.empty((len(jobs), len(types)))
+        for row, job in enumerate(jobs):
+            delay = scheduler.restart_cost if job.job in running else 0.0
+            for (kinds, server_count), column in types.items():
+                rate = job.throughput.rate(kinds, server_count)
+                worth[row, column] = self._utility(job, job.completion_time(rate, delay)) if rate > 0 else -inf
+        chosen = _contenders(worth, [job.job in running or job.job in places for job in jobs], len(places))
+        values = worth[chosen][:, type_of]
+        column_of = {name: column for column, name in enumerate(places)}
+        for row, name in enumerate(jobs[index].job for index in chosen):
+            if name in running:
+                held = self._utility_at(jobs[chosen[row]], running[name])
+                values[row] = values[row] * (1 - part) + held * part
+                values[row, [place == running[name] for place in allocations]] = held * (1 + part)
+            if name in column_of:
+                values[row, column_of[name]] *= 1 + _TIE
+        rows, columns = linear_sum_assignment(values, maximize=True)
+        return {jobs[chosen[row]].job: allocations[column] for row, column in zip(rows, columns, strict=True)}
+
     def total_utility(self, allocations: Mapping[str, TaskAllocation], running: Mapping[str, TaskAllocation]) -> float:
         """Returns the sum of utilities, less a restart for every running job that loses or changes its allocation."""
         total = 0.0
@@ -411,6 +470,18 @@ class _PricedRound:
 
     def _utility_at(self, job: HadarJob, allocation: TaskAllocation, delay: float = 0.0) -> float:
         return self._utility(job, job.completion_time(self._servers.rate(job, allocation), delay))
+
+
+_TIE = 1e-9
+"""Relative, far below any difference of utilities that counts."""
+
+
+def _contenders(worth: Floats, are_in: Sequence[bool], places: int) -> list[int]:
+    """Returns the jobs, by index, that may get one of so many places in the best assignment: those that are in, and for
+    each offer (a column of `worth`) as many of the others as there are places, those to whom it is worth most."""
+    others = np.flatnonzero(~np.array(are_in))
+    best = np.argsort(-worth[others], axis=0, kind="stable")[:places]
+    return sorted({*np.flatnonzero(are_in).tolist(), *others[best].ravel().tolist()})
 
 
 def _same_counts(servers: ServerPools, first: TaskAllocation, second: TaskAllocation) -> bool:

@@ -120,6 +120,13 @@ class ServerPools:
             self._best[throughput] = best
         return self._best[throughput]
 
+    def copies_rate(self, job: HadarJob) -> float:
+        """Returns the rate of all copies of a forked job together, each on the best of the servers that are left."""
+        of_pool = np.array(job.throughput.consolidated)[self.type_of] * (self.capacity >= job.workers)
+        by_server = np.zeros(int(self.server_of.max(initial=-1)) + 1)
+        np.maximum.at(by_server, self.server_of, of_pool)
+        return float(np.sort(by_server)[::-1][: job.copies].sum())
+
     def rate(self, job: HadarJob, allocation: TaskAllocation) -> float:
         """Returns the job's iterations per second with this allocation."""
         pools = [pool for pool, _ in allocation]
@@ -177,17 +184,28 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     A job's slack is the time that all work takes less its own; a copy of a forked job is but as long as the whole job.
     Measured: the total time of `effective_throughput`, and completion times almost as short as with the shortest job
     first.
+
+    Copies can have all nodes at last, so that a long forked job need not begin early. What counts for the total time is
+    the part of the job's rate on all nodes that a copy has: of two jobs that are equally long, the one that is slow on
+    the other nodes gets the fast one.
     """
     horizon = _work_horizon(queue, servers)
     seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
+    part_at_best = {
+        job.job: servers.best_rate(job.throughput) / servers.copies_rate(job)
+        for job in queue
+        if job.copies > 1 and servers.best_rate(job.throughput) > 0
+    }
 
     def utility(job: HadarJob, completion: float) -> float:
         ahead, alone = completion - job.age, seconds[job.job]
         if not 0 < ahead < inf:
             return 0.0
         worth = 1.0 / max(alone * job.copies, _MIN_SECONDS)
-        if job.copies == 1:  # copies can have all nodes at last, so that a long job need not begin early
+        if job.copies == 1:
             worth += _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
+        else:
+            worth += part_at_best[job.job] / max(horizon, _MIN_SECONDS)
         return job.workers * alone / ahead * worth
 
     return utility

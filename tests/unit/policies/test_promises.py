@@ -210,6 +210,43 @@ def test_a_gang_that_needs_more_moves_than_a_round_has_starts_once_rounds_left_e
     assert decision.victims == {j.id: "2" for j in old}
 
 
+@pytest.mark.parametrize("name", ["synergy", "tesserae", "tiresias"])
+def test_rounds_leave_moves_also_while_a_gang_waits_for_jobs_that_may_not_move_yet(name: str) -> None:
+    old, state = narrow_and_old(*range(10, 18)), {"promise": {"job": "2"}}
+    victims = list[int]()
+    for young in ({"17": None}, {"17": None}, {}):
+        service = {j.id: 30.0 * HOUR for j in old}
+        decision = decided(name, "las", *old, wide(), service=service, state=state, non_preemptible=young, max_moves=3)
+        state = json.loads(json.dumps(decision.state))
+        victims.append(len(decision.victims))
+    assert victims == [0, 0, 8]
+
+
+@pytest.mark.parametrize(
+    ("hours", "moves", "promised", "starts"),
+    [
+        pytest.param(1, 8, 2, True, id="ends before"),
+        pytest.param(5, 8, 2, False, id="would delay the gang"),
+        pytest.param(5, 0, 90, True, id="a round may move nobody"),
+    ],
+)
+def test_a_gang_waits_only_for_those_that_it_may_not_preempt(
+    hours: int, moves: int, promised: int, starts: bool
+) -> None:
+    """Job 1 may be preempted at any time, job 3 never: the gang starts when that one ends, not at the limit of job 1
+    90 hours from now, before which everybody else could start."""
+    old, fixed = running(1, range(6), 90, hint="ckpt=usr1"), running(3, range(6, 7), 2)
+    later = job(4, 1, time_limit=hours * HOUR, submit_time=NOW)
+    service, stays = {"1": 30.0 * HOUR, "3": 30.0 * HOUR}, {"3": None}
+    jobs = (old, fixed, wide(), later)
+    decision = decided("tiresias", "las", *jobs, service=service, non_preemptible=stays, max_moves=moves)
+    assert decision.promise is not None
+    assert (decision.promise.job, decision.promise.start) == ("2", NOW + promised * HOUR)
+    assert decision.promise.certain is not bool(moves)
+    assert ("4" in decision.targets) is starts
+    assert not decision.victims
+
+
 def test_who_waits_for_moves_is_told_so_and_nobody_starts_where_it_will() -> None:
     old, short = narrow_and_old(*range(10, 17)), job(3, 1, time_limit=HOUR, submit_time=NOW)
     seen = (*old, wide(), short)
@@ -253,6 +290,34 @@ def test_a_promise_to_a_job_that_ran_keeps_no_wider_one_from_its_first_start(ran
         max_moves=8,
     )
     assert set(decision.targets) - {j.id for j in old} == starts
+
+
+@pytest.mark.parametrize(
+    ("hours", "starts"),
+    [
+        pytest.param(20, True, id="the victim would have outlasted the promise"),
+        pytest.param(2, False, id="the promised job waits for the victim"),
+    ],
+)
+def test_a_newcomer_takes_the_place_of_who_would_outlast_the_promise(hours: int, starts: bool) -> None:
+    """Job 9 is promised the GPU that is free first. Nothing is free beside it then, but who preempts a job that holds a
+    GPU for longer delays it no more than that one."""
+    fixed, victim = running(1, range(1), 4), running(2, range(7, 8), hours, hint="ckpt=usr1")
+    others = running(3, range(1, 7), 99)
+    promised, newcomer = job(9, 1, time_limit=9 * HOUR), job(4, 1, time_limit=9 * HOUR)
+    decision = decided(
+        "synergy",
+        "las",
+        *(fixed, victim, others, promised, newcomer),
+        service={"1": 30.0 * HOUR, "2": 30.0 * HOUR, "9": 30.0 * HOUR},
+        state={"promise": {"job": "9"}},
+        non_preemptible={"1": None, "3": None},
+        max_moves=8,
+    )
+    assert decision.victims == ({"2": "4"} if starts else {})
+    assert ("4" in decision.targets) is starts
+    assert decision.promise is not None
+    assert (decision.promise.job, decision.promise.start) == ("9", NOW + min(hours, 4) * HOUR)
 
 
 def test_spare_cpus_of_a_promised_node_are_not_tried_for_ever() -> None:

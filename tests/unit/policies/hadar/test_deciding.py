@@ -15,6 +15,8 @@ from slurmsched.policies.hadar.problem import (
 )
 
 MIXED = ServerPools.of_single_type([("v100", 2), ("p100", 3), ("k80", 1)])
+STEEP, FLAT = (10.0, 1.0), (1.0, 0.8)
+TWO_TYPES = ServerPools.of_single_type([("v100", 1), ("k80", 1)])
 HOUR = 3600.0
 
 
@@ -83,3 +85,42 @@ def test_timely_lets_a_long_job_wait_as_long_as_it_can(longest: float, first: li
     queue = [*rest, ask("long", 1, (1.0,), left=longest), ask("short", 1, (1.0,), left=600.0)]
 
     assert [*HadarScheduler(make_utility=slack_aware).decide(queue, servers)] == first
+
+
+def test_a_slow_type_goes_to_who_loses_least_by_it() -> None:
+    """Steep jobs come first. The few states of the beam hand them what is left, on the K80s too, where they would do a
+    tenth of their work."""
+    servers = ServerPools.of_single_type([("v100", 4), ("k80", 4)])
+    queue = [ask(f"steep{number}", 1, STEEP, left=100 * HOUR) for number in range(10)]
+    queue += [ask(f"flat{number}", 1, FLAT, left=9 * HOUR) for number in range(6)]
+
+    given = HadarScheduler(make_utility=slack_aware).decide(queue, servers)
+
+    assert sorted((job[:4], place[0][0]) for job, place in given.items()) == [("flat", 1)] * 4 + [("stee", 0)] * 4
+
+
+@pytest.mark.parametrize(
+    ("left", "moved"),
+    [
+        pytest.param(100.0, True, id="long jobs change places"),
+        pytest.param(0.01, False, id="not for the last seconds of the flat one"),
+    ],
+)
+def test_two_running_jobs_change_places_where_that_pays_for_both_restarts(left: float, moved: bool) -> None:
+    queue = [ask("steep", 1, STEEP, left=10 * left * HOUR), ask("flat", 1, FLAT, left=left * HOUR)]
+    held = {"steep": ((1, 1),), "flat": ((0, 1),)}
+
+    given = HadarScheduler(make_utility=slack_aware, restart_cost=120.0).decide(queue, TWO_TYPES, held)
+
+    assert given == ({"steep": ((0, 1),), "flat": ((1, 1),)} if moved else held)
+
+
+@pytest.mark.parametrize("restart_cost", [0.0, 120.0])
+def test_equal_jobs_take_no_turns_on_a_type(restart_cost: float) -> None:
+    """Who ran for an hour has less work left; under `timely` a long job is worth more then, but no restart."""
+    queue = [ask(str(number), 1, (1.0, 1.0), left=(199.0 if number < 2 else 200.0) * HOUR) for number in range(6)]
+    held = {"0": ((0, 1),), "1": ((1, 1),)}
+
+    scheduler = HadarScheduler(make_utility=slack_aware, restart_cost=restart_cost, period=300.0)
+
+    assert (scheduler.decide(queue, TWO_TYPES, held) == held) is bool(restart_cost)

@@ -243,6 +243,36 @@ def test_copies_are_placed_by_what_they_measured(slow: int) -> None:
     )
 
 
+@pytest.mark.parametrize("first", [7, 8])
+def test_a_family_runs_beside_another_that_is_as_long_where_that_suits_both(first: int) -> None:
+    """Model `steep` has nearly all of its speed on the V100. Shortest first alone had one family on both nodes, and
+    the steep one on the K80 in the end."""
+    rates = {"steep": {"v100": 100.0, "k80": 5.0}, "flat": {"v100": 12.0, "k80": 10.0}}
+    models = {
+        name: Profile(name, "", {}, "by hand", {kind: Scaling((1,), (rate,)) for kind, rate in by_type.items()})
+        for name, by_type in rates.items()
+    }
+    held, names = dict(enumerate(("v100-1", "k80-2"))), {7: "steep", 8: "flat"}
+    jobs = [
+        copy(array, task, held[task] if array == first else "", hint=f"ckpt=usr1,duration=30h,model={names[array]}")
+        for array in (7, 8)
+        for task in range(2)
+    ]
+    decision = decided(nodes("v100", "k80"), jobs, {"models": models, "reference": "v100"}, max_moves=8)
+    families = {where: name.partition("_")[0] for name, (where,) in places(decision).items()}
+    assert families == {"v100-1": "7", "k80-2": "8"}
+
+
+def test_a_family_is_as_long_as_with_the_copies_that_guards_keep() -> None:
+    """The copy on the K80 may not move yet. The other one is not taken for the whole job, which then could not wait."""
+    jobs = [copy(7, 0, hint="ckpt=usr1,duration=30h,model=m"), copy(7, 1, "v100-1", hint="duration=30h,model=m")]
+    jobs += [copy(8, 0, "k80-2", hint="duration=30h,model=m"), copy(8, 1, hint="duration=30h,model=m")]
+    known = {"models": {"m": KNOWN}, "reference": "v100"}
+    young = Reason(ReasonCode.MIN_RUN_TIME, {"run": "5 min", "minimum": "20 min"})
+    decision = decided(nodes("v100", "k80"), jobs, known, max_moves=8, non_preemptible={"8_0": young})
+    assert not decision.victims
+
+
 MOVABLE = "ckpt=usr1@30,duration=5h"
 MEASURED = {"7_0": {"v100": 10.0}, "7_1": {"p100": 5.0}, "7_2": {"k80": 1.0}}
 TOO_YOUNG = Reason(ReasonCode.MIN_RUN_TIME, {"run": "5 min", "minimum": "20 min"})
