@@ -111,8 +111,6 @@ def fidelity(
                 f"{measured.makespan_ratio:.3f}",
             ),
             ("restarts", str(measured.live_restarts), str(measured.simulated_restarts), ""),
-            ("mean JCT, rounds at other times", "", "", f"{measured.alone_avg_jct_ratio:.3f}"),
-            ("makespan, rounds at other times", "", "", f"{measured.alone_makespan_ratio:.3f}"),
         ]
         console().print(Listing(columns, rows))
         verdict = "at most 5 %" if measured.ok else "more than 5 %"

@@ -127,15 +127,6 @@ class LiveJobResult:
     time_limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRun:
-    """The results of the jobs that ended, by their ids in the trace, and when each round began, early ones among them,
-    in seconds after the start of the first round."""
-
-    jobs: Mapping[str, LiveJobResult]
-    rounds: tuple[float, ...] = ()
-
-
 @dataclass(slots=True)
 class _Submitter:
     """Submits each job at its arrival time, in a thread beside the rounds."""
@@ -169,7 +160,7 @@ def run_live(
     say: Callable[[str], None],
     *,
     time_limit: float = 3600.0,
-) -> LiveRun:
+) -> dict[str, LiveJobResult]:
     """Run the trace; returns the results without jobs that have not ended after `time_limit` seconds.
 
     Raises BackendError, StoreError, and AlreadyRunningError if a daemon is running, whose rounds would interfere.
@@ -204,17 +195,15 @@ def run_live(
         finally:
             submitter.stopped.set()
             submitting.join()
-        rounds = store.journal.rounds_since(began)
     if submitter.error is not None:
         raise submitter.error
-    results = {
+    return {
         submitter.queued[job.id][0]: LiveJobResult(
             submitter.queued[job.id][1] - began, job.end_time - began, job.restarts, job.time_limit
         )
         for job in ended.values()
         if job.end_time is not None
     }
-    return LiveRun(results, tuple(at - began for at in rounds))
 
 
 MODELS: Final = ("resnet18", "shufflenet", "resnet50", "gnmt", "transformer", "deepspeech")
@@ -292,12 +281,7 @@ class JobFidelity:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Live and simulated metrics in seconds, their ratios (simulated divided by live), and each job that ended.
-
-    The simulated rounds begin when the real ones did: one that begins a second later may start another job, and how
-    long Slurm and the machine take is not what is asked. The ratios `alone` are those of a simulation whose rounds
-    begin at times of its own.
-    """
+    """Live and simulated metrics in seconds, their ratios (simulated divided by live), and each job that ended."""
 
     jobs: int
     ended: int
@@ -309,8 +293,6 @@ class Fidelity:
     makespan_ratio: float
     live_restarts: int
     simulated_restarts: int
-    alone_avg_jct_ratio: float = 1.0
-    alone_makespan_ratio: float = 1.0
     by_job: tuple[JobFidelity, ...] = ()
 
     @property
@@ -352,19 +334,20 @@ def measure_fidelity(
     """
     nodes = site.backend.observe().nodes_by_name
     live = run_live(trace, site, SleeperJobs(site.knowledge, nodes, folder, submit), clock, say)
-    if not live.jobs:
+    if not live:
         raise FidelityError("no job ended: see 'squeue' and 'synsched doctor'")
     return compare_with_simulation(trace, site, tuple(nodes.values()), live)
 
 
-def compare_with_simulation(trace: Trace, site: SchedulerContext, nodes: Sequence[Node], live: LiveRun) -> Fidelity:
+def compare_with_simulation(
+    trace: Trace, site: SchedulerContext, nodes: Sequence[Node], live: Mapping[str, LiveJobResult]
+) -> Fidelity:
     """Simulate the jobs that ended on the same nodes, with their real submit times, and compare the metrics."""
-    given, alone = (_simulate(trace, site, nodes, live.jobs, rounds) for rounds in (live.rounds, ()))
-    ended = live.jobs.values()
+    simulated, ended = _simulate(trace, site, nodes, live), live.values()
     start = min(job.submitted for job in ended)
     live_jct = float(np.mean([job.ended - job.submitted for job in ended]))
     live_makespan = max(job.ended for job in ended) - start
-    simulated_jct, simulated_makespan = _mean_jct(given), _last_end(given) - start
+    simulated_jct, simulated_makespan = _mean_jct(simulated), _last_end(simulated) - start
     return Fidelity(
         jobs=len(trace.jobs),
         ended=len(ended),
@@ -375,10 +358,8 @@ def compare_with_simulation(trace: Trace, site: SchedulerContext, nodes: Sequenc
         simulated_makespan_s=simulated_makespan,
         makespan_ratio=simulated_makespan / live_makespan,
         live_restarts=sum(job.restarts for job in ended),
-        simulated_restarts=sum(job.restarts for job in given.jobs),
-        alone_avg_jct_ratio=_mean_jct(alone) / live_jct,
-        alone_makespan_ratio=(_last_end(alone) - start) / live_makespan,
-        by_job=tuple(_job_fidelity(job, live.jobs[job.job]) for job in given.jobs),
+        simulated_restarts=sum(job.restarts for job in simulated.jobs),
+        by_job=tuple(_job_fidelity(job, live[job.job]) for job in simulated.jobs),
     )
 
 
@@ -407,9 +388,8 @@ def _simulate(
     site: SchedulerContext,
     nodes: Sequence[Node],
     live_jobs: Mapping[str, LiveJobResult],
-    rounds: tuple[float, ...],
 ) -> SimulationResult:
-    """Simulate the jobs that ended, with the first rounds at these times."""
+    """Simulate the jobs that ended."""
     jobs = tuple(
         replace(job, arrival=max(0.0, live_jobs[job.id].submitted)) for job in trace.jobs if job.id in live_jobs
     )
@@ -426,7 +406,6 @@ def _simulate(
     options = SimulationOptions(
         period=site.settings.rounds.period,
         early=site.settings.rounds.early_interval,
-        rounds=rounds,
         launch=LAUNCH_DELAY,
         overhead=LAUNCH_DELAY,
         lead=CHECKPOINT_LEAD,

@@ -99,10 +99,6 @@ _MAX_IDLE_ROUNDS: Final = 2000
 """Rounds in a row without a running job or an event after which waiting jobs count as stuck."""
 
 
-_ROUND_TOLERANCE: Final = 0.5
-"""Seconds by which a full round may seem to begin too soon after the last one: the daemon goes by another clock."""
-
-
 def simulate(
     scenario: Scenario,
     choice: PolicyChoice,
@@ -208,7 +204,6 @@ class SimulationEngine:
         measured = {number for number, index in self.index_of.items() if first <= index < stop}
         idle_rounds, changes_seen = 0, -1
         end = inf if self.options.until is None else CLOCK_START + self.options.until
-        self._run_given_rounds(measured)
         while self._unfinished(measured) and self.clock.now() < end:
             next_round = min(self.clock.now() + self.options.period, end)
             self.failures.schedule(self.cluster.events, next_round)
@@ -228,18 +223,6 @@ class SimulationEngine:
             self.scenario, self.choice, self.options, self.cluster, jobs, self.samples, self.decisions
         )
         return collect_result(finished, time.perf_counter() - wall_start, time.process_time() - cpu_start)
-
-    def _run_given_rounds(self, measured: set[JobId]) -> None:
-        """Runs the rounds whose times are given; one that begins before the next by the period is due is early."""
-        full_round_due = -inf
-        for at in self.options.rounds:
-            self._advance_to(CLOCK_START + at)
-            if not self._unfinished(measured):
-                return
-            result = self._run_round(starts_only=at < full_round_due - _ROUND_TOLERANCE)
-            self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
-            if not result.starts_only:
-                full_round_due = at + self.options.period
 
     def _unfinished(self, measured: set[JobId]) -> set[JobId]:
         lifecycle = self.cluster.lifecycle

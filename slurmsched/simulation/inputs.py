@@ -74,8 +74,7 @@ class SimulationOptions:
     """Options of a simulation. Times are in seconds.
 
     `period`: from one round to the next. `early`: between early rounds, which follow what happens as the daemon's do; 0
-    for none. `rounds`: when the first rounds begin, in seconds from the start, as a daemon had them, early ones among
-    them; the next ones by `period` and `early`. `launch`: from a round until the job runs that it starts. `overhead`:
+    for none. `launch`: from a round until the job runs that it starts. `overhead`:
     the cost of a restart, during which a job holds its GPUs and does no work; a lease that continues costs nothing.
     `lead`: between the checkpoint signal and the requeue; the job works on, and its work is kept. `completing`: from a
     job's end until its resources are free. `quantised`: jobs end only at the end of a round. `window`: the measured
@@ -89,7 +88,6 @@ class SimulationOptions:
 
     period: float = 300.0
     early: float = 0.0
-    rounds: tuple[float, ...] = ()
     launch: float = 0.0
     overhead: float = 60.0
     lead: int = 0

@@ -31,7 +31,7 @@ from slurmsched.model import (
 )
 from slurmsched.rounds.checkpoints import NEWCOMERS
 from slurmsched.store.database import Database
-from slurmsched.store.rows import DatabaseRow, integer, number, text
+from slurmsched.store.rows import DatabaseRow, integer, text
 
 _MARKS: Final = {
     Verb.HOLD: "UPDATE jobs SET held_by_us = 1 WHERE id = ?",
@@ -133,11 +133,6 @@ class Journal:
             f"UPDATE rounds SET finished = :finished, error = :error, {columns} WHERE id = :id",  # noqa: S608 own names
             {**figures, "finished": finished, "error": error, "id": round_id},
         )
-
-    def rounds_since(self, since: float) -> tuple[float, ...]:
-        """When each round since then began, in unix seconds."""
-        rows = self._database.rows("SELECT started FROM rounds WHERE started >= ? ORDER BY started", (since,))
-        return tuple(number(row, "started") for row in rows)
 
     def close_interrupted_rounds(self, at: float) -> int:
         """Mark the rounds that a killed process left open as interrupted; returns how many there were."""
