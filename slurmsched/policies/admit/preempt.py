@@ -154,9 +154,11 @@ class Preempt:
         )
 
     def _placement_without(self, job: Job, queue: VictimQueue, count: int) -> Placement | None:
-        return self.session.find_placement(
-            job, DemandLevel.MINIMUM, queue.free_without(count, self.session.free_at_minimum)
-        )
+        return self.placement_on(job, queue.free_without(count, self.session.free_at_minimum))
+
+    def placement_on(self, job: Job, free: FreeResources) -> Placement | None:
+        """Return where the newcomer would start on these free resources, or None."""
+        return self.session.find_placement(job, DemandLevel.MINIMUM, free)
 
     def _fewest_victims(self, job: Job, queue: VictimQueue) -> tuple[list[JobId], Placement] | None:
         """Return the victims and the placement; None where the job does not fit or more jobs must move than may."""
