@@ -8,7 +8,7 @@ would gain apart has to pay for that too. `share_gpu` says how Slurm chooses dev
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf, isinf
 from typing import Final
 
@@ -116,6 +116,7 @@ class AllocateOwnGpu:
     def __init__(self, session: Session) -> None:
         self._session, self._free = session, AllocateFree(session)
         self._devices, self._failed = ShardedDevices(session), FailedRequestCache()
+        self._whole = WholeDevices()
 
     def try_admit(self, job: Job) -> bool:
         session, demand = self._session, self._session.demands.of(job)
@@ -126,7 +127,7 @@ class AllocateOwnGpu:
             return False
         widened = _is_widened(session, demand)
         placement = (
-            _on_whole_devices(session, job, session.free_at_minimum)
+            self._whole.find(session, job, session.free_at_minimum)
             if widened
             else self._on_devices_of_its_own(job, demand.milli)
         )
@@ -148,15 +149,25 @@ def _is_widened(session: Session, demand: ResourceDemand) -> bool:
     return session.situation.snapshot.widens_shards and demand.gang.tasks_per_part == 1
 
 
-def _on_whole_devices(session: Session, job: Job, free: FreeResources, among: Mask | None = None) -> Placement | None:
-    """Returns a placement with all shards of each device, or None."""
-    whole = session.demands.of(job).of_whole_devices()
-    found = session.find_placement(job, DemandLevel.MINIMUM, free, among, demand=whole)
-    return found and replace(found, whole_devices=True)
+class WholeDevices:
+    """Finds placements with all shards of each device. Jobs that ask alike have the same demand there too."""
+
+    def __init__(self) -> None:
+        self._demands = dict[ResourceDemand, ResourceDemand]()
+
+    def find(self, session: Session, job: Job, free: FreeResources) -> Placement | None:
+        demand = session.demands.of(job)
+        if demand not in self._demands:
+            self._demands[demand] = demand.of_whole_devices()
+        found = session.find_placement(job, DemandLevel.MINIMUM, free, demand=self._demands[demand])
+        return found and replace(found, whole_devices=True)
 
 
+@dataclass(slots=True)
 class PreemptForOwnGpu(Preempt):
     """Preempts for GPUs that the newcomer has to itself: nobody is restarted for a half whose device is not certain."""
+
+    _whole: WholeDevices = field(default_factory=WholeDevices)
 
     def placement_on(self, job: Job, free: FreeResources) -> Placement | None:
         session, demand = self.session, self.session.demands.of(job)
@@ -164,7 +175,7 @@ class PreemptForOwnGpu(Preempt):
             return None
         if demand.milli is None:
             return session.find_placement(job, DemandLevel.MINIMUM, free)
-        return _on_whole_devices(session, job, free) if _is_widened(session, demand) else None
+        return self._whole.find(session, job, free) if _is_widened(session, demand) else None
 
 
 def move_apart(session: Session, *, also_worse: bool) -> frozenset[JobId]:
@@ -193,7 +204,7 @@ def _move_from(session: Session, job: Job, other: Job, *, also_worse: bool) -> b
     demand = session.demands.of(job)
     if why is None or demand.milli is None or not _is_widened(session, demand):
         return False
-    placement = _on_whole_devices(session, job, session.free_at_minimum)
+    placement = WholeDevices().find(session, job, session.free_at_minimum)
     if placement is not None:
         session.restart_with(job, placement, why)
     return placement is not None
