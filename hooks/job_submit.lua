@@ -444,6 +444,11 @@ local LET_GO = {
     { "--gres-flags=enforce-binding", "its CPUs must be near its GPUs (--gres-flags=enforce-binding)", function(job)
         return has_bit(job.bitflags, 16)
     end, "gres-flags" },
+    { "--tres-per-task=shards",
+        "its tasks ask for shards that Slurm may take from several GPUs (--gres-flags=one-task-per-sharing)",
+        function(job)
+            return has_bit(job.bitflags, 2 ^ 38)
+        end },
     { "--licenses", "it needs licences (--licenses)", "licenses" },
     { "--bb", "it uses a burst buffer (--bb)", "burst_buffer" },
     { "--tmp", "it asks for temporary disk space (--tmp)", "pn_min_tmp_disk" },

@@ -34,6 +34,8 @@ class Target:
     """For a copy of a forked job (HadarE), the steps that it does until the next round; None for other jobs."""
     after: tuple[JobId, ...] = ()
     """Jobs that start in this round and must run before it is released: Slurm chooses the devices in this order."""
+    once_left: tuple[JobId, ...] = ()
+    """Jobs that must have left before it is released, if they leave at all: Slurm might choose their devices."""
 
     @property
     def resources(self) -> Resources:

@@ -124,9 +124,12 @@ class LeastAttainedService:
         def earlier_queue(newcomer: Job, running: Job) -> bool:
             return queues[newcomer.id] < queues[running.id]
 
+        parts = situation.knowledge.parts_of_gpu
+
         def far_less(newcomer: Job, running: Job) -> bool:
             new, old = attained(newcomer), attained(running)
-            return old >= new * self.min_ratio and old > new + situation.period * newcomer.gpus
+            in_a_round = situation.period * (parts.get(newcomer.id) or newcomer.gpus)
+            return old >= new * self.min_ratio and old > new + in_a_round
 
         return earlier_queue if self.queues else far_less
 

@@ -86,7 +86,7 @@ class Pipeline:
         if kept is not None and kept.job in entitlement.promised_anew:
             kept = KeptPromise()
         session.takes_back = ShrinkRunning in self.admission_steps
-        session.preempts = Preempt in self.admission_steps or bool(entitlement.slices)
+        session.preempts = any(map(_preempts, self.admission_steps)) or bool(entitlement.slices)
         promises = Promises(session, kept)
         start = session.checkpoint() if entitlement.utility else None
         self._run(session, promises)
@@ -138,6 +138,10 @@ class Pipeline:
                 promises.passed_over(job)
         _finish(session, self.finish_steps)
         session.cancel_noop_evictions()
+
+
+def _preempts(step: Callable[[Session], AdmissionStep]) -> bool:
+    return isinstance(step, type) and issubclass(step, Preempt)
 
 
 def _finish(session: Session, steps: Iterable[FinishStep]) -> None:

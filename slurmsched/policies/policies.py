@@ -116,7 +116,8 @@ def _tesserae(name: str, chosen: Choices) -> Policy:
 
 def _tesserae_packed(chosen: Choices) -> Policy:
     from slurmsched.policies.place.scores import LEAST_FRAGMENTS  # noqa: PLC0415
-    from slurmsched.policies.tesserae.share_gpu import AllocateOwnGpu, ShareGpus  # noqa: PLC0415
+    from slurmsched.policies.tesserae.own_gpu import AllocateOwnGpu, PreemptForOwnGpu  # noqa: PLC0415
+    from slurmsched.policies.tesserae.share_gpu import ShareGpus  # noqa: PLC0415
 
     return Pipeline(
         "tesserae-packed",
@@ -124,7 +125,7 @@ def _tesserae_packed(chosen: Choices) -> Policy:
         AsRequested(shares_memory=False),
         LEAST_FRAGMENTS,
         (ShareGpus(try_unmeasured=chosen.try_pairs),),
-        (AllocateOwnGpu,),
+        (AllocateOwnGpu, PreemptForOwnGpu),
     )
 
 

@@ -228,7 +228,8 @@ def _target(session: Session, job: Job, allocations: tuple[NodeAllocation, ...],
     if job.id in session.remarks:
         reasons = (*reasons, session.remarks[job.id])
     beside, after = session.beside.get(job.id, ()), session.starts_after.get(job.id, ())
-    return Target(job.id, allocations, reasons, speed, beside, session.steps.get(job.id), after)
+    once_left = session.starts_once_left.get(job.id, ())
+    return Target(job.id, allocations, reasons, speed, beside, session.steps.get(job.id), after, once_left)
 
 
 def _starting_reason(session: Session, job: Job, order_name: str, passed_over: bool) -> Reason:

@@ -159,6 +159,8 @@ class Session:
         """The jobs that should share a job's GPUs."""
         self.starts_after: dict[JobId, tuple[JobId, ...]] = {}
         """The jobs of this round that must run before a job is released, so that Slurm chooses its device last."""
+        self.starts_once_left: dict[JobId, tuple[JobId, ...]] = {}
+        """The jobs that must have left before it is."""
         self.shared_speed: dict[JobId, float] = {}
         """The speed of a job that shares its GPUs."""
         self.eviction_epoch = 0
@@ -403,8 +405,9 @@ class Session:
         self.reasons.update(reasons)
 
     def share(self, job: JobId, partners: tuple[JobId, ...], speed: float, why: Reason) -> None:
-        """Record that a job has its GPUs beside these jobs, and its speed there."""
-        self.beside[job], self.shared_speed[job], self.reasons[job] = partners, speed, why
+        """Record that a job has its GPUs beside these jobs, and its speed there. Why it is restarted is told first."""
+        self.beside[job], self.shared_speed[job] = partners, speed
+        (self.remarks if job in self.victims else self.reasons)[job] = why
 
     def allocations(self) -> dict[JobId, Allocation]:
         """Return what every job has or was given so far."""
@@ -441,7 +444,7 @@ class Session:
     def _books(self) -> tuple[dict[JobId, Any], ...]:
         return (
             self.running, self.shrunk, self.placements, self.victims, self.reasons, self.steps, self.remarks,
-            self.beside, self.starts_after, self.shared_speed,
+            self.beside, self.starts_after, self.starts_once_left, self.shared_speed,
         )  # fmt: skip
 
     def cancel_noop_evictions(self) -> None:
@@ -451,9 +454,19 @@ class Session:
                 self.jobs[victim].allocations, exclusive=self.jobs[victim].original_request.exclusive
             )
             has = self.placements[victim].allocation(self.pools)
-            if has.by_pool() == had.by_pool() and (not had.part or has.devices == had.devices):
+            same_part = not had.part or (has.devices == had.devices and has.part == had.part)
+            if has.by_pool() == had.by_pool() and same_part:
                 self.running[victim] = had
                 del self.placements[victim], self.victims[victim], self.reasons[victim]
+                self._keep_in_place(victim)
+
+    def _keep_in_place(self, job: JobId) -> None:
+        """Let nobody start after a job that keeps running; how it shares its GPUs is all that there is to say of it."""
+        after = ((other, before) for other, before in self.starts_after.items() if other != job)
+        rest = {other: tuple(first for first in before if first != job) for other, before in after}
+        self.starts_after = {other: before for other, before in rest.items() if before}
+        if job in self.beside:
+            self.reasons[job] = self.remarks.pop(job)
 
     def _record_group_nodes(self, job: JobId, allocation: Allocation) -> None:
         """Record the nodes of a job with anti-affinity. They stay when it is evicted: that may be cancelled."""

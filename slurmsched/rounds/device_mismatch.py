@@ -48,9 +48,16 @@ def device_mismatches(targets: Iterable[Target], before: Snapshot, after: Snapsh
     mismatches = []
     for target, planned, actual in _started_allocations(targets, before, after):
         separated = _separated(target, running)
-        if separated or planned.indices != actual.indices:
+        if separated or (planned.indices != actual.indices and not _any_would_do(target, planned, after)):
             mismatches.append(DeviceMismatch(target.job, planned.node, planned.indices, actual.indices, separated))
     return tuple(mismatches)
+
+
+def _any_would_do(target: Target, planned: NodeAllocation, after: Snapshot) -> bool:
+    """Return whether it was open which GPU it gets: it has all shards of one, or waited for jobs to leave several."""
+    node = after.nodes_by_name.get(planned.node)
+    whole = {gpu.shards for gpu in node.gpus if gpu.index in planned.indices} if node else set()
+    return bool(target.once_left) or (planned.shards > 0 and whole == {planned.shards})
 
 
 def _separated(target: Target, running: dict[JobId, Job]) -> tuple[JobId, ...]:

@@ -111,23 +111,23 @@ class PlannedResources:
         if allocation.shards:
             needs = [(f"{_GPU}{index}", allocation.shards) for index in allocation.indices]
         else:
-            needs = _whole_gpus(self._nodes[allocation.node], allocation.gpu_type, parts)[: allocation.resources.gpus]
+            needs = _whole_gpus(self._nodes[allocation.node], allocation, parts)[: allocation.resources.gpus]
             if len(needs) < allocation.resources.gpus:
                 return False
         needs += [(_CPUS, allocation.resources.cpus), (_MEMORY, allocation.resources.memory)]
         return all(_draw_amount(parts, kind, amount, drawn) for kind, amount in needs)
 
 
-def _whole_gpus(node: Node, gpu_type: str, parts: Sequence[_Part]) -> list[tuple[str, int]]:
-    """The GPUs of this type, or of any, of which all is in these parts, each with its shards: those first that the
-    first parts have."""
-    whole = list[tuple[int, int, str, int]]()
+def _whole_gpus(node: Node, wanted: NodeAllocation, parts: Sequence[_Part]) -> list[tuple[str, int]]:
+    """The GPUs of the wanted type, or of any, of which all is in these parts, each with its shards: those first that
+    were foreseen, since others may start with parts of the rest, then those that the first parts have."""
+    whole = list[tuple[bool, int, int, str, int]]()
     for gpu in node.gpus:
         kind, shards = f"{_GPU}{gpu.index}", max(gpu.shards, 1)
         holders = [(at, part.amounts[kind]) for at, part in enumerate(parts) if part.amounts[kind] > 0]
-        if gpu_type in ("", gpu.type) and sum(amount for _, amount in holders) >= shards:
-            whole.append((holders[-1][0], gpu.index, kind, shards))
-    return [(kind, shards) for _, _, kind, shards in sorted(whole)]
+        if wanted.gpu_type in ("", gpu.type) and sum(amount for _, amount in holders) >= shards:
+            whole.append((gpu.shards > 0 and gpu.index not in wanted.indices, holders[-1][0], gpu.index, kind, shards))
+    return [(kind, shards) for _, _, _, kind, shards in sorted(whole)]
 
 
 def _draw_amount(parts: Iterable[_Part], kind: str, needed: int, drawn: list[tuple[_Part, str, int]]) -> bool:
@@ -212,12 +212,16 @@ def _ranks(decision: Decision) -> dict[JobId, int]:
 
 
 def _keeps_allocation(job: Job, target: Target) -> bool:
-    """Whether a running job already has its target; Slurm chooses the devices, so they are not compared."""
+    """Whether a running job already has its target; Slurm chooses the devices, so only those of shards are compared:
+    where others of the node would do, the job was not meant to leave its own."""
     return job.state is JobState.RUNNING and _allocation_key(job.allocations) == _allocation_key(target.allocations)
 
 
-def _allocation_key(allocations: tuple[NodeAllocation, ...]) -> list[tuple[str, int, int, int]]:
-    return sorted((s.node, s.resources.gpus, s.resources.cpus, s.resources.memory) for s in allocations)
+def _allocation_key(allocations: tuple[NodeAllocation, ...]) -> list[tuple[str, int, int, int, int, tuple[int, ...]]]:
+    return sorted(
+        (s.node, s.resources.gpus, s.resources.cpus, s.resources.memory, s.shards, s.indices if s.shards else ())
+        for s in allocations
+    )
 
 
 class _FeasibilityPass:
@@ -247,7 +251,13 @@ class _FeasibilityPass:
         for start in rest:
             if start.job.id not in planned:
                 self._deferred.setdefault(start.job.id, Reason(ReasonCode.NO_ROOM, {"gpus": start.spec.gpus}))
-        return FeasibilityCheck((*at_once, *later), tuple(self._requeued), self._deferred)
+        feasible = tuple(map(self._once_left, (*at_once, *later)))
+        return FeasibilityCheck(feasible, tuple(self._requeued), self._deferred)
+
+    def _once_left(self, start: PlannedStart) -> PlannedStart:
+        """The start, also after those whose devices Slurm might choose for it."""
+        more = [job for job in start.target.once_left if job in self._requeued]
+        return replace(start, gone=tuple(dict.fromkeys((*start.gone, *more)))) if more else start
 
     def _may_be_requeued(self, job: Job) -> bool:
         if job.state is not JobState.RUNNING or job.id in self._situation.non_preemptible:

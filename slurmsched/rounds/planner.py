@@ -150,6 +150,7 @@ def enforcement_operations(
     at_once = [start for start in check.starts if not start.gone]
     later = sorted((start for start in check.starts if start.gone), key=lambda start: start.job.id not in start.gone)
     moved = {start.job.id: start for start in later if start.job.id in start.gone}
+    first = {job for job, start in moved.items() if not (start.target.after or start.target.once_left)}
     newcomers = {job: start for start in reversed(later) for job in start.gone}
     keys = {ranked.job: ranked.key for ranked in decision.order}
     ended = {job: why for job, why in decision.waiting.items() if why.code is ReasonCode.SLICE_ENDED}
@@ -170,7 +171,7 @@ def enforcement_operations(
                 situation, jobs[job], ended.get(job) or _requeue_reason(job, moved, newcomers, keys), leads
             )
         ),
-        *(operation for start in later for operation in start_operations(start, moved)),
+        *(operation for start in later for operation in start_operations(start, first)),
     )
 
 
@@ -181,7 +182,7 @@ def hold_operation(job: Job) -> Operation:
 
 def start_operations(start: PlannedStart, moved: Collection[JobId] = ()) -> Iterator[Operation]:
     """Yield the UPDATE to the planned spec, if the current one differs, and the RELEASE; `moved` are the jobs that the
-    plan restarts.
+    plan restarts before newcomers.
 
     A job that is not held is released too: this clears a begin time, and the start is then waited for.
     """
@@ -196,7 +197,8 @@ def start_operations(start: PlannedStart, moved: Collection[JobId] = ()) -> Iter
         why = target.reasons[0] if target.reasons else reason
         yield Operation(Verb.UPDATE, job.id, why, current, start.spec, gone=(job.id,) if moves else ())
     hold = Hold.REQUEUED if moves else Hold.ADMIN if start.gone and job.hold is Hold.NONE else job.hold
-    standing = () if moves else (*(other for other in start.gone if other in moved), *start.target.after)
+    restarted = () if moves else (other for other in start.gone if other in moved)
+    standing = (*restarted, *start.target.after)
     yield Operation(Verb.RELEASE, job.id, reason, hold.value, Hold.NONE.value, gone=start.gone, standing=standing)
 
 

@@ -104,11 +104,27 @@ class PlanProgress:
         if operation.verb is Verb.NOTIFY and operation.subject not in self.requeues:
             return not self._runs(operation.subject)  # it is requeued in a later round
         if operation.verb in _PREEMPTING:
-            serves = any(self._still_wanted(i) for i in self._beneficiaries.get(operation.subject, ()))
-            return not serves or not self._runs(operation.subject)
+            return not self._serves(operation.subject) or not self._runs(operation.subject)
         if operation.verb is Verb.RELEASE:
             return not self._still_wanted(index)
         return False
+
+    def _serves(self, job_id: JobId) -> bool:
+        """Whether a start that can still happen needs the job gone.
+
+        One that also waits for the job to run again cannot happen without the job's own start: while that is in
+        question it counts for nothing.
+        """
+        if job_id in self._in_question:
+            return False
+        self._in_question.add(job_id)
+        serves = any(self._still_wanted(index) for index in self._beneficiaries.get(job_id, ()))
+        self._in_question.remove(job_id)
+        return serves
+
+    @cached_property
+    def _in_question(self) -> set[JobId]:
+        return set()
 
     @cached_property
     def starts(self) -> dict[JobId, int]:

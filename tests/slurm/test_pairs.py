@@ -250,6 +250,42 @@ def test_two_that_were_tried_and_do_less_than_one_alone_are_moved_apart(site: Mi
         clean(site)
 
 
+@widening
+def test_who_gives_way_to_a_newcomer_is_packed_in_that_round_and_the_pair_is_moved_apart_later(site: Mini) -> None:
+    """The shortest comes first. One of the two newcomers shares with nobody, so the other's GPU is the one to share."""
+    own = policy("tesserae-packed")
+    site.configure(
+        **{**own, "policy": {**own["policy"], "order": "srtf"}, "guards": {"min_run_time": 0, "restart_cost": 10}}
+    )
+    once(site)
+    try:
+        longest = half(site, "model=reader,duration=20h,ckpt=usr1@2")
+        long = half(site, "model=reader,pack=no,duration=10h,ckpt=usr1@2")
+        once(site)
+        runs(site, longest, long)
+        alone = half(site, "model=writer,pack=no,duration=5m,ckpt=usr1@2")
+        newcomer = half(site, "model=writer,duration=20m,ckpt=usr1@2")
+        once(site)
+        runs(site, longest, alone, newcomer)
+        assert site.state(long) == "PENDING"
+        assert shards(site, longest) == shards(site, newcomer)
+        assert shards(site, alone).replace("v100:", "") in ("shard:10(10/10,0/10)", "shard:10(0/10,10/10)")
+        assert site.jobs()[longest]["Restarts"] == "1"
+        status = Status(site)
+        assert (status.speed(longest), status.speed(newcomer)) == (0.8, 0.7)
+        assert not status.surprises()
+
+        site.sure("scancel", long, alone)
+        site.until("a GPU is idle", lambda: site.jobs()[alone]["JobState"] == "CANCELLED")
+        once(site)
+        runs(site, longest, newcomer)
+        assert shards(site, longest) != shards(site, newcomer)
+        assert site.jobs()[newcomer]["TresPerNode"].endswith("shard:10")
+        assert Status(site).speed(longest) == 1.0
+    finally:
+        clean(site)
+
+
 def measure_pairs(site: Mini, profiles: str, *, try_pairs: bool = False) -> None:
     """Let rounds pair jobs by these profiles and by what jobs report."""
     site.write("/etc/synsched/measured.toml", profiles)

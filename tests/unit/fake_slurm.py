@@ -73,6 +73,7 @@ class FakeSlurm:
         self.tracked = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/shard"
         self.configuration_error = ""
         self.preempts_by = "preempt/none"
+        self.select_parameters = "CR_CORE_MEMORY"
         self.preempting = "normal||cluster\nurgent|normal|cluster\n"
         self.shares = "Account|User|RawShares\nroot||\n vision||3\n  vision|alice|parent\n"
         self.environment: Mapping[str, str] = {}
@@ -160,6 +161,7 @@ class FakeSlurm:
                 return CommandResult(0, self.reservations, "")
             case ["show", "config"]:
                 own = f"PreemptType             = {self.preempts_by}\n"
+                own += f"SelectTypeParameters    = {self.select_parameters}\n"
                 own += f"PrivateData             = {self.private}\nAccountingStorageTRES   = {self.tracked}\n"
                 return CommandResult(0, CONFIG.replace("24.11.5", self.release) + own, "")
         raise AssertionError(f"the fake Slurm knows no command scontrol {' '.join(words)}")

@@ -21,7 +21,7 @@ from slurmsched.backends.slurm.command_source import PartitionInfo, PollSource
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.backends.slurm.errors import UnsafeCommandError
 from slurmsched.backends.slurm.executor import BatchExecutor
-from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory
+from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, without_shards_by_task
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
@@ -96,6 +96,9 @@ class ClusterReader:
             with_gpu_defaults(job, (partitions[name] for name in job.partitions if name in partitions))
             for job in {parsed.job.id: parsed.job for parsed in view.jobs}.values()
         )
+        if configuration.takes_shards_of_several_gpus:
+            forms = {parsed.job.id: parsed.request_form for parsed in view.jobs}
+            jobs = tuple(without_shards_by_task(job, forms[job.id]) for job in jobs)
         if not configuration.schedules_memory:
             jobs = tuple(map(without_memory, jobs))
         associations, unread = self._read_associations(time)

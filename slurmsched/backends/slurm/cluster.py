@@ -211,7 +211,12 @@ class SlurmctldConfiguration:
         with MULTIPLE_SHARING_GRES_PJ.
         """
         numbers = tuple(int(number) for number in re.findall(r"\d+", self.release)[:2])
-        return numbers >= _WIDENS_SHARDS_SINCE and "MULTIPLE_SHARING_GRES_PJ" not in self.select_parameters
+        return numbers >= _WIDENS_SHARDS_SINCE and not self.takes_shards_of_several_gpus
+
+    @property
+    def takes_shards_of_several_gpus(self) -> bool:
+        """Whether Slurm may take the shards of one job on a node from several GPUs."""
+        return "MULTIPLE_SHARING_GRES_PJ" in self.select_parameters
 
 
 _WIDENS_SHARDS_SINCE: Final = (23, 11)

@@ -20,6 +20,7 @@ from slurmsched.backends.slurm.records import (
     parse_time,
 )
 from slurmsched.backends.slurm.requests import RequestForm, parse_form, parse_request, unmanageable_reason
+from slurmsched.backends.slurm.sbatch_options import let_go_reason
 from slurmsched.model import (
     Hold,
     Job,
@@ -176,6 +177,18 @@ def with_gpu_defaults(job: Job, partitions: Iterable[Partition]) -> Job:
         on_node = -(-memory * request.gpus // request.nodes)
         request = replace(request, memory_per_gpu=memory, memory=on_node, memory_per_cpu=0, whole_memory=False)
     return job if request is job.original_request else replace(job, original_request=request)
+
+
+def without_shards_by_task(job: Job, form: RequestForm) -> Job:
+    """The job, left to Slurm if it asks for shards for each of several tasks on a node.
+
+    With MULTIPLE_SHARING_GRES_PJ these are of several GPUs, with `--gres-flags=one-task-per-sharing` always, without it
+    where halves are open. Which GPUs depends on what is open: two such jobs may have only one in common (24.11, 26.05).
+    """
+    request = job.original_request
+    if not form.shards_per_task or request.tasks <= request.nodes or job.unmanageable:
+        return job
+    return replace(job, unmanageable=let_go_reason("--tres-per-task=shards"))
 
 
 def without_memory(job: Job) -> Job:

@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
-from slurmsched.experiments.mixed.lower_bound import makespan_lower_bound
 from slurmsched.experiments.mixed.replay_policies import GavelReplayPolicy, HadarReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_OF_60,
@@ -26,6 +25,7 @@ from slurmsched.experiments.mixed.workloads import (
     WIDTH_VARIANTS,
     authors_rounds,
     drawn_width,
+    makespan_lower_bound,
     philly_jobs,
     read_busiest_hours,
     replay_live,

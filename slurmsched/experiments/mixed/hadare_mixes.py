@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentResult, ExperimentSetup, FigureRow
-from slurmsched.experiments.mixed.lower_bound import makespan_lower_bound
 from slurmsched.experiments.mixed.replay_policies import GavelReplayPolicy, HadarEReplayPolicy, HadarReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_NODES,
@@ -26,6 +25,7 @@ from slurmsched.experiments.mixed.workloads import (
     IndexReading,
     authors_rounds,
     estimated_throughputs,
+    makespan_lower_bound,
     mix_jobs,
     one_gpu_nodes,
     replay_live,

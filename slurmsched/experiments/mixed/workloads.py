@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from scipy.optimize import LinearConstraint, milp
+from scipy.sparse import csr_array, vstack
 
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.knowledge import Knowledge, ProfileError, load_gavel_rates
@@ -24,7 +26,7 @@ from slurmsched.knowledge.published import GAVEL_MODEL_NAMES
 from slurmsched.policies.policies import policy
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
-from slurmsched.simulation.replay import GpuWorkers, ReplayJob, ReplayResult, RoundSemantics
+from slurmsched.simulation.replay import GpuWorkers, ReplayError, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
 from slurmsched.traces.formats.gavel import read_gavel
 from slurmsched.traces.generators import HADAR_SIZE_CLASSES, HOUR, hadar_workload, random_stream
@@ -275,3 +277,35 @@ def estimated_throughputs(
     if reading is IndexReading.ROOT_OF_RATIO:
         specs = {node: replace(spec, tflops=sqrt(spec.tflops)) for node, spec in specs.items()}
     return {node: estimate_throughput(_MIX_MODELS[model][0], spec) for node, spec in specs.items()}
+
+
+def makespan_lower_bound(jobs: Sequence[ReplayJob], gpus_by_type: Mapping[str, int]) -> float:
+    """Returns a lower bound of every schedule's makespan, in seconds.
+
+    All jobs are there at once, restarts are free, and a job has any copies. It is a linear program
+    over the GPU-seconds of each type for each job. Raises ReplayError if a job can run nowhere.
+    """
+    gpu_types, job_count = tuple(gpus_by_type), len(jobs)
+    variable = np.arange(job_count * len(gpu_types)).reshape(job_count, len(gpu_types))
+    rates = np.array([[job.rates.get(kind, 0.0) / job.gpus for kind in gpu_types] for job in jobs])
+    done = csr_array(
+        (-rates.ravel(), (np.repeat(np.arange(job_count), len(gpu_types)), variable.ravel())),
+        (job_count, variable.size + 1),
+    )
+    last = np.full(len(gpu_types), variable.size)
+    spent = csr_array(
+        (
+            np.concatenate([np.ones(variable.size), [-float(gpus_by_type[kind]) for kind in gpu_types]]),
+            (
+                np.concatenate([np.tile(np.arange(len(gpu_types)), job_count), np.arange(len(gpu_types))]),
+                [*variable.ravel(), *last],
+            ),
+        ),
+        (len(gpu_types), variable.size + 1),
+    )
+    cost = np.concatenate([np.zeros(variable.size), [1.0]])
+    limits = np.concatenate([[-float(job.steps) for job in jobs], np.zeros(len(gpu_types))])
+    answer = milp(cost, constraints=LinearConstraint(vstack([done, spent]), -np.inf, limits))
+    if answer.fun is None:
+        raise ReplayError(f"these jobs can never all end: {answer.message}")
+    return float(answer.fun)

@@ -166,9 +166,11 @@ class Preempt:
         beside = None
         if promise is not None and session.outlasts_promise(job):
             beside = queue.free_without(count, promise.beside, set(queue.jobs[:count]) - promise.ended)
-        return session.find_placement(
-            job, DemandLevel.MINIMUM, queue.free_without(count, session.free_at_minimum), beside=beside
-        )
+        return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside)
+
+    def placement_on(self, job: Job, free: FreeResources, beside: FreeResources | None = None) -> Placement | None:
+        """Return where the newcomer would start on these free resources, beside a promise on others; or None."""
+        return self.session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside)
 
     def _fewest_victims(self, job: Job, queue: VictimQueue) -> tuple[list[JobId], Placement] | None:
         """Return the victims and the placement; None where the job does not fit or more jobs must move than may."""

@@ -23,7 +23,9 @@ import numpy as np
 from slurmsched.arrays import Floats, Ints
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import gpu_spec
+from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
 from slurmsched.model import Job, JobId, NodeAllocation, Reason, ReasonCode
+from slurmsched.model.reasons import time_of_day
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.session import Session
 
@@ -323,7 +325,7 @@ class GpuSharers:
 
     def record(self, session: Session, job: Job) -> None:
         """Records the sharers of a job that keeps running and its speed beside them, if there are any."""
-        others = self._snapshot.sharers_of(job)
+        others = tuple(other for other in self._snapshot.sharers_of(job) if other.id not in session.victims)
         if not others:
             return
         gpu_type = self._snapshot.gpu_type_of(job.allocations)
@@ -362,3 +364,45 @@ def _device_names(allocations: Sequence[NodeAllocation]) -> str:
 
 def _format_jobs(jobs: Sequence[Job]) -> str:
     return f"job{'s' if len(jobs) > 1 else ''} {', '.join(job.id for job in jobs)}"
+
+
+class NeverTogether:
+    """Why a waiting job shares no GPU with one of `alone`, the jobs without a partner, although their rates would let
+    them; each question is answered once for an owner's jobs of one model."""
+
+    def __init__(self, session: Session, alone: Sequence[Job]) -> None:
+        self._session, self._knowledge = session, session.situation.knowledge
+        self._models = self._knowledge.out_of_memory.models
+        self._hosts = {self._kind(job): job for job in reversed(alone) if job.hints.model in self._models}
+        self._reasons = dict[tuple[str, str | None, int | None, bool], Reason | None]()
+
+    def why(self, job: Job) -> Reason | None:
+        """Returns the reason, or None."""
+        if job.hints.model not in self._models or self._session.demands.of(job).milli is None:
+            return None
+        kind = self._kind(job)
+        if kind not in self._reasons:
+            reasons = (self._why_not_beside(job, host) for host in self._hosts.values())
+            self._reasons[kind] = next((why for why in reasons if why is not None), None)
+        return self._reasons[kind]
+
+    @staticmethod
+    def _kind(job: Job) -> tuple[str, str | None, int | None, bool]:
+        return job.user, job.hints.model, job.hints.gpu_memory, may_share(job)
+
+    def _why_not_beside(self, job: Job, host: Job) -> Reason | None:
+        at = self._knowledge.out_of_memory.last(job, host)
+        if at is None or not (may_share(job) and may_share(host)):
+            return None
+        held = self._session.running.get(host.id) or self._session.placements[host.id]
+        gpu_type = self._session.pools.gpu_types[held.pools[0]]
+        if relative_rates_of_pair(self._knowledge, host, job, gpu_type) is None:
+            return None
+        models, now = sorted((job.hints.model or "", host.hints.model or "")), self._session.situation.snapshot.time
+        details = {
+            "job": host.id,
+            "models": " and ".join(models) if models[0] != models[1] else f"two of {models[0]}",
+            "when": time_of_day(at, now),
+            "until": time_of_day(at + OUT_OF_MEMORY_SECONDS, now),
+        }
+        return Reason(ReasonCode.NEVER_TOGETHER, details)

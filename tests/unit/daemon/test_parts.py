@@ -139,6 +139,36 @@ def test_whoever_has_no_partner_has_a_whole_gpu_and_pairs_of_a_node_start_in_one
     assert sorted(decision.targets[job].speed for job in first if where[job]) == [0.6, 0.6, 0.8, 0.8]
 
 
+def test_who_gives_way_to_a_newcomer_goes_on_beside_it_and_alone_again_later(tmp_path: Path) -> None:
+    """Both jobs of a node give way in one round; the newcomer that shares with nobody gets a GPU of its own."""
+    world = packing(tmp_path, [node("n1", 2, shards=10)])
+    world.settings = replace(world.settings, policy=PolicySettings("tesserae-packed", "las"))
+    old, other = half(world, "a", ",ckpt=usr1@30,duration=2d"), half(world, "x", ",ckpt=usr1@30")
+    world.rounds(1)
+    world.later(2 * 86400.0 / 10)
+    alone, newcomer = half(world, "x", ",pack=no"), half(world, "b", ",duration=2d")
+    decision = world.round().result.decision
+    assert decision.victims == {old: alone, other: newcomer}
+    world.rounds(2)
+    where = devices(world)
+    assert not where[other]
+    assert where[old] == where[newcomer] != where[alone] != set()
+    jobs = {job.id: job for job in world.simulated.observe().jobs}
+    assert {name: jobs[name].current_request.shards for name in (old, newcomer, alone)} == {
+        old: 5,
+        newcomer: 5,
+        alone: 10,
+    }
+    assert world.cluster.jobs[old].work.checkpointed > 0
+    world.cluster.lifecycle.cancel(world.cluster.jobs[alone], world.clock.now())
+    world.cluster.lifecycle.cancel(world.cluster.jobs[other], world.clock.now())
+    world.later(3600)
+    world.rounds(3)
+    where = devices(world)
+    assert where[old] | where[newcomer] == {("n1", 0), ("n1", 1)}
+    assert len(where[old]) == len(where[newcomer]) == 1
+
+
 class Interfered(SimulatedBackend):
     """On this cluster somebody else's half of a GPU starts right before the first thing that a round does."""
 

@@ -10,7 +10,6 @@ import pytest
 from slurmsched.experiments.experiment import ExperimentSetup, FigureVerdict
 from slurmsched.experiments.mixed.hadar_example import additive_pace, bottleneck_pace, fewest_rounds, run_hadar_example
 from slurmsched.experiments.mixed.hadare_mixes import PUBLISHED_GAINS, run_hadare_mixes, slot_utilisation
-from slurmsched.experiments.mixed.lower_bound import makespan_lower_bound
 from slurmsched.experiments.mixed.replay_policies import HadarEReplayPolicy, HadarReplayPolicy
 from slurmsched.experiments.mixed.workloads import (
     CLUSTER_NODES,
@@ -20,6 +19,7 @@ from slurmsched.experiments.mixed.workloads import (
     IndexReading,
     authors_rounds,
     estimated_throughputs,
+    makespan_lower_bound,
 )
 from slurmsched.policies.hadar.primal_dual import HadarScheduler
 from slurmsched.simulation.kernel import WorkerFailure, replay

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from slurmsched.backends.simulated import UsageInterval
 from slurmsched.experiments.experiment import Bound
-from slurmsched.experiments.mixed.lower_bound import makespan_lower_bound
-from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, mix_jobs, one_gpu_nodes
+from slurmsched.experiments.mixed.workloads import CLUSTER_NODES, makespan_lower_bound, mix_jobs, one_gpu_nodes
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.site_promises.measures import (
     JobOutcome,

@@ -27,6 +27,7 @@ SEEN: list[tuple[str, dict[str, LuaValue]]] = [
     ("--ntasks-per-node=other", {"num_tasks": 3, "ntasks_per_node": 2}),
     ("--ntasks-per-core", {"ntasks_per_core": 1}),
     ("--ntasks-per-socket", {"ntasks_per_socket": 1}),
+    ("--tres-per-task=shards", {"bitflags": 275381239808}),
     ("--sockets-per-node", {"sockets_per_node": 1}),
     ("--cores-per-socket", {"cores_per_socket": 4}),
     ("--overcommit", {"num_tasks": 4, "min_cpus": 1}),

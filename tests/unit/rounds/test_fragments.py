@@ -119,6 +119,21 @@ def test_a_job_that_ran_before_or_waits_still_surprises_nobody() -> None:
     assert device_mismatches([started(0)], waits, waits) == ()
 
 
+@pytest.mark.parametrize(
+    ("shards", "once_left", "told"),
+    [
+        pytest.param(10, (), 0, id="a whole GPU is as good as another"),
+        pytest.param(5, (), 1, id="half of one lies beside somebody else's"),
+        pytest.param(5, ("9",), 0, id="whose GPU becomes free first is not foreseen"),
+    ],
+)
+def test_another_gpu_is_told_where_it_was_foreseen(shards: int, once_left: tuple[str, ...], told: int) -> None:
+    planned, taken = (NodeAllocation("n1", Resources(0, 1, 0), "v100", (index,), shards) for index in (0, 1))
+    before = snapshot([node(shards=10)], [job(1)])
+    after = snapshot([node(shards=10)], [job(1, on=[taken])])
+    assert len(device_mismatches([Target("1", (planned,), once_left=once_left)], before, after)) == told
+
+
 def test_two_that_were_to_share_a_gpu_and_do_not_are_told() -> None:
     guest = Target("2", (share("n1", (0,)),), beside=("1",))
     host = job(1, on=[share("n1", (0,))])

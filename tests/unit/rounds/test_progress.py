@@ -306,6 +306,13 @@ def test_a_newcomer_starts_once_its_victim_stands_again(
     assert [(op.verb.value, op.subject) for op in undo_overdue_starts(at_hand, 120.0).operations] == taken_back
 
 
+def test_nobody_is_requeued_for_a_newcomer_that_waits_for_a_victim_which_cannot_start_again() -> None:
+    """Its node went down: each of the two starts needs the other's victim to leave for itself."""
+    at_hand = PlanProgress(SHRUNK, {}, cluster(OLD, NEW, up=False), NOW)
+    assert at_hand.ready() == ()
+    assert at_hand.settled()
+
+
 IN_TURN = Plan(
     (
         Operation(Verb.RELEASE, "1", WHY, "admin", "none"),

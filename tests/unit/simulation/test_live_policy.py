@@ -93,6 +93,22 @@ def test_two_jobs_of_half_a_gpu_share_one() -> None:
     assert done.records[0].running == 2
 
 
+def test_a_shorter_job_comes_beside_the_one_that_would_give_way_to_it() -> None:
+    """The newcomer comes when the guard lets go of the long job. With a partner neither is restarted: the newcomer runs
+    at eight tenths of its rate and ends 140 s later, the long job loses two tenths of that time instead of all."""
+    jobs, one_gpu = [work("long", 9000), work("short", 600, arrival=1450)], GpuWorkers.from_gpu_counts({"fast": 1})
+    packed = live(jobs, one_gpu, "tesserae-packed", "srtf", form=SubmissionForm(half_gpus=True))
+    alone = live(jobs, one_gpu, "tesserae", "srtf")
+    shared, apart = (
+        {job.job: (job.end, job.restarts) for job in replay(jobs, one_gpu, decider, LEASES).jobs}
+        for decider in (packed, alone)
+    )
+    assert apart == {"long": (pytest.approx(9720), 1), "short": (pytest.approx(2110), 0)}
+    together = 10 + 600 / 0.8
+    assert shared["short"] == (pytest.approx(1500 + together), 0)
+    assert shared["long"] == (pytest.approx(10 + 9000 + 0.2 * (together - 10), abs=3), 0)
+
+
 def test_copies_of_a_forked_job_share_its_steps_and_measure_their_rates() -> None:
     """Told that all nodes are alike, it learns better: from the second round on the copies are through together."""
     jobs = [work("only", 2000)]

@@ -14,11 +14,13 @@ from slurmsched.backends.slurm.backend import SlurmBackend, parse_activity
 from slurmsched.backends.slurm.command_source import CommandSource
 from slurmsched.backends.slurm.commands import CommandResult, Commands, command_environment
 from slurmsched.backends.slurm.errors import NoSlurmError, PyslurmUnavailableError, UnsafeCommandError
+from slurmsched.backends.slurm.sbatch_options import let_go_reason
 from slurmsched.model import Association, Operation, Reason, ReasonCode, Snapshot, Verb
 from slurmsched.settings.definition import ClusterSettings
 from tests.unit.fake_slurm import FakeJob, FakeNode, FakeSlurm
 
 RECORDED = Path(__file__).parents[2] / "recorded"
+TWO_TASKS = {"NumTasks": "2", "NumCPUs": "2", "MinCPUsNode": "1"}
 DURING_MAINTENANCE = 1_795_230_000.0
 
 
@@ -47,6 +49,33 @@ def test_a_poll_is_one_query_for_all_jobs_and_one_for_all_nodes() -> None:
     backend.observe()
     assert slurm.asked == ["show reservation", "show node", "squeue"], "a reservation may be new in every round"
     assert (backend.calls.polls, backend.calls.reads, backend.calls.writes) == (2, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields", "several"),
+    [
+        pytest.param({"TresPerTask": "gres/shard:5"}, TWO_TASKS, True, id="of two tasks"),
+        pytest.param({"TresPerTask": "cpu=1,gres/shard:v100:5"}, TWO_TASKS, True, id="of a type"),
+        pytest.param({"TresPerTask": "gres/shard:5"}, {"NumTasks": "1"}, False, id="of one task"),
+        pytest.param(
+            {"TresPerTask": "gres/shard:5"},
+            TWO_TASKS | {"NumNodes": "2-2"},
+            False,
+            id="of a task on each node",
+        ),
+        pytest.param({"TresPerNode": "gres/shard:5"}, TWO_TASKS, False, id="of the node"),
+        pytest.param({"TresPerTask": "gres/gpu:1"}, TWO_TASKS, False, id="whole GPUs of tasks"),
+    ],
+)
+@pytest.mark.parametrize("parameters", ["CR_Core_Memory", "CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ"])
+def test_shards_of_several_tasks_are_let_go_where_slurm_takes_them_from_several_gpus(
+    asked: dict[str, str], fields: dict[str, str], several: bool, parameters: str
+) -> None:
+    slurm = FakeSlurm([FakeJob(7, asked=asked, fields=fields)], [FakeNode("n1")])
+    slurm.select_parameters = parameters
+    [read] = connected(slurm).observe().jobs
+    let_go = several and "MULTIPLE_SHARING" in parameters
+    assert read.unmanageable == (let_go_reason("--tres-per-task=shards") if let_go else "")
 
 
 def test_what_seldom_changes_is_asked_for_again_after_a_while() -> None:
