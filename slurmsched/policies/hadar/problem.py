@@ -192,9 +192,9 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     horizon = _work_horizon(queue, servers)
     seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
     part_at_best = {
-        job.job: servers.best_rate(job.throughput) / servers.copies_rate(job)
+        job.job: best / max(best, servers.copies_rate(job))  # a copy may need several servers
         for job in queue
-        if job.copies > 1 and servers.best_rate(job.throughput) > 0
+        if job.copies > 1 and (best := servers.best_rate(job.throughput)) > 0
     }
 
     def utility(job: HadarJob, completion: float) -> float:

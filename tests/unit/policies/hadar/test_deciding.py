@@ -124,3 +124,8 @@ def test_equal_jobs_take_no_turns_on_a_type(restart_cost: float) -> None:
     scheduler = HadarScheduler(make_utility=slack_aware, restart_cost=restart_cost, period=300.0)
 
     assert (scheduler.decide(queue, TWO_TYPES, held) == held) is bool(restart_cost)
+
+
+def test_copies_that_need_several_servers_have_a_utility() -> None:
+    copy = HadarJob("a", GangThroughput(2, FLAT, FLAT), HOUR, HOUR, copies=2)
+    assert slack_aware([copy], TWO_TYPES)(copy, HOUR) > 0
