@@ -232,9 +232,9 @@ class Session:
 
     def leaves_by(self, job: Job) -> float:
         """Return the latest end of a newcomer that begins now: of its slice, if it takes turns."""
-        end = self._end_if_started(job)
-        if job.id in self.entitlement.slices and job.id not in self.situation.unmovable:
-            end = min(end, self.situation.snapshot.time + self.entitlement.slices[job.id])
+        end, situation = self._end_if_started(job), self.situation
+        if job.id in self.entitlement.slices and situation.max_moves and job.id not in situation.unmovable:
+            end = min(end, situation.snapshot.time + self.entitlement.slices[job.id])
         return end
 
     def _end_if_started(self, job: Job) -> float:

@@ -169,12 +169,12 @@ class PreemptForOwnGpu(Preempt):
 
     _whole: WholeDevices = field(default_factory=WholeDevices)
 
-    def placement_on(self, job: Job, free: FreeResources) -> Placement | None:
+    def placement_on(self, job: Job, free: FreeResources, beside: FreeResources | None = None) -> Placement | None:
         session, demand = self.session, self.session.demands.of(job)
         if not session.situation.snapshot.widens_shards:
             return None
         if demand.milli is None:
-            return session.find_placement(job, DemandLevel.MINIMUM, free)
+            return session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside)
         return self._whole.find(session, job, free) if _is_widened(session, demand) else None
 
 
