@@ -51,12 +51,13 @@ class SiteScenario:
     `workload` makes the jobs of a seed and a length in hours. `known` is what policies know, `real` how fast jobs
     run, which may depend on the seed. `restart_cost` is what a restart really costs; the settings say the default
     whatever it is. `start_within` is the longest wait that is promised; in a site's day that is the longest job,
-    since some of them cannot be preempted. `share_waves` is how many times its share a user's jobs ask for, where a
-    policy that keeps shares can start the last of them only after so many of the shortest slices, each a round
-    longer; chosen after the results, as are those in `stated`, which are told and not held, with the reason.
-    `halves`: jobs ask for half of a GPU where the policy schedules shards. `compared` is the other scenario and
-    policy (empty: the same) of figures that compare, and `ideal` makes the run of a seed with which they are
-    compared instead. `quick_hours` is its length in the small version, 0 for none.
+    since some of them cannot be preempted. `waves` is how many times the jobs ask for all GPUs, and one user's jobs
+    for that user's share: the last of them starts after all but one of so many of the shortest slices, each a round
+    longer, where the policy keeps shares of the second number; chosen after the results, as are those in `stated`,
+    which are told and not held, with the reason. `halves`: jobs ask for half of a GPU where the policy schedules
+    shards. `compared` is the other scenario and policy (empty: the same) of figures that compare, and `ideal` makes
+    the run of a seed with which they are compared instead. `quick_hours` is its length in the small version, 0 for
+    none.
     """
 
     name: str
@@ -70,7 +71,7 @@ class SiteScenario:
     real: Knowledge | Callable[[int], Knowledge] | None = None
     settings: Settings = field(default_factory=Settings)
     start_within: float = 2 * HOUR
-    share_waves: int = 0
+    waves: tuple[int, int] = (0, 0)
     stated: Mapping[SitePromise, str] = field(default_factory=dict)
     halves: bool = False
     compared: tuple[str, str] = ("", "")
@@ -80,9 +81,8 @@ class SiteScenario:
 
     def starts_within(self, policy: str) -> float:
         """Returns the longest wait in seconds that this policy promises."""
-        if not self.share_waves or SitePromise.SHARE not in PROMISED[policy]:
-            return self.start_within
-        return self.share_waves * (SHORTEST_SLICE + self.period)
+        waves = self.waves[SitePromise.SHARE in PROMISED[policy]]
+        return (waves - 1) * (SHORTEST_SLICE + self.period) if waves else self.start_within
 
     def inputs(self, seed: int, hours: float, *, halves: bool) -> tuple[Scenario, Sequence[SiteJob], SimulationOptions]:
         """Returns the simulation's inputs and the jobs."""
@@ -150,7 +150,7 @@ _TYPE_POLICIES: Final = (*POLICIES_BY_TYPES, "synergy")
 _WHOLE: Final = "proportional"
 
 SHORTEST_SLICE: Final = RUN_OVER_RESTART * (GuardSettings().restart_cost + CheckpointSettings().lead)
-"""Seconds that are worth a restart by the default settings."""
+"""Seconds that are worth a restart by the default settings; the first queue of `las` is as long."""
 
 _COARSE: Final = (
     "A job of four GPUs has four slices of its user's share in a day, one of eight GPUs two: one more or less is a"
@@ -206,7 +206,7 @@ def _scenarios() -> Iterator[SiteScenario]:
             (*_SHARES, SitePromise.START),
             policies=_SHARE_POLICIES if rounds == 2 else ("gandiva-fair",),  # noqa: PLR2004  # the default slice
             settings=_long_slices(rounds),
-            share_waves=6,
+            waves=(4, 6),
             quick_hours=8.0 if rounds == 2 else 0.0,  # noqa: PLR2004  # the default slice
         )
         yield SiteScenario(
