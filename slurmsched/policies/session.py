@@ -166,6 +166,7 @@ class Session:
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self.promise: PromisedStart | None = None
+        self._leaves_by: dict[JobId, float] = {}
         """The start that is promised; None as long as every job before fits."""
         self.takes_back, self.preempts = False, True
         """Whether the policy restarts jobs with less where others need what they were given; whether it preempts."""
@@ -232,9 +233,13 @@ class Session:
 
     def leaves_by(self, job: Job) -> float:
         """Return the latest end of a newcomer that begins now: of its slice, if it takes turns."""
+        known = self._leaves_by.get(job.id)
+        if known is not None:
+            return known
         end, situation = self._end_if_started(job), self.situation
         if job.id in self.entitlement.slices and situation.max_moves and job.id not in situation.unmovable:
             end = min(end, situation.snapshot.time + self.entitlement.slices[job.id])
+        self._leaves_by[job.id] = end
         return end
 
     def _end_if_started(self, job: Job) -> float:
