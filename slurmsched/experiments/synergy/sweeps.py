@@ -278,7 +278,7 @@ def _split_rows(measurements: Mapping[SynergySweepConfig, SweepMeasurement], *, 
         )
     without_language = SPLITS[-1]
     broken = jct["greedy", without_language] / jct["proportional", without_language]
-    metric = f"greedy over proportional {without_language} {highest_load:g}/h".replace(" ", "", 2)
+    metric = "greedy over proportional " + f"{without_language} {highest_load:g}/h".replace(" ", "", 2)
     bound, note = (Bound.INFORMATIVE, _QUICK_NOTE) if quick else (Bound.AT_LEAST, _SPLITS_NOTE)
     yield FigureRow(metric, "x", broken, None, None, 0.0, bound, note, 1 + _PROPORTIONAL_TOLERANCE)
 
