@@ -10,7 +10,14 @@ import click
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_seeds
 from slurmsched.cli.progress import with_progress
-from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup, FigureRow, FigureVerdict, PromiseRow
+from slurmsched.experiments.experiment import (
+    ExperimentError,
+    ExperimentSetup,
+    FigureRow,
+    FigureVerdict,
+    KeptCases,
+    PromiseRow,
+)
 from slurmsched.experiments.figures import FigurePart, KeptFigures, figure_parts, kept_figures, measure_missing
 from slurmsched.experiments.figures import keep as keep_rows
 from slurmsched.experiments.registry import EXPERIMENTS
@@ -45,6 +52,11 @@ _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in 
 )
 @click.option("--seeds", default="42..44", show_default=True, callback=_parse_seeds, help="As 42, 42..44 or 1,5.")
 @click.option("--quick", is_flag=True, help="Run the small version, if there is one.")
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the result of each single run in this folder, and take those of an unchanged program and data from it.",
+)
 @click.option("--trace", metavar="FILE", help="synergy-replay: the trace.")
 @click.option("--order", metavar="NAME", help="synergy-replay: fifo, srtf, las or ftf.")
 @click.option("--round", metavar="SECONDS", help="synergy-replay: length of a round.")
@@ -65,6 +77,7 @@ def reproduce(
     everything: bool,
     keep: bool,
     page: Path,
+    cases: Path | None,
     as_json: bool,
     **options: str | None,
 ) -> None:
@@ -74,7 +87,8 @@ def reproduce(
     simulations except hadare-quality, which trains models. Exits 1 if a figure is outside its tolerance.
 
     With --all it writes one page of all figures. What a run has measured is kept, so that hours of work can be done one
-    experiment at a time; a whole run replaces the rows of a quick one. --keep replaces the rows of one experiment.
+    experiment at a time; a whole run replaces the rows of a quick one. --keep replaces the rows of one experiment. An
+    experiment that was stopped goes on where it was if both runs have the same --cases.
 
     \b
     Example:
@@ -83,7 +97,8 @@ def reproduce(
       synsched reproduce --all --quick --data ~/data
     """
     given_options = {option: value for option, value in options.items() if value is not None}
-    setup = ExperimentSetup(data, seeds, quick, given_options, with_progress)
+    kept_cases = KeptCases.of_this_program(cases, data) if cases else None
+    setup = ExperimentSetup(data, seeds, quick, given_options, with_progress, kept_cases)
     if everything == (name is not None) or (everything and (given_options or as_json)):
         raise click.UsageError("name one experiment, or give --all without options of an experiment and without --json")
     if name is None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, get_type_hints
 
-from slurmsched.model import SynschedError
+import slurmsched
+from slurmsched.jobside.atomic_files import write_atomically
+from slurmsched.model import SynschedError, to_plain
+from slurmsched.model.encoding import EncodingError, decode
 
 T = TypeVar("T")
 Config = TypeVar("Config")
@@ -162,11 +169,75 @@ def _no_progress(items: Sequence[T], _label: str, /) -> Iterator[T]:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptCases:
+    """The results of single runs in a folder, a file each, so that hours of work can be done in several sittings.
+
+    A file is named by what its result depends on: `inputs`, which stands for the program and the data, the function and
+    its configuration. So none is used after a change of them.
+    """
+
+    folder: Path
+    inputs: str
+
+    @classmethod
+    def of_this_program(cls, folder: Path, data: Path | None) -> KeptCases:
+        """Returns those of the program as it is now, and of the data sets, by name, size and time of their files."""
+        root = Path(slurmsched.__file__).parent
+        program = sha256()
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                program.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode() + path.read_bytes())
+        files = sorted(path for path in data.rglob("*") if path.is_file()) if data else ()
+        for path in files:
+            program.update(f"{path} {path.stat().st_size} {path.stat().st_mtime_ns}\n".encode())
+        return cls(folder, program.hexdigest())
+
+    def path(self, run: Callable[..., object], config: object) -> Path:
+        """Returns the file of this run. One whose configuration has no lasting name gets another file each time."""
+        bound = (run.args, sorted(run.keywords.items())) if isinstance(run, partial) else ()
+        function = _function(run)
+        name = f"{self.inputs} {function.__module__}.{function.__qualname__} {bound!r} {config!r}"
+        return self.folder / f"{function.__name__.strip('_')}-{sha256(name.encode()).hexdigest()[:32]}.json"
+
+
+def _function(run: Callable[..., object]) -> Any:
+    return run.func if isinstance(run, partial) else run
+
+
+def run_or_read(run: Callable[[Config], Result], config: Config, path: Path) -> Result:
+    """Returns the result in the file; if there is none, runs and writes it, unless it cannot be read back as it is.
+
+    Raises ExperimentError, and what `run` raises.
+    """
+    of_type = get_type_hints(_function(run))["return"]
+    try:
+        kept: Result = decode(of_type, path.read_bytes())
+    except FileNotFoundError:
+        result = run(config)
+    except (OSError, EncodingError) as error:
+        raise ExperimentError(f"{path}: expected the result of {config}: {error}; remove the file") from error
+    else:
+        return kept
+    try:
+        # Unlike `encode`, which sorts them, this keeps the order of mappings, which may be that of rows.
+        text = json.dumps(to_plain(result))
+        if json.dumps(to_plain(decode(of_type, text))) == text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+    except (TypeError, ValueError, EncodingError):
+        pass  # measured again by the next sitting
+    except OSError as error:
+        raise ExperimentError(f"cannot write {path}: {error.strerror}") from error
+    return result
+
+
+@dataclass(frozen=True, slots=True)
 class ExperimentSetup:
     """The setup of a run. `data` is the folder of public data sets (`SLURMSCHED_DATA`), which not all experiments need.
 
     `quick` selects the small version, if there is one. `options` are the experiment's own, and it validates them.
-    Every experiment that draws anything draws it for each of `seeds`.
+    Every experiment that draws anything draws it for each of `seeds`. `cases` are the results of single runs in earlier
+    sittings, and where new ones are kept.
     """
 
     data: Path | None
@@ -174,6 +245,7 @@ class ExperimentSetup:
     quick: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     track_progress: ProgressTracker = _no_progress
+    cases: KeptCases | None = None
 
     def data_file(self, *parts: str) -> Path:
         """Returns the path of a file of the data sets. Raises ExperimentError if it or the folder is missing."""
@@ -187,14 +259,20 @@ class ExperimentSetup:
     def run_all(
         self, run: Callable[[Config], Result], configs: Iterable[Config], label: str
     ) -> Mapping[Config, Result]:
-        """Runs every configuration, in this order, on all cores. Raises what `run` raises; nothing more begins then."""
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        """Runs every configuration, in this order, on all cores that this process may use, as `taskset` or a job of
+        Slurm leaves them. Raises what `run` raises; nothing more begins then."""
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
             try:
-                running = [(config, pool.submit(run, config)) for config in dict.fromkeys(configs)]
+                running = [(config, self._submit(pool, run, config)) for config in dict.fromkeys(configs)]
                 return {config: future.result() for config, future in self.track_progress(running, label)}
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+
+    def _submit(self, pool: ProcessPoolExecutor, run: Callable[[Config], Result], config: Config) -> Future[Result]:
+        if self.cases is None:
+            return pool.submit(run, config)
+        return pool.submit(run_or_read, run, config, self.cases.path(run, config))
 
 
 Experiment = Callable[[ExperimentSetup], ExperimentResult]

@@ -474,14 +474,17 @@ class _Shortage:
         least = _least_on_node(pools, demand, gang.max_parts_per_node, with_gpus)
         cpus, whole = pluralise(least[0], "CPU"), gang.request.whole_memory
         memory = "all memory of their nodes" if whole else f"{least[1]} MiB of memory"
-        for what, with_cpus, with_memory in (
-            (cpus, True, False),
-            (memory, False, True),
-            (f"{cpus} and {memory}", True, True),
-        ):
+
+        def fits(*, with_cpus: bool, with_memory: bool) -> bool:
             free = self._session.free_at_minimum.copy()
             free.cpus = pools.cpus.copy() if with_cpus else free.cpus
             free.memory = pools.memory.copy() if with_memory else free.memory
-            if find_placement(demand, DemandLevel.MINIMUM, free, FIRST_FIT) is not None:
-                return "all other resources of their nodes" if gang.request.exclusive else what
-        return ""
+            return find_placement(demand, DemandLevel.MINIMUM, free, FIRST_FIT) is not None
+
+        if not fits(with_cpus=True, with_memory=True):  # first, since jobs mostly wait for GPUs
+            return ""
+        if gang.request.exclusive:
+            return "all other resources of their nodes"
+        if fits(with_cpus=True, with_memory=False):
+            return cpus
+        return memory if fits(with_cpus=False, with_memory=True) else f"{cpus} and {memory}"

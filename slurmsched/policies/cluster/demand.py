@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -74,8 +76,18 @@ class ResourceDemand:
         return replace(self, milli=np.where((self.milli > 0) & (self.milli < MILLI_PER_GPU), MILLI_PER_GPU, self.milli))
 
 
+_MOST_KEPT: Final = 1024
+"""Demands that are kept for later rounds, after which none is: requests are their owners', and endless."""
+
+
+@lru_cache(maxsize=4)
+def _kept_demands(_layout: tuple[object, ...]) -> dict[tuple[object, ...], ResourceDemand]:
+    """Return the demands of earlier rounds in which the cluster had the same pools."""
+    return {}
+
+
 class DemandCache:
-    """The resource demand of each job, computed once for all jobs with the same request.
+    """The resource demand of each job, computed once for all jobs with the same request, and kept for later rounds.
 
     `gpu_types` are the types that a job is due where it asked for none: one, or several to be placed on at once.
     `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes,
@@ -101,6 +113,7 @@ class DemandCache:
         self._used: dict[tuple[int, int], tuple[object, ...]] = {}
         self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
         self._by_job: dict[JobId, tuple[Request, ResourceDemand]] = {}
+        self._kept = _kept_demands(pools.layout)
 
     def of(self, job: Job) -> ResourceDemand:
         """Return the job's demand: the same object for equal requests."""
@@ -158,11 +171,23 @@ class DemandCache:
             self._eligibility.closed_nodes(job),
         )
         if key not in self._by_request:
-            request = job.original_request
-            gang = gang_of(request, profile, job.hints.memory_tunable, job.hints.cpus_tunable, node_gpus=node_gpus)
-            spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
-            self._by_request[key] = self._demand(job, gang, mixed_types, cap, spreads=spreads)
+            request, masks = job.original_request, self._eligibility.pool_masks(job)
+            # Names of nodes are not in the layout. What is kept holds the profile whose parts the key has by address.
+            lasting = None if request.pinned else (self._sizing, *key, *(mask.tobytes() for mask in masks))
+            demand = self._kept.get(lasting) if lasting else None
+            if demand is None:
+                gang = gang_of(request, profile, job.hints.memory_tunable, job.hints.cpus_tunable, node_gpus=node_gpus)
+                spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
+                demand = self._demand(job, gang, masks, mixed_types, cap=cap, spreads=spreads)
+                if lasting:
+                    self._keep(lasting, demand)
+            self._by_request[key] = demand
         return self._by_request[key]
+
+    def _keep(self, lasting: tuple[object, ...], demand: ResourceDemand) -> None:
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[lasting] = demand
 
     def _used_of(self, profile: Profile | None, gpus: int) -> tuple[object, ...]:
         key = id(profile), gpus
@@ -171,13 +196,20 @@ class DemandCache:
         return self._used[key]
 
     def _demand(
-        self, job: Job, gang: Gang, mixed_types: frozenset[str], cap: ResourceCap | None, *, spreads: bool
+        self,
+        job: Job,
+        gang: Gang,
+        eligible: tuple[Mask, ...],
+        mixed_types: frozenset[str],
+        *,
+        cap: ResourceCap | None,
+        spreads: bool,
     ) -> ResourceDemand:
         if cap is not None and cap.nodes is not None:
             gang = replace(gang, max_nodes=max(gang.min_nodes, min(gang.max_nodes, cap.nodes)))
         ranges = tuple(capped_range(demand_range(self._sizing, gang, kind), gang, cap) for kind in self._pools.kinds)
         runnable = self._runnable_mask(gang)
-        masks = [mask for eligible in self._eligibility.pool_masks(job) if (mask := eligible & runnable).any()]
+        masks = [mask for pools in eligible if (mask := pools & runnable).any()]
         required_nodes = tuple(self._position.get(name, -1) for name in sorted(job.original_request.pinned))
         if -1 in required_nodes:
             masks = []

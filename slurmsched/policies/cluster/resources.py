@@ -130,6 +130,11 @@ class Pools:
         """Milli-GPU of one shard: a device that lacks less than that is idle, since parts are rounded down."""
         self._cpu_units: dict[int, CpuUnits[Ints]] = {}
 
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What is equal of pools of which only the names and features of nodes differ."""
+        return self.kinds, *(by_pool.tobytes() for by_pool in (self.kind_of, self.node_of, self.device_count))
+
     def cpu_units(self, threads: int) -> CpuUnits[Ints]:
         """Return how the node of each pool counts CPUs for a job that uses so many threads of each core; 0: all."""
         if threads not in self._cpu_units:

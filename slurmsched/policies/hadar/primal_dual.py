@@ -206,6 +206,9 @@ def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, fr
     fitting = free_by_server[server_of] >= wanted
     if not fitting.any():
         return None
+    if len(server_of) == np.count_nonzero(free_by_server):  # each has one type, as most have
+        alone = np.flatnonzero(fitting)
+        return int(server_of[alone[np.lexsort((free[alone], wanted * price[alone]))[0]]])
     grouped = np.flatnonzero(fitting)[np.argsort(server_of[fitting], kind="stable")]
     server, cumulated = server_of[grouped], np.cumsum(free[grouped])
     before = cumulated - free[grouped]
@@ -217,13 +220,17 @@ def _cheapest_server(wanted: int, server_of: Ints, free: Ints, price: Floats, fr
 
 def _take_in_order(shape: _GangShape, servers: ServerPools, order: Ints, free: Ints, price: Floats) -> Iterator[_Place]:
     """Yields the gang's place in the first of these pools, if it may use that many servers."""
-    before = np.cumsum(free[order]) - free[order]
-    taken = np.minimum(np.maximum(shape.workers - before, 0), free[order])
-    used = order[taken > 0]
-    server_count = len(set(servers.server_of[used].tolist()))
-    if shape.min_servers <= server_count <= (shape.max_servers or server_count) and int(taken.sum()) == shape.workers:
-        kinds = tuple(sorted(set(servers.type_of[used].tolist())))
-        yield _Place(servers.allocation(order, taken), kinds, server_count <= 1, float(taken @ price[order]))
+    taken, left = list[tuple[int, int]](), shape.workers
+    for pool, idle in zip(order.tolist(), free[order].tolist(), strict=True):
+        taken.append((pool, min(idle, left)))
+        left -= taken[-1][1]
+        if not left:
+            break
+    pools, gpus = [pool for pool, _ in taken], np.array([count for _, count in taken])
+    server_count = len(set(servers.server_of[pools].tolist()))
+    if not left and shape.min_servers <= server_count <= (shape.max_servers or server_count):
+        kinds = tuple(sorted(set(servers.type_of[pools].tolist())))
+        yield _Place(tuple(sorted(taken)), kinds, server_count <= 1, float(gpus @ price[pools]))
 
 
 BEAM_WIDTH = 4
@@ -321,7 +328,8 @@ def by_utility_per_gpu(queue: Sequence[HadarJob], servers: ServerPools, utility:
 
 def _next_state(state: _State, job: HadarJob, allocation: TaskAllocation, payoff: float) -> _State:
     free = state.free.copy()
-    free[[pool for pool, _ in allocation]] -= np.array([gpus for _, gpus in allocation])
+    for pool, gpus in allocation:
+        free[pool] -= gpus
     return _State(free.tobytes(), free, state.idle - job.workers, state.payoff + payoff, job.job, allocation, state)
 
 

@@ -15,6 +15,7 @@ from slurmsched.experiments.experiment import (
     ExperimentResult,
     ExperimentSetup,
     FigureRow,
+    KeptCases,
     PromiseRow,
 )
 from tests.unit.cli.conftest import Site
@@ -171,3 +172,12 @@ def test_what_does_not_go_together_is_refused(
     site: Site, measured: list[tuple[str, bool]], given: tuple[str, ...]
 ) -> None:
     assert site.run("reproduce", *given, "--page", str(site.folder / "figures.md")).exit_code == 2
+
+
+def test_single_results_are_kept_for_this_program_in_the_folder_that_is_named(
+    site: Site, asked: list[ExperimentSetup]
+) -> None:
+    for options in ((), ("--cases", str(site.folder / "cases"))):
+        site.run("reproduce", "synergy-static", "--data", str(site.folder), *options)
+    assert asked[0].cases is None
+    assert asked[1].cases == KeptCases.of_this_program(site.folder / "cases", site.folder)

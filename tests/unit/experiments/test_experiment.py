@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,8 @@ from slurmsched.experiments.experiment import (
     ExperimentSetup,
     FigureRow,
     FigureVerdict,
+    KeptCases,
+    run_or_read,
 )
 from slurmsched.experiments.registry import EXPERIMENTS, run_experiment
 
@@ -108,3 +114,100 @@ def test_an_option_of_another_experiment_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_can_be_called(name: str) -> None:
     assert callable(EXPERIMENTS[name].load())
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run that leaves a mark in a folder, so that runs can be counted."""
+
+    marks: Path
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run measures."""
+
+    seconds: float
+    by_type: Mapping[str, tuple[float, ...]]
+
+
+def measured(case: Case) -> Outcome:
+    (case.marks / f"{case.number}-{os.urandom(8).hex()}").touch()
+    if case.number < 0:
+        raise ExperimentError("negative")
+    return Outcome(0.1 * case.number, {"v100": (1 / 3, float("nan")), "k80": ()})
+
+
+def scaled(case: Case, factor: float) -> float:
+    return measured(case).seconds * factor
+
+
+def unreadable(case: Case) -> Mapping[tuple[int, int], float]:
+    return {(1, 2): measured(case).seconds}
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+def runs_in(marks: Path) -> int:
+    return len([*marks.iterdir()])
+
+
+def test_a_kept_result_is_read_as_it_was_measured_with_its_mappings_in_order(tmp_path: Path, marks: Path) -> None:
+    path = KeptCases(tmp_path, "now").path(measured, Case(marks))
+    first, again = (run_or_read(measured, Case(marks), path) for _ in range(2))
+    assert runs_in(marks) == 1
+    assert repr(again) == repr(first)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "run", "number"),
+    [
+        pytest.param("then", measured, 1, id="of another program or other data"),
+        pytest.param("now", unreadable, 1, id="of another function"),
+        pytest.param("now", measured, 2, id="of another configuration"),
+        pytest.param("now", partial(scaled, factor=3.0), 1, id="with other bound arguments"),
+    ],
+)
+def test_a_kept_result_is_of_these_inputs_only(
+    tmp_path: Path, marks: Path, inputs: str, run: Callable[[Case], object], number: int
+) -> None:
+    kept = {
+        KeptCases(tmp_path, "now").path(measured, Case(marks)),
+        KeptCases(tmp_path, "now").path(partial(scaled, factor=2.0), Case(marks)),
+    }
+    assert KeptCases(tmp_path, inputs).path(run, Case(marks, number)) not in kept
+
+
+def test_what_would_not_be_read_as_it_is_is_measured_each_time(tmp_path: Path, marks: Path) -> None:
+    path = KeptCases(tmp_path, "now").path(unreadable, Case(marks))
+    assert [run_or_read(unreadable, Case(marks), path) for _ in range(2)] == [{(1, 2): 0.1}] * 2
+    assert runs_in(marks) == 2
+
+
+def test_a_kept_result_that_is_damaged_is_named(tmp_path: Path, marks: Path) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text('{"seconds": ')
+    with pytest.raises(ExperimentError, match=r"broken\.json: expected the result of .*; remove the file"):
+        run_or_read(measured, Case(marks), path)
+
+
+def test_an_experiment_that_was_stopped_goes_on_where_it_was(tmp_path: Path, marks: Path) -> None:
+    setup = ExperimentSetup(None, cases=KeptCases(tmp_path / "kept", "now"))
+    with pytest.raises(ExperimentError, match="negative"):
+        setup.run_all(measured, [Case(marks, 1), Case(marks, 2), Case(marks, -1)], "running")
+    whole = setup.run_all(measured, [Case(marks, 1), Case(marks, 2), Case(marks, 3)], "running")
+    assert sorted(mark.name.rsplit("-", 1)[0] for mark in marks.iterdir()) == ["-1", "1", "2", "3"]
+    assert [round(outcome.seconds, 9) for outcome in whole.values()] == [0.1, 0.2, 0.3]
+
+
+def test_a_change_of_the_data_sets_is_another_input(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("1")
+    before, again = (KeptCases.of_this_program(tmp_path, tmp_path) for _ in range(2))
+    (tmp_path / "trace.csv").write_text("12")
+    assert before == again != KeptCases.of_this_program(tmp_path, tmp_path)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from slurmsched.model import Job, Node, NodeState, ReasonCode, Request, Reservation
 from slurmsched.policies import POLICIES, policy
-from slurmsched.policies.cluster.demand import DemandCache, DemandLevel
+from slurmsched.policies.cluster.demand import _MOST_KEPT, DemandCache, DemandLevel, ResourceDemand, _kept_demands
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.place.placement import CONSOLIDATED, find_placement
-from slurmsched.policies.sizes import AsRequested, Proportional
+from slurmsched.policies.sizes import AsRequested, Proportional, Sizing
 from slurmsched.policies.stages import Situation
 from tests.builders import GIB, job, node, situation, snapshot
 
@@ -295,3 +295,40 @@ def test_a_node_is_charged_what_slurm_will_charge(request_: Request, expected: d
     nodes = [node("idle"), node("other", busy=range(4), used_cpus=4, used_memory=100 * GIB)]
     one = job(1, request=request_)
     assert amounts(situation(nodes, [one]), one) == expected
+
+
+def demand_in(asked: Situation, one: Job, sizing: Sizing | None = None) -> ResourceDemand:
+    pools = FreeResources.of_snapshot(asked.snapshot).pools
+    eligibility = Eligibility(pools, asked.snapshot, asked.open_nodes)
+    return DemandCache(pools, eligibility, asked.knowledge, sizing or Proportional()).of(one)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "one", "sizing", "kept"),
+    [
+        pytest.param([node("c", used_cpus=9), node("d")], job(2, 2), Proportional(), True, id="other names and use"),
+        pytest.param([node("a")], job(2, 2), Proportional(), False, id="a node less"),
+        pytest.param([node("a", cpus=48), node("b")], job(2, 2), Proportional(), False, id="a node has more CPUs"),
+        pytest.param([node("a", state=NodeState.DOWN), node("b")], job(2, 2), Proportional(), False, id="one is down"),
+        pytest.param([node("a"), node("b")], job(2, 2), AsRequested(), False, id="another sizing"),
+        pytest.param([node("a"), node("b")], job(2, 4), Proportional(), False, id="another request"),
+    ],
+)
+def test_the_demand_of_an_earlier_round_serves_where_the_job_may_use_the_same_pools(
+    nodes: list[Node], one: Job, sizing: Sizing, kept: bool
+) -> None:
+    earlier = demand_in(situation([node("a"), node("b")], [job(1, 2)]), job(1, 2))
+    assert (demand_in(situation(nodes, [one]), one, sizing) is earlier) is kept
+
+
+def test_a_job_that_names_its_nodes_is_sized_for_these_in_each_round() -> None:
+    one = job(1, request=Request(2, cpus=2, pinned=frozenset({"b"})))
+    on = [demand_in(situation([node(name) for name in names], [one]), one).required_nodes for names in ("ab", "ba")]
+    assert on == [(1,), (0,)]
+
+
+def test_endless_different_requests_are_not_kept_forever() -> None:
+    asked = situation([node("a")], [])
+    for cpus in range(1, 1500):
+        demand_in(asked, job(1, request=Request(2, cpus=cpus)))
+    assert len(_kept_demands(FreeResources.of_snapshot(asked.snapshot).pools.layout)) <= _MOST_KEPT
