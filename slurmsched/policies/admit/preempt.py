@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -106,10 +106,15 @@ class Preempt:
     """
 
     session: Session
-    _failed: FailedRequestCache = field(default_factory=FailedRequestCache)
+    _failed: dict[Hashable, int] = field(default_factory=dict)
+    """By what newcomers ask for how many jobs are not enough if all of them leave; until somebody is evicted."""
     _over_move_limit: FailedRequestCache = field(default_factory=FailedRequestCache)
     _queue: VictimQueue | None = None
     _epoch: int = -1
+    _moves_spent: Reason = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._moves_spent = Reason(ReasonCode.MOVES_SPENT, {"limit": self.session.situation.max_moves})
 
     def try_admit(self, job: Job) -> bool:
         session = self.session
@@ -117,12 +122,13 @@ class Preempt:
             return False
         queue = self._current_queue()
         preemptible = self._count_preemptible(job, queue)
-        attempt = session.attempt(job), preemptible
-        if not preemptible or self._failed.contains(attempt, session.eviction_epoch):
+        asked = session.attempt(job)
+        if not preemptible or preemptible <= self._failed.get(asked, 0):
             return False
+        attempt = asked, preemptible
         over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
         if not over_limit and self._placement_without(job, queue, preemptible) is None:
-            self._failed.add(attempt)
+            self._failed[asked] = preemptible
             return False
         preemption = None
         if self._moves_for(job) > 0 and not over_limit:
@@ -131,7 +137,7 @@ class Preempt:
             self._over_move_limit.add(attempt)
             if job.id in session.first:
                 session.unused_moves, session.moves_left = session.unused_moves + session.moves_left, 0
-            session.set_waiting_reason(job, Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves}))
+            session.set_waiting_reason(job, self._moves_spent)
             return False
         victims, placement = preemption
         session.moves_left = max(session.moves_left, len(victims))
@@ -144,6 +150,7 @@ class Preempt:
         """Return the queue of all preemptible jobs, computed anew after an eviction."""
         if self._queue is None or self._epoch != self.session.eviction_epoch:
             self._epoch = self.session.eviction_epoch
+            self._failed.clear()
             running = {*self.session.running, *self.session.shrunk} - self.session.entitlement.movable_only
             self._queue = VictimQueue.of(self.session, filter(self.session.is_preemptible, running))
         return self._queue

@@ -304,9 +304,10 @@ def _preemptible_at(session: Session, newcomer: Job, job: Job, *, preempts_now: 
     return now if (counts or _waits_for_moves(session, newcomer)) and session.may_leave(job.id) else inf
 
 
-def _ends(session: Session, newcomer: Job, *, preempts_now: bool = True) -> Sequence[_End]:
+def _ends(session: Session, newcomer: Job, *, by_slices: bool = False, preempts_now: bool = True) -> Sequence[_End]:
     """Return the end of each job with an allocation, managed or not, of those that are about to start, and of those
-    placed in this round. A job that the newcomer may preempt, now or once it has run for long enough, leaves then."""
+    placed in this round, if `by_slices` that of their slices. A job that the newcomer may preempt, now or once it has
+    run for long enough, leaves then."""
     situation, ends = session.situation, list[_End]()
     for job in situation.snapshot.jobs:
         if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
@@ -330,7 +331,7 @@ def _ends(session: Session, newcomer: Job, *, preempts_now: bool = True) -> Sequ
         ends.append(_End(now, now, "", held, certain=False))
     for placed, placement in session.placements.items():
         job = session.jobs[placed]
-        at, begun = session.leaves_by(job), situation.snapshot.time
+        at, begun = (session.leaves_by if by_slices else session.expected_end)(job), situation.snapshot.time
         ends.append(_End(at, begun, placed, placement.allocation(session.pools), job.time_limit is not None))
     return ends
 
@@ -341,7 +342,7 @@ def promise_holds(session: Session) -> bool:
     if promise is None or not promise.binding or promise.job in session.placements:
         return True
     free, promised = session.free_at_minimum.copy(), session.jobs[promise.job]
-    for end in _ends(session, promised):
+    for end in _ends(session, promised, by_slices=True):
         # where no end is known, the jobs that were there before are waited for, and no others
         ends_before = end.at <= promise.start if not isinf(end.at) else end.job in promise.ended
         if ends_before:
