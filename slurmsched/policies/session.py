@@ -7,39 +7,15 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any, Protocol
 
-import numpy as np
-
-from slurmsched.arrays import Ints, Mask
+from slurmsched.arrays import Mask
 from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.limits import LimitAccount
-from slurmsched.policies.place.placement import NodeScore, PartDemand, Placement, find_placement
+from slurmsched.policies.place.placement import NodeScore, Placement, find_placement, of_best_types
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
 from slurmsched.policies.tiers import Tiers
-
-
-@dataclass(frozen=True, slots=True)
-class _PreferredTypes(NodeScore):
-    """Of the pools that fit those of the best type, and among them what `node_score` prefers."""
-
-    ranks: Ints
-    """By pool; 0 for the best type."""
-    node_score: NodeScore
-
-    @property
-    def name(self) -> str:
-        return f"best GPU type, then {self.node_score.name}"
-
-    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
-        ranks, taken = self.ranks[candidates], list[int]()
-        for rank in np.unique(ranks):
-            of_type = candidates[ranks == rank]
-            taken += self.node_score.select(free, demand, of_type, min(count - len(taken), len(of_type))).tolist()
-            if len(taken) == count:
-                break
-        return np.array(taken, dtype=np.int64)
 
 
 def completing_reason(job: Job) -> Reason | None:
@@ -166,24 +142,19 @@ class Session:
         self.eviction_epoch = 0
         """Number of times that a running job's resources were released."""
         self.promise: PromisedStart | None = None
-        self._leaves_by: dict[JobId, float] = {}
         """The start that is promised; None as long as every job before fits."""
+        self._leaves_by: dict[JobId, float] = {}
+        """By newcomer what `leaves_by` returned."""
         self.takes_back, self.preempts = False, True
         """Whether the policy restarts jobs with less where others need what they were given; whether it preempts."""
         self.first: set[JobId] = set()
         """The jobs whose turn came before the order, as they are due a promised start."""
         self.saved_moves, self.unused_moves = 0, 0
+        """Moves that earlier rounds left for the job that is promised a start, and those that this one leaves."""
         self.awaited_pools: Sequence[int] = ()
         """Pools where a gang waits for the ends of jobs: none that cannot be preempted fills them."""
-        """Moves that earlier rounds left for the job that is promised a start, and those that this one leaves."""
-        self.node_score = self._of_preferred_types(node_score.prepared(situation, self.pools))
-
-    def _of_preferred_types(self, node_score: NodeScore) -> NodeScore:
-        if not self.entitlement.preferred_types:
-            return node_score
-        place = {gpu_type: rank for rank, gpu_type in enumerate(self.entitlement.preferred_types)}
-        ranks = [place.get(gpu_type, len(place)) for gpu_type in self.pools.gpu_types]
-        return _PreferredTypes(np.array(ranks, dtype=np.int64), node_score)
+        score = node_score.prepared(situation, self.pools)
+        self.node_score = of_best_types(score, entitlement.preferred_types, self.pools)
 
     def find_placement(
         self,

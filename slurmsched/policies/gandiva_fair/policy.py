@@ -145,8 +145,7 @@ def _compute_turns(
         if runnable.allocation is not None and runnable.job.id in situation.unmovable:
             turns[runnable.job.id] = -lags[runnable.job.user]
             continue
-        least = _shortest_run(runnable, quantum, situation) - situation.period / 2
-        kept = runnable.allocation is not None and runnable.job.run_time < least
+        kept = _has_just_begun(runnable, _shortest_run(runnable, quantum, situation), situation)
         by_user[runnable.job.user].append((not kept, runnable.pass_value, runnable.allocation is None, index))
     tickets = [runnable.tickets for runnable in jobs]
     mean_quantum = sum(map(mul, tickets, quanta)) / max(sum(tickets), MIN_TICKETS)
@@ -170,13 +169,19 @@ def _shortest_run(runnable: RunnableJob, quantum: float, situation: Situation) -
     return quantum if earlier >= quantum else runnable.paying_quantum(situation)
 
 
+def _has_just_begun(runnable: RunnableJob, shortest: float, situation: Situation) -> bool:
+    """Whether the present run is shorter than the `shortest` in seconds, to the nearest round."""
+    return runnable.allocation is not None and runnable.job.run_time + situation.period / 2 < shortest
+
+
 def _slice_lengths(
     queue: Sequence[RunnableJob], turns: Mapping[JobId, float], situation: Situation
 ) -> dict[JobId, float]:
     """Return the shortest slice of each job in seconds.
 
     Until a job has had a whole one, it gives way after what is worth a restart to a job that never ran and whose turn
-    comes before it, so that all jobs start soon.
+    comes before it, so that all jobs start soon. A run that is shorter than that comes before all others of its user
+    only until then.
     """
     newcomers, anywhere = defaultdict[int, float](lambda: inf), inf
     for runnable in queue:
@@ -188,8 +193,9 @@ def _slice_lengths(
     for runnable in queue:
         quantum, pool = runnable.min_quantum(situation), runnable.assigned_pool
         first = min(newcomers[pool], newcomers[-1]) if pool >= 0 else anywhere
-        cut = first < turns[runnable.job.id]
-        slices[runnable.job.id] = _shortest_run(runnable, quantum, situation) if cut else quantum
+        shortest = _shortest_run(runnable, quantum, situation)
+        cut = first < (inf if _has_just_begun(runnable, shortest, situation) else turns[runnable.job.id])
+        slices[runnable.job.id] = shortest if cut else quantum
     return slices
 
 
@@ -199,10 +205,8 @@ def _within_slice(
     """Return the running jobs whose slice is not over, to the nearest round."""
     protected: dict[JobId, Reason] = {}
     for runnable in queue:
-        if runnable.allocation is None:
-            continue
         quantum, job = slices[runnable.job.id], runnable.job
-        if job.run_time + situation.period / 2 < quantum:
+        if _has_just_begun(runnable, quantum, situation):
             details = {"run": format_duration(job.run_time), "minimum": format_duration(quantum)}
             protected[job.id] = Reason(ReasonCode.MIN_RUN_TIME, details)
     return protected

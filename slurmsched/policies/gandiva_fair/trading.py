@@ -172,7 +172,7 @@ def _markets(weights: Mapping[str, float], reference_speedups: Mapping[str, floa
     """
     types, whole = list(weights), sum(weights.values())
     pairs = [(fast, slow) for index, fast in enumerate(types) for slow in types[index + 1 :]]
-    pairs = [(fast, slow) for fast, slow in pairs if weights[fast] * weights[slow] > 0]
+    pairs = [(fast, slow) for fast, slow in pairs if min(weights[fast], weights[slow]) > _EPSILON * whole]
     both = sum(weights[fast] * weights[slow] for fast, slow in pairs)
     for fast, slow in pairs:
         slower = sum(weights[other] for other in types[types.index(fast) + 1 :])

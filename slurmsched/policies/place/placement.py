@@ -5,7 +5,7 @@ Source: Mohan et al. (Synergy, OSDI 2022), section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
@@ -158,6 +158,36 @@ class _Aligned(NodeScore):
         ):
             alignment += asked * left / np.maximum(whole, 1).astype(np.float64) ** 2
         return candidates[np.argsort(-alignment, kind="stable")[:count]]
+
+
+@dataclass(frozen=True, slots=True)
+class _BestTypes(NodeScore):
+    """The pools of the best GPU type, and among them what `node_score` prefers."""
+
+    ranks: Ints
+    """By pool; 0 for the best type."""
+    node_score: NodeScore
+
+    @property
+    def name(self) -> str:
+        return f"best GPU type, then {self.node_score.name}"
+
+    def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
+        ranks, taken = self.ranks[candidates], list[int]()
+        for rank in np.unique(ranks):
+            of_type = candidates[ranks == rank]
+            taken += self.node_score.select(free, demand, of_type, min(count - len(taken), len(of_type))).tolist()
+            if len(taken) == count:
+                break
+        return np.array(taken, dtype=np.int64)
+
+
+def of_best_types(node_score: NodeScore, gpu_types: Sequence[str], pools: Pools) -> NodeScore:
+    """Return a score that prefers GPU types in this order, then any others; the same score if there are none."""
+    if not gpu_types:
+        return node_score
+    place = {gpu_type: rank for rank, gpu_type in enumerate(gpu_types)}
+    return _BestTypes(np.array([place.get(kind, len(place)) for kind in pools.gpu_types], dtype=np.int64), node_score)
 
 
 CONSOLIDATED: NodeScore = _Consolidated()
