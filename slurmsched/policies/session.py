@@ -12,7 +12,7 @@ from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.limits import LimitAccount
-from slurmsched.policies.place.placement import NodeScore, Placement, find_placement, of_best_types
+from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement, of_best_types
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
 from slurmsched.policies.tiers import Tiers
@@ -112,7 +112,7 @@ class Session:
                 situation.knowledge,
                 sizing,
                 gpu_types=entitlement.gpu_types,
-                excluded_nodes=self._nodes_of_peers,
+                excluded_nodes=self._nodes_of_peers if entitlement.anti_affinity else None,
                 cap=self.limits.cap,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
@@ -165,8 +165,10 @@ class Session:
         demand: ResourceDemand | None = None,
         *,
         beside: FreeResources | None = None,
+        node_score: NodeScore | None = None,
     ) -> Placement | None:
-        """Return a placement on these free resources, in these pools, or None. Allocates nothing.
+        """Return a placement on these free resources, in these pools, or None. Allocates nothing. `node_score` is by
+        default the policy's.
 
         A job that might outlast the promised start is placed only where it does not delay it: on what is free `beside`
         that, by default what the promise says. `demand` is what it is to get, if that is not what it asked for.
@@ -174,7 +176,11 @@ class Session:
         promise = self.promise
         if promise is not None and self.outlasts_promise(job):
             free = free.intersection(beside or promise.beside)
-        return find_placement(demand or self.demands.of(job), level, free, self.node_score, among)
+        return find_placement(demand or self.demands.of(job), level, free, node_score or self.node_score, among)
+
+    def has_room(self, job: Job, free: FreeResources, among: Mask | None = None) -> bool:
+        """Return whether `find_placement` has a placement with the least that the job accepts."""
+        return self.find_placement(job, DemandLevel.MINIMUM, free, among, node_score=FIRST_FIT) is not None
 
     def attempt(self, job: Job) -> Hashable:
         """Return what decides whether a newcomer can be placed: its demand, and whether it may delay the promise."""

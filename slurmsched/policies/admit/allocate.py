@@ -46,16 +46,17 @@ class AllocateFree:
         session, attempt = self.session, self.session.attempt(job)
         if self._failed.contains(attempt, session.eviction_epoch):
             return False
-        last_resort = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
-        if last_resort is None:
+        if not session.has_room(job, session.free_at_minimum):
             self._failed.add(attempt)
             return False
-        session.allocate(
-            job,
+        placement = (
             session.find_placement(job, DemandLevel.BEST, session.free_as_planned)
             or session.find_placement(job, DemandLevel.MINIMUM, session.free_as_planned)
-            or last_resort,
+            or session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
         )
+        if placement is None:
+            return False
+        session.allocate(job, placement)
         return True
 
 

@@ -13,7 +13,7 @@ from slurmsched.model import MILLI_PER_GPU, Job, JobId, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
-from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement
 from slurmsched.policies.session import Session
 
 
@@ -127,7 +127,7 @@ class Preempt:
             return False
         attempt = asked, preemptible
         over_limit = self._over_move_limit.contains(attempt, session.eviction_epoch)
-        if not over_limit and self._placement_without(job, queue, preemptible) is None:
+        if not over_limit and not self._fits_without(job, queue, preemptible):
             self._failed[asked] = preemptible
             return False
         preemption = None
@@ -166,24 +166,35 @@ class Preempt:
             queue.jobs, True, key=lambda other: not self.session.may_preempt(job, self.session.jobs[other])
         )
 
-    def _placement_without(self, job: Job, queue: VictimQueue, count: int) -> Placement | None:
+    def _fits_without(self, job: Job, queue: VictimQueue, count: int) -> bool:
+        """Return whether the newcomer has a placement after the eviction of the first `count` jobs."""
+        return self._placement_without(job, queue, count, FIRST_FIT) is not None
+
+    def _placement_without(
+        self, job: Job, queue: VictimQueue, count: int, node_score: NodeScore | None = None
+    ) -> Placement | None:
         """Return the newcomer's placement after the eviction of the first `count` jobs. In the place of one that would
         outlast the promised start, it delays that no more than the victim did."""
         session, promise = self.session, self.session.promise
         beside = None
         if promise is not None and session.outlasts_promise(job):
             beside = queue.free_without(count, promise.beside, set(queue.jobs[:count]) - promise.ended)
-        return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside)
+        return self.placement_on(job, queue.free_without(count, session.free_at_minimum), beside, node_score)
 
-    def placement_on(self, job: Job, free: FreeResources, beside: FreeResources | None = None) -> Placement | None:
-        """Return where the newcomer would start on these free resources, beside a promise on others; or None."""
-        return self.session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside)
+    def placement_on(
+        self, job: Job, free: FreeResources, beside: FreeResources | None, node_score: NodeScore | None
+    ) -> Placement | None:
+        """Return where the newcomer would start on these free resources, beside a promise on others; or None.
+
+        `node_score` is as in `Session.find_placement`.
+        """
+        return self.session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside, node_score=node_score)
 
     def _fewest_victims(self, job: Job, queue: VictimQueue) -> tuple[list[JobId], Placement] | None:
         """Return the victims and the placement; None where the job does not fit or more jobs must move than may."""
         preemptible = self._count_preemptible(job, queue)
         counts = range(1, preemptible + 1)
-        count = bisect_left(counts, True, key=lambda k: self._placement_without(job, queue, k) is not None) + 1
+        count = bisect_left(counts, True, key=lambda k: self._fits_without(job, queue, k)) + 1
         placement = self._placement_without(job, queue, count) if count <= preemptible else None
         if placement is None:
             return None

@@ -217,7 +217,7 @@ class Promises:
             return free
 
         def fits(count: int) -> bool:
-            return session.find_placement(job, DemandLevel.MINIMUM, free_after(count), among) is not None
+            return session.has_room(job, free_after(count), among)
 
         if not fits(len(ends)) or fits(0):
             return None
@@ -252,7 +252,7 @@ class Promises:
         if self._unplaceable.contains(demand, session.eviction_epoch):
             return False
         promise, session.promise = session.promise, None
-        fits = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum) is not None
+        fits = session.has_room(job, session.free_at_minimum)
         session.promise = promise
         if not fits:
             self._unplaceable.add(demand)

@@ -93,7 +93,7 @@ def _fewest_moves(session: Session, job: Job) -> _Exchange | None:
     demand = session.demands.of(job)
     if demand.gang.min_nodes > 1 or demand.gang.request.exclusive or len(demand.required_nodes) > 1:
         return None
-    if session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum) is not None:
+    if session.has_room(job, session.free_at_minimum):
         return None
     by_node: dict[int, list[_Movable]] = {}
     for other in _movable_jobs(session):

@@ -22,7 +22,7 @@ from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import FreeResources
 from slurmsched.policies.finish.restart import MIN_BENEFIT
-from slurmsched.policies.place.placement import Placement
+from slurmsched.policies.place.placement import NodeScore, Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.tesserae.packing import relative_rates_of_pair
 
@@ -155,11 +155,22 @@ class WholeDevices:
     def __init__(self) -> None:
         self._demands = dict[ResourceDemand, ResourceDemand]()
 
-    def find(self, session: Session, job: Job, free: FreeResources) -> Placement | None:
+    def find(
+        self,
+        session: Session,
+        job: Job,
+        free: FreeResources,
+        *,
+        beside: FreeResources | None = None,
+        node_score: NodeScore | None = None,
+    ) -> Placement | None:
         demand = session.demands.of(job)
         if demand not in self._demands:
             self._demands[demand] = demand.of_whole_devices()
-        found = session.find_placement(job, DemandLevel.MINIMUM, free, demand=self._demands[demand])
+        whole = self._demands[demand]
+        found = session.find_placement(
+            job, DemandLevel.MINIMUM, free, demand=whole, beside=beside, node_score=node_score
+        )
         return found and replace(found, whole_devices=True)
 
 
@@ -169,13 +180,17 @@ class PreemptForOwnGpu(Preempt):
 
     _whole: WholeDevices = field(default_factory=WholeDevices)
 
-    def placement_on(self, job: Job, free: FreeResources, beside: FreeResources | None = None) -> Placement | None:
+    def placement_on(
+        self, job: Job, free: FreeResources, beside: FreeResources | None, node_score: NodeScore | None
+    ) -> Placement | None:
         session, demand = self.session, self.session.demands.of(job)
         if not session.situation.snapshot.widens_shards:
             return None
         if demand.milli is None:
-            return session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside)
-        return self._whole.find(session, job, free) if _is_widened(session, demand) else None
+            return session.find_placement(job, DemandLevel.MINIMUM, free, beside=beside, node_score=node_score)
+        if not _is_widened(session, demand):
+            return None
+        return self._whole.find(session, job, free, beside=beside, node_score=node_score)
 
 
 def move_apart(session: Session, *, also_worse: bool) -> frozenset[JobId]:

@@ -300,11 +300,12 @@ def _model(job: Job) -> str:
 
 def _number_types(jobs: Sequence[Job], type_of: Callable[[Job], Hashable]) -> tuple[list[int], list[Job]]:
     """Returns the type of each job as a number, and the first job of each type."""
-    first = dict[Hashable, Job]()
+    first, number, numbers = list[Job](), dict[Hashable, int](), list[int]()
     for job in jobs:
-        first.setdefault(type_of(job), job)
-    number = {job_type: index for index, job_type in enumerate(first)}
-    return [number[type_of(job)] for job in jobs], list(first.values())
+        numbers.append(number.setdefault(type_of(job), len(first)))
+        if numbers[-1] == len(first):
+            first.append(job)
+    return numbers, first
 
 
 def _gpus_used(job: Job, shards_per_gpu: int) -> int:
