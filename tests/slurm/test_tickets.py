@@ -120,3 +120,17 @@ def test_a_daemon_killed_in_the_middle_of_a_slice_loses_nothing(site: Mini) -> N
     ours = {job["id"] for job in site.synsched("status", "--json").json["jobs"] if job["held_by_us"]}
     assert held <= ours, "nobody is held without an owner"
     assert gpus_of(site, mine) + gpus_of(site, theirs) >= 11
+
+
+def test_an_array_of_which_tasks_wait_gives_way_and_each_run_is_told_once(site: Mini) -> None:
+    """While others of its array wait, Slurm signals a task and answers that it cannot: scancel would signal again."""
+    array = site.train("alice", "--array=0-23", "--gres=gpu:1", "--mem=1000", "--cpus-per-task=1", hint="ckpt=usr1@1")
+    round_(site)
+    theirs = submit(site, "bob", "resnet18", 8)
+    for _ in range(4):
+        round_(site)
+    assert gpus_of(site, theirs) >= 4
+    logs = site.sure("sh", "-c", "cat /home/alice/log-*")
+    runs = [run for run in logs.split("start step") if "checkpoint" in run]
+    assert runs, array
+    assert all(run.count("checkpoint") == 1 for run in runs), logs

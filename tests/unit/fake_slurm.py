@@ -142,7 +142,7 @@ class FakeSlurm:
 
     def _scancel(self, tool: str, words: Sequence[str]) -> CommandResult:
         match [tool, *words]:
-            case ["scancel", signal, "--full", number]:
+            case ["scancel", "--ctld", signal, "--full", number]:
                 return self._signalled(signal, number)
         raise AssertionError(f"the fake Slurm knows no command {tool} {' '.join(words)}")
 
@@ -262,7 +262,7 @@ class FakeSlurm:
 
     def _signalled(self, signal: str, number: str) -> CommandResult:
         self._before()
-        self.ran.append(f"scancel {signal} --full {number}")
+        self.ran.append(f"scancel --ctld {signal} --full {number}")
         found = self._found(number)
         if found and found[0].state == "RUNNING" and number not in self.refusals:
             return CommandResult(0, "", "")

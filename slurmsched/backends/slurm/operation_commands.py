@@ -144,10 +144,10 @@ def _prioritize(operation: Operation, _form: RequestForm) -> OperationCommands:
 
 
 def _notify(operation: Operation, _form: RequestForm) -> OperationCommands:
-    """With `--full` the signal also reaches the batch shell, which traps it."""
-    return OperationCommands(
-        commands=(("scancel", f"--signal={_signal(operation.after)}", "--full", checked_job_id(operation.subject)),)
-    )
+    """With `--full` the signal also reaches the batch shell, which traps it. With `--ctld` it is sent once: else for a
+    task of an array of which others wait, slurmctld sends it and tells scancel to try again, until all have started."""
+    signal, job = f"--signal={_signal(operation.after)}", checked_job_id(operation.subject)
+    return OperationCommands(commands=(("scancel", "--ctld", signal, "--full", job),))
 
 
 def _note(operation: Operation, _form: RequestForm) -> OperationCommands:

@@ -260,7 +260,7 @@ class TestCommands:
             ("scontrol", "requeuehold", "7"),
             ("scontrol", "delete", "ReservationName=x"),
             ("scancel", "7"),
-            ("scancel", "--signal=KILL", "--full", "7"),
+            ("scancel", "--ctld", "--signal=KILL", "--full", "7"),
             ("scontrol", "update", "JobId=7", "AdminComment=a\nb"),
         ],
     )
@@ -302,6 +302,17 @@ class TestCommands:
 
         with pytest.raises(UnreachableError, match="did not answer scontrol within 5 s"):
             Commands(5, runner=slow).read("scontrol", "show", "config")
+
+    def test_a_signal_that_scancel_would_send_again_is_sent_once_and_no_error(self) -> None:
+        waited = list[float]()
+
+        def again(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
+            waited.append(timeout)
+            raise TimeoutError
+
+        signal = ("scancel", "--ctld", "--signal=USR1", "--full", "7_1")
+        assert Commands(30, runner=again).change(*signal) == CommandResult(0, "", "")
+        assert waited == [4.0], "scancel tries again after 5 s"
 
     def test_slurms_chatter_does_not_hide_its_reason(self) -> None:
         def chatty(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:

@@ -39,7 +39,7 @@ def lines(
         (Verb.HOLD, "admin", ["hold 7"]),
         (Verb.RELEASE, "none", ["release 7"]),
         (Verb.REQUEUE, "requeued", ["requeuehold Incomplete 7"]),
-        (Verb.NOTIFY, "usr1", ["scancel --signal=USR1 --full 7"]),
+        (Verb.NOTIFY, "usr1", ["scancel --ctld --signal=USR1 --full 7"]),
         (Verb.PRIORITIZE, -50, ["update JobId=7 Nice=-50"]),
         (Verb.NOTE, "synsched: waits", ["scontrol update JobId=7 AdminComment=synsched: waits"]),
     ],
