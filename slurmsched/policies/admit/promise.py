@@ -5,7 +5,8 @@ ends before, or takes what is free beside the job. Where orders change from roun
 kept in the policy's state, ahead of the order, until the job has started or is gone. A job that needs what several jobs
 have, and ranks behind jobs that came after it, is promised a start before the first of the order: else these would
 start on every GPU that becomes free. Where nobody knows when jobs end, no time can be promised; once the job has waited
-long for several jobs, its nodes are drained instead: only jobs whose end is known start there.
+long, and only for jobs that began while it waited, its nodes are drained instead: only jobs whose end is known start
+there. For a job that was there first nothing stays idle.
 
 Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 """
@@ -208,7 +209,8 @@ class Promises:
         """Return the earliest start of the job, without these nodes, by the ends of the others."""
         session = self._session
         among = ~session.pools.on_nodes(closed) if closed else None
-        ends = sorted(of_others, key=lambda end: (end.at, end.begun, end.job))
+        since = max(job.submit_time, job.eligible_time or 0.0)
+        ends = sorted(of_others, key=lambda end: (end.at, isinf(end.at) and end.begun < since, end.begun, end.job))
 
         def free_after(count: int) -> FreeResources:
             free = session.free_at_minimum.copy()
@@ -243,7 +245,7 @@ class Promises:
             frozenset(end.job for end in ended),
             beside,
             binding=self._outlasting.isdisjoint(end.job for end in needed)
-            and (not isinf(start) or (self._drains and len(needed) > 1 and self._has_waited_long(job))),
+            and (not isinf(start) or (self._drains and self._has_waited_long(job) and needed[-1].begun >= since)),
             certain=all(end.certain for end in needed) and not _may_be_overtaken(session, job),
         )
 

@@ -75,7 +75,7 @@ class StrideProblem:
         self.pools = resources.free.pools
         self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, situation.knowledge, sizing)
         self.capacity = resources.free.copy()
-        """Free resources if no managed job ran."""
+        """Free resources if no managed job ran, and none was completing."""
         self._local_pools: dict[ResourceDemand, Ints] = {}
         self._local_pool_sets: dict[ResourceDemand, frozenset[int]] = {}
         self._types: dict[ResourceDemand, frozenset[str]] = {}
@@ -92,6 +92,10 @@ class StrideProblem:
         for runnable in self.runnable_jobs:
             if runnable.allocation is not None:
                 self.capacity.release(runnable.allocation)
+        for job in situation.snapshot.jobs_in_state(JobState.COMPLETING):
+            if job.allocations:
+                held = self.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
+                self.capacity.release(held)
         for runnable in self.runnable_jobs:
             self._assign_running(runnable)
 

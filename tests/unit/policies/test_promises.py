@@ -154,6 +154,22 @@ def test_while_nodes_drain_only_jobs_with_a_known_end_start_there() -> None:
     assert decision.waiting["5"].code is ReasonCode.BEHIND_DRAIN
 
 
+@pytest.mark.parametrize(
+    ("began", "drained"),
+    [
+        pytest.param(-1.0, False, id="what was there first is waited for, and nothing stays idle meanwhile"),
+        pytest.param(1.0, True, id="what overtook it may be the last on the node"),
+    ],
+)
+def test_nodes_are_drained_for_a_gang_only_of_jobs_that_overtook_it_and_down_to_the_last(
+    began: float, drained: bool
+) -> None:
+    last = replace(running(1, range(1), None), start_time=1000.0 + began)
+    gang = replace(wide(), submit_time=1000.0)
+    decision = decided("synergy", "fifo", last, gang, job(5, submit_time=NOW - 10.0))
+    assert ("5" in decision.targets) is not drained
+
+
 def test_who_may_preempt_does_so_instead_of_waiting() -> None:
     old = running(1, range(6), 9, hint="ckpt=usr1")
     decision = decided("synergy", "las", old, wide(), service={"1": 30.0 * HOUR}, non_preemptible={}, max_moves=8)

@@ -8,7 +8,17 @@ import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.knowledge import Knowledge, sample_speedups
-from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation, SchedulerState, Verb, parse_hints
+from slurmsched.model import (
+    Decision,
+    Job,
+    JobState,
+    ReasonCode,
+    Request,
+    Reservation,
+    SchedulerState,
+    Verb,
+    parse_hints,
+)
 from slurmsched.policies import policy
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.gandiva_fair.trading import suspected_users
@@ -104,6 +114,17 @@ def test_a_gang_on_two_nodes_has_its_turn_among_narrow_jobs() -> None:
     cluster = Cluster([node("n1"), node("n2")], [*(job(n, 4) for n in range(1, 7)), wide], tickets())
     cluster.run(40)
     assert cluster.service["9"] == pytest.approx(8 * cluster.time, rel=0.1)
+
+
+@pytest.mark.parametrize("starts_only", [pytest.param(True, id="early round"), pytest.param(False, id="full round")])
+def test_what_a_job_that_is_ending_gives_back_is_kept_for_a_gang_like_what_slices_do(starts_only: bool) -> None:
+    """The last of eight GPUs is idle: a narrow newcomer took it in each early round, and the gang never started."""
+    in_slice = [job(n, 1, user="bob", on=[share("n1", (n,), cpus=3)], run_time=300.0) for n in range(6)]
+    ending = job(7, 1, user="bob", on=[share("n1", (6,), cpus=3)], state=JobState.COMPLETING, run_time=900.0)
+    gang, narrow = job(8, 8, user="carol"), job(9, 1, user="dave")
+    decision = decided(*in_slice, ending, gang, narrow, starts_only=starts_only, max_moves=0)
+    assert "9" not in decision.targets
+    assert decision.waiting["8"].code is ReasonCode.EXPECTED_START
 
 
 @pytest.mark.parametrize("demand", [(1, 12), (4, 8), (12, 1)], ids=str)
