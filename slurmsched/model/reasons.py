@@ -77,6 +77,7 @@ class ReasonCode(StrEnum):
     ENDS_IN_ROUND = "ends_in_round"
     STARTING = "starting"
     GIVES_WAY = "gives_way"
+    CONTESTED = "contested"
     # a running job is not touched
     MIN_RUN_TIME = "min_run_time"
     EXEMPT_TIME = "exempt_time"
@@ -205,6 +206,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.COPIES_SUFFICE: "waits: the running copies of {job:job #} finish its last {left:step} sooner",
     ReasonCode.STARTING: "is about to start on {nodes}",
     ReasonCode.GIVES_WAY: "is leaving for {newcomers:job #}",
+    ReasonCode.CONTESTED: "leaves for nobody, since {jobs:job #}, left to Slurm, would take its GPUs",
     ReasonCode.ENDS_IN_ROUND: "{job:job #} ends in this round",
     ReasonCode.FULL_ROUND: "waits for the next full round, which divides the steps of {job:job #} among its copies",
     ReasonCode.MIN_RUN_TIME: "has run for {run}: a job is preempted after {minimum} at the earliest",

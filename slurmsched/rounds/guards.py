@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
+from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import takes_turns
 from slurmsched.policies.stages import RUN_OVER_RESTART
+from slurmsched.rounds.scope import eligible_nodes, usable_nodes
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
 
 _DAY: Final = 86400.0
@@ -66,6 +67,42 @@ def preemptible_from(
         if left > 0:
             times[job.id] = snapshot.time + left
     return times
+
+
+_WAITS_FOR_ROOM: Final = frozenset({"", "None", "Resources", "Priority"})
+"""Slurm's reasons for a job that it starts as soon as there is room."""
+
+
+def contested_jobs(snapshot: Snapshot, jobs: Iterable[Job], left_to_slurm: Collection[JobId]) -> dict[JobId, Reason]:
+    """The running jobs among `jobs` whose GPUs a waiting job that is left to Slurm could take, with the reason to stay:
+    Slurm would start that one before the newcomer for which they leave is released, and they ran on under plain Slurm.
+    """
+    usable, seen = usable_nodes(snapshot), set[object]()
+    takers = dict[str, list[tuple[int, Job]]]()
+    for job in snapshot.jobs_in_state(JobState.PENDING):
+        asked = job.original_request
+        alike = (asked, job.partitions, job.reservation)
+        if job.id not in left_to_slurm or alike in seen or not _starts_if_room(job, snapshot.time):
+            continue
+        seen.add(alike)
+        on_node = asked.gpus_per_node or ceil(asked.gpus / max(asked.nodes, 1)) or 1
+        for node in eligible_nodes(job, snapshot, usable):
+            takers.setdefault(node, []).append((on_node, job))
+    contested = dict[JobId, Reason]()
+    for job in filter(_runs, jobs) if takers else ():
+        for share in job.allocations:
+            free = snapshot.nodes_by_name[share.node].free.gpus + share.resources.gpus
+            for gpus, taker in takers.get(share.node, ()):
+                if gpus <= free and taker.original_request.gpu_type in (None, share.gpu_type):
+                    contested[job.id] = Reason(ReasonCode.CONTESTED, {"jobs": taker.id})
+    return contested
+
+
+def _starts_if_room(job: Job, now: float) -> bool:
+    """Whether Slurm starts this job as soon as some GPUs are free."""
+    waits = job.hold is Hold.NONE and not job.dependency and job.reason in _WAITS_FOR_ROOM
+    due = job.eligible_time is None or job.eligible_time <= now
+    return waits and due and bool(job.original_request.gpus or job.original_request.shards)
 
 
 def cannot_move(job: Job, state: SchedulerState, snapshot: Snapshot, settings: Settings) -> bool:

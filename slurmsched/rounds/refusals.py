@@ -65,7 +65,7 @@ class RefusedStart:
 
     def retry_at(self, job: model.Job, snapshot: model.Snapshot) -> float:
         """When it is tried again even if nothing has changed, in unix seconds."""
-        costly = self.displaced and not self._place_is_free(job, snapshot)
+        costly = self.displaced and not self._has_room(job, snapshot)
         return self.at + min((_DISPLACING if costly else _SHORTEST) * 2.0 ** min(self.tries - 1, 30), _LONGEST)
 
     def why(self, job: model.Job, snapshot: model.Snapshot) -> model.Reason:
@@ -89,13 +89,18 @@ class RefusedStart:
             return False
         return age < _SHORTEST or not self._has_changed(job, snapshot)
 
-    def _place_is_free(self, job: model.Job, snapshot: model.Snapshot) -> bool:
-        """Whether the nodes that a waiting job was to start on have its GPUs idle: nobody need leave for it again."""
-        nodes = [snapshot.nodes_by_name.get(name) for name in self.nodes]
-        gpus = job.original_request.gpus
-        return job.state is model.JobState.PENDING and all(
-            node is not None and node.free.gpus * len(nodes) >= gpus for node in nodes
+    def _has_room(self, job: model.Job, snapshot: model.Snapshot) -> bool:
+        """Whether as many nodes as a waiting job was to start on have its GPUs idle: nobody need leave for it again."""
+        gpus, kind = -(-job.original_request.gpus // max(len(self.nodes), 1)), job.original_request.gpu_type
+        names = frozenset().union(*(p.nodes for p in snapshot.partitions if p.up and p.name in job.partitions))
+        idle = sum(
+            node.name in names
+            and node.state is model.NodeState.UP
+            and node.free.gpus >= gpus
+            and sum(gpu.idle and kind in (None, gpu.type) for gpu in node.gpus) >= gpus
+            for node in snapshot.nodes
         )
+        return job.state is model.JobState.PENDING and idle >= len(self.nodes)
 
     def _has_changed(self, job: model.Job, snapshot: model.Snapshot) -> bool:
         return self.basis != _basis(job, self.nodes, self.reason, snapshot)

@@ -15,7 +15,14 @@ from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
 from slurmsched.rounds.forecast import WaitForecast
-from slurmsched.rounds.guards import cannot_move, guarded_jobs, max_moves, preemptible_from, restart_costs
+from slurmsched.rounds.guards import (
+    cannot_move,
+    contested_jobs,
+    guarded_jobs,
+    max_moves,
+    preemptible_from,
+    restart_costs,
+)
 from slurmsched.rounds.partitions import jobs_left_to_slurm, within_time_limits
 from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
 from slurmsched.rounds.release import with_original_requests
@@ -120,6 +127,7 @@ def run_round(
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
+            | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go)
             | leaving_jobs(state.starting)
             | refusals.kept_jobs(jobs, state),
             open_nodes=scope.usable_nodes(observed),

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import CheckpointSignal, Job, Partition, ReasonCode, SchedulerState
+from slurmsched.model import CheckpointSignal, Hold, Job, Partition, ReasonCode, Request, SchedulerState
 from slurmsched.rounds.guards import (
     GUARDS,
     GuardContext,
     cannot_move,
     checkpoint_lead,
+    contested_jobs,
     guard_reasons,
     guarded_jobs,
     max_moves,
@@ -190,3 +191,28 @@ def test_a_restart_costs_a_job_a_lead_too_that_its_owner_does_not_choose_unless_
     measured = SchedulerState(restart_seconds={"1": 45.0, "2": 1e9})
     assert restart_costs(jobs, measured, SETTINGS) == {"1": 105.0, "2": 600.0, "3": 180.0, "4": 180.0}
     assert restart_costs(jobs, measured, replace(SETTINGS, guards=GuardSettings(restart_cost=0.0))) == {}
+
+
+@pytest.mark.parametrize(
+    ("other", "left_to_slurm", "stays"),
+    [
+        pytest.param(job(2), True, True, id="it asks for one GPU"),
+        pytest.param(job(2), False, False, id="it is managed, and held"),
+        pytest.param(job(2, 8), True, False, id="it needs more than becomes free"),
+        pytest.param(job(2, 0, cpus=4), True, False, id="it asks for no GPU"),
+        pytest.param(job(2, request=Request(gpus=1, gpu_type="k80")), True, False, id="it asks for other GPUs"),
+        pytest.param(job(2, hold=Hold.USER, priority=0), True, False, id="its owner holds it"),
+        pytest.param(job(2, reason="AssocGrpGRES"), True, False, id="a limit keeps it"),
+        pytest.param(job(2, eligible_time=NOW + 60), True, False, id="it begins later"),
+        pytest.param(job(2, partitions=("cpu",)), True, False, id="it waits for another partition"),
+        pytest.param(job(2, reason="Priority"), True, True, id="it waits behind others of Slurm's"),
+    ],
+)
+def test_nobody_leaves_for_a_newcomer_where_slurm_would_start_another_first(
+    other: Job, left_to_slurm: bool, stays: bool
+) -> None:
+    beside = [job(number, on=[share(gpus=(number - 2,))], run_time=5000.0) for number in range(3, 10)]
+    there, seen = job(1, on=[share(gpus=(0,))], run_time=5000.0), [other, *beside]
+    known = contested_jobs(snapshot([node()], [there, *seen], NOW), [there], {"2"} if left_to_slurm else set())
+    assert ("1" in known) is stays
+    assert not stays or known["1"].sentence == "leaves for nobody, since job 2, left to Slurm, would take its GPUs"

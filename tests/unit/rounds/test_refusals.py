@@ -128,8 +128,13 @@ def test_who_is_promised_a_start_keeps_its_turn_unless_it_was_refused_itself() -
 @pytest.mark.parametrize(
     ("returned", "seconds"),
     [
-        pytest.param([job(9, gpus=8, on=[share("n1", 8)])], 900.0, id="and are there again"),
-        pytest.param([], 15.0, id="and its place is free"),
+        pytest.param(
+            [job(9, gpus=8, on=[share("n1", 8)]), job(10, gpus=6, on=[share("n2", range(2, 8))])],
+            900.0,
+            id="and are there again",
+        ),
+        pytest.param([job(10, gpus=6, on=[share("n2", range(2, 8))])], 15.0, id="and its place is free"),
+        pytest.param([job(9, gpus=8, on=[share("n1", 8)])], 15.0, id="and there is room elsewhere"),
     ],
 )
 def test_when_a_start_for_which_others_had_to_leave_is_tried_again(returned: list[Job], seconds: float) -> None:
