@@ -59,7 +59,6 @@ class LoadBalancer:
     ) -> None:
         self._problem, self._entitlements, self._settings = problem, entitlements, problem.situation.tickets
         self._horizon = _HORIZON_ROUNDS * problem.situation.period
-        self._capacity = np.maximum(problem.capacity.gpus.astype(np.float64), 1e-9)
         self._shortfalls: dict[tuple[str, str], float] = {}
         for user, held in entitlements.holdings.items():
             user_shortfalls = shortfalls.get(user, {})
@@ -81,7 +80,15 @@ class LoadBalancer:
         for runnable in assigned:
             self._cap_lead(runnable)
             self._add_holding(runnable, 1.0)
-        local_jobs = [runnable for runnable in assigned if runnable.is_local]
+        stay = problem.situation.unmovable
+        fixed = [one for one in assigned if one.is_local and one.allocation is not None and one.job.id in stay]
+        turning = problem.capacity.gpus.astype(np.float64)
+        for one in fixed:
+            turning[one.assigned_pool] -= one.size
+        self._capacity = np.maximum(turning, _EPSILON)
+        """GPUs of each pool whose jobs take turns: those that cannot be preempted keep theirs whatever they are due."""
+        stays = {one.job.id for one in fixed}
+        local_jobs = [runnable for runnable in assigned if runnable.is_local and runnable.job.id not in stays]
         pool_indices = np.array([runnable.assigned_pool for runnable in local_jobs], dtype=np.int64)
         tickets = np.array([runnable.tickets for runnable in local_jobs])
         self._tickets = np.bincount(pool_indices, weights=tickets, minlength=len(problem.pools)).astype(np.float64)
@@ -95,10 +102,17 @@ class LoadBalancer:
             kinds = [
                 gpu_type for gpu_type in self._entitlements.types if len(self._pools_of_type(runnable.demand, gpu_type))
             ]
-            gpu_type = max(kinds, key=lambda gpu_type: self._shortfalls.get((runnable.job.user, gpu_type), 0.0))
+            with_turns = [gpu_type for gpu_type in kinds if self._has_turns(runnable, gpu_type)]
+            short = {kind: self._shortfalls.get((runnable.job.user, kind), 0.0) for kind in with_turns or kinds}
+            gpu_type = max(short, key=short.__getitem__)
             runnable.assigned_pool = self._least_loaded(runnable, gpu_type)
         if runnable.is_local:
             self._add_load(runnable, 1.0)
+
+    def _has_turns(self, runnable: RunnableJob, gpu_type: str) -> bool:
+        """Whether some pool of this type has so many GPUs whose jobs take turns."""
+        pools = self._pools_of_type(runnable.demand, gpu_type)
+        return bool((self._capacity[pools] >= runnable.size).any())
 
     def _min_pass_of(self, pool: int) -> float:
         """Return the lowest pass in seconds of the jobs assigned to this pool before; without any, of all pools."""
@@ -154,7 +168,10 @@ class LoadBalancer:
             if self._migrations >= self._settings.migrations:
                 return
             source, own = runnable.assigned_pool, passes[runnable.job.id]
-            pools = self._pools_of_type(runnable.demand, self._problem.pools.gpu_types[source]).tolist()
+            if self._capacity[source] >= runnable.size or runnable.job.id not in self._unconfined:
+                pools = self._pools_of_type(runnable.demand, self._problem.pools.gpu_types[source]).tolist()
+            else:  # jobs that cannot be preempted hold its pool
+                pools = self._problem.local_pools(runnable.demand).tolist()
             ahead = {pool: turns[pool].ahead(own, runnable.size) if pool in turns else inf for pool in pools}
             target = max(pools, key=ahead.__getitem__)
             if ahead[target] - own <= self._settings.quantum:
