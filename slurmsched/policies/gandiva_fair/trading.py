@@ -27,7 +27,7 @@ from slurmsched.arrays import Floats
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import type_speeds
 from slurmsched.model import Job
-from slurmsched.policies.gandiva_fair.problem import StrideProblem
+from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import (
     build_ticket_registry,
     build_ticket_tree,
@@ -233,28 +233,29 @@ def _faster_types(speeds: Mapping[str, float]) -> Sequence[frozenset[str]]:
 
 
 def user_speedups(
-    jobs: Sequence[Job], knowledge: Knowledge, types: Sequence[str], slowest: str
+    jobs: Sequence[Job], tickets: Sequence[float], knowledge: Knowledge, types: Sequence[str], slowest: str
 ) -> Mapping[str, Mapping[str, float]]:
-    """Returns by user and type the speed-up over the slowest type, averaged over the user's jobs by their GPUs.
+    """Returns by user and type the speed-up over the slowest type, averaged over the user's jobs by their `tickets`:
+    what a job has of each type is in proportion to these, however many GPUs it asks for.
 
     A type without known speed-ups is missing, so the user does not trade it. Measurements take precedence over
     profiles.
     """
-    sums = defaultdict[tuple[str, str], float](float)
-    gpus = defaultdict[tuple[str, str], int](int)
+    sums, weights = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
     alike: dict[tuple[str | None, str | None, int], Mapping[str, float]] = {}
-    for job in jobs:
-        key = (job.hints.model, job.hints.task, job.original_request.gpus)
+    for job, entitled in zip(jobs, tickets, strict=True):
+        key, weight = (job.hints.model, job.hints.task, job.original_request.gpus), max(entitled, MIN_TICKETS)
         measured = knowledge.measured.get(job.id)
         known = _relative_to_slowest(measured, types, slowest) if measured else alike.get(key)
         if known is None:
             known = alike[key] = _profiled_speedups(job, knowledge, types, slowest)
         for gpu_type, speedup in known.items():
-            sums[job.user, gpu_type] += speedup * job.original_request.gpus
-            gpus[job.user, gpu_type] += job.original_request.gpus
+            sums[job.user, gpu_type] += speedup * weight
+            weights[job.user, gpu_type] += weight
     means = defaultdict[str, dict[str, float]](dict)
     for (user, gpu_type), total in sums.items():
-        means[user][gpu_type] = total / gpus[user, gpu_type]
+        # rounded, since users with the same model are to be equal whatever their tickets
+        means[user][gpu_type] = round(total / weights[user, gpu_type], 9)
     return means
 
 
@@ -413,8 +414,9 @@ def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]
     )
     if not traded:
         return entitlements
-    free = [job for job, anywhere in zip(columns.jobs, columns.runs_anywhere, strict=True) if anywhere]
-    entitlements = replace(entitlements, speedups=user_speedups(free, situation.knowledge, traded, traded[-1]))
+    rows = np.flatnonzero(columns.runs_anywhere).tolist()
+    free, own = [columns.jobs[row] for row in rows], tickets[rows].tolist()
+    entitlements = replace(entitlements, speedups=user_speedups(free, own, situation.knowledge, traded, traded[-1]))
     if not situation.tickets.trading or len(traded) == 1:
         return entitlements
     jobs = {job.id: job for job in columns.jobs}

@@ -246,6 +246,38 @@ def test_the_part_of_the_possible_gain_over_all_choices_of_four_models(
     assert min(parts) > least
 
 
+@pytest.mark.parametrize(
+    ("jobs", "speedup"),
+    [
+        pytest.param([(4, 1, "vae"), (4, 1, "resnext50")], (1.25 + 6.33) / 2, id="as many of both"),
+        pytest.param([(1, 8, "vae"), (1, 8, "resnext50")], (1.25 + 6.33) / 2, id="of any width"),
+        pytest.param(
+            [(8, 1, "resnext50"), (3, 8, "vae")],
+            (8 * 6.33 + 3 * 1.25) / 11,
+            id="a wide job is due as much as a narrow one, so it counts as much",
+        ),
+        pytest.param(
+            [(2, 1, "resnext50"), (1, 8, "vae")],
+            (2 * 6.33 + 6 * 1.25) / 8,
+            id="what narrow jobs cannot use is due to the wide one",
+        ),
+    ],
+)
+def test_a_user_of_several_models_trades_at_the_speed_up_of_what_they_are_due(
+    jobs: list[tuple[int, int, str]], speedup: float
+) -> None:
+    """Beside another user with jobs for all, eight GPUs are due."""
+    mine = [
+        job(100 * kind + number, gpus, user="u0", hint=f"model={model}")
+        for kind, (count, gpus, model) in enumerate(jobs)
+        for number in range(count)
+    ]
+    others = [job(1000 + number, user="u1", hint="model=gru") for number in range(16)]
+    nodes = [node("fast", 8, "v100"), node("slow", 8, "k80")]
+    problem = StrideProblem(situation(nodes, [*mine, *others], sample_speedups()), Proportional())
+    assert compute_entitlements(problem, {}).speedups["u0"]["v100"] == pytest.approx(speedup, rel=2e-3)
+
+
 def test_trading_until_no_pair_gains_would_pay_for_a_lie() -> None:
     """Who understates the highest speed-up buys in the cheaper trade; our rule leaves nothing to gain by it."""
     holdings, truth = np.ones((4, 2)) * (1, 4), np.array([(8, 1), (7.5, 1), (1, 1), (1.5, 1)])
