@@ -213,8 +213,9 @@ _BEST_CHOICE_NOTE: Final = (
 )
 _POSSIBLE_NOTE: Final = (
     "What all users gain together over the most that a linear program finds with nobody worse off, which knows all"
-    " speed-ups. The rank of the price was chosen when the parts were known. Of the other truthful rules that were"
-    " tried the slide's second price with one buyer reaches 0.43, and a fixed price 0.67 with nothing for five choices."
+    " speed-ups. The rank of the price, and how much is offered to each market, were chosen when the parts were known."
+    " Of the other truthful rules that were tried the slide's second price with one buyer reaches 0.43, a fixed price"
+    " 0.67 with nothing for five choices, and markets in parts by what types are worth 0.57."
 )
 _REPEATED_NOTE: Final = (
     "Calculated, not run: the slide's trades repeated until no pair of users gains. A user would gain by a wrong"

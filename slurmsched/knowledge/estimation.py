@@ -1,6 +1,6 @@
 """Estimates of rates that were not measured.
 
-Rates by GPU type (Hadar: Sultana et al., 2025, equation 10), corrected by measurements.
+Rates by GPU type (Hadar: Sultana et al., 2025, equation 10), corrected by measurements; which types are the fastest.
 Matrix completion of pair rates (Gavel: Narayanan et al., OSDI 2020, section 3.3); linear scaling of data-parallel jobs
 (Tesserae, section 4.3); noise on profiles (section 7.2); parallelism strategies (section 4.2, figure 8).
 """
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import exp, log, log2, sqrt
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -204,6 +205,21 @@ def estimates_by_type(types: Iterable[str]) -> Mapping[str, float]:
     throughput = {kind: estimate_throughput(_UNIT_MODEL, spec) for kind, spec in specs.items() if spec is not None}
     slowest = min(throughput.values(), default=1.0)
     return {kind: throughput.get(kind, slowest) for kind in specs}
+
+
+def type_speeds(profiled: Iterable[Mapping[str, Scaling]], types: Iterable[str]) -> Mapping[str, float]:
+    """Returns the types, the fastest first, with the median over models of their relative rates; those of which no
+    profile tells come last, with 0, among themselves by their data sheets."""
+    scores = {gpu_type: list[float]() for gpu_type in types}
+    for scaling in profiled:
+        rates = {gpu_type: known.rate_at(1) for gpu_type, known in scaling.items()}
+        best = max(rates.values(), default=0.0)
+        for gpu_type in rates.keys() & scores.keys() if best else ():
+            scores[gpu_type].append(rates[gpu_type] / best)
+    medians = {gpu_type: median(rates) if rates else 0.0 for gpu_type, rates in scores.items()}
+    sheets = estimates_by_type(medians)
+    by_speed = sorted(medians, key=lambda gpu_type: (-medians[gpu_type], -sheets[gpu_type], gpu_type))
+    return {gpu_type: medians[gpu_type] for gpu_type in by_speed}
 
 
 def complete_rates(measured: Mapping[str, float], types: Iterable[str]) -> Mapping[str, float]:

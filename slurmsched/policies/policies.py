@@ -179,7 +179,8 @@ def _gandiva_fair(chosen: Choices) -> Policy:
     from slurmsched.policies.gandiva_fair.stride import TIGHTEST_BY_GPUS, FillIdle, SplitStride  # noqa: PLC0415
 
     steps, tickets = (SplitStride, FillIdle), GandivaTickets()
-    return Pipeline("gandiva-fair", None, Proportional(), TIGHTEST_BY_GPUS, chosen.first, steps, entitle=tickets)
+    finish = (*chosen.first, migrate_to_due_type)
+    return Pipeline("gandiva-fair", None, Proportional(), TIGHTEST_BY_GPUS, finish, steps, entitle=tickets)
 
 
 POLICIES: Final[Mapping[str, PolicyRow]] = {

@@ -5,7 +5,7 @@ Every local job is assigned to a pool. Split stride is fair across pools while t
 balanced (slide 10), and the balancer assigns a user's jobs to the GPU types that the user holds.
 
 On Slurm a suspended job keeps its GPUs, so a slice ends with the checkpoint signal and a requeue. A waiting job can
-resume in any pool, so only waiting jobs are reassigned, and no running job is moved.
+resume in any pool, so only waiting jobs are reassigned, and a running job is moved only to idle GPUs of a faster type.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class GandivaTickets:
         )
         slices = _slice_lengths(queue, passes, situation)
         turns = _Turns(problem, queue, passes)
+        faster_types, rates = problem.faster_idle_types()
 
         def next_state(victims: Mapping[JobId, JobId], allocations: Mapping[JobId, Allocation]) -> Mapping[str, object]:
             jobs = _pass_records(problem, allocations)
@@ -82,6 +83,8 @@ class GandivaTickets:
 
         return Entitlement(
             order=_PassOrder(turns.ranking(), passes, queue, self.name),
+            gpu_types=faster_types,
+            rates=rates,
             homes={runnable.job.id: runnable.assigned_pool for runnable in queue if runnable.assigned_pool >= 0},
             passes=passes,
             preferred_types=entitlements.types,

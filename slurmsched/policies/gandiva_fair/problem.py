@@ -189,6 +189,27 @@ class StrideProblem:
             known | {self.pools.gpu_types[pool] for pool in runnable.allocation.pools} if runnable.allocation else known
         )
 
+    def faster_idle_types(self) -> tuple[Mapping[JobId, frozenset[str]], Mapping[tuple[JobId, str], float]]:
+        """Return the fastest type of each running job that has its GPUs elsewhere, of the types with that many idle
+        ones now, and its rates on the types where it was measured. A job without a faster type is missing."""
+        idle, knowledge = Counter[str](), self.situation.knowledge
+        for gpu_type, gpus in zip(self.pools.gpu_types, self.resources.free.gpus.tolist(), strict=True):
+            idle[gpu_type] += max(gpus, 0)
+        types, rates = dict[JobId, frozenset[str]](), dict[tuple[JobId, str], float]()
+        may_move = idle.total() and self.situation.max_moves > 0 and not self.situation.starts_only
+        for runnable in self.placeable_jobs if may_move else ():
+            job, held = runnable.job, frozenset(on_node.gpu_type for on_node in runnable.job.allocations)
+            if runnable.allocation is None or len(held) != 1 or max(idle.values()) < runnable.size:
+                continue
+            measured = self.types_of(runnable) & knowledge.measured_types(job)
+            of_job = knowledge.rates_by_type(job, sorted(measured), runnable.size, len(job.allocations))
+            faster = {kind: rate for kind, rate in of_job.items() if idle[kind] >= runnable.size or kind in held}
+            best = max(faster, key=faster.__getitem__, default="")
+            if held <= faster.keys() and best not in held:
+                types[job.id] = frozenset({best})
+                rates |= {(job.id, kind): rate for kind, rate in of_job.items()}
+        return types, rates
+
     def _pools_of(self, runnable: RunnableJob) -> Sequence[int]:
         pools: Sequence[int] = self.local_pools(runnable.demand).tolist()
         masks = [option.mask for option in (*runnable.demand.single_node, *runnable.demand.multi_node)]

@@ -5,8 +5,8 @@ the one with the lowest, at the second highest speed-up, as in a Vickrey auction
 from all below it, until one side has nothing left; the longer side trades the same part of what it offers. The price is
 the speed-up at a rank that no report decides, and who sets it does not trade, so no user's own report moves the price
 at which that user trades. Of three users it is the slide's second price. The speed-up of the listed models, if there
-are any, counts as a report of nobody; where it is the price, all users trade. What users hold is divided beforehand
-over the types that it may be exchanged for.
+are any, counts as a report of nobody; where it is the price, all users trade. What users hold is divided over the types
+that it may be exchanged for by what types are worth, which no report changes: against the slowest type first.
 
 No rule that is truthful, individually rational and budget balanced realises every gain (Myerson and Satterthwaite,
 1983). To trade on from the new holdings would realise more, but who has a low speed-up would then gain by a high one:
@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Final
 
 import numpy as np
 
 from slurmsched.arrays import Floats
-from slurmsched.knowledge import Knowledge, Scaling
-from slurmsched.knowledge.estimation import estimates_by_type
+from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.estimation import type_speeds
 from slurmsched.model import Job
-from slurmsched.policies.gandiva_fair.problem import StrideProblem
+from slurmsched.policies.gandiva_fair.problem import MIN_TICKETS, StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import (
     build_ticket_registry,
     build_ticket_tree,
@@ -41,6 +41,10 @@ _EPSILON: Final = 1e-9
 
 _SLIDE_TRADERS: Final = 3
 """Users of the example on slide 12: with them the second price leaves one buyer, one seller and who sets it."""
+
+_OFFERED: Final = 1.5
+"""What is offered over what can be paid for, by the listed models: more than 1, since who sets the price does not sell.
+Chosen when the parts of the possible gain were known, which change little from 1.25 to 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,8 @@ def trade(
 ) -> tuple[tuple[Trader, ...], tuple[Trade, ...]]:
     """Returns the traders with their holdings after trading, in the order given, and the trades.
 
-    `currency_weights` are what all GPUs of each faster type are worth, the fastest first; the one type without a weight
-    is the slowest. `reference_speedups` are those of the listed models, which no trader reports.
+    `currency_weights` are what the traders' GPUs of each faster type are worth, the fastest first; the one type without
+    a weight is the slowest. `reference_speedups` are those of the listed models, which no trader reports.
     """
     initial = {trader.user: trader for trader in traders}
     slowest = {gpu_type for trader in initial.values() for gpu_type in trader.holdings} - currency_weights.keys()
@@ -98,9 +102,8 @@ class _Market:
     """Where GPUs of one type are exchanged for those of a slower one: each a fixed part of what users held at first, so
     that what a user says of one market changes nothing in the others.
 
-    `goods` and `currency` are these parts of the two types, `part` that of the GPUs that users could use besides, and
-    `room` that of what they could use of the faster type. `reference` is the speed-up between both by the listed
-    models, 0 if none tells.
+    `goods` and `currency` are these parts of the two types, `part` that of the GPUs that users could use besides.
+    `reference` is the speed-up between both by the listed models, 0 if none tells.
     """
 
     fast: str
@@ -108,7 +111,6 @@ class _Market:
     goods: float
     currency: float
     part: float
-    room: float
     reference: float
     is_slowest: bool
     """Whether speed-ups are over the slower type."""
@@ -157,7 +159,7 @@ class _Market:
     def _demanded(self, trader: Trader, price: float) -> float:
         """Return how many GPUs the buyer can pay for and use."""
         usable = trader.max_usable.get(self.fast, float("inf")) - trader.holdings.get(self.fast, 0.0)
-        return min(trader.holdings.get(self.slow, 0.0) * self.currency / price, max(0.0, usable) * self.room)
+        return min(trader.holdings.get(self.slow, 0.0) * self.currency / price, max(0.0, usable) * self.goods)
 
     def _offered(self, trader: Trader, price: float) -> float:
         """Return how many GPUs the seller offers: no more than it can use the GPUs received in exchange."""
@@ -165,27 +167,36 @@ class _Market:
         return min(held, trader.spare_demand * self.part / (price - 1)) if price > 1 else held
 
 
-def _markets(weights: Mapping[str, float], reference_speedups: Mapping[str, float]) -> Iterator[_Market]:
-    """Yield a market for every two types, the fastest first. `weights` is what each type is worth in all.
+def _markets(worth: Mapping[str, float], reference_speedups: Mapping[str, float]) -> Iterator[_Market]:
+    """Yield a market for every two types. `worth` is by type what all its GPUs are worth, the fastest type first.
 
-    A type is goods for the slower ones and currency for the faster ones, in parts by what the other type is worth.
+    Users differ most in how much faster they are than on the slowest type, so its GPUs pay first: for all faster types
+    by what these are worth, of which no more is offered than `_OFFERED` times what it can pay for. What is left then
+    goes to the markets of the next slower type; of the fastest type nothing is left in the end.
     """
-    types, whole = list(weights), sum(weights.values())
-    pairs = [(fast, slow) for index, fast in enumerate(types) for slow in types[index + 1 :]]
-    pairs = [(fast, slow) for fast, slow in pairs if min(weights[fast], weights[slow]) > _EPSILON * whole]
-    both = sum(weights[fast] * weights[slow] for fast, slow in pairs)
-    for fast, slow in pairs:
-        slower = sum(weights[other] for other in types[types.index(fast) + 1 :])
+    whole, slowest = sum(worth.values()), [*worth][-1]
+    types = [gpu_type for gpu_type, value in worth.items() if value > _EPSILON * whole]
+    left, offers = {gpu_type: worth[gpu_type] for gpu_type in types}, list[tuple[str, str, float, float]]()
+    for index in range(len(types) - 1, 0, -1):
+        slow, faster = types[index], types[:index]
+        for_sale = sum(left[fast] for fast in faster)
+        if for_sale <= _EPSILON * whole:
+            break
+        part = min(1.0, _OFFERED * left[slow] / for_sale) if index > 1 else 1.0
+        for fast in faster:
+            offers.append((fast, slow, left[fast] * part, left[slow] * left[fast] / for_sale))
+            left[fast] *= 1 - part
+    volume = sum(min(goods, currency) for _, _, goods, currency in offers)
+    for fast, slow, goods, currency in offers:
         known = reference_speedups.get(fast, 0.0), reference_speedups.get(slow, 0.0)
         yield _Market(
             fast,
             slow,
-            goods=weights[slow] / (whole - weights[fast]),
-            currency=weights[fast] / (whole - weights[slow]),
-            part=weights[fast] * weights[slow] / both,
-            room=weights[slow] / slower,
+            goods=goods / worth[fast],
+            currency=currency / worth[slow],
+            part=min(goods, currency) / volume,
             reference=known[0] / known[1] if all(known) else 0.0,
-            is_slowest=slow == types[-1],
+            is_slowest=slow == slowest,
         )
 
 
@@ -215,56 +226,36 @@ _SLOWDOWN_RATIO: Final = 0.8
 """A rate below this fraction of the model's best rate counts as fallen."""
 
 
-def type_speeds(knowledge: Knowledge, types: Iterable[str]) -> Mapping[str, float]:
-    """Returns the types, the fastest first, with the median over models of their relative rates; those of which no
-    profile tells come last, with 0, among themselves by their data sheets."""
-    known = [profile.scaling for profile in knowledge.models.values() if profile.scaling]
-    scores: dict[str, float] = {}
-    for gpu_type in types:
-        rates = [
-            scaling[gpu_type].rate_at(1) / best
-            for scaling in known
-            if gpu_type in scaling and (best := _best_rate(scaling))
-        ]
-        scores[gpu_type] = median(rates) if rates else 0.0
-    sheets = estimates_by_type(scores)
-    by_speed = sorted(scores, key=lambda kind: (-scores[kind], -sheets[kind], kind))
-    return {gpu_type: scores[gpu_type] for gpu_type in by_speed}
-
-
 def _faster_types(speeds: Mapping[str, float]) -> Sequence[frozenset[str]]:
     """Returns the sets of types that are faster than all others, by `type_speeds`, the smallest first."""
     levels = sorted({*speeds.values()}, reverse=True)[:-1]
     return [frozenset(gpu_type for gpu_type in speeds if speeds[gpu_type] >= level) for level in levels]
 
 
-def _best_rate(scaling: Mapping[str, Scaling]) -> float:
-    return max((known.rate_at(1) for known in scaling.values()), default=0.0)
-
-
 def user_speedups(
-    jobs: Sequence[Job], knowledge: Knowledge, types: Sequence[str], slowest: str
+    jobs: Sequence[Job], tickets: Sequence[float], knowledge: Knowledge, types: Sequence[str], slowest: str
 ) -> Mapping[str, Mapping[str, float]]:
-    """Returns by user and type the speed-up over the slowest type, averaged over the user's jobs by their GPUs.
+    """Returns by user and type the speed-up over the slowest type, averaged over the user's jobs by their `tickets`:
+    what a job has of each type is in proportion to these, however many GPUs it asks for.
 
     A type without known speed-ups is missing, so the user does not trade it. Measurements take precedence over
     profiles.
     """
-    sums = defaultdict[tuple[str, str], float](float)
-    gpus = defaultdict[tuple[str, str], int](int)
+    sums, weights = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], float](float)
     alike: dict[tuple[str | None, str | None, int], Mapping[str, float]] = {}
-    for job in jobs:
-        key = (job.hints.model, job.hints.task, job.original_request.gpus)
+    for job, entitled in zip(jobs, tickets, strict=True):
+        key, weight = (job.hints.model, job.hints.task, job.original_request.gpus), max(entitled, MIN_TICKETS)
         measured = knowledge.measured.get(job.id)
         known = _relative_to_slowest(measured, types, slowest) if measured else alike.get(key)
         if known is None:
             known = alike[key] = _profiled_speedups(job, knowledge, types, slowest)
         for gpu_type, speedup in known.items():
-            sums[job.user, gpu_type] += speedup * job.original_request.gpus
-            gpus[job.user, gpu_type] += job.original_request.gpus
+            sums[job.user, gpu_type] += speedup * weight
+            weights[job.user, gpu_type] += weight
     means = defaultdict[str, dict[str, float]](dict)
     for (user, gpu_type), total in sums.items():
-        means[user][gpu_type] = total / gpus[user, gpu_type]
+        # rounded, since users with the same model are to be equal whatever their tickets
+        means[user][gpu_type] = round(total / weights[user, gpu_type], 9)
     return means
 
 
@@ -402,7 +393,8 @@ class _JobColumns:
 def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]) -> Entitlements:
     """Returns the entitlements of one round. `best_rates` are the highest rates measured so far, by `model type`."""
     situation, columns = problem.situation, _JobColumns.of(problem)
-    speeds = type_speeds(situation.knowledge, columns.capacity)
+    profiled = (profile.scaling for profile in situation.knowledge.models.values())
+    speeds = type_speeds(profiled, columns.capacity)
     types, faster, users = tuple(speeds), _faster_types(speeds), [job.user for job in columns.jobs]
     tree = build_ticket_tree(columns.jobs, build_ticket_registry(situation.tickets, situation.snapshot.associations))
     amounts = (tree, columns.caps, columns.allowed_types, columns.capacity)
@@ -422,8 +414,9 @@ def compute_entitlements(problem: StrideProblem, best_rates: Mapping[str, float]
     )
     if not traded:
         return entitlements
-    free = [job for job, anywhere in zip(columns.jobs, columns.runs_anywhere, strict=True) if anywhere]
-    entitlements = replace(entitlements, speedups=user_speedups(free, situation.knowledge, traded, traded[-1]))
+    rows = np.flatnonzero(columns.runs_anywhere).tolist()
+    free, own = [columns.jobs[row] for row in rows], tickets[rows].tolist()
+    entitlements = replace(entitlements, speedups=user_speedups(free, own, situation.knowledge, traded, traded[-1]))
     if not situation.tickets.trading or len(traded) == 1:
         return entitlements
     jobs = {job.id: job for job in columns.jobs}
@@ -487,7 +480,8 @@ def _after_trading(
     ]
     reference_speedups = listed_speedups(knowledge, types, types[-1])
     currency_weights = {
-        gpu_type: columns.capacity[gpu_type] * reference_speedups.get(gpu_type, 1.0) for gpu_type in types[:-1]
+        gpu_type: reference_speedups.get(gpu_type, 1.0) * sum(one.holdings.get(gpu_type, 0.0) for one in traders)
+        for gpu_type in types[:-1]
     }
     after, trades = trade(traders, currency_weights, reference_speedups)
     holdings, tickets = dict(entitlements.holdings), entitlements.tickets.copy()

@@ -338,3 +338,62 @@ def test_ties_by_submission_go_by_number(ids: tuple[int | str, ...], first: str)
     decision = decided(*(job(number, 8) for number in ids))
     assert set(decision.targets) == {first}
     assert decision.order[0].job == first
+
+
+def on_slow(number: int, hint: str = "model=resnext50,duration=20h", gpus: int = 8, run_time: float = 7200.0) -> Job:
+    return job(number, gpus, hint=hint, on=[share("slow", gpus, cpus=3 * gpus, gpu_type="k80")], run_time=run_time)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "moved"),
+    [
+        pytest.param([on_slow(1)], {"1": "fast"}, id="faster GPUs are idle"),
+        pytest.param([on_slow(1, "model=vae,duration=20h")], {"1": "fast"}, id="also if they are faster by little"),
+        pytest.param([on_slow(1, "model=vae,duration=150m")], {}, id="what is left does not pay for the restart"),
+        pytest.param([on_slow(1, "model=other,duration=20h")], {}, id="nobody measured the model"),
+        pytest.param([on_slow(1, run_time=60.0)], {}, id="its slice has only begun"),
+        pytest.param([on_slow(1), job(2, 8, user="bob")], {}, id="a waiting job takes the idle GPUs"),
+        pytest.param([on_slow(1), job(2, 4, user="bob")], {}, id="it needs more than are left"),
+        pytest.param([on_slow(1, gpus=4), on_slow(2, gpus=4)], {"1": "fast", "2": "fast"}, id="both of two"),
+        pytest.param(
+            [replace(on_slow(1), original_request=Request(gpus=8, cpus=24, gpu_type="k80"))],
+            {},
+            id="it asks for a type",
+        ),
+    ],
+)
+def test_a_running_job_moves_to_idle_gpus_of_a_faster_type_where_that_pays(
+    jobs: list[Job], moved: dict[str, str]
+) -> None:
+    nodes = [node("slow", gpu_type="k80"), node("fast", gpu_type="v100")]
+    service = {one.id: one.gpus * one.run_time for one in jobs}
+    asked = replace(situation(nodes, jobs, sample_speedups(), service=service), tickets=SLICES, restart_cost=300.0)
+    decision = GANDIVA_FAIR.decide(asked)
+    found = {
+        one: target.allocations[0].node
+        for one, target in decision.targets.items()
+        if target.reasons[0].code is ReasonCode.PAYS_FOR_RESTART
+    }
+    assert found == moved == dict.fromkeys(decision.victims, "fast")
+    homes = decode_state(GandivaFairState, decision.state).jobs
+    assert {one: homes[one].assigned_pool for one in moved} == dict.fromkeys(moved, "fast v100")
+
+
+def test_what_a_moved_job_has_counts_as_of_its_new_type_so_that_others_have_these_gpus_once_they_come() -> None:
+    nodes = [node("slow", 4, "k80"), node("fast", 4, "v100")]
+    cluster = Cluster(nodes, [job(1, 4, user="u0", hint="model=resnext50")], tickets(), sample_speedups())
+    held = (share("slow", 4, cpus=12, gpu_type="k80"),)
+    cluster.jobs = [replace(one, allocations=held, state=JobState.RUNNING, run_time=3600.0) for one in cluster.jobs]
+    cluster.service["1"] = 4 * 3600.0
+    cluster.run(10)
+    assert (cluster.restarts, dict(cluster.by_type)) == (1, {("u0", "v100"): 4 * 10 * QUANTUM})
+    account = decode_state(GandivaFairState, cluster.state).accounts["u0"]
+    assert account.received == pytest.approx(6.33 * 4 * 9 * QUANTUM, rel=1e-3)
+    cluster.jobs += [job(10 + number, user="u1", hint="model=vae") for number in range(8)]
+    cluster.run(10)
+    assert cluster.by_type["u1", "v100"] > 0
+    cluster.by_type.clear()
+    cluster.run(60)
+    had = {user: sum(cluster.by_type[user, kind] for kind in ("v100", "k80")) / 60 / QUANTUM for user in ("u0", "u1")}
+    bought = 2 / 3.79  # V100 for the 2 K80 of an equal part, by the listed models
+    assert had == pytest.approx({"u0": 2 + bought, "u1": 6 - bought}, abs=0.2)
