@@ -137,7 +137,7 @@ def roll_back(mini: Mini) -> None:
     """slurmctld is killed before it has saved what came since, and starts again."""
     back = f"p=$(pidof slurmctld); kill -STOP $p; cp -p {SAVED} {STATE}; kill -KILL $p"
     mini.run("sh", "-c", back, on="ctl")
-    mini.cluster("stop", "--kill", "ctl")
+    mini.cluster("stop", "ctl")
     mini.cluster("start", "ctl")
     mini.until("slurmctld answers", lambda: mini.run("scontrol", "ping").code == 0)
 
