@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from math import isinf
+from math import floor, isinf, log10
 from typing import Final
 
 
@@ -280,8 +280,13 @@ class _Detail:
 def shorter_limit(seconds: float) -> dict[str, str]:
     """The detail `also` for a job that would start now with a time limit of these seconds; none below a minute, since
     Slurm's time limits are whole minutes."""
-    minutes = int(seconds // 60) if not isinf(seconds) else 0
-    return {"also": f"with a time limit of {format_duration(60.0 * minutes)} it would start now"} if minutes else {}
+    whole = 0.0 if isinf(seconds) else seconds // 60 * 60
+    if whole <= 0:
+        return {}
+    size = next(size for size, _ in _DURATION_UNITS if whole >= size)
+    step = 10.0 ** (floor(log10(whole / size)) - 2)  # the last of the three digits that are shown
+    shown = floor(whole / size / step + 1e-9) * step * size
+    return {"also": f"with a time limit of {format_duration(shown)} it would start now"}
 
 
 _DURATION_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
