@@ -48,10 +48,19 @@ REQUIRED_PRIVILEGES: dict[Verb, Privilege] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The user that the scheduler acts as, and its privilege in Slurm."""
+    """The user that the scheduler acts as, and its privilege in Slurm.
+
+    `unread` is why the privilege could not be read, in which case it counts as NONE; empty if it is known.
+    """
 
     user: str
     privilege: Privilege
+    unread: str = ""
+
+    @property
+    def may_schedule(self) -> bool:
+        """Whether it may change jobs of all users, as starting what the submit hook holds needs."""
+        return self.may(Verb.HOLD) and self.may(Verb.RELEASE)
 
     def may(self, verb: Verb) -> bool:
         """Whether Slurm lets this identity run the verb on any job."""
@@ -93,7 +102,7 @@ class Backend(Protocol):
         """
 
     def identity(self) -> Identity:
-        """The identity of this process; read once and cached."""
+        """The identity of this process, cached; a privilege that could not be read is read again some time later."""
 
     def commands(self, operation: Operation) -> tuple[str, ...]:
         """The exact commands that `execute` would run, to be shown and recorded."""

@@ -10,6 +10,7 @@ from slurmsched.installation import template_values
 from slurmsched.policies.policies import settings_problem
 from slurmsched.report.tables import Column, Listing
 from slurmsched.rounds.guards import guards_problem
+from slurmsched.rounds.scope import scope_problem
 from slurmsched.settings.file import SettingsError, setting_rows
 from slurmsched.template_files import render
 
@@ -49,8 +50,8 @@ def show(invocation: Invocation, *, as_json: bool) -> None:
 def check(invocation: Invocation) -> None:
     """Read the settings file as the daemon would; exit 2 if it is wrong.
 
-    Wrong is also a policy that does not exist, a setting that the chosen policy does not read, and a guard that
-    contradicts it.
+    Wrong is also a policy that does not exist, a setting that the chosen policy does not read, a guard that contradicts
+    it, two settings that name one file, and partitions that leave nothing to manage.
 
     \b
     Example:
@@ -59,7 +60,12 @@ def check(invocation: Invocation) -> None:
     loaded = invocation.loaded
     policy = loaded.settings.policy
     changed = {row.name for row in setting_rows(loaded) if row.value != row.default}
-    if problem := settings_problem(policy.system, policy.order, changed) or guards_problem(loaded.settings, changed):
+    problem = (
+        settings_problem(policy.system, policy.order, changed)
+        or guards_problem(loaded.settings, changed)
+        or scope_problem(loaded.settings.manage)
+    )
+    if problem:
         raise SettingsError(f"{loaded.file or 'the settings'}: {problem}")
     where = f"{loaded.file} is" if loaded.file else "no file: the defaults are"
     click.echo(f"{where} in order")

@@ -1,4 +1,4 @@
-"""What may be changed now, by the mode, the pause switch, the disable file and other schedulers of this cluster.
+"""What may be changed now, by the mode, our rights, the pause switch, the disable file and other schedulers.
 
 It is asked again before each batch of operations.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from slurmsched.backends.protocol import Identity
 from slurmsched.daemon.clock import Clock, RealClock
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.model import Operation, ReasonCode, Verb
@@ -21,6 +22,16 @@ _ALLOWED: Final[Mapping[Mode, frozenset[Verb]]] = {
     Mode.PRIORITIZE: frozenset({Verb.NOTE, Verb.PRIORITIZE}),
     Mode.ENFORCE: frozenset(Verb),
 }
+
+
+def mode_in_force(settings: Settings, identity: Identity | None) -> Mode:
+    """The mode of the settings; OBSERVE instead of ENFORCE while it is not known that the identity may start jobs.
+
+    In ENFORCE the submit hook would hold them for nobody. None is an identity that could not be asked for.
+    """
+    mode = settings.rounds.mode
+    schedules = identity is not None and identity.may_schedule
+    return mode if schedules or mode is not Mode.ENFORCE else Mode.OBSERVE
 
 
 class Gate:

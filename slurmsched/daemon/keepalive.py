@@ -86,13 +86,15 @@ class Keepalive:
 
     A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new
     jobs to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten:
-    this daemon stands by, and takes over once the other heartbeat is stale. `totals` is the line on partitions.
+    this daemon stands by, and takes over once the other heartbeat is stale. `mode` is the mode in force, `totals` the
+    line on partitions.
     """
 
     def __init__(
         self, settings: Settings, switches: Switches, clock: Clock, systemd: SystemdNotifier, log: Callable[[str], None]
     ) -> None:
         self.healthy = True
+        self.mode = settings.rounds.mode
         self.totals = ""
         self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
         self._rounds = settings.rounds
@@ -121,7 +123,7 @@ class Keepalive:
         self._last = self._clock.monotonic()
         if self._yields_to_rival():
             return
-        mode = self._rounds.mode.value if self._gate.closed_reason() is None else PAUSED
+        mode = self.mode.value if self._gate.closed_reason() is None else PAUSED
         self._heartbeat.write(
             self._clock.now(), mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()
         )

@@ -9,16 +9,18 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from slurmsched.backends.protocol import Identity
 from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.execution import OpenPlan, advance_plans
 from slurmsched.daemon.exporter import Exporter
+from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
 from slurmsched.daemon.process import SignalRequests, handle_signals
-from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, schedule_round
+from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.scope import partition_totals
@@ -79,6 +81,8 @@ class DaemonLoop:
         self._exporter = self._new_exporter(context)
         self._failures = 0
         self._last_error = ""
+        self._lack = ""
+        """What our rights were found to be, if not enough for the mode: `unknown` or `too few`."""
         self._remarks: set[str] = set()
         self._open: list[OpenPlan] = []
         """Plans of earlier rounds that have not settled."""
@@ -96,6 +100,7 @@ class DaemonLoop:
         """Run rounds until a stop is requested. Raises HeartbeatError at the start, and StoreError: without a journal
         nothing may be changed.
         """
+        self._check_rights()
         self._keepalive.renew()
         self._systemd.ready(self._mode_text())
         try:
@@ -116,6 +121,7 @@ class DaemonLoop:
 
     def _round(self, *, starts_only: bool = False) -> None:
         began = self._clock.monotonic()
+        self._check_rights()
         if self._runs_early_rounds:
             self._activity = self._context.backend.activity()
 
@@ -142,6 +148,20 @@ class DaemonLoop:
             began + self._context.settings.rounds.early_interval, now + _REST_FACTOR * (now - began)
         )
         self._plan_settling()
+
+    def _check_rights(self) -> None:
+        """Find the mode in force; what our rights lack is logged when that changes."""
+        settings, identity = self._context.settings, current_identity(self._context.backend)
+        mode = mode_in_force(settings, identity)
+        if self._open and mode is not Mode.ENFORCE:
+            self._close_plans("our rights are too few")
+        self._keepalive.mode = mode
+        if identity is None or settings.rounds.mode is not Mode.ENFORCE:
+            return
+        lack = "" if mode is Mode.ENFORCE else "unknown" if identity.unread else "too few"
+        if lack != self._lack:
+            self._lack = lack
+            self._log(_rights_text(identity, lack))
 
     def _settle(self) -> None:
         """Go on with the plans of earlier rounds."""
@@ -240,8 +260,7 @@ class DaemonLoop:
     @property
     def _runs_early_rounds(self) -> bool:
         """Only where jobs wait for rounds: in the other modes Slurm starts them."""
-        rounds = self._context.settings.rounds
-        return rounds.mode is Mode.ENFORCE and rounds.early_interval > 0
+        return self._keepalive.mode is Mode.ENFORCE and self._context.settings.rounds.early_interval > 0
 
     def _early_round_is_due(self) -> bool:
         now = self._clock.monotonic()
@@ -272,6 +291,7 @@ class DaemonLoop:
                 self._exporter = self._new_exporter(context)
             self._close_plans("the settings were read again")
             self._context, self._keepalive = context, keepalive
+            self._check_rights()
         self._systemd.ready(self._mode_text())
 
     def _close_plans(self, why: str) -> None:
@@ -317,7 +337,18 @@ class DaemonLoop:
         return Exporter(storage, self._clock, self._log, serves=True)
 
     def _mode_text(self) -> str:
-        return f"mode {self._context.settings.rounds.mode.value}"
+        return f"mode {self._keepalive.mode.value}"
+
+
+def _rights_text(identity: Identity, lack: str) -> str:
+    user = identity.user
+    if lack == "unknown":
+        why = f"the rights of {user} are unknown, since Slurm's accounting does not answer ({identity.unread})"
+    elif lack:
+        why = f"{user} has too few rights in Slurm: 'synsched doctor' shows which are missing"
+    else:
+        return f"jobs are managed again: {user} has the rights for it"
+    return f"jobs are left to Slurm: {why}"
 
 
 def wake_time(snapshot: Snapshot) -> float:
@@ -377,6 +408,7 @@ def run_once(
         with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
             skips.reset()
             keepalive = Keepalive(context.settings, store.switches, clock, SystemdNotifier({}), log)
+            keepalive.mode = mode_in_force(context.settings, current_identity(context.backend))
             report = schedule_round(context, store, clock, tick=keepalive.tick, log=log)
             keepalive.totals = totals_line(partition_totals(report.snapshot))
             keepalive.renew()

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from slurmsched.backends.protocol import Backend, CallCounts
+from slurmsched.backends.protocol import Backend, BackendError, CallCounts, Identity
 from slurmsched.backends.recorded import pack_recording
 from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.config_fragments import render_fragments
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches, write_dispatches
 from slurmsched.daemon.execution import Applier, ApplyResult, OpenPlan, advance_plans
-from slurmsched.daemon.gate import Gate
+from slurmsched.daemon.gate import Gate, mode_in_force
 from slurmsched.daemon.isolation import (
     IsolatedDecision,
     RoundFailedError,
@@ -71,6 +71,22 @@ class SchedulerContext:
     knowledge: Knowledge
 
 
+def current_identity(backend: Backend) -> Identity | None:
+    """Whom the backend acts as; None where it cannot be asked for."""
+    try:
+        return backend.identity()
+    except BackendError:
+        return None
+
+
+def _in_force(context: SchedulerContext) -> SchedulerContext:
+    """The context with the mode in force. If nobody answers, the round fails by itself, under its own mode."""
+    identity = current_identity(context.backend)
+    mode = context.settings.rounds.mode if identity is None else mode_in_force(context.settings, identity)
+    rounds = replace(context.settings.rounds, mode=mode)
+    return replace(context, settings=replace(context.settings, rounds=rounds))
+
+
 @dataclass(frozen=True, slots=True)
 class RoundReport:
     """A finished round. `snapshot` is the cluster as last polled."""
@@ -104,8 +120,10 @@ def schedule_round(
     Raises BackendError, StoreError, RoundFailedError and other errors that prevent a decision.
 
     The round is stored in the database before the cluster is polled: without space for it nothing is changed. After an
-    error the next round determines the outcomes of open intents. `log` gets errors that did not end the round.
+    error the next round determines the outcomes of open intents. `log` gets errors that did not end the round. While
+    our rights are unknown or too few, mode OBSERVE is in force instead of ENFORCE.
     """
+    context = _in_force(context)
     settings = context.settings
     store.journal.close_interrupted_rounds(clock.now())
     order = order_read(settings.policy.system, settings.policy.order)
@@ -205,7 +223,9 @@ class _Round:
             seen = replace(seen, state=replace(seen.state, starting=promised))
         mode, at = self.context.settings.rounds.mode, self.clock.now()
         repairs = resolve_open_intents(self.store.journal, seen.snapshot, seen.state, at).operations
-        strays = stray_release_plan(seen.snapshot, seen.state, seen.managed - seen.state.let_go, mode).operations
+        planned = stray_release_plan(seen.snapshot, seen.state, seen.managed - seen.state.let_go, mode).operations
+        identity = self.context.backend.identity()
+        strays = [replace(op, permitted=identity.may(op.verb) or bool(identity.unread)) for op in planned]
         if not repairs and not strays:
             return seen, advanced
         repaired = self.applier.apply_without_waiting(self.id, Plan((*repairs, *strays)), seen.snapshot)

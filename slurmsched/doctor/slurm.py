@@ -136,6 +136,9 @@ def check_rights(identity: Identity, settings: Settings) -> Finding:
     """Whether our user has the privileges that the settings need."""
     needed, what = _required_privilege(settings)
     have = f"{identity.user} acts as {_ROLES[identity.privilege]}"
+    if identity.unread and needed > Privilege.NONE:
+        what = f"those of {identity.user} are unknown, since Slurm's accounting does not answer ({identity.unread})"
+        return problem("rights", what, "start slurmdbd; until then the daemon leaves jobs to Slurm")
     if identity.privilege >= needed:
         return ok("rights", have)
     remedy = {

@@ -14,7 +14,9 @@ class LimitSet:
     """The limits of one association or QOS. Those `per_user` and `per_account` only a QOS has."""
 
     group: Amounts = field(default_factory=dict)
-    """Of all running jobs together: GrpTRES, GrpJobs; for a user's association MaxJobs too."""
+    """Of all running jobs together: GrpTRES, GrpJobs."""
+    per_association: Amounts = field(default_factory=dict)
+    """Of all running jobs of a user's association: MaxJobs."""
     per_user: Amounts = field(default_factory=dict)
     """Of all running jobs of a user: MaxTRESPU, MaxJobsPU."""
     per_account: Amounts = field(default_factory=dict)

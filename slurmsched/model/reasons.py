@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from math import isinf
+from math import floor, isinf, log10
 from typing import Final
 
 
@@ -51,6 +51,7 @@ class ReasonCode(StrEnum):
     ARRAY_LIMIT = "array_limit"
     PARTITION_DOWN = "partition_down"
     MOVES_SPENT = "moves_spent"
+    MOVES_SAVED = "moves_saved"
     FREED_SOON = "freed_soon"
     FREED_NOW = "freed_now"
     RESERVED = "reserved"
@@ -157,14 +158,14 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.ARRAY_LIMIT: "waits: its array runs at most {limit:task} at a time",
     ReasonCode.PARTITION_DOWN: "waits: its partition {partition} is down",
     ReasonCode.MOVES_SPENT: "waits: other jobs would have to move, and this round's limit of {limit:move} is used up",
+    ReasonCode.MOVES_SAVED: (
+        "waits: more jobs would have to move than the {limit:move} of a round, so rounds save their moves for it"
+    ),
     ReasonCode.FREED_SOON: "is placed on {nodes} and waits for {jobs:job #} to leave",
     ReasonCode.FREED_NOW: "starts on {nodes} next: Slurm still shows as used there what a job had that ended just now",
     ReasonCode.RESERVED: "waits: the nodes it could use are reserved ({reservation})",
     ReasonCode.NODES_CLOSED: "waits for nodes that start no jobs now: {nodes}",
-    ReasonCode.RESERVED_FROM: (
-        "waits: {nodes} is free but reserved from {when} ({reservation}), before it would end;"
-        " with a time limit of {limit} it would start now"
-    ),
+    ReasonCode.RESERVED_FROM: ("waits: {nodes} is free but reserved from {when} ({reservation}), before it would end"),
     ReasonCode.PROMISED_START: (
         "will start at {when} at the latest on {nodes}: by then {jobs:job #} must have ended, and nothing may delay it"
     ),
@@ -177,10 +178,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NODES_DRAIN: (
         "starts on {nodes} once {jobs:job #} ended, nobody knows when: only jobs with a time limit start there now"
     ),
-    ReasonCode.BEHIND_PROMISE: (
-        "waits: it could delay {job:job #}, which is promised its start on {nodes} by {when};"
-        " with a time limit of {limit} it would start now"
-    ),
+    ReasonCode.BEHIND_PROMISE: ("waits: it could delay {job:job #}, which is promised its start on {nodes} by {when}"),
     ReasonCode.BEHIND_DRAIN: (
         "waits: nobody knows when it ends, and {job:job #} waits for {nodes}; with a time limit it would start now"
     ),
@@ -279,6 +277,18 @@ class _Detail:
             # Some callers name the noun themselves, and a redacted number reads `another job`.
             return f"{noun}{'s' if ',' in text else ''} {text}" if text[:1].isdigit() else text
         return f"{text} {noun if text == '1' else noun + 's'}"
+
+
+def shorter_limit(seconds: float) -> dict[str, str]:
+    """The detail `also` for a job that would start now with a time limit of these seconds; none below a minute, since
+    Slurm's time limits are whole minutes."""
+    whole = 0.0 if isinf(seconds) else seconds // 60 * 60
+    if whole <= 0:
+        return {}
+    size = next(size for size, _ in _DURATION_UNITS if whole >= size)
+    step = 10.0 ** (floor(log10(whole / size)) - 2)  # the last of the three digits that are shown
+    shown = floor(whole / size / step + 1e-9) * step * size
+    return {"also": f"with a time limit of {format_duration(shown)} it would start now"}
 
 
 _DURATION_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))

@@ -265,7 +265,8 @@ class LimitAccount:
                 taken |= set(amounts) | (of_qos.limits.fixed if kind == "exhausted" else frozenset())
             if kind in ("per_user", "per_account"):
                 continue
-            if any("jobs" in (*row.limits.per_user, *row.limits.per_account) for row in qos):
+            of_users = any("jobs" in (*row.limits.per_user, *row.limits.per_account) for row in qos)
+            if kind == "per_association" and of_users:
                 taken.add("jobs")
             for row in rows if kind in ("group", "exhausted") else rows[:1]:
                 for r, amount in getattr(row.limits, kind).items():
@@ -273,7 +274,7 @@ class LimitAccount:
                     limit = _Limit(f"{_title(kind, r)} of {_who(row)}", r, scaled, ("association", row.id))
                     found[kind] += [limit] if r not in taken else []
         limits: list[LimitSet] = [row.limits for row in qos] + [row.limits for row in rows]
-        shared = [limit for kind in ("group", "per_user", "per_account") for limit in found[kind]]
+        shared = [limit for kind in _SHARED for limit in found[kind]]
         return _JobLimits(
             frozenset(groups),
             tuple(limit for limit in shared if limit.resource != "nodes"),
@@ -306,6 +307,7 @@ class LimitAccount:
 
 _KINDS: Final = {
     "group": "GrpTRES",
+    "per_association": "MaxTRES",
     "per_user": "MaxTRESPerUser",
     "per_account": "MaxTRESPerAccount",
     "per_job": "MaxTRES",
@@ -314,6 +316,8 @@ _KINDS: Final = {
     "exhausted": "GrpTRESMins",
 }
 """The kinds of limits in `LimitSet`, by sacctmgr's names."""
+_SHARED: Final = ("group", "per_association", "per_user", "per_account")
+"""Those on what several jobs have together."""
 
 
 def _title(kind: str, resource: str) -> str:

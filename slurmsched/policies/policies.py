@@ -80,7 +80,8 @@ class PolicyRow:
 
     `settings` are the names of settings that it reads, or the beginnings of such names. `shards`: it schedules jobs
     with parts of GPUs (`gres/shard`) and jobs without GPUs also without `policy.parts`. `turns`: jobs take turns, in
-    slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU.
+    slices of time, so that each is preempted several times a day. `pairs`: two jobs may share a GPU. `migrates`: jobs
+    that run change to the GPU type that they are due.
     """
 
     summary: str
@@ -89,6 +90,7 @@ class PolicyRow:
     shards: bool = False
     turns: bool = False
     pairs: bool = False
+    migrates: bool = False
 
     @property
     def takes_order(self) -> bool:
@@ -234,11 +236,14 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         settings=OWN_ORDER,
     ),
     "gavel": PolicyRow(
-        "least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=OWN_ORDER
+        "least attained service, aware of GPU types (Gavel), to compare with", _gavel, settings=OWN_ORDER, migrates=True
     ),
-    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=BY_UTILITY),
+    "hadar": PolicyRow("gangs over several GPU types by prices (Hadar)", _hadar, settings=BY_UTILITY, migrates=True),
     "hadare": PolicyRow(
-        "the same, with copies of a forked job on every idle node (HadarE)", _hadare, settings=BY_UTILITY
+        "the same, with copies of a forked job on every idle node (HadarE)",
+        _hadare,
+        settings=BY_UTILITY,
+        migrates=True,
     ),
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
@@ -314,6 +319,11 @@ def schedules_shards(name: str, parts: bool = False) -> bool:
 def takes_turns(name: str) -> bool:
     """Whether jobs take turns in time slices under this policy; False of an unknown one."""
     return name in POLICIES and POLICIES[name].turns
+
+
+def changes_types(name: str) -> bool:
+    """Whether running jobs change to the GPU type that they are due under this policy; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].migrates
 
 
 def pairs_jobs(name: str) -> bool:

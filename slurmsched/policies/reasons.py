@@ -25,7 +25,7 @@ from slurmsched.model import (
     Snapshot,
     Target,
 )
-from slurmsched.model.reasons import format_duration, pluralise, time_of_day
+from slurmsched.model.reasons import pluralise, shorter_limit, time_of_day
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
@@ -389,7 +389,7 @@ class _ComingReservations:
             "nodes": ", ".join(sorted(nodes)),
             "reservation": first.name,
             "when": time_of_day(first.start, snapshot.time),
-            "limit": format_duration(first.start - snapshot.time),
+            **shorter_limit(first.start - snapshot.time),
         }
         return Reason(ReasonCode.RESERVED_FROM, details)
 

@@ -116,6 +116,8 @@ class JobStatus:
     why: str
     held_by_us: bool
     problems: tuple[str, ...]
+    shards: int = 0
+    """What it asks for instead of whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,7 @@ def _job_status(row: JobRow) -> JobStatus:
         partition=summary.text("partition"),
         state=row.state,
         gpus=summary.number("gpus", original.gpus),
+        shards=original.shards,
         gpu_type=summary.text("gpu_type", original.gpu_type or ""),
         cpus=summary.number("cpus", original.cpus),
         memory=summary.number("memory", original.memory * original.nodes),
@@ -388,7 +391,8 @@ def _type_rows(nodes: Iterable[NodeUsage]) -> Iterator[Sequence[RenderableType]]
 
 def _job_row(job: JobStatus) -> Sequence[RenderableType]:
     where = fold_hostlist(job.nodes) or (f"to {fold_hostlist(job.target)}" if job.target else "-")
-    gpus = f"{job.gpus} {job.gpu_type}".rstrip()
+    amount = pluralise(job.shards, "shard") if job.shards and not job.gpus else str(job.gpus)
+    gpus = f"{amount} {job.gpu_type}".rstrip()
     return (
         job.id,
         job.user,

@@ -36,6 +36,7 @@ _LACKS_RESOURCES: Final = frozenset(
         ReasonCode.NO_ROOM,
         ReasonCode.BESIDE_GPUS,
         ReasonCode.MOVES_SPENT,
+        ReasonCode.MOVES_SAVED,
         ReasonCode.FREED_SOON,
         ReasonCode.AWAITS_TURN,
         ReasonCode.SHARE_HELD,
@@ -155,7 +156,9 @@ def _changes(result: RoundResult, job: Job) -> Iterator[str]:
             at = time_of_day(end, result.snapshot.time)
             yield f"job {last} ends at {at} at the latest; then there are enough GPUs"
     runs = job.state is JobState.RUNNING
-    if managed and runs and job.hints.checkpoint_signal is None:
+    if managed and runs and not job.requeue:
+        yield "submit with --requeue and a checkpoint signal (ckpt=usr1): then it can be moved to better nodes"
+    elif managed and runs and job.hints.checkpoint_signal is None:
         yield "submit with ckpt=usr1 (or the signal that makes it save): then it can be moved to better nodes"
     sized = job.original_request.gpus and (runs or why is ReasonCode.BESIDE_GPUS)
     if managed and sized and result.situation.knowledge.profile(job) is None:
@@ -205,6 +208,8 @@ def _speed_text(result: RoundResult, job: Job, target: Target) -> str:
 def _request_text(job: Job) -> str:
     request = job.original_request
     gpus = pluralise(request.gpus, f"{request.gpu_type} GPU" if request.gpu_type else "GPU")
+    if request.shards and not request.gpus:
+        gpus = pluralise(request.shards, f"{request.gpu_type} shard" if request.gpu_type else "shard")
     memory = f", {request.memory} MiB per node" if request.memory else ""
     return f"{gpus}, {pluralise(request.cpus, 'CPU')}{memory}" + (
         f" on {request.nodes} nodes" if request.nodes > 1 else ""

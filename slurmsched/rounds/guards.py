@@ -9,7 +9,7 @@ from typing import Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.policies import takes_turns
+from slurmsched.policies.policies import changes_types, takes_turns
 from slurmsched.policies.stages import RUN_OVER_RESTART
 from slurmsched.rounds.scope import eligible_nodes, usable_nodes
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
@@ -152,11 +152,15 @@ def guards_problem(settings: Settings, changed: Collection[str]) -> str:
     `changed` are the names of the settings that differ from their defaults.
     """
     system, guards, quantum = settings.policy.system, settings.guards, settings.tickets.quantum
+    for name, moves in (("moves_per_job_day", guards.moves_per_job_day), ("moves_per_round", guards.moves_per_round)):
+        if not moves and takes_turns(system):
+            return f"guards.{name} is 0: under {system} jobs take turns, and none could be preempted; set at least 1"
+        if not moves and changes_types(system):
+            return f"guards.{name} is 0: under {system} jobs change GPU types, and none could be moved; set at least 1"
+        if not moves and settings.policy.defragment:
+            return f"guards.{name} is 0: policy.defragment moves jobs, and none could be: set at least 1"
     if not takes_turns(system):
         return ""
-    for name, moves in (("moves_per_job_day", guards.moves_per_job_day), ("moves_per_round", guards.moves_per_round)):
-        if not moves:
-            return f"guards.{name} is 0: under {system} jobs take turns, and none could be preempted; set at least 1"
     if "tickets.quantum" in changed and guards.min_run_time > quantum:
         minimum, slices = format_duration(guards.min_run_time), format_duration(quantum)
         return f"guards.min_run_time is {minimum}: it must not be longer than slices, and tickets.quantum is {slices}"

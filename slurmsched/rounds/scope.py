@@ -120,6 +120,16 @@ def unmanaged_reason(
     )
 
 
+def scope_problem(manage: ManageSettings) -> str:
+    """What is wrong with the jobs that the settings choose, in one sentence that says what to do; empty where nothing
+    is."""
+    if both := sorted(set(manage.partitions) & set(manage.never_partitions)):
+        return f"manage.partitions and manage.never_partitions both name {both[0]}: remove it from one of them"
+    if not (manage.partitions or manage.qos or manage.opt_in):
+        return "nothing is managed: name partitions in manage.partitions or QOS in manage.qos, or set manage.opt_in"
+    return ""
+
+
 def _too_large(job: Job, totals: Mapping[str, PartitionTotals]) -> Reason | None:
     if job.state is not JobState.PENDING or not totals:
         return None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from os.path import normpath
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -59,6 +60,41 @@ def _written_paths_are_absolute(settings: Settings) -> bool:
     return all(PurePosixPath(folder).is_absolute() for folder in written_folders(settings))
 
 
+def _daemon_can_start(settings: Settings) -> bool:
+    return settings.daemon.memory_max == 0 or settings.daemon.memory_max >= _LEAST_MEMORY
+
+
+_LEAST_MEMORY: Final = 128
+"""MiB. The process alone needs about 100."""
+
+_DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal", ".lock", ".skipped")
+"""What SQLite and the daemon append to the database's name, for files of their own."""
+
+
+def _files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The files that the daemon writes, and those that another program writes for it: setting and path."""
+    yield from (("storage.path", settings.storage.path + suffix) for suffix in _DATABASE_SUFFIXES)
+    yield "hook.heartbeat", settings.hook.heartbeat
+    yield "hook.disable_file", settings.hook.disable_file
+    yield "cluster.slurm_conf", settings.cluster.slurm_conf or _SLURM_CONF
+    yield from (("nodes.fragments", fragment.partition("=")[2]) for fragment in settings.nodes.fragments)
+
+
+_SLURM_CONF: Final = "/etc/slurm/slurm.conf"
+
+
+def _shared_file(settings: Settings) -> str | None:
+    """Says which two settings name one file, since writing one would destroy the other; None if none do."""
+    named = dict[str, str]()
+    for setting, path in _files(settings):
+        file = normpath(path)
+        if path and file in named:
+            both = f"{named[file]} and {setting}" if named[file] != setting else f"{setting} twice"
+            return f"{file} is named by {both}: one would overwrite the other, so each needs a file of its own"
+        named[file] = setting
+    return None
+
+
 _CONSTRAINTS: Final = (
     _Constraint(
         _heartbeat_outlives_period,
@@ -88,9 +124,14 @@ _CONSTRAINTS: Final = (
         "storage.path, storage.export, hook.heartbeat and reports.spool must be absolute paths",
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
+    _Constraint(
+        _daemon_can_start,
+        f"daemon.memory_max is in MiB and must be 0, or at least {_LEAST_MEMORY}: the daemon does not start with less",
+    ),
 )
 
 
 def violated_constraint(settings: Settings) -> str | None:
     """Returns the message of the first violated constraint, which says what to do; None if all hold."""
-    return next((constraint.message for constraint in _CONSTRAINTS if not constraint.holds(settings)), None)
+    violated = (constraint.message for constraint in _CONSTRAINTS if not constraint.holds(settings))
+    return next(violated, None) or _shared_file(settings)

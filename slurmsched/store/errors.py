@@ -59,6 +59,8 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
 def _translated(error: sqlite3.Error, path: Path) -> StoreError:
     code: int = getattr(error, "sqlite_errorcode", 0)  # not set where Python's own layer raises
     kind, sentence = _KINDS.get(code & _PRIMARY, (StoreError, "{path}: {error}"))
+    if code == sqlite3.SQLITE_READONLY_DBMOVED:
+        kind, sentence = _MOVED
     return kind(sentence.format(path=path, error=printable_line(error)))
 
 
@@ -70,6 +72,10 @@ def printable_line(text: object) -> str:
 
 _BUSY: Final = (BusyStoreError, "{path} is being written by another process: 'fuser {path}' names it")
 _READ_ONLY: Final = (StoreNotWritableError, "cannot write {path}: run as the user who owns it and its folder")
+_MOVED: Final = (
+    StoreNotWritableError,
+    "{path} was deleted or moved while it was in use: start again, and a missing one is created",
+)
 _BROKEN: Final = (
     CorruptStoreError,
     "{path} is damaged or not a database: move it away, a new one is created ({error})",

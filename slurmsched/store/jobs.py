@@ -125,6 +125,17 @@ _UPDATE: Final = (
     " original_nice = CASE WHEN boosted THEN original_nice ELSE :nice END"
     " WHERE id = :id"
 )
+_CAME_BACK: Final = "slurmctld came back with an older state, in which the job is under our hold again"
+_CLOCK_SLACK: Final = 5.0
+"""Seconds that slurmctld's clock may be behind ours."""
+_OUR_REQUEUE: Final = (
+    "SELECT 1 FROM operations AS requeue WHERE subject = :job AND verb = 'requeue' AND result IN ('done', 'intended')"
+    " AND intended <= :since AND :submitted <= ("
+    "  SELECT MIN(intended) FROM operations WHERE subject = :job AND verb = 'release'"
+    "  AND result IN ('done', 'undone') AND id > requeue.id)"
+    " AND NOT EXISTS (SELECT 1 FROM service WHERE job = :job"
+    "  AND run_started > requeue.intended AND run_started <= :submitted) LIMIT 1"
+)
 _CLEAR_MARKS: Final = "UPDATE jobs SET held_by_us = 0, reshaped = 0, boosted = 0 WHERE id = ?"
 _DAY: Final = 86400.0
 _INTEGER_LIMIT: Final = 1 << 63
@@ -155,14 +166,17 @@ def update_jobs(database: Database, snapshot: Snapshot, managed: Collection[JobI
         long_gone = [
             job for job, row in known.items() if snapshot.is_gone(job) and row["last_seen"] < snapshot.time - _DAY
         ]
+        returned = frozenset(job.id for job in seen_before if _hold_came_back(database, known[job.id], job))
         lifted = [job.id for job in seen_before if _hold_was_lifted(database, known[job.id], job)]
         database.write_many(_INSERT, [_job_columns(job, snapshot.time, arrays) for job in new])
         database.write_many(_UPDATE, [_job_columns(job, snapshot.time, arrays, known[job.id]) for job in seen_before])
+        database.write_many("UPDATE jobs SET held_by_us = 1 WHERE id = ?", [(job,) for job in returned])
         database.write_many("UPDATE jobs SET state = ?, target = NULL WHERE id = ?", [(_FINISHED, job) for job in gone])
         database.write_many("UPDATE jobs SET last_seen = ? WHERE id = ?", [(snapshot.time, job) for job in unread])
         database.write_many(_CLEAR_MARKS, [(job,) for job in long_gone])
     return (
         *(JobEvent(snapshot.time, job, JobEventKind.OVERRULED, "somebody else lifted our hold") for job in lifted),
+        *(JobEvent(snapshot.time, job, JobEventKind.UNDONE, _CAME_BACK) for job in sorted(returned)),
         *(event for job in seen_before for event in _state_change_events(known[job.id], job, snapshot.time)),
         *(event for job in new for event in _first_seen_events(job, snapshot.time)),
         *(JobEvent(snapshot.time, job, JobEventKind.ENDED, "left the queue") for job in gone),
@@ -243,6 +257,20 @@ def _hold_was_lifted(database: Database, row: Mapping[str, Any], job: Job) -> bo
         return False
     query = "SELECT 1 FROM operations WHERE subject = ? AND intended >= ? LIMIT 1"
     return not database.rows(query, (job.id, row["last_seen"]))
+
+
+def _hold_came_back(database: Database, row: Mapping[str, Any], job: Job) -> bool:
+    """Whether a hold that we lifted is in force again, since slurmctld was killed and started from an older state.
+
+    Only `requeuehold` makes a hold of this kind, and only on a job that runs: Slurm refuses it for one that waits, and
+    submits the job anew at that moment (24.11). So the hold is ours exactly if the last submission was our REQUEUE:
+    between its intent and our RELEASE, and no run is known to have begun in between. A hold that an administrator sets
+    after our release is of another kind, or goes with a later submission.
+    """
+    if row["held_by_us"] or job.state is not JobState.PENDING or job.hold is not Hold.REQUEUED:
+        return False
+    since = job.submit_time + _CLOCK_SLACK
+    return bool(database.rows(_OUR_REQUEUE, {"job": job.id, "since": since, "submitted": job.submit_time}))
 
 
 def _has_array_hold(job: Job, arrays: Collection[JobId]) -> bool:

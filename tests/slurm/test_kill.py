@@ -120,3 +120,77 @@ def test_killed_while_slurmctld_restarts_the_next_round_reaches_the_same_targets
     again = mini.synsched("run", "--once")
     assert again.code == 0, again.out + again.err
     assert_targets(mini, newcomer, displaced)
+
+
+STATE = "/var/lib/slurm/slurmctld/job_state"
+SAVED = "/var/lib/slurm/saved_job_state"
+
+
+def save_state(mini: Mini) -> None:
+    """A copy of slurmctld's jobs as they are now, once it has written them."""
+    now = int(mini.sure("date", "+%s", on="ctl"))
+    mini.until("slurmctld has saved its jobs", lambda: int(mini.sure("stat", "-c", "%Y", STATE, on="ctl")) > now)
+    mini.sure("cp", "-p", STATE, SAVED, on="ctl")
+
+
+def roll_back(mini: Mini) -> None:
+    """slurmctld is killed before it has saved what came since, and starts again."""
+    back = f"p=$(pidof slurmctld); kill -STOP $p; cp -p {SAVED} {STATE}; kill -KILL $p"
+    mini.run("sh", "-c", back, on="ctl")
+    mini.cluster("stop", "ctl")
+    mini.cluster("start", "ctl")
+    mini.until("slurmctld answers", lambda: mini.run("scontrol", "ping").code == 0)
+
+
+def test_a_hold_that_a_killed_slurmctld_brings_back_is_released_and_an_administrators_is_not(
+    mini: Mini, running: list[str]
+) -> None:
+    displaced = running.pop()
+    newcomer = displaced_by(mini, displaced)
+    assert mini.synsched("run", "--once").code == 0
+    assert_targets(mini, newcomer, displaced)
+    mini.sure("scancel", newcomer)
+    mini.until("its GPUs are free", lambda: mini.jobs()[newcomer]["JobState"] == "CANCELLED")
+    save_state(mini)
+    assert mini.synsched("run", "--once").code == 0
+    assert mini.state(displaced) == "RUNNING"
+    roll_back(mini)
+    back = mini.jobs()[displaced]
+    assert (back["JobState"], back["Priority"], back["Reason"]) == ("PENDING", "0", "job_requeued_in_held_state")
+    mini.until("the node is free", lambda: mini.sure("sinfo", "-h", "-p", "gpu", "-o", "%t").strip() == "idle")
+    # Slurm kills what is left of the run that it has forgotten, and fails a job that it starts in the same second.
+    mini.sure("sleep", "3")
+    assert mini.synsched("run", "--once").code == 0
+    mini.until("it runs again", lambda: mini.state(displaced) == "RUNNING")
+
+    mini.sure("scontrol", "requeuehold", displaced, on="ctl")
+    mini.until("it waits", lambda: mini.state(displaced) == "PENDING")
+    assert mini.jobs()[displaced]["Reason"] == "job_requeued_in_held_state"
+    assert mini.synsched("run", "--once").code == 0
+    assert mini.jobs()[displaced]["Priority"] == "0", "an administrator's hold stays"
+    assert "is held by an administrator" in mini.synsched("explain", displaced).out
+    mini.sure("scancel", displaced)
+    first = train(mini)
+    assert mini.synsched("run", "--once").code == 0
+    assert mini.state(first) == "RUNNING"
+    running.append(first)
+
+
+def test_a_daemon_that_starts_while_slurmdbd_is_down_leaves_jobs_to_slurm(mini: Mini, running: list[str]) -> None:
+    displaced = running.pop()
+    newcomer = displaced_by(mini, displaced)
+    assert mini.synsched("run", "--once").code == 0
+    assert_targets(mini, newcomer, displaced)
+    mini.cluster("stop", "dbd")
+    with mini.daemon():
+        assert " observe " in mini.sure("head", "-1", "/var/lib/synsched/heartbeat")
+        mini.until("what was held is given back", lambda: mini.jobs()[displaced]["Priority"] != "0")
+        late = train(mini)
+        assert mini.jobs()[late]["Reason"] != "JobHeldUser"
+        assert "are unknown, since Slurm's accounting does not answer" in mini.synsched("doctor").out
+        assert mini.sure("cat", "/tmp/daemon.log").count("jobs are left to Slurm") == 1  # noqa: S108 in a container
+    mini.cluster("start", "dbd")
+    with mini.daemon():
+        assert " enforce " in mini.sure("head", "-1", "/var/lib/synsched/heartbeat")
+    mini.sure("scancel", displaced, late)
+    running.append(newcomer)

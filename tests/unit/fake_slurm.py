@@ -67,6 +67,7 @@ class FakeSlurm:
         self.meanwhile: Callable[[FakeSlurm], None] = lambda _: None
         self.down = False
         self.levels = {"synsched": "Operator"}
+        self.accounting_down = False
         self.private = "none"
         self.reservations = RESERVATION
         self.release = "24.11.5"
@@ -121,6 +122,9 @@ class FakeSlurm:
         raise AssertionError(f"the fake Slurm knows no command squeue {' '.join(words)}")
 
     def _sacctmgr(self, words: Sequence[str], _given: str) -> CommandResult:
+        self.asked.append(f"sacctmgr {words[2]}")
+        if self.accounting_down:
+            return CommandResult(1, "", _NO_DBD)
         match words:
             case ["-nP", "show", "user", name, "format=User,AdminLevel"]:
                 user = name.removeprefix("name=")

@@ -63,13 +63,13 @@ def effective_user() -> str:
 
 
 def read_identity(commands: Commands, user: str, slurm_user: str) -> Identity:
-    """The user's privilege. If accounting does not answer, only SlurmUser and root have one."""
+    """The user's privilege. If accounting does not answer, only that of SlurmUser and root is known."""
     if user in ("root", slurm_user):
         return Identity(user, Privilege.SLURM_USER)
     try:
         output = commands.read("sacctmgr", "-nP", "show", "user", f"name={user}", "format=User,AdminLevel")
-    except BackendError:
-        return Identity(user, Privilege.NONE)
+    except BackendError as error:
+        return Identity(user, Privilege.NONE, unread=str(error))
     for line in output.splitlines():
         name, _, level = line.partition("|")
         if name == user:

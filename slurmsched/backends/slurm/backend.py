@@ -31,7 +31,11 @@ from slurmsched.model.limits import NO_LIMITS, Limits
 _PARTITION_MAX_AGE: Final = 60.0
 """Seconds after which partitions and associations are read again."""
 _CONFIGURATION_MAX_AGE: Final = 3600.0
-"""Seconds after which slurmctld's configuration and the list of operators are read again."""
+"""Seconds after which slurmctld's configuration, the list of operators and our own rights are read again."""
+_RIGHTS_RETRY: Final = 60.0
+"""Seconds after which rights that are unknown or too few are read again, since they may be given at any time."""
+_RIGHTS_REST: Final = 20.0
+"""Reading the rights waits for this many times its last duration: where slurmdbd hangs it takes until the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +213,9 @@ class SlurmBackend:
         self._reader = ClusterReader(commands, source, clock, associations)
         self._user = user
         self._forms: Mapping[JobId, RequestForm] = {}
+        self._clock = clock
         self._identity: Identity | None = None
+        self._identity_due = 0.0
         self._remarks: tuple[str, ...] = ()
 
     @property
@@ -245,10 +251,19 @@ class SlurmBackend:
             return ""
 
     def identity(self) -> Identity:
-        """The acting user and its privilege. Raises UnreachableError, BackendError."""
-        if self._identity is None:
-            configuration = self._reader.configuration()
-            self._identity = read_identity(self._commands, self._user(), configuration.slurm_user)
+        """The acting user and its privilege. A privilege that was known stays so while nobody answers.
+
+        Raises UnreachableError, BackendError.
+        """
+        known, began = self._identity, self._clock()
+        if known is not None and 0 < self._identity_due - began <= _CONFIGURATION_MAX_AGE:
+            return known
+        configuration = self._reader.configuration()
+        read = read_identity(self._commands, self._user(), configuration.slurm_user)
+        now = self._clock()
+        wait = _CONFIGURATION_MAX_AGE if read.may_schedule else _RIGHTS_RETRY + _RIGHTS_REST * max(now - began, 0.0)
+        self._identity_due = now + min(wait, _CONFIGURATION_MAX_AGE)
+        self._identity = known if known is not None and read.unread else read
         return self._identity
 
     def commands(self, operation: Operation) -> tuple[str, ...]:

@@ -99,11 +99,9 @@ def _limit_set(text: str, user: str = "") -> LimitSet:
     for word in text.partition(" Comment=")[0].split():
         name, _, value = word.partition("=")
         fields.setdefault(name, value)
-    group = _amounts(fields.get("GrpTRES")) | _jobs(fields.get("GrpJobs"))
-    if user and (most := _jobs(fields.get("MaxJobs"))):
-        group["jobs"] = min(most["jobs"], group.get("jobs", most["jobs"]))
     return LimitSet(
-        group=group,
+        group=_amounts(fields.get("GrpTRES")) | _jobs(fields.get("GrpJobs")),
+        per_association=_jobs(fields.get("MaxJobs")) if user else {},
         per_job=_amounts(fields.get("MaxTRESPJ")),
         per_node=_amounts(fields.get("MaxTRESPN")),
         minutes_per_job=_amounts(fields.get("MaxTRESMinsPJ")),

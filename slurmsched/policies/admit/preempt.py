@@ -112,9 +112,14 @@ class Preempt:
     _queue: VictimQueue | None = None
     _epoch: int = -1
     _moves_spent: Reason = field(init=False)
+    _moves_saved: Reason = field(init=False)
 
     def __post_init__(self) -> None:
-        self._moves_spent = Reason(ReasonCode.MOVES_SPENT, {"limit": self.session.situation.max_moves})
+        limit = {"limit": self.session.situation.max_moves}
+        self._moves_spent, self._moves_saved = (
+            Reason(ReasonCode.MOVES_SPENT, limit),
+            Reason(ReasonCode.MOVES_SAVED, limit),
+        )
 
     def try_admit(self, job: Job) -> bool:
         session = self.session
@@ -137,7 +142,8 @@ class Preempt:
             self._over_move_limit.add(attempt)
             if job.id in session.first:
                 session.unused_moves, session.moves_left = session.unused_moves + session.moves_left, 0
-            session.set_waiting_reason(job, self._moves_spent)
+            saves = job.id in session.first and session.situation.max_moves > 0
+            session.set_waiting_reason(job, self._moves_saved if saves else self._moves_spent)
             return False
         victims, placement = preemption
         session.moves_left = max(session.moves_left, len(victims))

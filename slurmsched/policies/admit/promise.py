@@ -21,7 +21,7 @@ from math import inf, isinf
 from typing import Final
 
 from slurmsched.model import Hold, Job, JobId, JobState, Promise, Reason, ReasonCode
-from slurmsched.model.reasons import format_duration, time_of_day
+from slurmsched.model.reasons import shorter_limit, time_of_day
 from slurmsched.policies.admit.allocate import FailedRequestCache
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import closed_nodes
@@ -368,7 +368,7 @@ def promise_of(session: Session) -> Promise | None:
 
 def _set_reason(session: Session, job: Job, promise: PromisedStart) -> None:
     known = session.reasons.get(job.id)
-    preempts_later = known is not None and known.code is ReasonCode.MOVES_SPENT
+    preempts_later = known is not None and known.code in (ReasonCode.MOVES_SPENT, ReasonCode.MOVES_SAVED)
     if not (preempts_later and isinf(promise.start)):
         session.set_waiting_reason(job, _promise_reason(session, promise))
 
@@ -392,7 +392,7 @@ def _behind_promise_reason(session: Session, promise: PromisedStart) -> Reason:
     if isinf(promise.start):
         return Reason(ReasonCode.BEHIND_DRAIN, details)
     now = session.situation.snapshot.time
-    details |= {"when": time_of_day(promise.start, now), "limit": format_duration(max(0.0, promise.start - now))}
+    details |= {"when": time_of_day(promise.start, now), **shorter_limit(promise.start - now)}
     return Reason(ReasonCode.BEHIND_PROMISE, details)
 
 

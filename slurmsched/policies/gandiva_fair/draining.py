@@ -184,11 +184,16 @@ class Drains:
         """Return why the gang waits: until when, for whom and where."""
         session, drain = self._session, self.of_job[job]
         pools = set(drain.placement.pools)
-        there = (other for other, held in session.running.items() if not pools.isdisjoint(held.pools))
+        there = [other for other, held in session.running.items() if not pools.isdisjoint(held.pools)]
+        nodes = {session.pools.node(pool).name for pool in pools}
+        if not there:  # what has the nodes is not managed
+            there = [job.id for job in session.situation.snapshot.jobs if {*job.nodes} & nodes]
+        if not there:
+            return Reason(ReasonCode.FREED_NOW, {"nodes": ", ".join(sorted(nodes))})
         details: dict[str, str | int | float] = {
             "when": time_of_day(drain.until, self._now),
             "jobs": ", ".join(sorted(there)),
-            "nodes": ", ".join(sorted({session.pools.node(pool).name for pool in pools})),
+            "nodes": ", ".join(sorted(nodes)),
             "start": drain.until,
         }
         return Reason(ReasonCode.EXPECTED_START, details)

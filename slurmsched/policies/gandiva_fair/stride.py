@@ -7,7 +7,7 @@ gives idle GPUs to the first waiting jobs that fit.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -64,7 +64,8 @@ class StrideSchedule:
     """The result of a stride round: running jobs that stay, jobs that start, and running jobs that are preempted, each
     with the first job that starts on its nodes.
 
-    `blocked` are jobs that would start if more jobs were allowed to move.
+    `blocked` are jobs that would start if more jobs were allowed to move, `saving` those of them that need more moves
+    than a round has, so that rounds save theirs.
     """
 
     drains: Drains
@@ -72,6 +73,7 @@ class StrideSchedule:
     started: dict[JobId, Placement] = field(default_factory=dict)
     preempted: dict[JobId, JobId] = field(default_factory=dict)
     blocked: set[JobId] = field(default_factory=set)
+    saving: set[JobId] = field(default_factory=set)
 
 
 class SplitStride:
@@ -120,7 +122,8 @@ class SplitStride:
                 session.allocate(job, placement, why_start and why_start(job))
         self._reserve_drained(schedule)
         for job_id in schedule.blocked if session.may_evict else ():
-            why = Reason(ReasonCode.MOVES_SPENT, {"limit": session.situation.max_moves})
+            code = ReasonCode.MOVES_SAVED if job_id in schedule.saving else ReasonCode.MOVES_SPENT
+            why = Reason(code, {"limit": session.situation.max_moves})
             session.set_waiting_reason(session.jobs[job_id], why)
 
     def _reserve_drained(self, schedule: StrideSchedule) -> None:
@@ -151,9 +154,10 @@ class SplitStride:
         schedule = self._schedule_round(frozenset(filter(session.is_preemptible, self._running)))
         if len(schedule.preempted) <= moves:
             return schedule
-        wanted = schedule.started.keys()
+        wanted, victims = schedule.started.keys(), Counter(schedule.preempted.values())
         schedule = self._schedule_round(self._most_overdue(schedule, moves))
         schedule.blocked |= wanted - schedule.started.keys()
+        schedule.saving |= {job for job in schedule.blocked if victims[job] > session.situation.max_moves > 0}
         return schedule
 
     def _schedule_round(self, may_leave: Collection[JobId]) -> StrideSchedule:

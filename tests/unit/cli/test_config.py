@@ -109,6 +109,36 @@ def test_check_refuses_guards_that_contradict_turns(site: Site, lines: str, prob
     assert site.run("config", "check").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        pytest.param(
+            '[policy]\nsystem = "gavel"\n[guards]\nmoves_per_job_day = 0',
+            "guards.moves_per_job_day is 0: under gavel jobs change GPU types",
+            id="types that no job may change",
+        ),
+        pytest.param(
+            "[policy]\ndefragment = true\n[guards]\nmoves_per_round = 0",
+            "guards.moves_per_round is 0: policy.defragment moves jobs",
+            id="defragmentation without moves",
+        ),
+        pytest.param(
+            '[manage]\npartitions = ["gpu", "a"]\nnever_partitions = ["gpu"]',
+            "manage.partitions and manage.never_partitions both name gpu",
+            id="a partition that is managed and never is",
+        ),
+        pytest.param("[manage]\nopt_in = false", "nothing is managed: name partitions", id="no jobs at all"),
+        pytest.param('[manage]\nopt_in = false\nqos = ["ml"]', "", id="jobs by their QOS"),
+        pytest.param("[guards]\nmoves_per_job_day = 0", "", id="nobody is preempted under an order"),
+    ],
+)
+def test_check_refuses_what_contradicts_itself(site: Site, lines: str, problem: str) -> None:
+    site.configure(f"{lines}\n")
+    result = site.run("config", "check")
+    assert result.exit_code == (2 if problem else 0)
+    assert problem in result.stderr
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_check_accepts_every_policy_with_the_settings_that_it_reads(site: Site, name: str) -> None:
     row, lines = POLICIES[name], [f'system = "{name}"']

@@ -216,6 +216,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "why": "runs on GPUs that jobs ahead of it cannot use",
         "held_by_us": False,
         "problems": [],
+        "shards": 0,
     }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.protocol import UnreachableError
+from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
 from slurmsched.backends.simulated import FaultPlan, SimulatedEventKind, Submission, VirtualClock
 from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
@@ -28,6 +28,7 @@ from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
 from slurmsched.store.publication import DocumentKind, read_published
 from tests.builders import node
+from tests.unit.daemon.hiding import Hiding
 from tests.unit.daemon.world import PERIOD, START, World
 
 NODE_UP = SimulatedEventKind.NODE_UP
@@ -201,6 +202,72 @@ def test_a_full_round_comes_early_when_a_forked_job_ends_and_the_next_one_a_peri
     assert seen == [{"2_1": ("n1",), "2_2": ("n2",)}]
     clock = [at for at in daemon.starts() if at in (0.0, 300.0, 600.0, 900.0)]
     assert clock == [0.0, 300.0], "the period is counted from the full round that came early"
+
+
+@dataclass
+class Unread(Hiding):
+    """A backend that does not know its rights, and has them."""
+
+    def identity(self) -> Identity:
+        return UNREAD
+
+
+UNREAD = Identity("synsched", Privilege.NONE, unread="sacctmgr: connection refused")
+
+
+@pytest.mark.parametrize(
+    ("identity", "line"),
+    [
+        pytest.param(
+            UNREAD,
+            "jobs are left to Slurm: the rights of synsched are unknown, since Slurm's accounting does not answer"
+            " (sacctmgr: connection refused)",
+            id="unknown",
+        ),
+        pytest.param(
+            Identity("synsched", Privilege.NONE),
+            "jobs are left to Slurm: synsched has too few rights in Slurm: 'synsched doctor' shows which are missing",
+            id="too few",
+        ),
+    ],
+)
+def test_while_our_rights_are_not_known_to_be_enough_the_hook_holds_nothing(
+    tmp_path: Path, identity: Identity, line: str
+) -> None:
+    daemon = running(tmp_path, early=10.0)
+    world = daemon.world
+    world.simulated._identity = identity
+    beats: list[str] = []
+
+    def look() -> None:
+        beat = daemon.beat()
+        assert beat is not None
+        beats.append(beat.mode)
+        world.hook_holds = beat.mode == "enforce"
+
+    for at in (1.0, 250.0, 1000.0):
+        daemon.clock.after(at, look)
+    daemon.clock.after(400.0, lambda: world.submit(4))
+    daemon.clock.after(650.0, lambda: beats.append(str(world.where())))
+    daemon.clock.after(700.0, lambda: setattr(world.simulated, "_identity", Identity("synsched", Privilege.OPERATOR)))
+    daemon.run(1150.0)
+    assert beats == ["observe", "observe", "{'1': ('n1',)}", "enforce"], "Slurm starts it itself"
+    assert daemon.said == [line, "jobs are managed again: synsched has the rights for it"]
+
+
+def test_what_is_held_is_given_back_while_our_rights_are_unknown(tmp_path: Path) -> None:
+    """As after a restart that kept holds, while slurmdbd is down: slurmctld may know the rights all the same."""
+    daemon = running(tmp_path)
+    held_and_waiting(daemon)
+    daemon.run(100.0, keep_holds=True)
+    assert daemon.world.held() == {"2"}
+    daemon.requests = SignalRequests()
+    daemon.world.backend = Unread(daemon.world.simulated)
+    seen: list[set[str]] = []
+    daemon.clock.after(250.0, lambda: seen.append(daemon.world.held()))
+    daemon.run(300.0, keep_holds=True)
+    assert seen == [set()]
+    assert len(daemon.said) == 1, "it is told once"
 
 
 def test_after_failed_rounds_it_waits_longer_each_time_and_tells_the_trouble_once(tmp_path: Path) -> None:

@@ -216,6 +216,13 @@ def test_rights(privilege: Privilege, settings: Settings, verdict: Verdict) -> N
     assert bool(finding.remedy) is (verdict is Verdict.PROBLEM)
 
 
+def test_rights_that_accounting_does_not_tell_are_unknown() -> None:
+    finding = check_rights(Identity("synsched", Privilege.NONE, unread="sacctmgr: connection refused"), ENFORCE)
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.sentence.startswith("those of synsched are unknown, since Slurm's accounting does not answer")
+    assert finding.remedy.startswith("start slurmdbd")
+
+
 @pytest.mark.parametrize(
     ("theirs", "verdict"), [(1000.0, Verdict.OK), (996.0, Verdict.OK), (900.0, Verdict.PROBLEM), (None, Verdict.ADVICE)]
 )

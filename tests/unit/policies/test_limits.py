@@ -89,6 +89,12 @@ STOPPED: dict[str, tuple[str, Limits, Job, tuple[Job, ...]]] = {
         asks(1),
         (runs(2),),
     ),
+    "jobs of a user's association": (
+        "MaxJobs of user alice of account vision allows 1 job, with 1 job in use",
+        limits(LimitSet(group={"jobs": 2}, per_association={"jobs": 1})),
+        asks(1),
+        (runs(2),),
+    ),
     "minutes that are used up": (
         "GrpTRESMins of account vision allows 10 CPU-minutes, and they are used up",
         limits(account=LimitSet(exhausted={"cpus": 10})),

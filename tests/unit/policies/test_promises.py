@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slurmsched.model import Decision, Job, ReasonCode, Reservation
+from slurmsched.model.reasons import shorter_limit
 from slurmsched.policies import policy
 from slurmsched.policies.policies import ORDERS, POLICIES
 from slurmsched.policies.stages import Situation
@@ -207,6 +208,20 @@ def test_who_waits_for_several_jobs_goes_before_those_of_the_order_that_came_lat
 def narrow_and_old(*numbers: int) -> list[Job]:
     """One-GPU jobs that began long ago and may be preempted; with `service` they are in the last queue."""
     return [running(n, range(at, at + 1), 900, hint="ckpt=usr1") for at, n in enumerate(numbers)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "advice"),
+    [
+        pytest.param(9.87, None, id="Slurm's time limits are whole minutes"),
+        pytest.param(119.0, "with a time limit of 1 min it would start now", id="rounded down"),
+        pytest.param(5400.0, "with a time limit of 1.5 h it would start now", id="in the largest unit"),
+        pytest.param(86399.0, "with a time limit of 23.9 h it would start now", id="never up"),
+        pytest.param(float("inf"), None, id="nobody knows when"),
+    ],
+)
+def test_a_shorter_time_limit_is_named_in_whole_minutes(seconds: float, advice: str | None) -> None:
+    assert shorter_limit(seconds).get("also") == advice
 
 
 @pytest.mark.parametrize("name", ["synergy", "tesserae", "tiresias"])

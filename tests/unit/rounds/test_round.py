@@ -204,6 +204,19 @@ def test_a_running_job_says_why_it_stays() -> None:
     assert told.ordered_behind == ()
 
 
+def test_a_job_that_may_not_be_requeued_is_told_so() -> None:
+    fixed = job(2, gpus=1, user="bob", run_time=60.0, requeue=False, on=[share("n1", (6,), cpus=3)])
+    told = explain(result_of([BUSY[0], fixed], Prescribed({"2": fixed.allocations})), "2")
+    assert told.what_would_change[0] == (
+        "submit with --requeue and a checkpoint signal (ckpt=usr1): then it can be moved to better nodes"
+    )
+
+
+def test_shards_are_named_as_such() -> None:
+    part = job(2, request=Request(shards=5, cpus=2))
+    assert explain(result_of([part], Prescribed({})), "2").facts["asks for"] == "5 shards, 2 CPUs"
+
+
 def test_a_job_that_gives_way_says_for_whom_and_the_newcomer_whom_it_waits_for() -> None:
     result = result_of(BUSY, Prescribed({"3": (share("n1", 4, cpus=12),)}, {"1": "3"}, order=("3", "1", "2")))
     assert explain(result, "1").headline == "job 1 gives way to job 3: number 1 against number 2"

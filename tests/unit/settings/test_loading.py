@@ -147,6 +147,41 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
             'nodes.fragments holds "TEMPLATE=/absolute/path", for example ["gres.conf.j2=/etc/slurm/gres.conf"]',
             id="a fragment without a path",
         ),
+        pytest.param(
+            '[hook]\nheartbeat = "/var/lib/synsched/synsched.db"\n',
+            "/var/lib/synsched/synsched.db is named by storage.path and hook.heartbeat: one would overwrite the"
+            " other, so each needs a file of its own",
+            id="a heartbeat over the database",
+        ),
+        pytest.param(
+            '[hook]\nheartbeat = "/var/lib/../lib/synsched/synsched.db-wal"\n',
+            "/var/lib/synsched/synsched.db-wal is named by storage.path and hook.heartbeat: one would overwrite the"
+            " other, so each needs a file of its own",
+            id="a heartbeat over what SQLite writes beside the database",
+        ),
+        pytest.param(
+            '[hook]\nheartbeat = "/run/beat"\ndisable_file = "/run/beat"\n',
+            "/run/beat is named by hook.heartbeat and hook.disable_file: one would overwrite the other, so each needs a"
+            " file of its own",
+            id="a heartbeat that switches the daemon off",
+        ),
+        pytest.param(
+            '[nodes]\nfragments = ["gres.conf.j2=/etc/slurm/a", "slurm.conf.j2=/etc/slurm/a"]\n',
+            "/etc/slurm/a is named by nodes.fragments twice: one would overwrite the other, so each needs a file of its"
+            " own",
+            id="two fragments in one file",
+        ),
+        pytest.param(
+            '[nodes]\nfragments = ["slurm.conf.j2=/etc/slurm/slurm.conf"]\n',
+            "/etc/slurm/slurm.conf is named by cluster.slurm_conf and nodes.fragments: one would overwrite the"
+            " other, so each needs a file of its own",
+            id="a fragment over slurm.conf",
+        ),
+        pytest.param(
+            "[daemon]\nmemory_max = 1\n",
+            "daemon.memory_max is in MiB and must be 0, or at least 128: the daemon does not start with less",
+            id="a memory limit in another unit",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_remedy(file: Path, text: str, said: str) -> None:

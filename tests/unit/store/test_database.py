@@ -15,10 +15,20 @@ from slurmsched.store.errors import (
     StoreError,
     StoreNotWritableError,
 )
+from slurmsched.store.maintenance import migrate
 
 
 def pause(database: Database, why: str) -> None:
     database.insert("switches", {"name": "paused", "value": why, "set_by": "root", "at": 1.0})
+
+
+def test_a_database_that_is_deleted_under_its_user_is_told_as_such(path: Path) -> None:
+    database = Database.open(path)
+    migrate(database, at=1.0)
+    path.unlink()
+    with pytest.raises(StoreNotWritableError, match="was deleted or moved while it was in use: start again"):
+        pause(database, "new drives")
+    database.close()
 
 
 def pause_and_fail(database: Database) -> None:

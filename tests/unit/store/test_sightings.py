@@ -7,10 +7,25 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import Hold, Job, JobState, Request, SchedulerState, SetAsideJob, decode
-from slurmsched.rounds.release import held_by_us
+from slurmsched.model import (
+    Hold,
+    Job,
+    JobState,
+    Operation,
+    Outcome,
+    Reason,
+    ReasonCode,
+    Request,
+    Result,
+    SchedulerState,
+    SetAsideJob,
+    Verb,
+    decode,
+)
+from slurmsched.rounds.release import held_by_us, release_plan
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
+from slurmsched.store.journal import Journal
 from tests.builders import job, share, snapshot
 
 WIDE = Request(gpus=2, cpus=12)
@@ -24,6 +39,14 @@ def row(database: Database, number: str = "7") -> dict[str, Any]:
 def look(database: Database, *jobs: Job, at: float = 100.0) -> list[tuple[str, str]]:
     events = update_jobs(database, snapshot(jobs=jobs, time=at), {each.id for each in jobs})
     return [(event.job, event.kind.value) for event in events]
+
+
+def done(database: Database, verb: Verb, at: float) -> None:
+    """An operation of ours on job 7, as the journal has it."""
+    journal = Journal(database)
+    operation = Operation(verb, "7", Reason(ReasonCode.START))
+    (entry,) = journal.record_intents(journal.begin_round(at, "enforce", "synergy", "las"), [(0, operation)], at)
+    journal.record_outcomes([(entry, Outcome(operation, Result.DONE))], at + 1.0)
 
 
 def ours(database: Database, what: str) -> None:
@@ -239,3 +262,44 @@ def test_a_clock_that_is_set_by_an_hour_loses_no_claim_and_makes_no_other_job(da
     look(database, at=10_010.0 + by)
     look(database, job(7, gpus=2, cpus=6, standing=WIDE, hold=Hold.ADMIN, submit_time=10_000.0), at=10_020.0 + by)
     assert {"held_by_us": 1, "reshaped": 1, "first_seen": 10_000.0}.items() <= row(database).items()
+
+
+OURS = [(Verb.REQUEUE, 200.0), (Verb.RELEASE, 210.0)]
+"""We requeued it, and released it ten seconds later."""
+
+
+def back(submitted: float, hold: Hold = Hold.REQUEUED, **other: Any) -> Job:
+    return job(7, hold=hold, restarts=1, submit_time=submitted, **other)
+
+
+@pytest.mark.parametrize(
+    ("journal", "runs", "seen", "is_ours"),
+    [
+        pytest.param(OURS, [150.0], back(200.0), True, id="slurmctld came back as it was before our release"),
+        pytest.param(OURS, [150.0, 211.0], back(200.0), True, id="though it ran already"),
+        pytest.param(OURS, [150.0], back(198.0), True, id="its clock is two seconds behind ours"),
+        pytest.param(OURS, [150.0, 211.0], back(213.0), False, id="an administrator requeued it after our release"),
+        pytest.param(OURS, [150.0], back(211.0), False, id="and so soon that no poll saw it run"),
+        pytest.param(OURS, [150.0, 203.0], back(204.0), False, id="somebody started and requeued it in between"),
+        pytest.param(OURS, [150.0, 211.0], back(200.0, Hold.ADMIN), False, id="a hold that anybody may have set"),
+        pytest.param(OURS, [150.0, 211.0], back(200.0, Hold.USER), False, id="its owner's hold"),
+        pytest.param(OURS[:1], [150.0], back(200.0), False, id="we never released it: the poll found the hold gone"),
+        pytest.param(OURS[1:], [150.0], back(200.0), False, id="we never requeued it"),
+        pytest.param([], [150.0], back(200.0), False, id="nothing of ours"),
+    ],
+)
+def test_a_hold_that_comes_back_after_our_release_is_ours_if_our_requeue_made_it(
+    database: Database, journal: list[tuple[Verb, float]], runs: list[float], seen: Job, is_ours: bool
+) -> None:
+    look(database, job(7, on=[share("n1")], start_time=150.0), at=190.0)
+    for verb, at in journal:
+        done(database, verb, at)
+    look(database, job(7, on=[share("n1")], restarts=1, start_time=runs[-1]), at=214.0)
+    database.write_many("INSERT INTO service VALUES ('7', ?, 1.0)", [(began,) for began in runs])
+    assert not row(database)["held_by_us"]
+    events = look(database, seen, at=220.0)
+    assert bool(row(database)["held_by_us"]) is is_ours
+    assert (("7", "undone") in events) is is_ours
+    held = SchedulerState(held=frozenset({"7"} if row(database)["held_by_us"] else ()))
+    assert [op.verb for op in release_plan(snapshot(jobs=[seen]), held).operations] == [Verb.RELEASE] * is_ours
+    assert ("7", "undone") not in look(database, seen, at=230.0), "it is told once"

@@ -194,6 +194,50 @@ def test_rights_follow_from_slurms_user_and_accounting(user: str, privilege: Pri
     assert connected(slurm, user=user).identity() == Identity(user, privilege)
 
 
+def test_rights_that_accounting_does_not_tell_are_unknown_and_asked_for_again_a_while_later() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    slurm.accounting_down = True
+    backend = connected(slurm, clock)
+    assert backend.identity().unread
+    assert not backend.identity().may_schedule
+    slurm.accounting_down = False
+    asked = []
+    for clock.now in (1059.0, 1061.0, 1062.0, 4000.0):
+        slurm.asked.clear()
+        asked.append((backend.identity().may_schedule, slurm.asked.count("sacctmgr user")))
+    assert asked == [(False, 0), (True, 1), (True, 0), (True, 0)]
+
+
+def test_a_slow_accounting_is_asked_for_rights_the_less_often() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    slurm.accounting_down = True
+    backend = connected(slurm, clock)
+
+    def slow(argv: Sequence[str], given: str, timeout: float, env: Mapping[str, str]) -> CommandResult:
+        clock.now += 10.0 * (argv[0] == "sacctmgr")
+        return slurm(argv, given, timeout, env)
+
+    backend._commands._runner = slow
+    asked_at = []
+    while clock.now < 2000.0:
+        before = slurm.asked.count("sacctmgr user")
+        backend.identity()
+        asked_at += [clock.now] * (slurm.asked.count("sacctmgr user") - before)
+        clock.now += 5.0
+    assert asked_at == [1010.0, 1280.0, 1550.0, 1820.0]
+
+
+def test_rights_that_were_known_stay_while_nobody_answers_and_new_ones_are_noticed() -> None:
+    slurm, clock = FakeSlurm(), Clock()
+    slurm.levels = {"synsched": "None"}
+    backend = connected(slurm, clock)
+    assert backend.identity() == Identity("synsched", Privilege.NONE)
+    slurm.levels, clock.now = {"synsched": "Operator"}, 1061.0
+    assert backend.identity() == Identity("synsched", Privilege.OPERATOR)
+    slurm.accounting_down, clock.now = True, 6000.0
+    assert backend.identity() == Identity("synsched", Privilege.OPERATOR)
+
+
 def test_the_commands_of_an_operation_are_shown_as_a_person_would_type_them() -> None:
     backend = connected(FakeSlurm())
     note = Operation(Verb.NOTE, "7", Reason(ReasonCode.START), "", "synsched: two words")

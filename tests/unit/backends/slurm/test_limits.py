@@ -36,7 +36,8 @@ def association(number: int, account: str, user: str = "", limits: str = "GrpTRE
 @pytest.mark.parametrize("release", RELEASES)
 def test_limits_of_a_user_are_read_with_those_that_slurm_inherits_from_the_account(release: str) -> None:
     alice = of_user(parse_limits(*texts(release)), "alice").limits
-    assert alice.group == {"cpus": 4, "jobs": 7}, "GrpJobs=9, MaxJobs=7"
+    assert alice.group == {"cpus": 4, "jobs": 9}, "GrpJobs=9"
+    assert alice.per_association == {"jobs": 7}, "MaxJobs=7"
     assert alice.per_job == {"cpus": 9}, "from the account"
     assert alice.per_node == {"cpus": 6, "memory": 51200}
     assert alice.fixed == {"cpus"}, "GrpTRESMins counts CPUs"

@@ -98,6 +98,27 @@ def test_who_keeps_the_place(jobs: list[Job], service: float, runs: set[str]) ->
     assert set(after(*jobs, service=service).targets) == runs
 
 
+@pytest.mark.parametrize(
+    ("moves", "code"),
+    [
+        pytest.param(1, ReasonCode.MOVES_SAVED, id="more than a round has"),
+        pytest.param(0, None, id="a round moves nobody"),
+        pytest.param(4, None, id="as many as it has"),
+    ],
+)
+def test_a_gang_that_needs_more_moves_than_a_round_has_is_told_that_rounds_save_them(
+    moves: int, code: ReasonCode | None
+) -> None:
+    pairs = [share("n1", (gpu, gpu + 1), cpus=6) for gpu in range(0, 8, 2)]
+    narrow = [replace(running(n, 700, 2), allocations=(pair,)) for n, pair in enumerate(pairs, 1)]
+    gang, service = job(9, 8, user="bob"), {str(n): 2 * 900.0 for n in range(1, 5)}
+    past = decided(*narrow, gang, max_moves=moves).state
+    decision = decided(*narrow, gang, service=service, state=past, max_moves=moves)
+    told = decision.waiting.get("9")
+    assert (told.code if told and told.code is ReasonCode.MOVES_SAVED else None) is code
+    assert bool(decision.victims) is (moves == 4)
+
+
 def test_no_more_leave_than_may_and_what_was_due_most_comes_first() -> None:
     ahead, further = running(1, 700), replace(running(2, 700), allocations=(share("n2", 8, cpus=24),))
     waiting = [job(3, 8, user="bob"), job(4, 8, user="carol")]

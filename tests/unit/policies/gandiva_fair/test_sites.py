@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from slurmsched.knowledge import Knowledge, sample_speedups
 from slurmsched.model import Job, ReasonCode, Request, SchedulerState
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
+from slurmsched.policies.gandiva_fair.draining import Drain, Drains
 from slurmsched.policies.gandiva_fair.problem import RunnableJob, StrideProblem
 from slurmsched.policies.gandiva_fair.tickets import water_filling
 from slurmsched.policies.sizes import Proportional
 from slurmsched.policies.state import decode_state
 from slurmsched.rounds.guards import restart_costs
 from slurmsched.settings import GuardSettings, Settings, TicketSettings
-from tests.builders import job, node, share, situation
+from tests.builders import job, node, share, situation, snapshot
 from tests.turning import QUANTUM, Cluster, tickets
 
 WIDE = Request(gpus=16, gpus_per_node=8, nodes=2, tasks=2, cpus=2)
@@ -77,6 +79,29 @@ class TestGangs:
         assert cluster.decision.waiting["9"].code is ReasonCode.EXPECTED_START
         cluster.run(6)
         assert cluster.service["9"] > 0
+
+    @pytest.mark.parametrize(
+        ("there", "sentence"),
+        [
+            pytest.param(
+                [job(96, 8, on=[share("n1", 8, cpus=24)])],
+                "on n1: job 96 should have left by then, and nothing may delay it",
+                id="a job that is not managed, as after Slurm's own preemption",
+            ),
+            pytest.param(
+                [],
+                "starts on n1 next: Slurm still shows as used there what a job had that ended just now",
+                id="nobody any more",
+            ),
+        ],
+    )
+    def test_a_gang_that_waits_for_no_managed_job_is_told_for_whom(self, there: list[Job], sentence: str) -> None:
+        drains = Drains.__new__(Drains)
+        drains._now, drains.of_job = 0.0, {"gang": Drain(SimpleNamespace(pools=(0,)), 60.0, 0.0, False)}
+        at_hand = SimpleNamespace(snapshot=snapshot([node("n1")], there))
+        pools = SimpleNamespace(node=lambda _: node("n1"))
+        drains._session = SimpleNamespace(running={}, situation=at_hand, pools=pools)
+        assert sentence in drains.reason("gang").sentence
 
     def test_nobody_who_stays_begins_where_a_gang_waits_for_those_who_do(self) -> None:
         """On each of two servers half is held by a job that cannot be preempted; a gang of both waits for these. Jobs
