@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import Final
 
+from slurmsched.knowledge import Knowledge
 from slurmsched.model import Job, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.demand import DemandLevel
@@ -111,8 +112,7 @@ def migrate_to_due_type(session: Session) -> None:
 
 
 def _saved_seconds(session: Session, job: Job) -> float:
-    """Return by how many seconds the job would end sooner, by measured rates. Without a duration estimate it is assumed
-    half finished."""
+    """Return by how many seconds the job would end sooner, by measured rates."""
     knowledge, rates = session.situation.knowledge, session.entitlement.rates
     due = session.entitlement.gpu_types.get(job.id, frozenset())
     if len(due) != 1:
@@ -123,7 +123,10 @@ def _saved_seconds(session: Session, job: Job) -> float:
     then = rates.get((job.id, gpu_type), 0.0)
     if not held or None in held:
         return 0.0
+    return remaining_or_executed(knowledge, job) * (1 - now / then) if then > now else 0.0
+
+
+def remaining_or_executed(knowledge: Knowledge, job: Job) -> float:
+    """Return the seconds that the job still needs. Without a duration estimate it is assumed half finished."""
     remaining = knowledge.remaining_seconds(job)
-    if isinf(remaining):
-        remaining = knowledge.executed_seconds(job)
-    return remaining * (1 - now / then) if then > now else 0.0
+    return knowledge.executed_seconds(job) if isinf(remaining) else remaining
