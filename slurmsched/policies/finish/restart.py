@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from typing import Final
 
 from slurmsched.knowledge import Knowledge
@@ -19,6 +19,7 @@ from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources, size_upgrades
+from slurmsched.policies.stages import Situation
 
 MIN_BENEFIT: Final = 3.0
 """A restart pays if it saves this many times its cost: estimates of remaining time are often wrong."""
@@ -69,6 +70,16 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     extra = extra_resources(larger.allocation(session.pools), current.allocation(session.pools))
     pays = saving > MIN_BENEFIT * session.situation.cost_of_restart(job.id) and session.free_at_minimum.fits(extra)
     return _Resize(job, larger, saving) if pays else None
+
+
+def longer_run_from(situation: Situation, job: Job) -> float:
+    """Return from when on the job may be expected to keep more resources for longer than now, in unix seconds: always
+    if it was restarted before, else when the duration of its hint has passed and its time limit counts."""
+    now, expected = situation.snapshot.time, job.hints.duration
+    if job.restarts:
+        return now
+    left = -1.0 if expected is None else expected - situation.knowledge.executed_seconds(job)
+    return now + left if left >= 0 else inf
 
 
 def _expected_run(session: Session, job: Job, remaining: float) -> float:
