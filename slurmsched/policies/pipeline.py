@@ -75,6 +75,18 @@ class Pipeline:
     keeps_promise: bool = True
     """Whether a promised start is kept from round to round, ahead of the order; else the order decides anew."""
 
+    @property
+    def only_starts(self) -> bool:
+        """Whether no running job is ever moved or preempted: allocations only end with their jobs."""
+        return not (
+            self.finish_steps or self.last_steps or self.entitle or any(map(_changes_running, self.admission_steps))
+        )
+
+    @property
+    def only_resizes(self) -> bool:
+        """Whether nothing is done with a running job while none waits but to restart it with more CPUs and memory."""
+        return not self.entitle and {*self.finish_steps, *self.last_steps} <= set(FINISH_STEPS)
+
     def decide(self, situation: Situation) -> Decision:
         """Raises PolicyError if neither the row nor its entitlement has an order."""
         entitlement = _entitlement(self.entitle, situation) if self.entitle else NO_ENTITLEMENT
@@ -142,6 +154,10 @@ class Pipeline:
 
 def _preempts(step: Callable[[Session], AdmissionStep]) -> bool:
     return isinstance(step, type) and issubclass(step, Preempt)
+
+
+def _changes_running(step: object) -> bool:
+    return isinstance(step, type) and issubclass(step, Preempt | ShrinkRunning)
 
 
 def _finish(session: Session, steps: Iterable[FinishStep]) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from slurmsched.policies.admit.allocate import AllocateFree
 from slurmsched.policies.cluster.gang import why_single_type
 from slurmsched.policies.errors import PolicyError
-from slurmsched.policies.finish.restart import migrate_to_due_type
+from slurmsched.policies.finish.restart import exchange_types, migrate_to_due_type
 from slurmsched.policies.orders import (
     DominantResourceFairness,
     FinishTimeFairness,
@@ -163,7 +163,7 @@ def _hadar(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.problem import utility_named  # noqa: PLC0415
 
     prices = HadarPrices(utility_named(chosen.utility))
-    steps = (migrate_to_due_type, *FINISH_STEPS)
+    steps = (migrate_to_due_type, exchange_types, *FINISH_STEPS)
     return Pipeline("hadar", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=chosen.first)
 
 
@@ -171,7 +171,8 @@ def _hadare(chosen: Choices) -> Policy:
     from slurmsched.policies.hadar.problem import utility_named  # noqa: PLC0415
     from slurmsched.policies.hadare.policy import HadarEPrices, dispatch_steps, spread_copies  # noqa: PLC0415
 
-    steps, last = (migrate_to_due_type, spread_copies, *FINISH_STEPS), (*chosen.first, dispatch_steps)
+    steps = (migrate_to_due_type, exchange_types, spread_copies, *FINISH_STEPS)
+    last = (*chosen.first, dispatch_steps)
     prices = HadarEPrices(utility_named(chosen.utility))
     return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=last)
 

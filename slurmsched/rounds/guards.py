@@ -10,7 +10,7 @@ from typing import Final
 from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, SchedulerState, Snapshot
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import changes_types, takes_turns
-from slurmsched.policies.stages import RUN_OVER_RESTART
+from slurmsched.policies.stages import RUN_OVER_RESTART, Situation
 from slurmsched.rounds.scope import eligible_nodes, usable_nodes
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
 
@@ -103,6 +103,24 @@ def _starts_if_room(job: Job, now: float) -> bool:
     waits = job.hold is Hold.NONE and not job.dependency and job.reason in _WAITS_FOR_ROOM
     due = job.eligible_time is None or job.eligible_time <= now
     return waits and due and bool(job.original_request.gpus or job.original_request.shards)
+
+
+_LASTING: Final = frozenset(
+    {ReasonCode.NO_REQUEUE, ReasonCode.NOT_BATCH, ReasonCode.ASKED_TO_STAY, ReasonCode.NO_CHECKPOINT}
+)
+"""Why a job may not be preempted as long as it runs, whatever else changes."""
+
+
+def preemptible_times(situation: Situation) -> dict[JobId, float]:
+    """From when on each running job may be preempted or moved, in unix seconds: when it has run long enough, or, if it
+    is not protected or by a guard that may end at any time, now. Those that never may are left out."""
+    now, protected = situation.snapshot.time, situation.non_preemptible
+    movable = (job.id for job in situation.jobs if _runs(job))
+    return {
+        job: situation.preemptible_from.get(job, now)
+        for job in movable
+        if job not in protected or protected[job].code not in _LASTING
+    }
 
 
 def cannot_move(job: Job, state: SchedulerState, snapshot: Snapshot, settings: Settings) -> bool:

@@ -34,7 +34,10 @@ from slurmsched.daemon.execution import Applier
 from slurmsched.daemon.loop import PROBE_INTERVAL
 from slurmsched.model import Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
 from slurmsched.model.reasons import pluralise
+from slurmsched.policies.finish.restart import longer_run_from
+from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
+from slurmsched.rounds.guards import preemptible_times
 from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.settings.definition import (
@@ -194,6 +197,10 @@ class SimulationEngine:
         self.decisions: list[float] = []
         self.samples: list[ClusterSample] = []
         self._quiet_at: int | None = None
+        """What had happened on the cluster before the last full round, if that had no operations and nothing has been
+        done since."""
+        self._quiet_until = inf
+        """When a running job may first be moved, by the guards that it saw."""
         self._seen_before = -1
         """What had happened on the cluster when the last round began."""
 
@@ -231,18 +238,20 @@ class SimulationEngine:
     def _needs_round(self) -> bool:
         """Whether a round could change anything.
 
-        False if nothing has changed since a round without operations, and either no job is pending, or no GPU is idle
-        and the order never preempts a job for a pending one (fifo). Copies of a forked job need each round: it divides
-        their steps by what they have measured.
+        False if nothing has happened since a full round without operations, guards still protect every running job that
+        might be better elsewhere, and either no job is pending, or no GPU is idle and the order never preempts a job
+        for a pending one (fifo). Copies of a forked job need each round: it divides their steps by what they have
+        measured.
         """
         self.cluster.advance(self.clock.now())
         forked = self.cluster.lifecycle.forked and any(job.array_job for job in self.cluster.jobs.values())
         if not self.options.skipping or self._quiet_at != self.cluster.changes or forked:
             return True
+        if self.clock.now() >= self._quiet_until:
+            return True
         waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
-        full = all(not node.idle_gpus for node in self.cluster.nodes.values())
         is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
-        return waiting and not (full and is_fifo)
+        return waiting and (self._may_start() or not is_fifo)
 
     def _advance(self, until: float, end: float) -> None:
         """Moves the time to the next full round, with the early rounds before it as the daemon has them.
@@ -292,11 +301,12 @@ class SimulationEngine:
         return earliest + PROBE_INTERVAL * max(0, ceil((now - earliest) / PROBE_INTERVAL))
 
     def _may_start(self) -> bool:
-        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be. Copies of a
-        forked job are given other steps without a start."""
+        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be, and for one
+        without GPUs. Copies of a forked job are given other steps without a start."""
+        waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
         idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
-        waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
-        return (idle and waiting) or bool(self.cluster.lifecycle.forked)
+        room = idle or any(not (job.current_request.gpus or job.current_request.shards) for job in waiting)
+        return (room and bool(waiting)) or bool(self.cluster.lifecycle.forked)
 
     def _run_round(self, *, starts_only: bool = False) -> RoundResult:
         self._seen_before = self._happened()
@@ -318,7 +328,8 @@ class SimulationEngine:
         self.decisions.append(time.perf_counter() - start)
         self.store.policy_state = result.decision.state
         self.rounds += 1
-        self._quiet_at = self.cluster.changes
+        if not result.starts_only:
+            self._quiet_at, self._quiet_until = self.cluster.changes, self._movable_from(result)
         if result.plan.operations:
             applied = self.applier.apply(self.rounds, result.plan, snapshot)
             snapshot, known = applied.snapshot, self.store.refused_starts()
@@ -331,6 +342,18 @@ class SimulationEngine:
         until = now + DISPATCH_PERIODS * self.options.period
         self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
         return result
+
+    def _movable_from(self, result: RoundResult) -> float:
+        """When a round may first move a running job that this one without operations did not, in unix seconds."""
+        situation, policy = result.situation, self.policy
+        if isinstance(policy, Pipeline) and policy.only_starts:
+            return inf
+        times = preemptible_times(situation)
+        waiting = any(job.state is JobState.PENDING for job in result.snapshot.jobs)
+        if isinstance(policy, Pipeline) and policy.only_resizes and not waiting:
+            decided = [job for job in situation.jobs if job.id in times and job.id not in situation.non_preemptible]
+            times |= {job.id: longer_run_from(situation, job) for job in decided}
+        return min(times.values(), default=inf)
 
     def _observe(self) -> tuple[Snapshot, SchedulerState]:
         snapshot = self.backend.observe()

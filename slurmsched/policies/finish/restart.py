@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from typing import Final
 
-from slurmsched.model import Job, Reason, ReasonCode
+from slurmsched.knowledge import Knowledge
+from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_duration
+from slurmsched.policies.admit.allocate import FailedRequestCache
+from slurmsched.policies.admit.preempt import VictimQueue
 from slurmsched.policies.cluster.demand import DemandLevel
 from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.finish.spare import extra_resources, largest_that_fits
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources, size_upgrades
+from slurmsched.policies.stages import Situation
 
 MIN_BENEFIT: Final = 3.0
 """A restart pays if it saves this many times its cost: estimates of remaining time are often wrong."""
@@ -66,6 +72,16 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     return _Resize(job, larger, saving) if pays else None
 
 
+def longer_run_from(situation: Situation, job: Job) -> float:
+    """Return from when on the job may be expected to keep more resources for longer than now, in unix seconds: always
+    if it was restarted before, else when the duration of its hint has passed and its time limit counts."""
+    now, expected = situation.snapshot.time, job.hints.duration
+    if job.restarts:
+        return now
+    left = -1.0 if expected is None else expected - situation.knowledge.executed_seconds(job)
+    return now + left if left >= 0 else inf
+
+
 def _expected_run(session: Session, job: Job, remaining: float) -> float:
     """Return for how long the job keeps what it is restarted with: until its end or, where it was restarted before, for
     as long as its runs have lasted on average."""
@@ -110,20 +126,120 @@ def migrate_to_due_type(session: Session) -> None:
             session.restart_with(job, placement, Reason(ReasonCode.PAYS_FOR_RESTART, details))
 
 
+def exchange_types(session: Session) -> None:
+    """Let running jobs that are due GPU types which others have change places with these, as many jobs as may still
+    move this round; those first that save most GPU-seconds.
+
+    What the first of an exchange saves has to pay for the restarts of all, and the entitlement's utility has to rise.
+    """
+    utility = session.entitlement.utility
+    if utility is None or session.moves_left < _FEWEST_TO_EXCHANGE:
+        return
+    jobs = [session.jobs[job] for job in session.running if session.is_preemptible(job)]
+    changing = [job for job in jobs if _due_rates(session, job) is not None and not _has_due_type(session, job)]
+    saved = {job.id: _saved_seconds(session, job) * job.gpus for job in changing}
+    gaining = [job for job in changing if saved[job.id] > MIN_BENEFIT * _restart_gpu_seconds(session, [job.id])]
+    failed = FailedRequestCache()
+    for job in sorted(gaining, key=lambda job: (-saved[job.id], session.rank_of[job.id])):
+        request = session.attempt(job)
+        if session.moves_left < _FEWEST_TO_EXCHANGE:
+            return
+        if job.id not in session.running or failed.contains(request, session.eviction_epoch):
+            continue
+        before, worth = session.checkpoint(), utility(session.allocations())
+        moved = _change_places(session, job, changing)
+        pays = saved[job.id] > MIN_BENEFIT * _restart_gpu_seconds(session, moved)
+        if not (moved and pays and utility(session.allocations()) > worth):
+            session.rollback(before)
+            failed.add(request)
+
+
+_FEWEST_TO_EXCHANGE: Final = 2
+
+
+def _change_places(session: Session, first: Job, changing: Sequence[Job]) -> Sequence[JobId]:
+    """Move the job to the type that it is due, those of `changing` that are in its way to theirs, and so on; return
+    all that move, none if one of them finds no place or there are too many. Then the session has to be rolled back."""
+    saving = format_duration(_saved_seconds(session, first))
+    moving = [first.id]
+    session.evict(first.id, first)
+    for name in moving:  # which grows
+        found = _place_among(session, session.jobs[name], changing, first)
+        if found is None:
+            return ()
+        leaving, placement = found
+        for other in leaving:
+            session.evict(other, first)
+        moving += leaving
+        session.allocate(session.jobs[name], placement)
+        if session.moves_left < 0:
+            return ()
+    cost = format_duration(session.situation.cost_of_restart(first.id))
+    session.reasons[first.id] = Reason(ReasonCode.PAYS_FOR_RESTART, {"saving": saving, "cost": cost})
+    return moving
+
+
+def _place_among(
+    session: Session, job: Job, changing: Sequence[Job], first: Job
+) -> tuple[list[JobId], Placement] | None:
+    """Return which of `changing` leave for the job, as few as possible, and its placement then, or None. Those are
+    tried alone that are due what the first job of the exchange had."""
+    placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
+    if placement is not None:
+        return [], placement
+    due, had = session.entitlement.gpu_types, _held_types(first)
+    holders = [other for other in changing if other.id in session.running and _held_types(other) & due[job.id]]
+    for others in ([other for other in holders if due[other.id] <= had], holders):
+        queue = VictimQueue.of(session, [other.id for other in others])
+
+        def placed(count: int, queue: VictimQueue = queue) -> Placement | None:
+            return session.find_placement(job, DemandLevel.MINIMUM, queue.free_without(count, session.free_at_minimum))
+
+        counts = range(1, len(others) + 1)
+        count = bisect_left(counts, True, key=lambda k: placed(k) is not None) + 1
+        placement = placed(count) if count <= len(others) else None
+        if placement is not None:
+            free = queue.free_without(count, session.free_at_minimum)
+            held = ((other, session.allocation_of(other)) for other in reversed(queue.jobs[:count]))
+            return free.must_leave(placement.allocation(session.pools), held), placement
+    return None
+
+
+def _held_types(job: Job) -> frozenset[str]:
+    return frozenset(on_node.gpu_type for on_node in job.allocations)
+
+
+def _has_due_type(session: Session, job: Job) -> bool:
+    return _held_types(job) == session.entitlement.gpu_types[job.id]
+
+
+def _restart_gpu_seconds(session: Session, jobs: Iterable[JobId]) -> float:
+    """Return what the restarts of these jobs cost together, in GPU-seconds."""
+    return sum(session.situation.cost_of_restart(job) * session.jobs[job].gpus for job in jobs)
+
+
 def _saved_seconds(session: Session, job: Job) -> float:
-    """Return by how many seconds the job would end sooner, by measured rates. Without a duration estimate it is assumed
-    half finished."""
-    knowledge, rates = session.situation.knowledge, session.entitlement.rates
-    due = session.entitlement.gpu_types.get(job.id, frozenset())
+    """Return by how many seconds the job would end sooner, by measured rates."""
+    rates = _due_rates(session, job)
+    if rates is None:
+        return 0.0
+    now, then = rates
+    return remaining_or_executed(session.situation.knowledge, job) * (1 - now / then) if then > now else 0.0
+
+
+def _due_rates(session: Session, job: Job) -> tuple[float, float] | None:
+    """Return the job's measured rates on the GPU types that it has and on the one that it is due; None where one of
+    these is not known, and for a job that is due several types or none."""
+    rates, due = session.entitlement.rates, session.entitlement.gpu_types.get(job.id, frozenset())
     if len(due) != 1:
-        return 0.0
-    (gpu_type,) = due
-    held = [rates.get((job.id, on_node.gpu_type)) for on_node in job.allocations]
-    now = min((rate for rate in held if rate is not None), default=0.0)
-    then = rates.get((job.id, gpu_type), 0.0)
-    if not held or None in held:
-        return 0.0
+        return None
+    now = [rates.get((job.id, on_node.gpu_type)) for on_node in job.allocations]
+    then = rates.get((job.id, next(iter(due))))
+    known = [rate for rate in now if rate is not None]
+    return (min(known), then) if then is not None and known and len(known) == len(now) else None
+
+
+def remaining_or_executed(knowledge: Knowledge, job: Job) -> float:
+    """Return the seconds that the job still needs. Without a duration estimate it is assumed half finished."""
     remaining = knowledge.remaining_seconds(job)
-    if isinf(remaining):
-        remaining = knowledge.executed_seconds(job)
-    return remaining * (1 - now / then) if then > now else 0.0
+    return knowledge.executed_seconds(job) if isinf(remaining) else remaining

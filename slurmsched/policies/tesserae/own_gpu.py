@@ -21,7 +21,7 @@ from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import FreeResources
-from slurmsched.policies.finish.restart import MIN_BENEFIT
+from slurmsched.policies.finish.restart import MIN_BENEFIT, remaining_or_executed
 from slurmsched.policies.place.placement import NodeScore, Placement
 from slurmsched.policies.session import Session
 from slurmsched.policies.tesserae.packing import relative_rates_of_pair
@@ -240,13 +240,13 @@ def _worse_together(session: Session, job: Job, other: Job) -> Reason | None:
 
 
 def _pays_apart(session: Session, job: Job, other: Job) -> Reason | None:
-    """Returns the reason to move the job if, by known rates and lengths, it alone gains more than its restart costs."""
+    """Returns the reason to move the job if, by known rates, it alone gains more than its restart costs."""
     situation = session.situation
     gpu_type = situation.snapshot.gpu_type_of(job.allocations)
     rates = relative_rates_of_pair(situation.knowledge, job, other, gpu_type)
     if rates is None:
         return None
-    lengths = [situation.knowledge.remaining_seconds(one) for one in (job, other)]
+    lengths = [remaining_or_executed(situation.knowledge, one) for one in (job, other)]
     together = min(left / rate if rate else inf for left, rate in zip(lengths, rates, strict=True))
     saving, cost = together * (1 - rates[0]), situation.cost_of_restart(job.id)
     if isinf(together) or saving <= MIN_BENEFIT * cost:

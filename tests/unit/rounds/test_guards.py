@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurmsched.model import CheckpointSignal, Hold, Job, Partition, ReasonCode, Request, SchedulerState
+from slurmsched.model import CheckpointSignal, Hold, Job, Partition, Reason, ReasonCode, Request, SchedulerState
 from slurmsched.rounds.guards import (
     GUARDS,
     GuardContext,
@@ -18,10 +18,11 @@ from slurmsched.rounds.guards import (
     guarded_jobs,
     max_moves,
     preemptible_from,
+    preemptible_times,
     restart_costs,
 )
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, PolicySettings, Settings
-from tests.builders import job, node, share, snapshot
+from tests.builders import job, node, share, situation, snapshot
 
 NOW = 1_000_000.0
 SETTINGS = Settings(guards=GuardSettings(min_run_time=1200, moves_per_job_day=2, restart_cost=120))
@@ -128,6 +129,23 @@ def test_the_signal_is_the_one_that_was_named() -> None:
 )
 def test_when_a_job_has_run_long_enough(young: Job, times: dict[str, float]) -> None:
     assert preemptible_from(snapshot([node()], [young], NOW), [young], SchedulerState(), SETTINGS) == times
+
+
+@pytest.mark.parametrize(
+    ("why", "times"),
+    [
+        pytest.param(None, {"1": NOW}, id="now, if nothing protects it"),
+        pytest.param(ReasonCode.MIN_RUN_TIME, {"1": NOW + 60}, id="when it has run long enough"),
+        pytest.param(ReasonCode.JOB_MOVES_SPENT, {"1": NOW}, id="at any time, for what may end at any time"),
+        pytest.param(ReasonCode.NO_CHECKPOINT, {}, id="never, for what lasts as long as it runs"),
+    ],
+)
+def test_from_when_on_a_running_job_may_be_moved(why: ReasonCode | None, times: dict[str, float]) -> None:
+    protected = {} if why is None else {"1": Reason(why)}
+    later = {"1": NOW + 60} if why is ReasonCode.MIN_RUN_TIME else {}
+    waiting = job(2)
+    asked = situation([node()], [running(), waiting], time=NOW, non_preemptible=protected, preemptible_from=later)
+    assert preemptible_times(asked) == times
 
 
 @pytest.mark.parametrize(

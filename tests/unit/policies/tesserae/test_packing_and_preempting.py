@@ -251,9 +251,20 @@ def test_a_pair_stays_together(seconds: int, other: Any) -> None:
     }  # fmt: skip
 
 
-def test_a_pair_of_which_nobody_knows_how_long_it_runs_stays_together() -> None:
-    jobs = [half(1, "a", on=[has(0)]), half(2, "b", on=[has(0)])]
-    assert devices(decided([TWO], jobs, [])) == {"1": "n1:0", "2": "n1:0"}
+@pytest.mark.parametrize(
+    ("ran", "hint", "guest_on"),
+    [
+        pytest.param(0.0, "", "n1:0", id="stays together at first"),
+        pytest.param(900.0, "", "n1:0", id="stays while what it ran would not pay for a restart"),
+        pytest.param(1200.0, "", "n1:1", id="is moved apart once that would pay if it ran as long again"),
+        pytest.param(1200.0, "duration=1500", "n1:0", id="unless the end of one is known to be near"),
+    ],
+)
+def test_a_pair_of_which_nobody_knows_how_long_it_runs(ran: float, hint: str, guest_on: str) -> None:
+    both = half(1, "a", hint, on=[has(0)]), half(2, "b", on=[has(0)])
+    jobs = [replace(one, start_time=1.0 + at) for at, one in enumerate(both)]
+    decision = policy("tesserae-packed", "las").decide(asked([TWO], jobs, dict.fromkeys("12", ran), restart_cost=120.0))
+    assert devices(decision) == {"1": "n1:0", "2": guest_on}
 
 
 @st.composite
