@@ -147,7 +147,7 @@ class Promises:
 
     def _has_waited_long(self, job: Job) -> bool:
         situation = self._session.situation
-        since = max(job.submit_time, job.eligible_time or 0.0)
+        since = _waits_since(job)
         waited = situation.snapshot.time - since - situation.knowledge.executed_seconds(job)
         return job.state is JobState.PENDING and waited >= LONG_WAIT * situation.period
 
@@ -209,8 +209,8 @@ class Promises:
         """Return the earliest start of the job, without these nodes, by the ends of the others."""
         session = self._session
         among = ~session.pools.on_nodes(closed) if closed else None
-        since = max(job.submit_time, job.eligible_time or 0.0)
-        ends = sorted(of_others, key=lambda end: (end.at, isinf(end.at) and end.begun < since, end.begun, end.job))
+        since = _waits_since(job)
+        ends = sorted(of_others, key=lambda end: (end.at, isinf(end.at) and end.begun <= since, end.begun, end.job))
 
         def free_after(count: int) -> FreeResources:
             free = session.free_at_minimum.copy()
@@ -245,7 +245,7 @@ class Promises:
             frozenset(end.job for end in ended),
             beside,
             binding=self._outlasting.isdisjoint(end.job for end in needed)
-            and (not isinf(start) or (self._drains and self._has_waited_long(job) and needed[-1].begun >= since)),
+            and (not isinf(start) or (_is_drained_for(job, needed) and self._drains and self._has_waited_long(job))),
             certain=all(end.certain for end in needed) and not _may_be_overtaken(session, job),
         )
 
@@ -259,6 +259,17 @@ class Promises:
         if not fits:
             self._unplaceable.add(demand)
         return fits
+
+
+def _waits_since(job: Job) -> float:
+    return max(job.submit_time, job.eligible_time or 0.0)
+
+
+def _is_drained_for(job: Job, needed: Sequence[_End]) -> bool:
+    """Whether nodes are drained of these jobs, of which those that were there before the newcomer are last: not if one
+    was, nor if one alone gives back all that is needed, since then nothing is kept idle."""
+    all_at_once = len(needed) == 1 and sum(needed[0].allocation.gpus) >= job.gpus
+    return needed[-1].begun > _waits_since(job) and not all_at_once
 
 
 def _outlasting_slices(session: Session) -> frozenset[JobId]:

@@ -12,15 +12,15 @@ NOW = 10_000.0
 FIRST = job(1, 8, submit_time=100.0)
 SECOND = job(2, 8, submit_time=200.0)
 NARROW = job(3, 1, submit_time=NOW - 1.0)
-OURS = job(4, 4, on=[share("n1", range(4), cpus=4)], submit_time=50.0)
-ELSEWHERE = job(5, 1, on=[share("n2", 1)], submit_time=60.0)
+OURS = job(4, 4, on=[share("n1", range(4), cpus=4)], submit_time=50.0, start_time=150.0)
+ELSEWHERE = job(5, 1, on=[share("n2", 1)], submit_time=60.0, start_time=400.0)
 
 
 def unmanaged(
     number: int, gpu: int, submitted: float, partition: str = "gpu", gpus: int = 1, memory: int = 64_000
 ) -> Job:
     on = [share("n1", range(gpu, gpu + gpus), cpus=1, memory=memory)]
-    return job(number, gpus, on=on, submit_time=submitted, partitions=(partition,))
+    return job(number, gpus, on=on, submit_time=submitted, start_time=submitted, partitions=(partition,))
 
 
 def overtaken(*others: Job, waiting: tuple[Job, ...] = (FIRST, SECOND), **given: object) -> set[str]:
