@@ -151,10 +151,12 @@ def test_a_victim_whose_newcomer_is_refused_returns_and_is_not_disturbed_for_it_
     since=st.sampled_from((0.0, 7_500.0, 7_830.0)),
 )
 @example(sizes=[4, 2, 4, 8], later=[4, 8, 2], refused={3: "BadConstraints"}, since=0.0)  # it displaced, and is refused
+@example(sizes=[4, 4, 4, 8], later=[2, 8], refused=dict.fromkeys((1, 2, 3), "BadConstraints"), since=0.0)  # in turn
 @settings(max_examples=12, deadline=None)
 def test_whatever_slurm_refuses_no_job_that_ran_is_held_while_its_place_is_free(
     sizes: list[int], later: list[int], refused: dict[int, str], since: float
 ) -> None:
+    until = 12_000.0  # each of four that are always refused has three tries, of which a full round makes one
     with TemporaryDirectory() as folder:
         daemon = daemon_in(Path(folder), "n1", "n2")
         world, last_nodes = daemon.world, dict[str, tuple[str, ...]]()
@@ -167,12 +169,12 @@ def test_whatever_slurm_refuses_no_job_that_ran_is_held_while_its_place_is_free(
             world.submit(gpus)
         for gpus in later:
             daemon.clock.after(7_600.0, lambda gpus=gpus: world.submit(gpus))  # type: ignore[misc]  # bound early
-        for at in range(10, 9_000, 10):
+        for at in range(10, int(until), 10):
             daemon.clock.after(
                 float(at), lambda: last_nodes.update({job: nodes for job, nodes in world.where().items() if nodes})
             )
-        daemon.run(9_000.0, keep_holds=True)
-        assert world.clock.now() >= START + 9_000.0
+        daemon.run(until, keep_holds=True)
+        assert world.clock.now() >= START + until
         seen = world.simulated.observe()
         free = {one.name: one.free for one in seen.nodes}
         for job in seen.jobs_in_state(JobState.PENDING):
