@@ -147,7 +147,7 @@ def run_ranks(folder: Path, how: str, *seconds: float) -> tuple[list[list[int]],
         )
         for rank, each in enumerate(seconds)
     ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0] * len(seconds)
+    assert [rank.wait(timeout=600) for rank in ranks] == [0] * len(seconds)
     results = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(len(seconds))]
     return [sizes for sizes, _ in results], max(median for _, median in results)
 

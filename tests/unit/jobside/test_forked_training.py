@@ -95,7 +95,7 @@ class Copies:
     def ended(self) -> list[str]:
         """Once all have: the last line of each."""
         for run in self.runs.values():
-            assert run.wait(timeout=120) == 0
+            assert run.wait(timeout=600) == 0
         return [(self.folder / f"log-{copy}").read_text().splitlines()[-1] for copy in self.runs]
 
 

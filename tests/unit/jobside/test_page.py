@@ -44,14 +44,14 @@ def test_five_lines_make_a_script_movable_and_change_nothing_else(tmp_path: Path
     logs = []
     for name, marks in (("before", " -"), ("after", " +")):
         (tmp_path / name).mkdir()
-        assert Job(tmp_path / name, script(marks), ("0",)).start().wait(timeout=120) == 0
+        assert Job(tmp_path / name, script(marks), ("0",)).start().wait(timeout=600) == 0
         logs.append((tmp_path / name / "log").read_text().splitlines())
     assert logs[0] == logs[1]
     job = Job(tmp_path, script(" +"), ("0.005",))
     process = job.fork()
     until(lambda: job.steps > 50)
     assert job.preempt(process) == 128 + signal.SIGTERM
-    assert job.fork().wait(timeout=120) == 0
+    assert job.fork().wait(timeout=600) == 0
     assert (tmp_path / "log").read_text().splitlines() == logs[0]
 
 

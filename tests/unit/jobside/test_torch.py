@@ -34,7 +34,7 @@ def undisturbed(folder: Path, ranks: int = 1) -> list[str]:
     """The example run as Slurm runs it, by interpreters of its own; whoever is preempted is forked."""
     folder.mkdir()
     for process in started(Job(folder, EXAMPLE), ranks, Job.start):
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=600) == 0
     return losses(folder)
 
 
@@ -63,7 +63,7 @@ def test_preemptions_change_neither_the_losses_nor_the_weights(tmp_path: Path) -
         process = job.fork()
         until(lambda least=preemption: len(losses(tmp_path)) > 100 * least + 5)  # type: ignore[misc]  # bound now
         assert job.preempt(process) == 128 + signal.SIGTERM
-    assert job.fork().wait(timeout=120) == 0
+    assert job.fork().wait(timeout=600) == 0
     assert losses(tmp_path) == expected
     assert same_weights(tmp_path, tmp_path / "alone")
 
@@ -81,7 +81,7 @@ def test_two_ranks_stop_at_the_same_step_and_go_on_as_if_nothing_had_been(tmp_pa
             process.send_signal(signal.SIGTERM)
         assert [process.wait(timeout=30) for process in ranks] == [128 + signal.SIGTERM] * 2
     for process in started(job, 2):
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=600) == 0
     assert losses(tmp_path) == expected
     assert same_weights(tmp_path, tmp_path / "alone")
 
