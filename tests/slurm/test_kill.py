@@ -120,6 +120,7 @@ def test_killed_while_slurmctld_restarts_the_next_round_reaches_the_same_targets
     again = mini.synsched("run", "--once")
     assert again.code == 0, again.out + again.err
     assert_targets(mini, newcomer, displaced)
+    running.append(newcomer)
 
 
 STATE = "/var/lib/slurm/slurmctld/job_state"
