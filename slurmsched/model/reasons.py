@@ -165,7 +165,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.FREED_NOW: "starts on {nodes} next: Slurm still shows as used there what a job had that ended just now",
     ReasonCode.RESERVED: "waits: the nodes it could use are reserved ({reservation})",
     ReasonCode.NODES_CLOSED: "waits for nodes that start no jobs now: {nodes}",
-    ReasonCode.RESERVED_FROM: ("waits: {nodes} is free but reserved from {when} ({reservation}), before it would end"),
+    ReasonCode.RESERVED_FROM: "waits: {nodes} is free but reserved from {when} ({reservation}), before it would end",
     ReasonCode.PROMISED_START: (
         "will start at {when} at the latest on {nodes}: by then {jobs:job #} must have ended, and nothing may delay it"
     ),
@@ -178,7 +178,7 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NODES_DRAIN: (
         "starts on {nodes} once {jobs:job #} ended, nobody knows when: only jobs with a time limit start there now"
     ),
-    ReasonCode.BEHIND_PROMISE: ("waits: it could delay {job:job #}, which is promised its start on {nodes} by {when}"),
+    ReasonCode.BEHIND_PROMISE: "waits: it could delay {job:job #}, which is promised its start on {nodes} by {when}",
     ReasonCode.BEHIND_DRAIN: (
         "waits: nobody knows when it ends, and {job:job #} waits for {nodes}; with a time limit it would start now"
     ),

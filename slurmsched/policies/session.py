@@ -432,9 +432,7 @@ class Session:
     def cancel_noop_evictions(self) -> None:
         """Cancel evictions of jobs that were placed again with exactly what they had: they keep running."""
         for victim in [job for job in self.victims if job in self.placements]:
-            had = self.pools.allocation(
-                self.jobs[victim].allocations, exclusive=self.jobs[victim].original_request.exclusive
-            )
+            had = self.pools.held_by(self.jobs[victim])
             has = self.placements[victim].allocation(self.pools)
             same_part = not had.part or (has.devices == had.devices and has.part == had.part)
             if has.by_pool() == had.by_pool() and same_part:

@@ -123,7 +123,7 @@ class RoundResources:
     def of(cls, situation: Situation, sizing: Sizing) -> RoundResources:
         free = FreeResources.of_snapshot(situation.snapshot)
         running = {
-            job.id: free.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
+            job.id: free.pools.held_by(job)
             for job in situation.jobs
             if job.allocations and job.state in (JobState.RUNNING, JobState.SUSPENDED)
         }

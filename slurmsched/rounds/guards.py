@@ -11,7 +11,7 @@ from slurmsched.model import Hold, Job, JobId, JobState, Reason, ReasonCode, Sch
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.policies import changes_types, takes_turns
 from slurmsched.policies.stages import RUN_OVER_RESTART, Situation
-from slurmsched.rounds.scope import eligible_nodes, usable_nodes
+from slurmsched.rounds.scope import eligible_nodes
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, Settings
 
 _DAY: Final = 86400.0
@@ -73,20 +73,27 @@ _WAITS_FOR_ROOM: Final = frozenset({"", "None", "Resources", "Priority"})
 """Slurm's reasons for a job that it starts as soon as there is room."""
 
 
-def contested_jobs(snapshot: Snapshot, jobs: Iterable[Job], left_to_slurm: Collection[JobId]) -> dict[JobId, Reason]:
+def contested_jobs(
+    snapshot: Snapshot,
+    jobs: Iterable[Job],
+    left_to_slurm: Collection[JobId],
+    open_nodes: Mapping[str, frozenset[str]],
+) -> dict[JobId, Reason]:
     """The running jobs among `jobs` whose GPUs a waiting job that is left to Slurm could take, with the reason to stay:
     Slurm would start that one before the newcomer for which they leave is released, and they ran on under plain Slurm.
+
+    `open_nodes` are those of each partition on which jobs may start.
     """
-    usable, seen = usable_nodes(snapshot), set[object]()
+    waiting = (job for job in snapshot.jobs_in_state(JobState.PENDING) if job.id in left_to_slurm)
+    able = (job for job in waiting if _starts_if_room(job, snapshot.time))
+    first = dict[object, Job]()
+    for job in able:
+        first.setdefault((job.original_request, job.partitions, job.reservation), job)
     takers = dict[str, list[tuple[int, Job]]]()
-    for job in snapshot.jobs_in_state(JobState.PENDING):
+    for job in first.values():
         asked = job.original_request
-        alike = (asked, job.partitions, job.reservation)
-        if job.id not in left_to_slurm or alike in seen or not _starts_if_room(job, snapshot.time):
-            continue
-        seen.add(alike)
         on_node = asked.gpus_per_node or ceil(asked.gpus / max(asked.nodes, 1)) or 1
-        for node in eligible_nodes(job, snapshot, usable):
+        for node in eligible_nodes(job, snapshot, open_nodes):
             takers.setdefault(node, []).append((on_node, job))
     contested = dict[JobId, Reason]()
     for job in filter(_runs, jobs) if takers else ():

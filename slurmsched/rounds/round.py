@@ -105,6 +105,7 @@ def run_round(
     ineligible |= coming | starting
     coming |= {job: why for job, why in starting.items() if state.starting[job].gone}
     awaiting = tuple(job for job in managed if job.id in coming)
+    open_nodes = scope.usable_nodes(observed)
     decider = policy_override or configured_policy(settings.policy)
 
     def decide(later: Mapping[JobId, Reason], *, starts_only: bool) -> RoundResult:
@@ -127,10 +128,10 @@ def run_round(
             ),
             non_preemptible={checkpoint.job: checkpoint.keep_reason(observed.time) for checkpoint in checkpoints}
             | guarded_jobs(observed, jobs, state, settings)
-            | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go)
+            | contested_jobs(observed, jobs, unmanaged.keys() | state.let_go, open_nodes)
             | leaving_jobs(state.starting)
             | refusals.kept_jobs(jobs, state),
-            open_nodes=scope.usable_nodes(observed),
+            open_nodes=open_nodes,
             max_moves=0 if starts_only else max_moves(settings, len(jobs)),
             restart_cost=settings.guards.restart_cost,
             restart_costs=restart_costs(due, state, settings),

@@ -78,7 +78,7 @@ class WaitForCompleting:
             return False
         free_soon = session.free_at_minimum.copy()
         for other in self._completing:
-            free_soon.release(session.pools.allocation(other.allocations, exclusive=other.original_request.exclusive))
+            free_soon.release(session.pools.held_by(other))
         placement = session.find_placement(job, DemandLevel.MINIMUM, free_soon)
         if placement is None:
             self._failed.add(attempt)

@@ -116,10 +116,8 @@ class Preempt:
 
     def __post_init__(self) -> None:
         limit = {"limit": self.session.situation.max_moves}
-        self._moves_spent, self._moves_saved = (
-            Reason(ReasonCode.MOVES_SPENT, limit),
-            Reason(ReasonCode.MOVES_SAVED, limit),
-        )
+        self._moves_spent = Reason(ReasonCode.MOVES_SPENT, limit)
+        self._moves_saved = Reason(ReasonCode.MOVES_SAVED, limit)
 
     def try_admit(self, job: Job) -> bool:
         session = self.session

@@ -5,8 +5,8 @@ ends before, or takes what is free beside the job. Where orders change from roun
 kept in the policy's state, ahead of the order, until the job has started or is gone. A job that needs what several jobs
 have, and ranks behind jobs that came after it, is promised a start before the first of the order: else these would
 start on every GPU that becomes free. Where nobody knows when jobs end, no time can be promised; once the job has waited
-long, and only for jobs that began while it waited, its nodes are drained instead: only jobs whose end is known start
-there. For a job that was there first nothing stays idle.
+long, its nodes are drained instead, though only of jobs that began while it waited: only jobs whose end is known start
+there. While a job that was there first is in the way, nothing stays idle for it.
 
 Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 """
@@ -325,9 +325,7 @@ def _ends(session: Session, newcomer: Job, *, by_slices: bool = False, preempts_
     for job in situation.snapshot.jobs:
         if not job.allocations or job.id in session.victims or job.state is JobState.FINISHED:
             continue
-        held = session.running.get(job.id) or session.pools.allocation(
-            job.allocations, exclusive=job.original_request.exclusive
-        )
+        held = session.running.get(job.id) or session.pools.held_by(job)
         at, certain = session.expected_end(job), job.time_limit is not None or job.end_time is not None
         free_from = _preemptible_at(session, newcomer, job, preempts_now=preempts_now)
         if free_from < at:

@@ -192,6 +192,10 @@ class Pools:
             devices if any(devices) else (),
         )
 
+    def held_by(self, job: Job) -> Allocation:
+        """Return what Slurm shows that the job has."""
+        return self.allocation(job.allocations, exclusive=job.original_request.exclusive)
+
     def _pool(self, on_node: NodeAllocation) -> int | None:
         return self._by_node_and_type.get((on_node.node, on_node.gpu_type), self._first_on_node.get(on_node.node))
 

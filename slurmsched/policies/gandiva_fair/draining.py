@@ -77,15 +77,13 @@ class Drains:
         self._ends = _Leaving.none(session)
         """The same with what ends only by itself, managed or not, by its time limit."""
         for job, held in session.running.items():
-            if session.jobs[job].state is JobState.COMPLETING:
-                continue
             until = self._in_slice_until(job)
             self._slices.add(held, until, released=job not in may_leave)
             end = until if isfinite(until) else session.expected_end(session.jobs[job])
             self._ends.add(held, end, released=job not in may_leave)
         snapshot = session.situation.snapshot
         for other in (*snapshot.jobs_in_state(JobState.RUNNING), *snapshot.jobs_in_state(JobState.COMPLETING)):
-            held = session.pools.allocation(other.allocations, exclusive=other.original_request.exclusive)
+            held = session.pools.held_by(other)
             if other.state is JobState.COMPLETING:
                 self._slices.add(held, self._now)
             if other.state is JobState.COMPLETING or other.id not in session.jobs:

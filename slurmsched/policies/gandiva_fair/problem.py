@@ -93,9 +93,7 @@ class StrideProblem:
             if runnable.allocation is not None:
                 self.capacity.release(runnable.allocation)
         for job in situation.snapshot.jobs_in_state(JobState.COMPLETING):
-            if job.allocations:
-                held = self.pools.allocation(job.allocations, exclusive=job.original_request.exclusive)
-                self.capacity.release(held)
+            self.capacity.release(self.pools.held_by(job))
         for runnable in self.runnable_jobs:
             self._assign_running(runnable)
 

@@ -21,6 +21,7 @@ from slurmsched.rounds.guards import (
     preemptible_times,
     restart_costs,
 )
+from slurmsched.rounds.scope import usable_nodes
 from slurmsched.settings.definition import CheckpointSettings, GuardSettings, PolicySettings, Settings
 from tests.builders import job, node, share, situation, snapshot
 
@@ -231,6 +232,7 @@ def test_nobody_leaves_for_a_newcomer_where_slurm_would_start_another_first(
 ) -> None:
     beside = [job(number, on=[share(gpus=(number - 2,))], run_time=5000.0) for number in range(3, 10)]
     there, seen = job(1, on=[share(gpus=(0,))], run_time=5000.0), [other, *beside]
-    known = contested_jobs(snapshot([node()], [there, *seen], NOW), [there], {"2"} if left_to_slurm else set())
+    cluster, left = snapshot([node()], [there, *seen], NOW), {"2"} if left_to_slurm else set()
+    known = contested_jobs(cluster, [there], left, usable_nodes(cluster))
     assert ("1" in known) is stays
     assert not stays or known["1"].sentence == "leaves for nobody, since job 2, left to Slurm, would take its GPUs"
