@@ -25,7 +25,7 @@ from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
-from slurmsched.policies.hadar.primal_dual import HadarScheduler, find_alloc
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound, find_alloc
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
@@ -248,7 +248,8 @@ class HadarPrices:
         problem = build_problem(situation, (leaving or {}).values())
         scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
-        allocations = scheduler.decide(problem.queue, problem.servers, problem.running)
+        priced_round = PricedRound(scheduler, problem.queue, problem.servers)
+        allocations = priced_round.decide(problem.running)
         estimates = _estimated_throughputs(problem, situation)
         types = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
         measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
@@ -262,7 +263,7 @@ class HadarPrices:
                 for job, allocation in allocations.items()
                 if job in schedulable
             }
-            return scheduler.total_utility(problem.queue, problem.servers, tasks, problem.running)
+            return priced_round.total_utility(tasks, problem.running)
 
         return Entitlement(
             order=_PayoffOrder(

@@ -362,36 +362,10 @@ class HadarScheduler:
         self, queue: Sequence[HadarJob], servers: ServerPools, running: Mapping[str, TaskAllocation] | None = None
     ) -> dict[str, TaskAllocation]:
         """Returns the allocations of the jobs that run in the coming round; the others wait."""
-        held = dict(running or {})
-        priced_round = _PricedRound(self, queue, servers)
-        kept = priced_round.solve(held)
-        if not self.may_migrate:
-            return kept
-        if not held:
-            return priced_round.exchange(kept, held)
-        restarted = priced_round.solve({})
-        unmoved = {
-            job: held[job] for job in restarted if job in held and _same_counts(servers, restarted[job], held[job])
-        }
-        kept, restarted = (
-            priced_round.exchange(allocations, held) for allocations in (kept, priced_round.solve(unmoved))
-        )
-        return (
-            restarted if priced_round.total_utility(restarted, held) > priced_round.total_utility(kept, held) else kept
-        )
-
-    def total_utility(
-        self,
-        queue: Sequence[HadarJob],
-        servers: ServerPools,
-        allocations: Mapping[str, TaskAllocation],
-        running: Mapping[str, TaskAllocation],
-    ) -> float:
-        """Returns the sum of the utilities of these allocations, less restarts."""
-        return _PricedRound(self, queue, servers).total_utility(allocations, running)
+        return PricedRound(self, queue, servers).decide(running or {})
 
 
-class _PricedRound:
+class PricedRound:
     """One round's jobs, servers and prices."""
 
     def __init__(self, scheduler: HadarScheduler, queue: Sequence[HadarJob], servers: ServerPools) -> None:
@@ -402,6 +376,23 @@ class _PricedRound:
     def _prices(self) -> Prices:
         """Only allocations that are looked for have prices, not the worth of those that there are."""
         return compute_prices(self._queue, self._servers, self._utility, self._scheduler.period)
+
+    def decide(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
+        """Returns the allocations of the jobs that run in the coming round."""
+        held = dict(running)
+        kept = self.solve(held)
+        if not self._scheduler.may_migrate:
+            return kept
+        if not held:
+            return self.exchange(kept, held)
+        restarted = self.solve({})
+        unmoved = {
+            job: held[job]
+            for job in restarted
+            if job in held and _same_counts(self._servers, restarted[job], held[job])
+        }
+        kept, restarted = (self.exchange(allocations, held) for allocations in (kept, self.solve(unmoved)))
+        return restarted if self.total_utility(restarted, held) > self.total_utility(kept, held) else kept
 
     def solve(self, running: Mapping[str, TaskAllocation]) -> dict[str, TaskAllocation]:
         """Returns the running allocations, and new ones for the other jobs."""

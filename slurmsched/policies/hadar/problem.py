@@ -80,7 +80,8 @@ class ServerPools:
     capacity: Ints
     gpus_of_type: Ints = field(init=False, repr=False)
     """Total GPUs of each type."""
-    _best: dict[GangThroughput, float] = field(init=False, repr=False, default_factory=dict)
+    _best: dict[int, tuple[GangThroughput, float]] = field(init=False, repr=False, default_factory=dict)
+    """By address, with the gang that keeps it from being used again: to hash rates takes as long as to compare them."""
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.type_of, weights=self.capacity, minlength=len(self.types))
@@ -108,17 +109,16 @@ class ServerPools:
 
     def best_rate(self, throughput: GangThroughput) -> float:
         """Returns the rate on the fastest types with enough GPUs for the gang; 0.0 where it never fits."""
-        if throughput not in self._best:
-            available, best = 0, 0.0
-            for rate, gpus in sorted(
-                zip(throughput.consolidated, self.gpus_of_type.tolist(), strict=True), reverse=True
-            ):
-                available = available + gpus if throughput.mixes_types else gpus
-                if available >= throughput.workers:
-                    best = rate
-                    break
-            self._best[throughput] = best
-        return self._best[throughput]
+        if (known := self._best.get(id(throughput))) is not None:
+            return known[1]
+        available, best = 0, 0.0
+        for rate, gpus in sorted(zip(throughput.consolidated, self.gpus_of_type.tolist(), strict=True), reverse=True):
+            available = available + gpus if throughput.mixes_types else gpus
+            if available >= throughput.workers:
+                best = rate
+                break
+        self._best[id(throughput)] = throughput, best
+        return best
 
     def copies_rate(self, job: HadarJob) -> float:
         """Returns the rate of all copies of a forked job together, each on the best of the servers that are left."""
@@ -197,16 +197,22 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
         if job.copies > 1 and (best := servers.best_rate(job.throughput)) > 0
     }
 
+    parts = dict[str, tuple[float, float]]()
+    for job in queue:
+        alone = seconds[job.job]
+        of_slack = (
+            _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
+            if job.copies == 1
+            else part_at_best.get(job.job, 0.0) / max(horizon, _MIN_SECONDS)
+        )
+        parts[job.job] = job.workers * alone, 1.0 / max(alone * job.copies, _MIN_SECONDS) + of_slack
+
     def utility(job: HadarJob, completion: float) -> float:
-        ahead, alone = completion - job.age, seconds[job.job]
+        ahead = completion - job.age
         if not 0 < ahead < inf:
             return 0.0
-        worth = 1.0 / max(alone * job.copies, _MIN_SECONDS)
-        if job.copies == 1:
-            worth += _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
-        else:
-            worth += part_at_best[job.job] / max(horizon, _MIN_SECONDS)
-        return job.workers * alone / ahead * worth
+        gpu_seconds, worth = parts[job.job]
+        return gpu_seconds / ahead * worth
 
     return utility
 
