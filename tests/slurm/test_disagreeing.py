@@ -60,6 +60,7 @@ def test_a_victim_whose_newcomer_slurm_refuses_stands_again_and_is_left_alone(si
 def test_a_job_that_requeues_itself_keeps_no_gpu_from_others(site: Mini) -> None:
     for user in ("alice", "bob", "carol"):
         site.sure("scancel", f"--user={user}")
+    site.until("nothing is left", lambda: not site.sure("squeue", "-h").strip())
     words = ("sbatch", "--parsable", "-p", "gpu", "--gres=gpu:p100:2", "-c", "1", "--requeue", "--output=/dev/null")
     again = site.sure(*words, user="bob", stdin=REQUEUED).strip()
     round_(site)
