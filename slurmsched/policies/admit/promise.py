@@ -112,9 +112,11 @@ class Promises:
                     return
 
     def _gives_way(self, job: Job) -> bool:
-        """Whether the job ran already, and a wider one that never did waits before it in order. It could keep that from
-        its start until all jobs that run now have ended: when it runs again itself, the order decides."""
+        """Whether the job is due nothing, or ran already while a wider one that never did waits before it in order. It
+        could keep that from its start until all jobs that run now have ended: when it runs again, the order decides."""
         session, ran = self._session, self._session.situation.knowledge.attained_gpu_seconds
+        if job.id in session.entitlement.undue:
+            return True
         if not ran(job):
             return False
         if self._never_ran is None:
@@ -281,8 +283,9 @@ def _outlasting_slices(session: Session) -> frozenset[JobId]:
 
 
 def _may_be_promised(session: Session, job: Job) -> bool:
-    """Whether the job may be promised a start: not if it just gave way, or another copy of it has resources."""
-    if job.id in session.victims:
+    """Whether the job may be promised a start: not if it just gave way, is due nothing, or another copy of it has
+    resources."""
+    if job.id in session.victims or job.id in session.entitlement.undue:
         return False
     placed = (*session.running, *session.placements) if job.copy_of else ()
     return all(session.jobs[other].copy_of != job.copy_of for other in placed)

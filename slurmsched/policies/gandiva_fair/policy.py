@@ -90,6 +90,7 @@ class GandivaTickets:
             preferred_types=entitlements.types,
             protected=_within_slice(queue, slices, situation),
             postponed=_postponed_newcomers(problem, entitlements, lags),
+            undue=_undue_jobs(queue, entitlements),
             saved_moves=int(state.saved_moves),
             slices=slices,
             why_start=turns.why_start,
@@ -241,6 +242,13 @@ def _postponed_newcomers(
         else:
             held[user] = has + runnable.size
     return postponed
+
+
+def _undue_jobs(queue: Sequence[RunnableJob], entitlements: Entitlements) -> frozenset[JobId]:
+    """Return the jobs of users whose whole share is held by jobs that cannot be taken from them."""
+    held, share = entitlements.held_gpus, entitlements.user_gpus
+    holders = {user for user, gpus in held.items() if gpus > 0 and share.get(user, 0.0) <= gpus + _EPSILON}
+    return frozenset(runnable.job.id for runnable in queue if runnable.job.user in holders)
 
 
 class _Turns:

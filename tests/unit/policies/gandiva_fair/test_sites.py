@@ -220,6 +220,19 @@ class TestWhatCannotBeSliced:
         assert found.get("a", 0.0) == pytest.approx(max(0.0, 2.0 - gpus), abs=0.15)
         assert decode_state(GandivaFairState, cluster.state).accounts["b"].received > 0 or gpus == 8
 
+    def test_whoever_holds_a_whole_share_is_promised_no_start_ahead_of_others_turns(self) -> None:
+        """Of two servers a user holds half with jobs that end at their time limit. Slices of the other user's jobs end
+        in every round, and a third job of the first waited next to them."""
+        held = [job(f"a{n}", user="a", time_limit=7200.0, on=[share(f"n{n % 2}", (n // 2,), cpus=3)]) for n in range(4)]
+        waits = [*(job(f"b{n}", user="b", time_limit=7200.0) for n in range(8)), job("c", user="a", time_limit=7200.0)]
+        cluster = Cluster([node(f"n{n}", 4) for n in range(2)], [*held, *waits], tickets())
+        cluster.unmovable = frozenset(one.id for one in held)
+        for _ in range(12):
+            cluster.run(1)
+            assert cluster.decision is not None
+            assert cluster.decision.promise is None or cluster.decision.promise.job != "c"
+        assert had(cluster) == {"a": 4.0, "b": 4.0}
+
     def test_who_is_alone_may_have_all(self) -> None:
         cluster = Cluster([node()], [job(n, user="a") for n in range(16)], tickets())
         cluster.unmovable = frozenset(one.id for one in cluster.jobs)
