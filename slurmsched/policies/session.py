@@ -12,7 +12,8 @@ from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.limits import LimitAccount
-from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement, of_best_types
+from slurmsched.policies.place import placement as place
+from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
 from slurmsched.policies.tiers import Tiers
@@ -153,8 +154,8 @@ class Session:
         """Moves that earlier rounds left for the job that is promised a start, and those that this one leaves."""
         self.awaited_pools: Sequence[int] = ()
         """Pools where a gang waits for the ends of jobs: none that cannot be preempted fills them."""
-        score = node_score.prepared(situation, self.pools)
-        self.node_score = of_best_types(score, entitlement.preferred_types, self.pools)
+        self._score, self._off_promise = node_score.prepared(situation, self.pools), dict[tuple[int, ...], NodeScore]()
+        self.node_score = place.of_best_types(self._score, entitlement.preferred_types, self.pools)
 
     def find_placement(
         self,
@@ -171,12 +172,22 @@ class Session:
         default the policy's.
 
         A job that might outlast the promised start is placed only where it does not delay it: on what is free `beside`
-        that, by default what the promise says. `demand` is what it is to get, if that is not what it asked for.
+        that, by default what the promise says. Any other leaves the promised nodes alone where it fits elsewhere: since
+        jobs end before their limits, the start comes sooner. `demand` is what it gets, if not what it asked for.
         """
-        promise = self.promise
+        promise, score = self.promise, node_score or self.node_score
         if promise is not None and self.outlasts_promise(job):
             free = free.intersection(beside or promise.beside)
-        return find_placement(demand or self.demands.of(job), level, free, node_score or self.node_score, among)
+        elif promise is not None and promise.binding and promise.job != job.id and node_score is None:
+            score = self._score_off(promise.placement.pools)
+        return find_placement(demand or self.demands.of(job), level, free, score, among)
+
+    def _score_off(self, kept: tuple[int, ...]) -> NodeScore:
+        """Return the policy's score for a job that leaves these pools alone where its GPU type has others."""
+        if kept not in self._off_promise:
+            off = place.off_nodes_of(kept, self._score, self.pools)
+            self._off_promise[kept] = place.of_best_types(off, self.entitlement.preferred_types, self.pools)
+        return self._off_promise[kept]
 
     def has_room(self, job: Job, free: FreeResources, among: Mask | None = None) -> bool:
         """Return whether `find_placement` has a placement with the least that the job accepts."""
@@ -210,8 +221,7 @@ class Session:
 
     def leaves_by(self, job: Job) -> float:
         """Return the latest end of a newcomer that begins now: of its slice, if it takes turns."""
-        known = self._leaves_by.get(job.id)
-        if known is not None:
+        if (known := self._leaves_by.get(job.id)) is not None:
             return known
         end, situation = self._end_if_started(job), self.situation
         if job.id in self.entitlement.slices and situation.max_moves and job.id not in situation.unmovable:
@@ -393,8 +403,7 @@ class Session:
 
     def allocations(self) -> dict[JobId, Allocation]:
         """Return what every job has or was given so far."""
-        placed = {job: placement.allocation(self.pools) for job, placement in self.placements.items()}
-        return {**self.running, **placed}
+        return self.running | {job: placed.allocation(self.pools) for job, placed in self.placements.items()}
 
     def checkpoint(self) -> SessionCheckpoint:
         """Return all that has been decided so far, for `rollback`."""

@@ -161,22 +161,18 @@ class _Aligned(NodeScore):
 
 
 @dataclass(frozen=True, slots=True)
-class _BestTypes(NodeScore):
-    """The pools of the best GPU type, and among them what `node_score` prefers."""
+class _LowestRank(NodeScore):
+    """The pools of the lowest rank, and among them what `node_score` prefers. `ranks` are by pool."""
 
     ranks: Ints
-    """By pool; 0 for the best type."""
     node_score: NodeScore
-
-    @property
-    def name(self) -> str:
-        return f"best GPU type, then {self.node_score.name}"
+    name: str
 
     def select(self, free: FreeResources, demand: PartDemand, candidates: Ints, count: int) -> Ints:
         ranks, taken = self.ranks[candidates], list[int]()
         for rank in np.unique(ranks):
-            of_type = candidates[ranks == rank]
-            taken += self.node_score.select(free, demand, of_type, min(count - len(taken), len(of_type))).tolist()
+            of_rank = candidates[ranks == rank]
+            taken += self.node_score.select(free, demand, of_rank, min(count - len(taken), len(of_rank))).tolist()
             if len(taken) == count:
                 break
         return np.array(taken, dtype=np.int64)
@@ -187,7 +183,14 @@ def of_best_types(node_score: NodeScore, gpu_types: Sequence[str], pools: Pools)
     if not gpu_types:
         return node_score
     place = {gpu_type: rank for rank, gpu_type in enumerate(gpu_types)}
-    return _BestTypes(np.array([place.get(kind, len(place)) for kind in pools.gpu_types], dtype=np.int64), node_score)
+    ranks = np.array([place.get(kind, len(place)) for kind in pools.gpu_types], dtype=np.int64)
+    return _LowestRank(ranks, node_score, f"best GPU type, then {node_score.name}")
+
+
+def off_nodes_of(kept: Sequence[int], node_score: NodeScore, pools: Pools) -> NodeScore:
+    """Return a score that takes the nodes of the pools in `kept` only where no others fit."""
+    ranks = np.isin(pools.node_of, pools.node_of[list(kept)]).astype(np.int64)
+    return _LowestRank(ranks, node_score, f"nodes that are not kept, then {node_score.name}")
 
 
 CONSOLIDATED: NodeScore = _Consolidated()

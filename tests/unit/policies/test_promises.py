@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import Decision, Job, ReasonCode, Reservation
+from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation
 from slurmsched.model.reasons import shorter_limit
 from slurmsched.policies import policy
 from slurmsched.policies.policies import ORDERS, POLICIES
@@ -61,6 +61,29 @@ def test_what_comes_later_starts_only_where_the_promise_holds(name: str, order: 
     if not starts:
         assert second.waiting["3"].code is ReasonCode.BEHIND_PROMISE
         assert "with a time limit of 2 h it would start now" in second.waiting["3"].sentence
+
+
+@pytest.mark.parametrize(("name", "order"), [row for row in KEEPING_ROWS if row.values[0] != "gandiva-fair"])
+@pytest.mark.parametrize("elsewhere", [1, 6])
+def test_what_would_end_in_time_leaves_the_promised_nodes_alone_where_it_fits_elsewhere(
+    name: str, order: str, elsewhere: int
+) -> None:
+    """Of three nodes one is idle, one is free after two hours at the latest, one after nine. Under gandiva-fair jobs
+    that take turns have their home nodes."""
+    two, nine = (
+        job(number, gpus, on=[share(f"n{number}", range(gpus), cpus=gpus)], start_time=NOW, time_limit=hours * HOUR)
+        for number, gpus, hours in ((2, 3, 2), (3, 8 - elsewhere, 9))
+    )
+    request = Request(gpus=16, gpus_per_node=8, nodes=2, tasks=2, cpus=8)
+    gang = job(4, request=request, time_limit=HOUR, priority=9, submit_time=NOW - 60.0)
+    later = job(5, 2, time_limit=HOUR, submit_time=NOW - 30.0)
+    fixed = dict.fromkeys(["2", "3"])
+    cluster = situation([node(f"n{n}") for n in (1, 2, 3)], [two, nine, gang, later], max_moves=0)
+    cluster = replace(cluster, non_preemptible=fixed, state={"promise": {"job": "4"}})
+    decision = policy(name, order).decide(cluster)
+    assert decision.promise is not None
+    assert {share.node for share in decision.promise.allocations} == {"n1", "n2"}
+    assert (decision.targets["5"].allocations[0].node == "n3") is (elsewhere == 6)
 
 
 @pytest.mark.parametrize(("name", "order"), KEEPING_ROWS)
