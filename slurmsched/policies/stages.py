@@ -157,7 +157,8 @@ class Entitlement:
     promised_anew: frozenset[JobId] = frozenset()
     """Waiting jobs whose promised start is not remembered from round to round: the order decides anew."""
     undue: frozenset[JobId] = frozenset()
-    """Jobs that are due nothing, since their users hold their share for good: none is promised a start."""
+    """Jobs that are due nothing while others wait, since their users hold their share for good: none is promised a
+    start."""
     full_round_at: float = inf
     """When an early round has to be a full one, in unix seconds: something happened that no early round can act on."""
     homes: Mapping[JobId, int] = field(default_factory=dict)

@@ -245,10 +245,11 @@ def _postponed_newcomers(
 
 
 def _undue_jobs(queue: Sequence[RunnableJob], entitlements: Entitlements) -> frozenset[JobId]:
-    """Return the jobs of users whose whole share is held by jobs that cannot be taken from them."""
+    """Return the jobs of users whose whole share is held by jobs that cannot be taken from them, while others wait."""
     held, share = entitlements.held_gpus, entitlements.user_gpus
     holders = {user for user, gpus in held.items() if gpus > 0 and share.get(user, 0.0) <= gpus + _EPSILON}
-    return frozenset(runnable.job.id for runnable in queue if runnable.job.user in holders)
+    others_wait = any(runnable.waits and runnable.job.user not in holders for runnable in queue)
+    return frozenset(runnable.job.id for runnable in queue if others_wait and runnable.job.user in holders)
 
 
 class _Turns:

@@ -233,6 +233,20 @@ class TestWhatCannotBeSliced:
             assert cluster.decision.promise is None or cluster.decision.promise.job != "c"
         assert had(cluster) == {"a": 4.0, "b": 4.0}
 
+    def test_whoever_is_alone_and_holds_all_is_promised_the_start_of_a_gang_before_narrow_jobs(self) -> None:
+        held = [job(n, user="a", time_limit=7200.0, on=[share("n1", (n,), cpus=3)]) for n in range(8)]
+        gang = job("gang", 8, user="a", time_limit=7200.0)
+        narrow = [job(f"late{n}", user="a", time_limit=14400.0, submit_time=60.0) for n in range(4)]
+        cluster = Cluster([node()], [*held, gang], tickets())
+        cluster.unmovable = frozenset(one.id for one in (*held, gang, *narrow))
+        cluster.run(1)
+        assert cluster.decision is not None
+        assert cluster.decision.promise is not None
+        assert cluster.decision.promise.job == "gang"
+        cluster.jobs = [*cluster.jobs[2:], *narrow]
+        cluster.run(3)
+        assert not any(cluster.service[one.id] for one in narrow), "they would outlast what it waits for"
+
     def test_who_is_alone_may_have_all(self) -> None:
         cluster = Cluster([node()], [job(n, user="a") for n in range(16)], tickets())
         cluster.unmovable = frozenset(one.id for one in cluster.jobs)
