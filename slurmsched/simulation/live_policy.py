@@ -16,6 +16,7 @@ from typing import Final
 from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import (
     MILLI_PER_GPU,
+    Decision,
     Gpu,
     Hints,
     Job,
@@ -216,7 +217,7 @@ class LivePolicy:
         self._state = decision.state
         before = self._leases
         self._leases = {}
-        moved = self._lease_targets(decision.targets.values(), situation.snapshot, before)
+        moved = self._lease_targets(decision, situation.snapshot, before)
         evicted = (before.keys() - self._leases.keys()) | (moved & before.keys())
         for job in evicted:
             self._moves[job] = (*self._moves.get(job, ()), situation.snapshot.time)
@@ -264,13 +265,18 @@ class LivePolicy:
                     self._measured[job] = {**self._measured.get(job, {}), kind: outcome.grant.rates[0]}
 
     def _lease_targets(
-        self, targets: Iterable[Target], snapshot: Snapshot, before: Mapping[JobId, _Lease]
+        self, decision: Decision, snapshot: Snapshot, before: Mapping[JobId, _Lease]
     ) -> frozenset[JobId]:
-        """Lease what the targets say, with the same GPUs to who keeps an allocation; return who does not."""
+        """Lease what the targets say, with the same GPUs to who keeps an allocation; return who does not: a victim that
+        is to have as much of another GPU of its node moves too."""
         devices, new = _Devices(self.nodes), list[Target]()
-        for target in targets:
+        for target in decision.targets.values():
             lease = before.get(target.job)
-            if lease is not None and _same(lease.job.allocations, target.allocations):
+            if (
+                lease is not None
+                and target.job not in decision.victims
+                and _same(lease.job.allocations, target.allocations)
+            ):
                 self._leases[target.job] = lease
                 devices.take(lease.job.allocations)
             else:

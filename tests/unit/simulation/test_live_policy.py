@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
+from slurmsched.model import Decision, NodeAllocation, Resources, Target
 from slurmsched.policies.policies import POLICIES, policy
+from slurmsched.policies.stages import Situation
 from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import (
     LivePolicy,
@@ -107,6 +110,38 @@ def test_a_shorter_job_comes_beside_the_one_that_would_give_way_to_it() -> None:
     together = 10 + 600 / 0.8
     assert shared["short"] == (pytest.approx(1500 + together), 0)
     assert shared["long"] == (pytest.approx(10 + 9000 + 0.2 * (together - 10), abs=3), 0)
+
+
+@dataclass
+class Scripted:
+    """Decides round after round what it was given, for the jobs that there are."""
+
+    rounds: list[tuple[Sequence[Target], dict[str, str]]]
+    name: str = "scripted"
+
+    def decide(self, situation: Situation) -> Decision:
+        known, (targets, victims) = situation.snapshot.jobs_by_id, self.rounds.pop(0)
+        return Decision(self.name, (), {one.job: one for one in targets if one.job in known}, {}, victims)
+
+
+def on(job: str, device: int, *, whole: bool = False, beside: tuple[str, ...] = ()) -> Target:
+    resources, shards = Resources(1 if whole else 0, 1, 0), 0 if whole else 1
+    return Target(job, (NodeAllocation("fast-0", resources, "fast", (device,), shards),), beside=beside)
+
+
+def test_a_victim_that_is_to_have_as_much_of_another_gpu_of_its_node_moves_there() -> None:
+    """In the second round both jobs are to share one GPU, so that a newcomer has the other."""
+    jobs = [work("stays", 500), work("moves", 500), work("whole", 300, arrival=90)]
+    submitted = submissions(jobs, lambda job: job.steps, SubmissionForm(half_gpus=True))
+    submitted["whole"] = submissions(jobs, lambda job: job.steps)["whole"]
+    apart = [on("1", 0), on("2", 1)]
+    shared = [on("1", 0, beside=("2",)), on("2", 0, beside=("1",)), on("3", 1, whole=True)]
+    scripted = Scripted([(apart, {}), (shared, {"2": "3"}), *[(shared, {})] * 20])
+    decider = LivePolicy(scripted, nodes_of(ONE_NODE, shards=2), submitted, knowledge_of(jobs, "fast"))
+    done = {job.job: job for job in replay(jobs, ONE_NODE, decider, LEASES).jobs}
+    assert {job: outcome.restarts for job, outcome in done.items()} == {"stays": 0, "moves": 1, "whole": 0}
+    assert done["whole"].end == pytest.approx(100 + 10 + 300)
+    assert done["stays"].end == pytest.approx(100 + (500 - 90) / 0.8, abs=10)
 
 
 def test_copies_of_a_forked_job_share_its_steps_and_measure_their_rates() -> None:
