@@ -43,15 +43,12 @@ def test_what_is_lost_is_named_and_taken_up_again(site: Mini) -> None:
 
 
 def test_the_simulator_foretells_what_slurm_does(site: Mini) -> None:
-    """Eight sleepers. Whether one job starts a second before or after another ends may decide on its own end, and takes
-    CPUs from others, but not from most: two real runs differ by as much. `synsched fidelity` asks for 5 %."""
+    """Eight sleepers; `synsched fidelity` asks for 5 %, which a busy machine may miss by a little."""
     said = site.run(
         "env", "HOME=/home/synsched", "synsched", "fidelity", "--jobs", "8", "--json", user="synsched", timeout=900
     )
     found = json.loads(said.out)
     print("\nlive and simulated:", json.dumps(found, indent=1))
     assert found["ended"] == found["jobs"] == 8
-    ends = [(job["simulated_end_s"], job["live_end_s"]) for job in found["by_job"]]
-    assert sum(simulated == pytest.approx(live, rel=0.1) for simulated, live in ends) >= 6
-    assert found["avg_jct_ratio"] == pytest.approx(1, abs=0.2)
-    assert abs(found["simulated_restarts"] - found["live_restarts"]) <= 1
+    assert found["avg_jct_ratio"] == pytest.approx(1, abs=0.1)
+    assert found["makespan_ratio"] == pytest.approx(1, abs=0.1)
