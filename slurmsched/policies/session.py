@@ -12,8 +12,7 @@ from slurmsched.model import Job, JobId, JobState, Reason, ReasonCode
 from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.limits import LimitAccount
-from slurmsched.policies.place import placement as place
-from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement
+from slurmsched.policies.place.placement import FIRST_FIT, NodeScore, Placement, find_placement, of_best_types
 from slurmsched.policies.sizes import PerTaskResources, Sizing, expressible_size, proportional_size, requested_size
 from slurmsched.policies.stages import NO_ENTITLEMENT, Entitlement, Order, RoundResources, Situation
 from slurmsched.policies.tiers import Tiers
@@ -155,7 +154,7 @@ class Session:
         self.awaited_pools: Sequence[int] = ()
         """Pools where a gang waits for the ends of jobs: none that cannot be preempted fills them."""
         self._score, self._off_promise = node_score.prepared(situation, self.pools), dict[tuple[int, ...], NodeScore]()
-        self.node_score = place.of_best_types(self._score, entitlement.preferred_types, self.pools)
+        self.node_score = of_best_types(self._score, entitlement.preferred_types, self.pools)
 
     def find_placement(
         self,
@@ -185,8 +184,8 @@ class Session:
     def _score_off(self, kept: tuple[int, ...]) -> NodeScore:
         """Return the policy's score for a job that leaves these pools alone where its GPU type has others."""
         if kept not in self._off_promise:
-            off = place.off_nodes_of(kept, self._score, self.pools)
-            self._off_promise[kept] = place.of_best_types(off, self.entitlement.preferred_types, self.pools)
+            types = self.entitlement.preferred_types
+            self._off_promise[kept] = of_best_types(self._score, types, self.pools, kept)
         return self._off_promise[kept]
 
     def has_room(self, job: Job, free: FreeResources, among: Mask | None = None) -> bool:

@@ -85,11 +85,11 @@ class Promises:
     def first(self) -> Iterator[Job]:
         """Yield the jobs whose turn comes before all others': the one that waits for its promised start and, unless it
         still does, the first by submission that others overtake while it waits for what several jobs have. Jobs of
-        higher tiers come before both. One that ran and gave way is left out while a wider one that never ran waits
-        before it."""
-        session = self._session
+        higher tiers come before both. One that is due nothing is left out, and one that ran and gave way while a
+        wider one that never ran waits before it."""
+        session, undue = self._session, self._session.entitlement.undue
         kept = session.jobs.get(self._kept.job)
-        if kept is not None and kept.state is JobState.PENDING and not self._gives_way(kept):
+        if kept is not None and kept.state is JobState.PENDING and kept.id not in undue and not self._gives_way(kept):
             above = list(self._above(kept))
             yield from above
             if not above:
@@ -112,11 +112,9 @@ class Promises:
                     return
 
     def _gives_way(self, job: Job) -> bool:
-        """Whether the job is due nothing, or ran already while a wider one that never did waits before it in order. It
-        could keep that from its start until all jobs that run now have ended: when it runs again, the order decides."""
+        """Whether the job ran already, and a wider one that never did waits before it in order. It could keep that from
+        its start until all jobs that run now have ended: when it runs again itself, the order decides."""
         session, ran = self._session, self._session.situation.knowledge.attained_gpu_seconds
-        if job.id in session.entitlement.undue:
-            return True
         if not ran(job):
             return False
         if self._never_ran is None:

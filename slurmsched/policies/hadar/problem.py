@@ -81,7 +81,7 @@ class ServerPools:
     gpus_of_type: Ints = field(init=False, repr=False)
     """Total GPUs of each type."""
     _best: dict[int, tuple[GangThroughput, float]] = field(init=False, repr=False, default_factory=dict)
-    """By address, with the gang that keeps it from being used again: to hash rates takes as long as to compare them."""
+    """By address, since a gang's rates are slow to hash; the gang is kept so that no other gets its address."""
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.type_of, weights=self.capacity, minlength=len(self.types))

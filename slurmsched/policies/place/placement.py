@@ -178,19 +178,15 @@ class _LowestRank(NodeScore):
         return np.array(taken, dtype=np.int64)
 
 
-def of_best_types(node_score: NodeScore, gpu_types: Sequence[str], pools: Pools) -> NodeScore:
-    """Return a score that prefers GPU types in this order, then any others; the same score if there are none."""
-    if not gpu_types:
+def of_best_types(node_score: NodeScore, gpu_types: Sequence[str], pools: Pools, kept: Sequence[int] = ()) -> NodeScore:
+    """Return a score that prefers GPU types in this order, then any others, and of each type the nodes that no pool in
+    `kept` is on; the same score if there are neither."""
+    if not gpu_types and not kept:
         return node_score
     place = {gpu_type: rank for rank, gpu_type in enumerate(gpu_types)}
-    ranks = np.array([place.get(kind, len(place)) for kind in pools.gpu_types], dtype=np.int64)
-    return _LowestRank(ranks, node_score, f"best GPU type, then {node_score.name}")
-
-
-def off_nodes_of(kept: Sequence[int], node_score: NodeScore, pools: Pools) -> NodeScore:
-    """Return a score that takes the nodes of the pools in `kept` only where no others fit."""
-    ranks = np.isin(pools.node_of, pools.node_of[list(kept)]).astype(np.int64)
-    return _LowestRank(ranks, node_score, f"nodes that are not kept, then {node_score.name}")
+    of_type = np.array([place.get(kind, len(place)) for kind in pools.gpu_types], dtype=np.int64)
+    is_kept = np.isin(pools.node_of, pools.node_of[list(kept)])
+    return _LowestRank(2 * of_type + is_kept, node_score, f"best GPU type, then {node_score.name}")
 
 
 CONSOLIDATED: NodeScore = _Consolidated()
