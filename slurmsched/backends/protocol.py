@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
-from slurmsched.model import Operation, Outcome, Snapshot, SynschedError, Verb
+from slurmsched.model import AccountedRun, JobId, Operation, Outcome, Snapshot, SynschedError, Verb
 
 
 class BackendError(SynschedError):
@@ -76,6 +76,33 @@ class CallCounts:
     writes: int = 0
 
 
+IDLE_PERCENT: Final = 5.0
+"""Mean use below which a GPU of a run was idle."""
+CLOCK_TOLERANCE: Final = 60.0
+"""Seconds by which the clocks of Slurm and of whoever measures its jobs may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPage:
+    """Runs that ended in a window of time, in the order of their ends; `unread` is how many more could not be read.
+
+    `numbers` are the cluster's own numbers of their jobs, which those of an array's tasks do not tell.
+    """
+
+    runs: tuple[AccountedRun, ...] = ()
+    unread: int = 0
+    numbers: Mapping[JobId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrigin:
+    """A digest of a job's batch script, or of the script's path where it may not be read, and the folder that the job
+    runs in; empty if unknown."""
+
+    script: str = ""
+    folder: str = ""
+
+
 class Backend(Protocol):
     """A cluster that can be read and changed. Not thread-safe: one round uses one backend."""
 
@@ -99,6 +126,18 @@ class Backend(Protocol):
         """A text that changes when jobs are submitted, changed or end, or nodes come back; much cheaper than a poll.
 
         Empty if it cannot be told. Raises nothing.
+        """
+
+    def finished_runs(self, since: float, until: float) -> FinishedPage:
+        """The runs of jobs with GPUs that ended between these times (unix seconds), by the cluster's accounting.
+
+        Raises BackendError, soon if accounting does not answer.
+        """
+
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        """The script and folder of each of these jobs that the cluster still has.
+
+        Raises BackendError.
         """
 
     def identity(self) -> Identity:

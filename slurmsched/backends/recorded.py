@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from slurmsched.backends.protocol import BackendError, CallCounts, Identity, Privilege
-from slurmsched.model import EncodingError, Operation, Outcome, Result, SchedulerState, Snapshot, decode, encode
+from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, Privilege
+from slurmsched.model import EncodingError, JobId, Operation, Outcome, Result, SchedulerState, Snapshot, decode, encode
 
 RECORDING_SUFFIX: Final = ".round"
 _VERSION: Final = 1
@@ -125,6 +125,14 @@ class RecordedBackend:
     def activity(self) -> str:
         """Empty: nothing happens in a recording."""
         return ""
+
+    def finished_runs(self, _since: float, _until: float) -> FinishedPage:
+        """Nothing: a recording has no accounting."""
+        return FinishedPage()
+
+    def origins(self, _jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        """None: a recording has no scripts."""
+        return {}
 
     def identity(self) -> Identity:
         """SlurmUser, so that a replayed plan may contain every verb."""

@@ -1,4 +1,4 @@
-"""Measures whole decisions, as the daemon's rounds call them."""
+"""Measures whole decisions, as the daemon's rounds call them, and the forecasts of lengths that they use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter, process_time
+from typing import Any, Final
+
+import numpy as np
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.bench.workload import (
@@ -18,6 +21,8 @@ from slurmsched.bench.workload import (
     measured_rates,
 )
 from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.lengths import LengthHistory, lengths_of
+from slurmsched.knowledge.work import FinishedRun, UnfinishedJob
 from slurmsched.model import SchedulerState
 from slurmsched.policies.policies import configured_policy
 from slurmsched.rounds.round import run_round
@@ -44,6 +49,8 @@ class DecisionTime:
     running: int
     starts: int
     all_different: bool
+    sizes_differ: bool
+    powering_up: bool
 
 
 def time_decision(
@@ -89,4 +96,77 @@ def time_decision(
         running=sum(bool(job.allocations) for job in warm.jobs),
         starts=len(second_round.starts),
         all_different=shape.all_different,
+        sizes_differ=shape.sizes_differ,
+        powering_up=shape.powering_up,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LengthsTime:
+    """Seconds to read the history of finished runs once, to add the runs that ended since the last round, and to
+    forecast all jobs, medians of the rounds; and the CPU seconds of a round."""
+
+    finished: int
+    jobs: int
+    ended_per_round: int
+    read_s: float
+    add_s: float
+    forecast_s: float
+    round_s: float
+    cpu_s: float
+    peak_rss_mb: float
+
+
+_USERS: Final = 500
+_WORKS_PER_USER: Final = 40
+_ENDED_PER_ROUND: Final = 500
+
+
+def time_lengths(finished: int, jobs: int, rounds: Iterable[int]) -> LengthsTime:
+    """Forecasts the lengths of `jobs`, of which a tenth run, from `finished` runs of 500 users with 40 scripts each."""
+    random = np.random.default_rng(0)
+    began = perf_counter()
+    history = LengthHistory.of(_drawn_runs(finished, 0, random))
+    read = perf_counter() - began
+    works = random.integers(0, _USERS * _WORKS_PER_USER, jobs).tolist()
+    elapsed = random.uniform(60, 86400, jobs) * (np.arange(jobs) % 10 == 0)
+    queue = [
+        UnfinishedJob(**_work(work), id=str(number), elapsed=ran, time_limit=2 * 86400)
+        for number, (work, ran) in enumerate(zip(works, elapsed.tolist(), strict=True))
+    ]
+    adding, forecasting, cpu = list[float](), list[float](), list[float]()
+    for number in rounds:
+        ended = _drawn_runs(_ENDED_PER_ROUND, finished + number * _ENDED_PER_ROUND, random)
+        began, spent = perf_counter(), process_time()
+        for run in ended:
+            history.add(run)
+        added = perf_counter()
+        lengths_of(queue, history, ended[-1].ended_at)
+        adding.append(added - began)
+        forecasting.append(perf_counter() - added)
+        cpu.append(process_time() - spent)
+    together = [add + forecast for add, forecast in zip(adding, forecasting, strict=True)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    medians = (median(adding), median(forecasting), median(together), median(cpu))
+    return LengthsTime(finished, jobs, _ENDED_PER_ROUND, read, *medians, peak)
+
+
+def _drawn_runs(count: int, first: int, random: np.random.Generator) -> list[FinishedRun]:
+    works = random.integers(0, _USERS * _WORKS_PER_USER, count).tolist()
+    seconds = np.exp(random.normal(8, 1.5, count)).tolist()
+    return [
+        FinishedRun(**_work(work), seconds=took, ended_at=float(first + number), likely=(60.0, 86400.0))
+        for number, (work, took) in enumerate(zip(works, seconds, strict=True))
+    ]
+
+
+def _work(number: int) -> dict[str, Any]:
+    user, script = divmod(number, _WORKS_PER_USER)
+    name, folder = f"train-{script % 20}", f"/home/user{user}"
+    return {
+        "owner": f"user{user}",
+        "name": name,
+        "script": f"{script:040x}",
+        "folder": folder,
+        "gpus": 2 ** (script % 4),
+    }

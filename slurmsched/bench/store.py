@@ -1,11 +1,15 @@
-"""Measures a round's database work on a database with a long history."""
+"""Measures a round's database work on a database with a long history, and what it pays to learn of runs that ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from gzip import compress
 from itertools import islice
+from json import dumps
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -14,12 +18,14 @@ from typing import Any, Final
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.recorded import pack_recording
+from slurmsched.backends.slurm.accounting import format_finished, parse_finished
 from slurmsched.bench.workload import NOW, generate_snapshot
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Operation, Reason, ReasonCode, Result, Snapshot, Verb, cluster_overview, encode
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
+from slurmsched.store.finished_runs import AccountingCursor, FinishedRuns
 from slurmsched.store.store import Store
 
 HISTORY_DAYS: Final = 90
@@ -78,6 +84,122 @@ def _time_round(store: Store, number: int) -> tuple[float, float, float, float]:
     recorded = perf_counter()
     store.state.prune(round_time, HISTORY_DAYS, 200)
     return polled - began, loaded - polled, recorded - decided, perf_counter() - recorded
+
+
+@dataclass(frozen=True, slots=True)
+class LearningTime:
+    """Seconds that a round pays for `ended` runs that sacct tells of, medians of the rounds: to read what sacct printed
+    (`mb` MB), and to store it. slurmdbd's own time comes on top."""
+
+    ended: int
+    mb: float
+    parse_s: float
+    record_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingTime:
+    """What `finished` runs cost when they are read for the first time, in pages as rounds read them, how large the
+    database is then, and what a later round pays for each number of runs that ended."""
+
+    finished: int
+    pages: int
+    first_s: float
+    longest_page_s: float
+    file_mb: float
+    rounds: tuple[LearningTime, ...]
+
+
+_PAGE: Final = 5_000
+"""Runs of one answer of sacct, as rounds ask for them."""
+_ENDED: Final = (0, 100, _PAGE)
+_ROUNDS_READ_AGAIN: Final = 2
+"""Rounds whose runs are read once more in each, as rounds of five minutes ask for the ten minutes before too."""
+
+
+def time_accounting(finished: int, repetitions: Iterable[int]) -> AccountingTime:
+    """Measures the reader of sacct's output and the database, about 0.3 kB for each run in $TMPDIR."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.db"
+        with closing(Store.open(path, NOW)) as store:
+            pages = [
+                _time_learning(store.finished_runs, first, min(_PAGE, finished - first), 0)
+                for first in range(0, finished, _PAGE)
+            ]
+            (size,) = store.database.rows("SELECT page_count * page_size AS n FROM pragma_page_count, pragma_page_size")
+            told, rounds = finished, dict[int, list[LearningTime]]()
+            for _ in repetitions:
+                for ended in _ENDED:
+                    again = min(_ROUNDS_READ_AGAIN * ended, told)
+                    rounds.setdefault(ended, []).append(_time_learning(store.finished_runs, told, ended, again))
+                    told += ended
+    seconds = [page.total_s for page in pages]
+    medians = tuple(_median_time(spent) for spent in rounds.values())
+    return AccountingTime(finished, len(pages), sum(seconds), max(seconds), size["n"] / 1e6, medians)
+
+
+def _median_time(spent: Sequence[LearningTime]) -> LearningTime:
+    columns = ([getattr(one, name) for one in spent] for name in ("mb", "parse_s", "record_s", "total_s"))
+    return LearningTime(spent[0].ended, *map(median, columns))
+
+
+def _time_learning(runs: FinishedRuns, first: int, ended: int, again: int) -> LearningTime:
+    """Learns of `ended` runs from the number `first` on, whose answer also has those `again` that ended before."""
+    printed = format_finished(_sacct_rows(first - again, ended + again), _MARK)
+    began = perf_counter()
+    page = parse_finished(printed, _MARK)
+    parsed = perf_counter()
+    runs.record(*AccountingCursor(NOW + first, _DAY).after(page.runs, NOW + first + ended), "v100")
+    recorded = perf_counter()
+    return LearningTime(ended, len(printed) / 1e6, parsed - began, recorded - parsed, recorded - began)
+
+
+def _sacct_rows(first: int, count: int) -> Iterator[dict[str, str]]:
+    """Runs with the rows of their batch steps, as sacct prints them where jobacct_gather and jobstats are in use; one
+    ends each second, of 500 users with 40 scripts each."""
+    for number in range(first, first + count):
+        user, script = divmod(number % 20_000, 40)
+        start, end = (datetime.fromtimestamp(NOW + at, UTC).strftime(_TIME) for at in (number - 3600, number))
+        times = {"Start": start, "End": end, "ElapsedRaw": "3600", "State": "COMPLETED"}
+        yield times | {
+            "JobIDRaw": str(number + 1),
+            "JobID": str(number + 1),
+            "User": f"user{user}",
+            "JobName": f"train-{script}",
+            "TimelimitRaw": "2880",
+            "AllocTRES": "billing=8,cpu=8,gres/gpu:v100=1,gres/gpu=1,mem=64G,node=1",
+            "TotalCPU": "06:12:03",
+            "WorkDir": f"/home/user{user}/experiments/{script}",
+            "Comment": "synsched:model=resnet50",
+            "AdminComment": _SUMMARY,
+        }
+        use = "cpu=06:12:03,energy=0,fs/disk=901,gres/gpumem=9472M,gres/gpuutil=93,mem=20413K,pages=12,vmem=31M"
+        yield times | {
+            "JobIDRaw": f"{number + 1}.batch",
+            "JobID": f"{number + 1}.batch",
+            "JobName": "batch",
+            "AllocTRES": "cpu=8,gres/gpu:v100=1,gres/gpu=1,mem=64G,node=1",
+            "NTasks": "1",
+            "TotalCPU": "06:12:03",
+            "MaxRSS": "20413K",
+            "TRESUsageInMax": use,
+            "TRESUsageInTot": use,
+        }
+
+
+_MARK: Final = "0123456789abcdef" * 2
+_TIME: Final = "%Y-%m-%dT%H:%M:%S"
+_NODE: Final = {
+    "cpus": 8,
+    "gpu_total_memory": {"0": 34089730048},
+    "gpu_used_memory": {"0": 9932111872},
+    "gpu_utilization": {"0": 71.3},
+    "total_memory": 68719476736,
+    "total_time": 22323.4,
+    "used_memory": 21474836480,
+}
+_SUMMARY: Final = "JS1:" + b64encode(compress(dumps({"nodes": {"n0001": _NODE}, "gpus": 1}).encode(), mtime=0)).decode()
 
 
 def _fill_history(store: Store, jobs: int) -> None:

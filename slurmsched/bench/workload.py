@@ -18,6 +18,7 @@ from slurmsched.model import (
     JobState,
     MeasuredRate,
     Node,
+    NodeState,
     Partition,
     Request,
     Resources,
@@ -47,6 +48,8 @@ class QueueShape:
     the accounts that they are divided among.
 
     `all_different`: each job has measured rates of its own on every type; else jobs of the same model have the same.
+    `sizes_differ`: jobs ask for any number of CPUs up to their share, so that hardly two ask alike.
+    `powering_up`: once the first jobs have started, no node takes others, as where all of a cloud power up.
     `shards_per_gpu`: jobs of one GPU ask for half of a GPU of so many shards instead; 0 for none.
     """
 
@@ -54,6 +57,8 @@ class QueueShape:
     users: int = 20
     accounts: int = 0
     all_different: bool = False
+    sizes_differ: bool = False
+    powering_up: bool = False
     shards_per_gpu: int = 0
 
 
@@ -87,9 +92,10 @@ def generate_snapshot(
     sizes = random.choice(_SIZES, size=jobs, p=_ODDS)
     models = random.choice(_MODELS, size=jobs)
     hours = random.uniform(*_HOURS, size=jobs)
+    shares = random.uniform(0.0, 1.0, size=jobs) if shape.sizes_differ else np.ones(jobs)
     queue = tuple(
-        _job(number, min(int(size), gpus), gpus_per_node, shape, (str(model), float(length)))
-        for number, (size, model, length) in enumerate(zip(sizes, models, hours, strict=True), start=1)
+        _job(number, min(int(size), gpus), gpus_per_node, shape, (str(model), float(length), float(share)))
+        for number, (size, model, length, share) in enumerate(zip(sizes, models, hours, shares, strict=True), start=1)
     )
     return Snapshot(NOW, hosts, queue, (Partition("gpu", frozenset(names)),), cluster="generated")
 
@@ -146,21 +152,23 @@ def follow_decision(
             part = MILLI_PER_GPU * allocation.shards // shape.shards_per_gpu if allocation.shards else MILLI_PER_GPU
             milli[allocation.node, index] = milli.get((allocation.node, index), 0) + part
     nodes = tuple(_with_usage(node, used.get(node.name, Resources()), milli) for node in snapshot.nodes)
+    if shape.powering_up:
+        nodes = tuple(replace(node, state=NodeState.DOWN, state_text="IDLE+CLOUD+POWERING_UP") for node in nodes)
     service = {job.id: job.gpus * job.run_time for job in jobs if job.allocations}
     state = SchedulerState(service=service, policy_state=decision.state, measured=measured_rates(snapshot, shape))
     return replace(snapshot, time=now, nodes=nodes, jobs=jobs), state
 
 
-def _job(number: int, gpus: int, gpus_per_node: int, shape: QueueShape, drawn: tuple[str, float]) -> Job:
-    """`drawn` are its model and its hours."""
-    model, hours = drawn
+def _job(number: int, gpus: int, gpus_per_node: int, shape: QueueShape, drawn: tuple[str, float, float]) -> Job:
+    """`drawn` are its model, its hours, and the part of its share of the CPUs that it asks for."""
+    model, hours, share = drawn
     nodes = -(-gpus // gpus_per_node)
     request = Request(
         gpus=gpus,
         gpus_per_node=gpus_per_node if nodes > 1 else None,
         nodes=nodes,
         tasks=nodes,
-        cpus=gpus * CPUS_PER_GPU,
+        cpus=max(nodes, round(gpus * CPUS_PER_GPU * share)),
         memory=gpus // nodes * MEMORY_PER_GPU,
     )
     if gpus == 1 and shape.shards_per_gpu:

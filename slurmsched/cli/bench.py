@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 import click
 
-from slurmsched.bench.consolidation import time_consolidation
-from slurmsched.bench.decisions import time_decision
+from slurmsched.bench.decisions import time_decision, time_lengths
 from slurmsched.bench.hostile_rounds import BOUND_MS, run_hostile
-from slurmsched.bench.jobside import time_jobside
-from slurmsched.bench.store import time_store
+from slurmsched.bench.jobside import time_consolidation, time_jobside
+from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.bench_policies import fragmentation, gavel, hadar, tesserae
 from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, progress_reporter, with_progress
 from slurmsched.cli.parameters import MODE_CHOICE, parse_mebibytes, with_mode, with_policy
-from slurmsched.cli.progress import progress_reporter, with_progress
 from slurmsched.daemon.loop import run_once
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
@@ -59,8 +58,12 @@ def round_(invocation: Invocation, *, mode: str | None, as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
+    _print_figures((name, f"{value or 0:.6g}") for name, value in figures.items())
+
+
+def _print_figures(rows: Iterable[tuple[str, str]]) -> None:
     columns = (Column("FIGURE"), Column("VALUE", right=True))
-    console().print(Listing(columns, [(name, f"{value or 0:.6g}") for name, value in figures.items()]))
+    console().print(Listing(columns, list(rows)))
 
 
 def _log_line(message: str) -> None:
@@ -74,6 +77,8 @@ def _log_line(message: str) -> None:
 @click.option("--jobs", type=click.IntRange(min=1), required=True, metavar="M", help="Jobs in its queue.")
 @click.option("--nodes", type=click.IntRange(min=1), metavar="K", help="Nodes. Default: one for 8 GPUs.")
 @click.option("--all-different", is_flag=True, help="No two jobs have the same rates.")
+@click.option("--sizes-differ", is_flag=True, help="Hardly two jobs ask for as many CPUs.")
+@click.option("--powering-up", is_flag=True, help="The nodes power up: no job can start on them.")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True, help="Repetitions.")
 @json_option
 @click.pass_obj
@@ -86,6 +91,8 @@ def decide(
     jobs: int,
     nodes: int | None,
     all_different: bool,
+    sizes_differ: bool,
+    powering_up: bool,
     repeat: int,
     as_json: bool,
 ) -> None:
@@ -111,7 +118,7 @@ def decide(
         jobs=jobs,
         nodes=hosts,
         repetitions=rounds,
-        shape=replace(THREE_TYPES, all_different=all_different),
+        shape=replace(THREE_TYPES, all_different=all_different, sizes_differ=sizes_differ, powering_up=powering_up),
     )
     if as_json:
         print_json(measured)
@@ -157,7 +164,6 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
     if as_json:
         print_json({**asdict(measured), "consolidations": [asdict(mean) for mean in means]})
         return
-    columns = (Column("FIGURE"), Column("VALUE", right=True))
     rows = [
         ("overhead per step, no pause between steps", f"{measured.step_us:.3g} us"),
         ("overhead per step, one step every 5 ms", f"{measured.paced_us:.3g} us"),
@@ -168,7 +174,7 @@ def jobside(*, reports: int, repeat: int, model: int, as_json: bool) -> None:
         name = f"averaging {mean.copies} copies of {memory(model)}, {mean.form}"
         rows += [(name, duration(mean.seconds)), ("  peak memory", f"{mean.peak_own_mb:.0f} MB")]
         rows += [("  peak memory with mapped files", f"{mean.peak_mb:.0f} MB")]
-    console().print(Listing(columns, rows))
+    _print_figures(rows)
 
 
 @click.command()
@@ -190,7 +196,6 @@ def store(*, jobs: int, repeat: int, as_json: bool) -> None:
     if as_json:
         print_json(measured)
         return
-    columns = (Column("FIGURE"), Column("VALUE", right=True))
     rows = [
         ("record a poll", duration(measured.sight_s)),
         ("load the state", duration(measured.memory_s)),
@@ -199,7 +204,73 @@ def store(*, jobs: int, repeat: int, as_json: bool) -> None:
         ("total", duration(measured.total_s)),
         (f"file size with {pluralise(measured.rows, 'finished job')}", f"{measured.file_mb:.0f} MB"),
     ]
-    console().print(Listing(columns, rows))
+    _print_figures(rows)
+
+
+@click.command()
+@click.option(
+    "--finished", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Finished runs."
+)
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds of each kind.")
+@json_option
+def accounting(*, finished: int, repeat: int, as_json: bool) -> None:
+    """Measure what a round pays to learn of runs that have ended.
+
+    What sacct would print is generated, two rows for each run; reading it and the database are real. slurmdbd's own
+    time is not in it.
+
+    \b
+    Example:
+      synsched bench accounting --finished 300000 --json
+    """
+    measured = time_accounting(finished, with_progress(range(repeat), "reading accounting"))
+    if as_json:
+        print_json(measured)
+        return
+    runs, pages = pluralise(measured.finished, "finished run"), pluralise(measured.pages, "page")
+    rows = [
+        (f"read {runs}, once, in {pages}", duration(measured.first_s)),
+        ("the longest page", duration(measured.longest_page_s)),
+        ("file size then", f"{measured.file_mb:.0f} MB"),
+    ]
+    for one in measured.rounds:
+        rows += [
+            (f"a round in which {pluralise(one.ended, 'run')} ended", duration(one.total_s)),
+            (f"  read {one.mb:.1f} MB of sacct", duration(one.parse_s)),
+            ("  store", duration(one.record_s)),
+        ]
+    _print_figures(rows)
+
+
+@click.command()
+@click.option(
+    "--finished", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Finished runs."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=10_000, show_default=True, metavar="M", help="Jobs.")
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Rounds.")
+@json_option
+def lengths(*, finished: int, jobs: int, repeat: int, as_json: bool) -> None:
+    """Measure how long a round takes to forecast the lengths of jobs.
+
+    The history is generated: runs of 500 users with 40 scripts each. Each round 500 more have ended.
+
+    \b
+    Example:
+      synsched bench lengths --finished 300000 --jobs 10000 --json
+    """
+    measured = time_lengths(finished, jobs, with_progress(range(repeat), "forecasting lengths"))
+    if as_json:
+        print_json(measured)
+        return
+    rows = [
+        (f"read {pluralise(measured.finished, 'finished run')}, once", duration(measured.read_s)),
+        (f"add {pluralise(measured.ended_per_round, 'run')} that ended", duration(measured.add_s)),
+        (f"forecast {pluralise(measured.jobs, 'job')}", duration(measured.forecast_s)),
+        ("total of a round", duration(measured.round_s)),
+        ("the same in CPU time", duration(measured.cpu_s)),
+        ("peak memory", f"{measured.peak_rss_mb:.0f} MB"),
+    ]
+    _print_figures(rows)
 
 
 class HostileInputError(SynschedError):
@@ -231,9 +302,8 @@ def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
     if as_json:
         print_json(result)
     else:
-        columns = (Column("FIGURE"), Column("VALUE", right=True))
         figures = [(key, value) for key, value in asdict(result).items() if key != "examples"]
-        console().print(Listing(columns, [(key, f"{value:.6g}") for key, value in figures]))
+        _print_figures((key, f"{value:.6g}") for key, value in figures)
         for example in result.examples:
             click.echo(f"synsched: {example}", err=True)
     if result.crashes or result.changed_jobs or result.misread_jobs or result.lost_jobs:
@@ -242,7 +312,9 @@ def hostile(*, records: int, seed: int, workers: int, as_json: bool) -> None:
         raise HostileInputError(f"a record took {result.slowest_ms:.1f} ms, more than {BOUND_MS:g} ms")
 
 
-@click.group(commands=(round_, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, store))
+@click.group(
+    commands=(round_, accounting, decide, fragmentation, tesserae, gavel, hadar, hostile, jobside, lengths, store)
+)
 def bench() -> None:
     """Measure rounds, decisions, reports and the database.
 

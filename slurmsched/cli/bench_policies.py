@@ -22,9 +22,8 @@ from slurmsched.bench.policies import (
 from slurmsched.bench.workload import THREE_TYPES
 from slurmsched.cli.cluster import configured_knowledge
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, with_progress
 from slurmsched.cli.parameters import with_policy
-from slurmsched.cli.progress import with_progress
 from slurmsched.knowledge import load_knowledge
 from slurmsched.report.quantities import duration
 from slurmsched.report.tables import Column, Listing

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from slurmsched.backends.protocol import Backend, BackendError
@@ -16,6 +19,7 @@ from slurmsched.settings.definition import Settings
 from slurmsched.settings.memory import DEFAULT_CLUSTER_SIZE, ClusterSize
 from slurmsched.store.database import Database
 from slurmsched.store.errors import translate_sqlite_errors
+from slurmsched.store.finished_runs import FinishedRuns
 from slurmsched.store.state import StateStore
 
 
@@ -45,14 +49,33 @@ def scheduler_context(settings: Settings) -> SchedulerContext:
     return SchedulerContext(settings, connect_backend(settings), configured_knowledge(settings))
 
 
-def stored_state(path: Path, snapshot: Snapshot, policy: str) -> SchedulerState:
+def stored_state(path: Path, snapshot: Snapshot, settings: Settings) -> SchedulerState:
     """Returns the state of earlier rounds, empty without a database. Opens it read-only. Raises StoreError."""
     if not path.exists():
         return SchedulerState()
+    with _opened(path) as database:
+        return StateStore(database).load_state(
+            snapshot, settings.policy.system, lengths=settings.learning.knows_lengths
+        )
+
+
+def with_lengths(path: Path, snapshot: Snapshot, state: SchedulerState, settings: Settings) -> SchedulerState:
+    """Returns the state with how long jobs still run by what earlier runs took, whether decisions go by that or not.
+
+    Opens the database read-only. Raises StoreError.
+    """
+    if not settings.learning.accounting:
+        return state
+    with _opened(path) as database:
+        return replace(state, lengths=FinishedRuns(database).lengths_of(snapshot, state.service, state.steps))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Database]:
     with translate_sqlite_errors(path):
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     database = Database(connection, path)
     try:
-        return StateStore(database).load_state(snapshot, policy)
+        yield database
     finally:
         database.close()

@@ -13,9 +13,8 @@ import click
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, progress_reporter
 from slurmsched.cli.parameters import parse_seeds, split_names
-from slurmsched.cli.progress import progress_reporter
 from slurmsched.cli.simulate import early_option, parse_window
 from slurmsched.comparison.sweep import (
     ArrayOptions,

@@ -11,11 +11,12 @@ import click
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import json_option, print_json
-from slurmsched.cli.parameters import parse_job_ids
+from slurmsched.cli.parameters import parse_job_ids, user_name
 from slurmsched.daemon.cleanup import ReleaseResult, no_scheduler_alive, open_store_if_usable, release_all
 from slurmsched.model import JobId, Outcome, Result, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration
+from slurmsched.store.publication import ask_to_forget, export_folder
 from slurmsched.store.store import Store
 
 _SUCCESSFUL = frozenset({Result.DONE, Result.OVERTAKEN})
@@ -23,6 +24,10 @@ _SUCCESSFUL = frozenset({Result.DONE, Result.OVERTAKEN})
 
 class NotReleasedError(SynschedError):
     """Some jobs were not given back to Slurm."""
+
+
+class NotAllowedError(SynschedError):
+    """Users may ask for themselves only."""
 
 
 @click.command()
@@ -97,6 +102,43 @@ def release(invocation: Invocation, *, jobs: tuple[tuple[JobId, ...], ...], if_s
     if alive and released.jobs and not paused and settings.rounds.mode == "enforce":
         click.echo("synsched: rounds still run and will manage these jobs again: run 'synsched pause' first", err=True)
     _check_released(released)
+
+
+@click.command()
+@click.argument("user", metavar="[USER]", required=False)
+@json_option
+@click.pass_obj
+def forget(invocation: Invocation, *, user: str | None, as_json: bool) -> None:
+    """Delete what was learnt of a user.
+
+    Runs that have ended, measured rates, reports and complaints go for good; the same runs are not learnt again.
+    Events, operations and recordings of rounds stay, as long as history is kept. Who may write the database may name
+    any user. Others ask for themselves: the daemon on this host does it after its next round, and 'synsched advise'
+    then knows nothing of them.
+
+    \b
+    Example:
+      synsched forget
+      synsched forget alice
+    """
+    caller = user_name()
+    user = user or caller
+    if not invocation.may_write:
+        if user != caller:
+            raise NotAllowedError(f"only administrators delete what was learnt of {user}; you may ask for {caller}")
+        ask_to_forget(export_folder(invocation.settings.storage))
+        if as_json:
+            print_json({"user": user, "asked": True, "deleted": {}})
+        else:
+            click.echo(f"asked: what was learnt of {user} is deleted after the next round")
+        return
+    with closing(Store.open(invocation.database_path, invocation.now())) as store:
+        deleted = store.finished_runs.forget(user, invocation.now())
+    if as_json:
+        print_json({"user": user, "asked": False, "deleted": deleted})
+        return
+    found = [f"{what} {count}" for what, count in deleted.items() if count]
+    click.echo(f"of {user} deleted: {', '.join(found)}" if found else f"nothing was learnt of {user}")
 
 
 def _check_released(released: ReleaseResult) -> None:

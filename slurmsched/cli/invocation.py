@@ -21,7 +21,15 @@ from slurmsched.report.quantities import duration
 from slurmsched.report.status import ClusterStatus, cluster_status
 from slurmsched.settings.definition import Settings
 from slurmsched.settings.file import LoadedSettings, load_settings_file, settings_file
-from slurmsched.store.publication import DocumentKind, NotPublishedError, export_folder, open_documents, read_published
+from slurmsched.store.publication import (
+    OTHERS_RUNS,
+    DocumentKind,
+    NotPublishedError,
+    export_folder,
+    open_documents,
+    read_published,
+    read_runs,
+)
 from slurmsched.store.read_only import ReadOnlyStore, open_read_only
 from slurmsched.store.rows import RejectedReportRow
 
@@ -55,6 +63,11 @@ class Invocation:
     @property
     def database_path(self) -> Path:
         return Path(self.settings.storage.path)
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the caller may write the database, or make it where there is none."""
+        return os.access(self.database_path, os.W_OK) or not _may_exist(self.database_path)
 
     @contextmanager
     def open_database(self) -> Iterator[ReadOnlyStore]:
@@ -93,6 +106,22 @@ class Invocation:
                 raise JobNotSeenError(
                     f"{error}; ask an administrator if it ended more than {ended} ago or belongs to another user"
                 ) from error
+
+    @contextmanager
+    def open_runs(self) -> Iterator[tuple[ReadOnlyStore, bool]]:
+        """Yields a store with the runs that have ended, as the caller may see them, and whether these are all users'.
+
+        The database if it is readable, otherwise what the daemon tells the caller. Raises StoreError, ExportError.
+        """
+        if os.access(self.database_path, os.R_OK) or not _may_exist(self.database_path):
+            with self.open_database() as database:
+                yield database, True
+            return
+        folder = export_folder(self.settings.storage)
+        runs = read_runs(folder)
+        history = read_published(folder, (DocumentKind.HISTORY,))
+        with open_documents((runs, *history.documents), folder) as documents:
+            yield documents, OTHERS_RUNS not in runs.hidden
 
     def rejected_reports(self) -> tuple[RejectedReportRow, ...]:
         """Returns the recently rejected reports of jobs. Raises StoreError."""

@@ -1,4 +1,4 @@
-"""`synsched explain` and `synsched history`: one job, now and before."""
+"""`synsched explain`, `history` and `advise`: a job now and before, and what others like it used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from slurmsched.backends.protocol import BackendError
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.parameters import parse_job_ids
+from slurmsched.cli.parameters import parse_job_ids, user_name
 from slurmsched.model import Explanation, JobId
+from slurmsched.report.advice import (
+    NothingLearntError,
+    advice_view,
+    advise_job,
+    advise_user,
+    week_summary,
+    week_view,
+)
 from slurmsched.report.job_view import (
     JobNotSeenError,
     expand_array,
@@ -52,6 +60,55 @@ def explain(invocation: Invocation, *, jobs: tuple[JobId, ...], as_json: bool) -
         else:
             _print_each([explanation_view(one, now) for one in explained] + _headlines(others))
         _raise_for({job: error for job, error in unknown.items() if job not in others})
+
+
+def _parse_subject(value: str) -> str | tuple[JobId, ...]:
+    """Returns job ids, or the name of a user."""
+    try:
+        return parse_job_ids(value)
+    except click.BadParameter:
+        return value
+
+
+@click.command()
+@click.argument("subject", type=_parse_subject, required=False, metavar="[USER|JOBID]")
+@json_option
+@click.pass_obj
+def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, as_json: bool) -> None:
+    """Tell what jobs used of what they asked for.
+
+    Compares time limit, CPUs, memory and GPUs with what earlier runs of the same work used, and prints the options for
+    sbatch; --cpus-per-gpu is to replace --cpus-per-task. Nothing is advised from fewer than 3 runs, or where Slurm did
+    not gather it. Users see their own runs, which the daemon on this host tells them. Who may read the database, and
+    Slurm's Operators, see those of all, and without USER the last week by user, the most idle GPU-hours first.
+
+    \b
+    Example:
+      synsched advise
+      synsched advise alice
+      synsched advise 1234
+    """
+    with invocation.open_runs() as (store, everyone):
+        now, caller = invocation.now(), user_name()
+        if subject is None and everyone:
+            week = week_summary(store, now)
+            _print(week, week_view(week), as_json)
+            return
+        if subject is None or isinstance(subject, str):
+            user = subject or caller
+            if user != caller and not everyone:
+                raise NothingLearntError(f"what was learnt of {user} is shown to {user} and to administrators alone")
+            works = advise_user(store, user, now)
+        else:
+            works = tuple(advise_job(store, job, now) for job in subject)
+    _print({"works": works}, advice_view(works, now), as_json)
+
+
+def _print(data: object, view: RenderableType, as_json: bool) -> None:
+    if as_json:
+        print_json(data)
+    else:
+        console().print(view)
 
 
 @click.command()

@@ -1,18 +1,22 @@
-"""Output of commands: a console as wide as the terminal, and JSON with a schema number."""
+"""Output of commands: a console as wide as the terminal, JSON with a schema number, and progress bars."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
 
 from slurmsched.model import to_plain
 from slurmsched.report.status import SCHEMA_VERSION
+
+T = TypeVar("T")
 
 _PIPE_WIDTH: Final = 10_000
 """Columns if the output is a pipe, so that nothing is cut off."""
@@ -50,3 +54,28 @@ def _without_nan(data: Any) -> Any:
             return [_without_nan(value) for value in data]
         case _:
             return data
+
+
+def with_progress(items: Sequence[T], label: str) -> Iterator[T]:
+    """Yields the items, with a progress bar on standard error if that is a terminal."""
+    from rich.progress import track  # noqa: PLC0415  # `status` starts faster without it
+
+    screen = console(to_errors=True)
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield from items
+    else:
+        yield from track(items, description=label, console=screen, transient=True)
+
+
+@contextmanager
+def progress_reporter(label: str) -> Iterator[Callable[[float], None]]:
+    """Yields a function that takes the part done, from 0 to 1, and shows it if standard error is a terminal."""
+    from rich.progress import Progress  # noqa: PLC0415  # as above
+
+    screen = console(to_errors=True)
+    if not screen.is_terminal or screen.is_dumb_terminal:
+        yield lambda _part: None
+        return
+    with Progress(console=screen, transient=True) as shown:
+        bar = shown.add_task(label, total=1.0)
+        yield lambda part: shown.update(bar, completed=part)

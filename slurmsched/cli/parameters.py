@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pwd import getpwuid
 from typing import Any, Final, TypeVar
 
 import click
@@ -39,6 +41,14 @@ def parse_job_ids(value: str) -> tuple[JobId, ...]:
         return tuple(job for part in _COMMA_OUTSIDE.split(value) for job in _expand_array(part))
     except ValueError:
         raise click.BadParameter(f"'{value}' is not a job id: write 12, 12_3, 1,2 or 12_[0-3]") from None
+
+
+def user_name() -> str:
+    """Returns the name of the user who calls, as the kernel has it; the number of one without a name."""
+    try:
+        return getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def parse_mebibytes(value: str) -> int:

@@ -17,9 +17,8 @@ from slurmsched.backends.recorded import (
 )
 from slurmsched.cli.cluster import configured_knowledge, connect_backend, stored_state
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, with_progress
 from slurmsched.cli.parameters import policy_options, with_policy
-from slurmsched.cli.progress import with_progress
 from slurmsched.knowledge import Knowledge
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.rounds import ReplayedRound, planned_round, replay_view
@@ -46,7 +45,7 @@ def dump(invocation: Invocation, *, file: Path, number: int | None) -> None:
     """
     if number is None:
         snapshot = connect_backend(invocation.settings).observe()
-        state = stored_state(invocation.database_path, snapshot, invocation.settings.policy.system)
+        state = stored_state(invocation.database_path, snapshot, invocation.settings)
     else:
         with invocation.open_database() as store:
             stored = store.recording(number)

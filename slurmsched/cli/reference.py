@@ -61,7 +61,7 @@ def _arguments(command: click.Command) -> Iterator[click.Argument]:
 
 def _argument(argument: click.Argument) -> str:
     name = argument.metavar or (argument.name or "").upper()
-    return name if argument.required else f"[{name}]"
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _option_names(option: click.Option) -> str:

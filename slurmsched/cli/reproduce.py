@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, with_progress
 from slurmsched.cli.parameters import parse_seeds
-from slurmsched.cli.progress import with_progress
 from slurmsched.experiments.experiment import (
     ExperimentError,
     ExperimentSetup,

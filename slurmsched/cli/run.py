@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Final
 
 import click
@@ -50,7 +51,9 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
     if (as_json or defrag) and not once:
         raise click.UsageError(f"{'--json' if as_json else '--defrag'} works only with --once")
     if not once:
-        run_daemon(assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds)
+        config = ("--config", str(invocation.config)) if invocation.config else ()
+        forecast = (sys.executable, "-P", "-m", "slurmsched", *config, "forecast", "--background")
+        run_daemon(assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds, forecast=forecast)
         return
     report = run_once(assemble, invocation.clock, _log_line)
     if report is None:

@@ -8,8 +8,7 @@ from typing import Final
 
 import click
 
-from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.cli.progress import progress_reporter
+from slurmsched.cli.output import console, json_option, print_json, progress_reporter
 from slurmsched.model import encode
 from slurmsched.report.simulation import figures_view
 from slurmsched.settings.definition import RoundSettings

@@ -12,8 +12,7 @@ from slurmsched.simulation.inputs import load_trace
 from slurmsched.traces.formats.native import to_csv
 from slurmsched.traces.formats.registry import TRACE_FORMATS
 from slurmsched.traces.generators import GENERATORS, generate
-from slurmsched.traces.summary import summarise_trace
-from slurmsched.traces.trace import Trace
+from slurmsched.traces.trace import Trace, summarise_trace
 
 _FORMAT_OPTION = click.option(
     "--format", "form", type=click.Choice(list(TRACE_FORMATS)), help="Its format, if not recognised."

@@ -1,10 +1,12 @@
 """Publishes the documents that users read instead of the database, after each round.
 
 The files lie in a folder that only the daemon writes to, and are replaced atomically. They hold what every user may
-see. If PrivateData hides something, a running daemon also serves each user's own document through Unix sockets beside
-the files, one per kind of document: an unprivileged daemon cannot make a file that only one other user may read (it may
-not give files away, and not all file systems have access lists), but the kernel tells which user has connected to a
-socket (SO_PEERCRED). Nothing is read from a client: it connects and gets its document and the end of the stream.
+see. A running daemon also serves users through Unix sockets beside the files, one per kind of document and of request:
+each user's own document if PrivateData hides something, the runs from which something is learnt of the user's work, and
+requests to forget that, which are carried out after the next round. An unprivileged daemon cannot make a file that only
+one other user may read (it may not give files away, and not all file systems have access lists), but the kernel tells
+which user has connected to a socket (SO_PEERCRED). Nothing is read from a client: it connects and gets its document and
+the end of the stream.
 
 The sockets are served by a separate thread that never waits for a client and that no round waits for. Limited are the
 clients at a time, in total and per user, their time, the rate of connections, and the bytes of cached documents.
@@ -23,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -32,10 +34,13 @@ from slurmsched.model import Snapshot
 from slurmsched.settings.definition import StorageSettings
 from slurmsched.store.publication import (
     FOLDER_FLAGS,
+    Document,
     DocumentKind,
     ExportError,
+    PrivateRequest,
     PublishedContents,
     collect_contents,
+    collect_runs,
     export_folder,
 )
 from slurmsched.store.visibility import HIDEABLE, Visibility
@@ -47,6 +52,8 @@ CLIENT_TIMEOUT: Final = 10.0
 """Seconds after which a client is disconnected."""
 MAX_CACHED_BYTES: Final = 64 << 20
 """Bytes of encoded documents that are cached."""
+MAX_TO_FORGET: Final = 1000
+"""Users who may wait to be forgotten."""
 _PAUSE: Final = 0.005
 """Seconds between two connections, so that a user who connects in a loop costs little CPU time."""
 _CHUNK: Final = 1 << 16
@@ -60,20 +67,28 @@ class _Documents:
     contents: PublishedContents
     hidden: frozenset[str]
     operators: frozenset[str]
-    encoded: dict[tuple[str | None, DocumentKind], bytes] = field(default_factory=dict)
+    encoded: dict[tuple[str | None, DocumentKind | PrivateRequest], bytes] = field(default_factory=dict)
 
-    def document(self, uid: int, part: DocumentKind) -> bytes:
+    def document(self, uid: int, part: DocumentKind | PrivateRequest) -> bytes:
         """The encoded document with what this user may see: everything for operators, root and the daemon's user."""
         name = _user_name(uid)
         everything = uid in (0, os.geteuid()) or name in self.operators
         key = None if everything else name or f"uid {uid}"
         if (key, part) not in self.encoded:
-            hidden = frozenset[str]() if everything else self.hidden
-            encoded = Visibility(self.contents, hidden, key).document(part).to_json()
+            encoded = self._encoded(key, part)
             if sum(map(len, self.encoded.values())) + len(encoded) > MAX_CACHED_BYTES:
                 self.encoded.clear()
             self.encoded[key, part] = encoded
         return self.encoded[key, part]
+
+    def _encoded(self, viewer: str | None, part: DocumentKind | PrivateRequest) -> bytes:
+        """The document for this viewer, None for those who may see everything."""
+        if isinstance(part, DocumentKind):
+            hidden = frozenset[str]() if viewer is None else self.hidden
+            return Visibility(self.contents, hidden, viewer).document(part).to_json()
+        if self.contents.path is None:
+            raise ExportError("these documents are from no database")
+        return collect_runs(self.contents.path, self.contents.at, viewer).to_json()
 
 
 @dataclass(slots=True)
@@ -95,9 +110,10 @@ class DocumentServer:
         self._documents: _Documents | None = None
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, _Client] = {}
+        self._to_forget: set[str] = set()
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        for part in DocumentKind:
+        for part in (*DocumentKind, *PrivateRequest):
             self._selector.register(self._listening(f"{part.value}.sock"), selectors.EVENT_READ, part)
         self._closing = False
         self._thread = threading.Thread(target=self._serve, name="synsched-export", daemon=True)
@@ -110,6 +126,16 @@ class DocumentServer:
     def update(self, contents: PublishedContents, hidden: frozenset[str], operators: frozenset[str]) -> None:
         """Serve these contents from now on; connected clients still get the whole old document."""
         self._documents = _Documents(contents, hidden, operators)
+
+    def users_to_forget(self) -> tuple[str, ...]:
+        """The users who asked to be forgotten, until `forgotten` is called."""
+        return tuple(sorted(self._to_forget.copy()))
+
+    def forgotten(self, user: str) -> None:
+        """What was learnt of this user has been deleted: it is not told any more."""
+        self._to_forget.discard(user)
+        if self._documents is not None:
+            self._documents = replace(self._documents, encoded={})
 
     def close(self) -> None:
         """End the thread and remove the sockets."""
@@ -132,7 +158,7 @@ class DocumentServer:
         try:
             while not self._closing:
                 for key, _ in self._selector.select(timeout=1.0):
-                    if isinstance(key.data, DocumentKind) and isinstance(key.fileobj, socket.socket):
+                    if isinstance(key.data, DocumentKind | PrivateRequest) and isinstance(key.fileobj, socket.socket):
                         self._accept(key.fileobj, key.data)
                     elif isinstance(key.data, _Client):
                         self._send(key.data)
@@ -140,7 +166,7 @@ class DocumentServer:
         finally:
             self._end()
 
-    def _accept(self, listening: socket.socket, part: DocumentKind) -> None:
+    def _accept(self, listening: socket.socket, part: DocumentKind | PrivateRequest) -> None:
         try:
             connected, _ = listening.accept()
         except OSError:
@@ -155,13 +181,22 @@ class DocumentServer:
             if documents is None or of_user >= MAX_CLIENTS_PER_USER or len(self._clients) >= MAX_CLIENTS:
                 connected.close()
             else:
-                unsent = memoryview(documents.document(uid, part))
+                forgets = part is PrivateRequest.FORGET
+                unsent = memoryview(self._note_request(uid) if forgets else documents.document(uid, part))
                 client = _Client(connected, uid, unsent, time.monotonic() + CLIENT_TIMEOUT)
                 self._clients[connected.fileno()] = client
                 self._selector.register(connected, selectors.EVENT_WRITE, client)
         except Exception:  # no client's error may stop the others from being served
             connected.close()
         time.sleep(_PAUSE)
+
+    def _note_request(self, uid: int) -> bytes:
+        """Note that this user wants to be forgotten, and return the answer: a document without tables, or nothing."""
+        name = _user_name(uid)
+        if name is None or (len(self._to_forget) >= MAX_TO_FORGET and name not in self._to_forget):
+            return b""
+        self._to_forget.add(name)
+        return Document(time.time(), {}).to_json()
 
     def _send(self, client: _Client) -> None:
         try:
@@ -187,7 +222,7 @@ class DocumentServer:
         client.socket.close()
 
     def _end(self) -> None:
-        for part in DocumentKind:
+        for part in (*DocumentKind, *PrivateRequest):
             with suppress(OSError):
                 os.unlink(f"{part.value}.sock", dir_fd=self._folder)
         for key in list(self._selector.get_map().values()):
@@ -246,6 +281,17 @@ class Exporter:
         else:
             self._last_logged = ""
 
+    def forget_who_asked(self, forget: Callable[[str], object]) -> None:
+        """Call `forget` for each user who asked for it; who asked stays noted until it succeeds. Raises what it
+        raises."""
+        server = self._server
+        if server is None:
+            return
+        for user in server.users_to_forget():
+            forget(user)
+            server.forgotten(user)
+            self._log_once(f"what was learnt of {user} was deleted, as {user} asked")
+
     def close(self) -> None:
         """Stop serving users; the files stay as they are."""
         if self._server is not None:
@@ -261,8 +307,7 @@ class Exporter:
     def _serve_users(
         self, folder: int, contents: PublishedContents, hidden: frozenset[str], operators: frozenset[str]
     ) -> None:
-        if not hidden or not self._serves:
-            self.close()
+        if not self._serves:
             return
         if self._server is None or not self._server.alive:
             self._server = DocumentServer(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from math import inf
@@ -19,7 +19,7 @@ from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
-from slurmsched.daemon.process import SignalRequests, handle_signals
+from slurmsched.daemon.process import ForecastProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
@@ -48,12 +48,17 @@ hour of 0.1 to 0.3 ms each, whatever the number of jobs (sdiag on Slurm 22.05 to
 _REST_FACTOR: Final = 4.0
 """After a round or a poll that took long, early rounds and the next poll wait for this many times its duration."""
 
+_RECORDING: Final = 10.0
+"""Seconds before a round in which no forecast is stored any more: for 10,000 jobs that takes three."""
+
 _COMPLETES_WITHIN: Final = 120.0
 """Seconds for which the end of a completing job is awaited: Slurm may tell nobody when its resources are free."""
 
 
 class DaemonLoop:
     """The daemon. `load_context` reads the settings and connects again, for a reload.
+
+    `forecast` is the command that forecasts from the last round, in a process of its own; empty for none.
 
     At a stop all jobs are given back to Slurm. With `keep_holds`, for a restart, held jobs wait for the next start, or
     for the watchdog once the heartbeat is stale.
@@ -69,6 +74,7 @@ class DaemonLoop:
         requests: SignalRequests,
         systemd: SystemdNotifier,
         log: Callable[[str], None],
+        forecast: Sequence[str] = (),
     ) -> None:
         self._context = context
         self._load_context = load_context
@@ -79,6 +85,7 @@ class DaemonLoop:
         self._log = log
         self._keepalive = self._new_keepalive(context)
         self._exporter = self._new_exporter(context)
+        self._forecast = ForecastProcess(forecast, clock, self._log_once)
         self._failures = 0
         self._last_error = ""
         self._lack = ""
@@ -95,6 +102,7 @@ class DaemonLoop:
         self._settle_at = 0.0
         self._wake_at = inf
         """Unix seconds at which something becomes possible that no event announces."""
+        self._waiting = 0
 
     def run(self, *, keep_holds: bool = False) -> None:
         """Run rounds until a stop is requested. Raises HeartbeatError at the start, and StoreError: without a journal
@@ -107,11 +115,13 @@ class DaemonLoop:
             while not self._requests.stop:
                 self._full_round_began = self._clock.monotonic()
                 self._round()
+                self._start_forecast()
                 self._rest()
         except BaseException:
             self._keepalive.stop()
             raise
         finally:
+            self._forecast.stop()
             self._exporter.close()
         self._systemd.stopping()
         self._close_plans("the daemon is stopping")
@@ -137,6 +147,7 @@ class DaemonLoop:
                 open_plans=self._open if self._runs_early_rounds else None,
             )
             self._wake_at = min(wake_time(report.snapshot), report.retry_at)
+            self._waiting = report.tally.waiting
             if not report.result.starts_only:
                 self._full_round_began = began
             self._succeeded(report)
@@ -148,6 +159,30 @@ class DaemonLoop:
             began + self._context.settings.rounds.early_interval, now + _REST_FACTOR * (now - began)
         )
         self._plan_settling()
+
+    def _start_forecast(self) -> None:
+        """Forecast from the round that is over, if somebody waits and its recording is where the settings say."""
+        settings, budget = self._context.settings, self._context.settings.learning.forecast_budget
+        here = settings.storage.keep_snapshots > 0 and Path(settings.storage.path) == self._store.database.path
+        idle = self._failures or self._requests.stop or self._keepalive.on_standby
+        if self._waiting and here and budget > 0 and not idle:
+            self._forecast.start(self._keepalive.mode.value, budget)
+
+    def _collect_forecast(self) -> None:
+        """Store and publish what was forecast, once that is over; a failure costs this forecast alone."""
+        try:
+            forecast = self._forecast.collect()
+            if forecast is None:
+                return
+            self._store.start_forecasts.record(forecast, self._clock.now())
+        except StoreError as error:
+            if not isinstance(error, BusyStoreError):
+                raise
+            self._log_once(f"nothing is forecast: {error}")
+        except Exception as error:  # as for a round
+            self._log_once(f"nothing is forecast: {format_trace(error)}")
+        else:
+            self._publish(None)
 
     def _check_rights(self) -> None:
         """Find the mode in force; what our rights lack is logged when that changes."""
@@ -198,7 +233,11 @@ class DaemonLoop:
             self._publish(None)
 
     def _publish(self, snapshot: Snapshot | None) -> None:
-        """Publish the documents; a failure is only logged."""
+        """Forget who asked for it, and publish the documents; a failure is only logged."""
+        try:
+            self._exporter.forget_who_asked(lambda user: self._store.finished_runs.forget(user, self._clock.now()))
+        except StoreError as error:
+            self._log_once(f"users who asked to be forgotten are forgotten later: {error}")
         try:
             self._exporter.publish(snapshot)
         except Exception as error:  # as for a round
@@ -248,6 +287,8 @@ class DaemonLoop:
             left = self._full_round_began + self._round_interval() - self._clock.monotonic()
             if left <= 0:
                 return
+            if left > min(_RECORDING, self._round_interval() / 2):
+                self._collect_forecast()
             if self._open and self._clock.monotonic() >= self._settle_at:
                 self._settle()
             if left > _CHECK_INTERVAL and self._early_round_is_due():
@@ -377,8 +418,9 @@ def run_daemon(
     log: Callable[[str], None],
     *,
     keep_holds: bool = False,
+    forecast: Sequence[str] = (),
 ) -> None:
-    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator.
+    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts.
 
     Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `load_context` raises at the start.
     """
@@ -389,9 +431,10 @@ def run_daemon(
         handle_signals(requests),
         closing(Store.open(path, clock.now(), check_interval=0.0)) as store,
     ):
-        DaemonLoop(context, load_context, store, clock, requests=requests, systemd=systemd, log=log).run(
-            keep_holds=keep_holds
+        loop = DaemonLoop(
+            context, load_context, store, clock, requests=requests, systemd=systemd, log=log, forecast=forecast
         )
+        loop.run(keep_holds=keep_holds)
 
 
 def run_once(

@@ -1,14 +1,23 @@
-"""The daemon as a process: signals that ask it to stop or to reload, and the limit of its own memory."""
+"""The daemon as a process: signals that ask it to stop or to reload, the limit of its own memory, and the process that
+it forecasts in."""
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import BinaryIO, Final
+
+from slurmsched.daemon.clock import Clock, RealClock
+from slurmsched.model import EncodingError, QueueForecast, decode
+from slurmsched.store.errors import printable_line
 
 
 class SignalRequests:
@@ -77,3 +86,116 @@ def _memory_use() -> tuple[int, int] | None:
         return bytes_by_name["VmData"], bytes_by_name["VmRSS"]
     except (OSError, KeyError, ValueError, IndexError):
         return None
+
+
+_LONGEST_ANSWER: Final = 16 << 20
+"""Bytes of an answer; one of 10,000 jobs has 1.4 MB."""
+_LONGEST_COMPLAINT: Final = 1000
+_GRACE: Final = 120.0
+"""Seconds beyond twice its budget that a process may take to start, to read and to end."""
+_LOWEST: Final = 19
+_FIRST_TO_GO: Final = "1000"
+"""The process that the kernel ends first for want of memory (proc(5), oom_score_adj)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: subprocess.Popen[bytes]
+    answer: BinaryIO
+    complaint: BinaryIO
+    until: float
+
+
+class ForecastProcess:
+    """Runs `command` in a process of its own, which prints a forecast; nobody ever waits for it.
+
+    It writes to memory files, so it is never stopped by a full pipe, and what it says is read once it has ended.
+    """
+
+    def __init__(self, command: Sequence[str], clock: Clock, log: Callable[[str], None]) -> None:
+        self._command = tuple(command)
+        self._clock = clock
+        self._log = log
+        self._child: _Child | None = None
+
+    def start(self, mode: str, budget: float) -> None:
+        """Start it, unless one still runs or there is no command; a failure is only logged."""
+        if not self._command or self._child is not None:
+            return
+        files = list[BinaryIO]()
+        try:
+            files += (os.fdopen(os.memfd_create(name), "r+b") for name in ("answer", "complaint"))
+            process = subprocess.Popen(
+                [*self._command, "--mode", mode, "--budget", f"{max(1, round(budget))}"],
+                stdin=subprocess.DEVNULL,
+                stdout=files[0],
+                stderr=files[1],
+            )
+        except OSError as error:
+            self._log(f"nothing is forecast: {error.strerror or error}")
+            _close(files)
+        else:
+            self._child = _Child(process, files[0], files[1], self._clock.monotonic() + 2 * budget + _GRACE)
+
+    def collect(self) -> QueueForecast | None:
+        """Return its answer once, when it has ended; one that takes far too long is killed. Without an answer it is
+        logged why."""
+        child = self._child
+        if child is None:
+            return None
+        if child.process.poll() is None:
+            if self._clock.monotonic() >= child.until:
+                self._log("nothing is forecast: it took too long")
+                self.stop()
+            return None
+        self._child = None
+        answer, complaint = (_content(file, most) for file, most in _sizes(child))
+        _close((child.answer, child.complaint))
+        if child.process.returncode == 0:
+            try:
+                return decode(QueueForecast, answer)
+            except EncodingError:
+                complaint = f"an answer of {len(answer)} characters that is no forecast"
+        why = printable_line(complaint) or f"it ended with status {child.process.returncode}"
+        self._log(f"nothing is forecast: {why}")
+        return None
+
+    def stop(self) -> None:
+        """Kill it and wait for its end, so that nothing of it is left."""
+        if self._child is not None:
+            self._child.process.kill()
+            self._child.process.wait()
+            _close((self._child.answer, self._child.complaint))
+            self._child = None
+
+
+def _sizes(child: _Child) -> tuple[tuple[BinaryIO, int], ...]:
+    return (child.answer, _LONGEST_ANSWER), (child.complaint, _LONGEST_COMPLAINT)
+
+
+def _content(file: BinaryIO, most: int) -> str:
+    """What was written to the file, up to so many bytes."""
+    return os.pread(file.fileno(), most, 0).decode(errors="replace")
+
+
+def _close(files: Sequence[BinaryIO]) -> None:
+    for file in files:
+        file.close()
+
+
+def step_back() -> None:
+    """Give this process the lowest priority, and make it the first to go where memory is short."""
+    with suppress(OSError):
+        os.nice(_LOWEST)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO, encoding="ascii")
+
+
+class ClockWhileParentLives(RealClock):
+    """The clock of this host, by which all time is over once the parent of this process has gone."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+
+    def monotonic(self) -> float:
+        return super().monotonic() if os.getppid() == self._parent else inf

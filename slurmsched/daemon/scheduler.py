@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Final
 
-from slurmsched.backends.protocol import Backend, BackendError, CallCounts, Identity
+from slurmsched.backends.prometheus import EXPORTERS, MOST_RUNS, AskedRun, Prometheus, PrometheusError
+from slurmsched.backends.protocol import Backend, BackendError, CallCounts, Identity, JobOrigin
 from slurmsched.backends.recorded import pack_recording
 from slurmsched.daemon.cleanup import resolve_open_intents, stray_release_plan
 from slurmsched.daemon.clock import Clock
@@ -29,7 +31,18 @@ from slurmsched.daemon.isolation import (
 )
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_out_of_memory
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, Outcome, Plan, SchedulerState, Snapshot, SynschedError
+from slurmsched.model import (
+    AccountedRun,
+    Decision,
+    Job,
+    JobId,
+    JobState,
+    Outcome,
+    Plan,
+    SchedulerState,
+    Snapshot,
+    SynschedError,
+)
 from slurmsched.policies.policies import configured_policy, order_read
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds.device_mismatch import device_mismatches
@@ -38,7 +51,9 @@ from slurmsched.rounds.round import RoundResult, run_round
 from slurmsched.rounds.set_aside import set_aside_jobs
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import StoreError
+from slurmsched.store.finished_runs import pauses
 from slurmsched.store.journal import RoundStatistics
+from slurmsched.store.rows import ExporterRow
 from slurmsched.store.store import Store
 
 
@@ -197,6 +212,9 @@ class _Round:
         planned, result = self.clock.monotonic(), decided.result
         self._record(seen, decided)
         applied = self._apply(seen, result)
+        self.store.start_forecasts.compare(applied.snapshot)
+        if self.context.settings.learning.accounting and not result.starts_only:
+            self._learn(seen)
         tally = replace(
             _tally(seen, calls, self.context.backend.calls),
             observe_s=observed - began,
@@ -242,7 +260,7 @@ class _Round:
         snapshot = set_aside_jobs(polled, failing)
         managed -= failing.keys()
         self._ingest(snapshot, managed)
-        state = self.store.state.load_state(snapshot, settings.policy.system)
+        state = self.store.state.load_state(snapshot, settings.policy.system, lengths=settings.learning.knows_lengths)
         checkpointed = _checkpointed(settings.reports.spool, [snapshot.jobs_by_id[job] for job in state.notified])
         notified = {job: replace(notice, saved=job in checkpointed) for job, notice in state.notified.items()}
         return _Observation(snapshot, replace(state, notified=notified), managed, failing)
@@ -328,6 +346,58 @@ class _Round:
             self.store.state.record_events(self.id, applied.outcomes, targets, last.time, mismatches)
             record_poll_isolated(self.store, self.id, last, seen.managed, overview_or_survey(last, seen.state.usual))
 
+    def _learn(self, seen: _Observation) -> None:
+        """Ask accounting which runs have ended, and Slurm for the scripts of new jobs; once the round is applied, as an
+        error there costs what would have been learnt and nothing else."""
+        backend, runs, now = self.context.backend, self.store.finished_runs, self.clock.now()
+        try:
+            waiting = (job.id for job in seen.snapshot.jobs_in_state(JobState.PENDING, JobState.RUNNING))
+            unknown = runs.unknown_origins(job for job in waiting if job in seen.managed)[:_MOST_ORIGINS]
+            found = backend.origins(unknown) if unknown else {}
+            runs.record_origins({job: found.get(job, JobOrigin()) for job in unknown})
+            types = {gpu.type for node in seen.snapshot.nodes for gpu in node.gpus}
+            cursor, began = runs.cursor(now), self.clock.monotonic()
+            for _ in range(_MOST_PAGES):
+                window = cursor.window(now)
+                if window is None or self.clock.monotonic() - began > _LONGEST_LEARNING:
+                    break
+                try:
+                    page = backend.finished_runs(*window)
+                except BackendError as error:
+                    runs.record(cursor.failed(str(error), now))
+                    break
+                cursor, ended = cursor.after(page.runs, now)
+                if cursor.reached >= now:  # once in a round: exporters keep little of long ago
+                    ended = self._measured(ended, page.numbers, now)
+                runs.record(cursor, ended, next(iter(types)) if len(types) == 1 else "")
+        except StoreError:
+            raise
+        except Exception as error:
+            self.log(f"nothing is learnt of jobs that have ended: {format_trace(error)}")
+
+    def _measured(
+        self, ended: Sequence[AccountedRun], numbers: Mapping[JobId, str], now: float
+    ) -> Sequence[AccountedRun]:
+        """These runs with what a Prometheus tells of how busy the GPUs of the latest were."""
+        settings, runs = self.context.settings.learning, self.store.finished_runs
+        lately = [run for run in ended if now - run.ended < _LATELY and run.seconds >= _MEASURABLE]
+        if not settings.prometheus or not lately:
+            return ended
+        known = runs.exporters()
+        due = {one: known.get(one.name, ExporterRow(one.name)) for one in EXPORTERS}
+        due = {one: record for one, record in due.items() if not pauses(record.asked, record.failures, now)}
+        most = MOST_RUNS >> min(max((record.failures for record in due.values()), default=0), _MOST_HALVINGS)
+        lacking = runs.without_gpu_use(lately)[-most:]
+        asked = [AskedRun(run, number) for run in lacking if (number := numbers.get(run.job, run.job)).isdecimal()]
+        if not due or not asked:
+            return ended
+        told, outcomes = Prometheus(settings.prometheus, settings.prometheus_cluster).measure(tuple(due), asked)
+        runs.record_exporters(
+            record.failed(str(outcome), now) if isinstance(outcome, PrometheusError) else record.after(outcome, now)
+            for record, outcome in zip(due.values(), outcomes, strict=True)
+        )
+        return [told.get((run.job, run.ended), run) for run in ended]
+
     def _dispatch(self, result: RoundResult, last: Snapshot) -> None:
         """Write how many steps each running copy of a forked job does."""
         spool, now = self.context.settings.reports.spool, self.clock.now()
@@ -338,6 +408,19 @@ class _Round:
         dispatches = make_dispatches(result.decision.targets.values(), last, round(now * 1000), until)
         if complaints := write_dispatches(Path(spool), dispatches, forked) if forked or dispatches else ():
             self.store.measurements.record((), (), complaints, now)
+
+
+_MOST_PAGES: Final = 8
+"""Questions to accounting in one round at most: one, once it has caught up."""
+_LONGEST_LEARNING: Final = 2.0
+"""Seconds after which a round asks accounting nothing more."""
+_LATELY: Final = 86400.0
+_MEASURABLE: Final = 60.0
+"""Prometheus is asked for runs that ended within so many seconds and took so long: exporters look now and then."""
+_MOST_HALVINGS: Final = 4
+"""Failures in a row after each of which half as many runs are asked for: perhaps it was too much."""
+_MOST_ORIGINS: Final = 50
+"""Jobs whose scripts are read in one round at most, at 8 ms each."""
 
 
 def _tally(seen: _Observation, before: CallCounts, after: CallCounts) -> RoundStatistics:

@@ -15,6 +15,7 @@ from slurmsched.doctor.installation import (
     REHEARSAL_COMMENT,
     ROUNDS_EXAMINED,
     START_REMEDY,
+    check_accounting,
     check_daemons,
     check_database,
     check_export,
@@ -22,6 +23,7 @@ from slurmsched.doctor.installation import (
     check_lifted_holds,
     check_liveness,
     check_owners,
+    check_prometheus,
     check_reports,
     check_spool,
     check_switches,
@@ -112,6 +114,9 @@ def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield from check_daemons(beat, lock_holder(database), probes.now(), hook.stale_after)
     with open_read_only(database) as store:
         latest = store.rounds(ROUNDS_EXAMINED)
+        if loaded.settings.learning.accounting:
+            yield from check_accounting(store.accounting_problem())
+            yield from check_prometheus(loaded.settings.learning.prometheus, store.exporters(), probes.now())
         if latest:
             yield from check_lifted_holds(store.lifted_holds(latest[-1].started))
     status = probes.status()

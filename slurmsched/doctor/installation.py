@@ -19,6 +19,7 @@ from slurmsched.installation import extra_write_folders
 from slurmsched.jobside.untrusted import insecure_spool_reason, is_private_spool
 from slurmsched.model import JobId
 from slurmsched.model.reasons import pluralise
+from slurmsched.report.quantities import duration
 from slurmsched.report.status import Liveness, LivenessState
 from slurmsched.settings.definition import Settings
 from slurmsched.store.database import Database
@@ -26,7 +27,7 @@ from slurmsched.store.errors import StoreError, translate_sqlite_errors
 from slurmsched.store.maintenance import find_damage, pending_migrations
 from slurmsched.store.publication import DocumentKind
 from slurmsched.store.read_only import open_read_only
-from slurmsched.store.rows import RejectedReportRow
+from slurmsched.store.rows import ExporterRow, RejectedReportRow
 
 _LAG: Final = 60.0
 """Seconds after the end of a round within which it has to be published."""
@@ -190,6 +191,35 @@ def check_lifted_holds(lifted: Mapping[int, Sequence[JobId]]) -> Iterator[Findin
         what = f"somebody else released our holds {often}, such as that of job {job}"
         remedy = "stop the other synsched, or share hook.heartbeat with it; to release holds by hand, pause first"
         yield problem("daemons", what, remedy)
+
+
+def check_accounting(error: str) -> Iterator[Finding]:
+    """Yield a finding if Slurm's accounting does not say which runs have ended; rounds do without."""
+    if error:
+        remedy = "nothing is learnt of runs that end: start slurmdbd, or set accounting = false in [learning]"
+        yield advice("accounting", error, remedy)
+
+
+def check_prometheus(url: str, records: Sequence[ExporterRow], now: float) -> Iterator[Finding]:
+    """Who of the exporters tells how busy the GPUs of jobs were, and why another does not; nothing without a URL."""
+    topic = "Prometheus"
+    if not url:
+        return
+    failing = [record for record in records if record.failures]
+    telling = [record for record in records if record.told]
+    for record in telling:
+        ago = duration(max(now - record.last_told, 0.0))
+        yield ok(topic, f"{record.exporter} told of {pluralise(record.told, 'run')}, the last time {ago} ago")
+    for problem_said in sorted({record.problem for record in failing}):
+        names = ", ".join(record.exporter for record in failing if record.problem == problem_said)
+        remedy = f"how busy GPUs were is not learnt from there: see whether {url} answers"
+        yield advice(topic, f"{problem_said} (asked for {names})", remedy)
+    if records and not failing and not telling:
+        known = ", ".join(record.exporter for record in records)
+        remedy = "see that one of them is scraped and labels its series with jobs, or set learning.prometheus_cluster"
+        yield advice(topic, f"{url} has told of no run: it was asked for series of {known}", remedy)
+    elif not records:
+        yield ok(topic, f"{url} was not asked yet: no job with GPUs ended lately")
 
 
 def check_switches(paused: str, disable_file: Path) -> Iterator[Finding]:

@@ -71,6 +71,9 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "synergy-big-data": ExperimentEntry(
         "synergy.live_sweeps", "run_synergy_big_data", "Synergy, figure 13: DRF and Tetris, tuned and not."
     ),
+    "synergy-unknown": ExperimentEntry(
+        "synergy.unknown", "run_synergy_unknown", "Synergy where no profile is known, as a site has it.", parts=()
+    ),
     "tesserae-900": ExperimentEntry(
         "tesserae.evaluation", "run_tesserae_900", "Tesserae, figures 11 to 17: 900 jobs on 80 GPUs."
     ),
@@ -112,6 +115,9 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     ),
     "gandiva-trading": ExperimentEntry(
         "gandiva_fair", "run_gandiva_trading", "Gandiva_fair, slide 15: trading between three GPU types."
+    ),
+    "forecasts": ExperimentEntry(
+        "forecasts", "run_forecasts", "Forecasts of lengths and starts, on Philly and ITP.", parts=()
     ),
     "site-promises": ExperimentEntry(
         "site_promises.runs", "run_site_promises", "What each policy promises, as a site has it.", parts=()

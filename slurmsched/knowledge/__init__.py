@@ -1,4 +1,4 @@
-"""Profiles of models, and how fast jobs run by them."""
+"""Profiles of models, how fast jobs run by them, and how long."""
 
 from slurmsched.knowledge.knowledge import Knowledge, MeasuredPairs, OutOfMemoryPairs, Profile
 from slurmsched.knowledge.profiles import ProfileError, load_profiles, sample_speedups, shipped_profiles

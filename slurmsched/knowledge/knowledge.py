@@ -12,7 +12,7 @@ from typing import Final
 
 from slurmsched.knowledge.estimation import complete_rates
 from slurmsched.knowledge.speed import Scaling, SensitivityMatrix
-from slurmsched.model import Job, JobId, Node, NodeAllocation, OutOfMemory
+from slurmsched.model import ExpectedLength, Job, JobId, Node, NodeAllocation, OutOfMemory
 
 RULE_OF_THUMB: Final = "rule of thumb"
 """The source of numbers that nobody has measured."""
@@ -24,7 +24,11 @@ class Profile:
     all other types) and its rates (`scaling`).
 
     `source` is the origin of the numbers (`measured`, `imported: FILE`, `rule of thumb`). `measured` is the time of
-    measurement (unix seconds) if speeds are in steps per second; if it is None, their unit is arbitrary.
+    measurement (unix seconds) if speeds are in steps per second; if it is None, their unit is arbitrary. `least_memory`
+    are the MiB for each GPU that are needed at least; 0 if that is unknown. `spares` is set if it is of what runs of
+    the job's own owner used: whether these left CPUs idle, or only used all that they had; `last_run` is then when the
+    last of them ended (unix seconds). With `suffices` a job that asked for less than its share needs no more CPUs than
+    its matrix tells.
     """
 
     name: str
@@ -33,6 +37,10 @@ class Profile:
     source: str
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     measured: float | None = None
+    least_memory: float = 0.0
+    spares: bool | None = None
+    suffices: bool = False
+    last_run: float | None = None
 
     @property
     def was_measured(self) -> bool:
@@ -145,6 +153,8 @@ class Knowledge:
     by_family: Mapping[JobId, Profile] = field(default_factory=dict)
     """Profiles of jobs with the rates by GPU type that they and other jobs of their family reported; of these profiles
     only the rates are used."""
+    by_use: Mapping[JobId, Profile] = field(default_factory=dict)
+    """Profiles of jobs by what earlier runs of their owner's same work used (see `usage`); without rates."""
     measured: Mapping[JobId, Mapping[str, float]] = field(default_factory=dict)
     steps: Mapping[JobId, int] = field(default_factory=dict)
     parts_of_gpu: Mapping[JobId, float] = field(default_factory=dict)
@@ -153,16 +163,24 @@ class Knowledge:
     """Jobs that must not share a GPU, whatever their rates."""
     pairs: MeasuredPairs = field(default_factory=MeasuredPairs)
     """What jobs keep of their rates beside others; it counts before profiles."""
+    lengths: Mapping[JobId, ExpectedLength] = field(default_factory=dict)
+    """How long jobs still run by what earlier runs took (`lengths_of`)."""
 
     def profile(self, job: Job) -> Profile | None:
-        """Returns the job's own profile, else that of its model, else that of its task, else None: then the job counts
-        as insensitive to CPUs and memory."""
+        """Returns the job's own profile, else that of its model, else that of its task, else None: then it counts as
+        insensitive to CPUs and memory. What earlier runs used comes before a rule of thumb."""
+        known, use = self._profiled(job), self.by_use.get(job.id)
+        if use is None or (known is not None and (known.was_measured or not use.matrices)):
+            return known
+        return use
+
+    def _profiled(self, job: Job) -> Profile | None:
         known = self.own.get(job.id) or self.models.get(job.hints.model or "")
         return known or self.tasks.get(job.hints.task or "")
 
     def rate_profile(self, job: Job) -> Profile | None:
         """Returns the profile whose rates by GPU type count for the job: its own or its family's reports first."""
-        return self.by_family.get(job.id) or self.profile(job)
+        return self.by_family.get(job.id) or self._profiled(job)
 
     def simulated(self) -> Knowledge:
         """Returns the same knowledge for a simulation, whose jobs are as fast as it says: no profile of it is a mere
@@ -182,13 +200,23 @@ class Knowledge:
         return self.attained_gpu_seconds(job) / (self.parts_of_gpu.get(job.id) or max(job.gpus, 1))
 
     def remaining_seconds(self, job: Job) -> float:
-        """Returns the seconds that it still needs by the hinted duration or, once that has passed, by its time limit.
+        """Returns the seconds that it still needs: the mean of its distribution if runs of its owner tell it, else by
+        the hinted duration or, once that has passed, by its time limit.
 
-        Always above zero; infinite if neither is known or both have passed.
+        Always above zero; infinite if nothing is known or all has passed.
         """
+        known = self.lengths.get(job.id)
+        if known is not None and known.runs:
+            return known.mean
         executed = self.executed_seconds(job)
         limits = (job.hints.duration, job.time_limit)
         return next((seconds - executed for seconds in limits if seconds is not None and seconds > executed), inf)
+
+    def latest_remaining_seconds(self, job: Job) -> float:
+        """Returns the seconds after which a job without a time limit has ended, for what others are promised: in 19 of
+        20 cases by its distribution, else as `remaining_seconds`."""
+        known = self.lengths.get(job.id)
+        return known.latest if known is not None and known.runs else self.remaining_seconds(job)
 
     def relative_speed(self, job: Job, allocations: Iterable[NodeAllocation], nodes: Mapping[str, Node]) -> float:
         """Returns the speed with these allocations relative to that at the GPU-proportional share of the same nodes.
@@ -259,7 +287,7 @@ class Knowledge:
     def known_rate_beside(self, job: Job, partner: Job, gpu_type: str) -> float | None:
         """Returns the same as its family measured it, else by its profile; None if unknown."""
         measured = self.pairs.rate(job, partner, gpu_type)
-        profile = self.profile(job) if measured is None else None
+        profile = self._profiled(job) if measured is None else None
         known = profile.scaling.get(gpu_type) if profile else None
         return known.beside.get(partner.hints.model or "") if known else measured
 

@@ -4,31 +4,50 @@ from slurmsched.model.decision import Decision, Explanation, Promise, RankedJob,
 from slurmsched.model.encoding import EncodingError, decode, encode, to_plain
 from slurmsched.model.errors import SynschedError
 from slurmsched.model.hints import NO_HINTS, CheckpointSignal, Hints, parse_hints, render_hints
-from slurmsched.model.job import Hold, Job, JobId, JobState, NodeAllocation, Request
+from slurmsched.model.job import Hold, Job, JobId, JobState, NodeAllocation, Request, work_of
 from slurmsched.model.node import MILLI_PER_GPU, Gpu, Node, NodeState, Partition, Reservation, Resources
 from slurmsched.model.overview import (
     ClusterFragmentation,
     ClusterOverview,
+    ExpectedTime,
     GpuUsage,
     NodeFragmentation,
     NodeUsage,
+    QueueForecast,
+    StartForecast,
     cluster_overview,
 )
 from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
 from slurmsched.model.reasons import REASON_SENTENCES, Reason, ReasonCode
-from slurmsched.model.scheduler_state import MeasuredRate, NotifiedJob, OpenStart, OutOfMemory, PairRate, SchedulerState
+from slurmsched.model.scheduler_state import (
+    AccountedRun,
+    CpuNeed,
+    ExpectedLength,
+    MeasuredRate,
+    MeasuredUse,
+    NotifiedJob,
+    OpenStart,
+    OutOfMemory,
+    PairRate,
+    RunEnd,
+    SchedulerState,
+)
 from slurmsched.model.snapshot import Association, SetAsideJob, Snapshot
 
 __all__ = [
     "MILLI_PER_GPU",
     "NO_HINTS",
     "REASON_SENTENCES",
+    "AccountedRun",
     "Association",
     "CheckpointSignal",
     "ClusterFragmentation",
     "ClusterOverview",
+    "CpuNeed",
     "Decision",
     "EncodingError",
+    "ExpectedLength",
+    "ExpectedTime",
     "Explanation",
     "Gpu",
     "GpuUsage",
@@ -39,6 +58,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "MeasuredRate",
+    "MeasuredUse",
     "Node",
     "NodeAllocation",
     "NodeFragmentation",
@@ -54,6 +74,7 @@ __all__ = [
     "Partition",
     "Plan",
     "Promise",
+    "QueueForecast",
     "RankedJob",
     "Reason",
     "ReasonCode",
@@ -61,9 +82,11 @@ __all__ = [
     "Reservation",
     "Resources",
     "Result",
+    "RunEnd",
     "SchedulerState",
     "SetAsideJob",
     "Snapshot",
+    "StartForecast",
     "SynschedError",
     "Target",
     "Verb",
@@ -73,4 +96,5 @@ __all__ = [
     "parse_hints",
     "render_hints",
     "to_plain",
+    "work_of",
 ]

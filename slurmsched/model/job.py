@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
@@ -193,6 +194,11 @@ class Job:
         return f"{self.user} {same}" if same else ""
 
     @property
+    def work(self) -> str:
+        """Its name with digits as `#`; empty where the name tells nothing."""
+        return work_of(self.name)
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(allocation.node for allocation in self.allocations)
 
@@ -204,5 +210,12 @@ class Job:
 
 _MEANINGLESS_NAMES: Final = frozenset({"", "wrap", "sbatch", "bash", "sh", "zsh", "interactive", "python", "python3"})
 """Names, in lower case, that jobs have which were given none."""
+
+
+def work_of(name: str) -> str:
+    """What names of runs of the same work have in common: each number of them as `#`; empty for a name that a job has
+    which was given none."""
+    return "" if name.lower() in _MEANINGLESS_NAMES else re.sub(r"[0-9]+", "#", name)
+
 
 _FIELDS: Final = tuple(field.name for field in fields(Job))

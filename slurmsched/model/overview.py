@@ -1,9 +1,9 @@
-"""What is in use on each node: what `status` and `free` show without asking Slurm again."""
+"""What is in use on each node, and when jobs are expected to start: what is shown without asking Slurm again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurmsched.model.job import JobId
 from slurmsched.model.node import Node, NodeState, Resources
@@ -88,6 +88,43 @@ class ClusterOverview:
     oddities: tuple[str, ...] = ()
     fragments: ClusterFragmentation | None = None
     """None if it was not computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTime:
+    """A time in unix seconds: the median and the ends of the 80 % range; None where that is after the horizon."""
+
+    low: float | None
+    median: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartForecast:
+    """When a waiting job starts and when it ends, by so many `draws`, in `not_started` of which it did not start within
+    the horizon."""
+
+    job: JobId
+    start: ExpectedTime
+    end: ExpectedTime
+    draws: int
+    not_started: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueForecast:
+    """The forecasts of all jobs that waited `at` (unix seconds), in the order of their median starts.
+
+    `left_out` are those of which nothing can be told, each with why. `remarks` are sentences on what is simulated in
+    another way than it is. `until` is the horizon.
+    """
+
+    at: float
+    until: float
+    draws: int
+    jobs: tuple[StartForecast, ...] = ()
+    left_out: Mapping[JobId, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def cluster_overview(snapshot: Snapshot) -> ClusterOverview:

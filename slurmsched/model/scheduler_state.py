@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from slurmsched.model.job import JobId, NodeAllocation, Request
 
@@ -54,6 +55,106 @@ class OutOfMemory:
     at: float
 
 
+class RunEnd(StrEnum):
+    """How a run of a job ended."""
+
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+    FAILED = "failed"
+    REQUEUED = "requeued"
+    """Preempted or requeued: the job runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountedRun:
+    """A run of a job that has ended, as Slurm's accounting has it. Everything that its owner wrote is only compared.
+
+    `script` is a digest of the batch script, or of its path; empty if unknown, as is `folder`, where it ran. `model` is
+    the hinted one. `cpus` and `memory` (MiB) are those of all its nodes together; `seconds` are those that it ran.
+    `cpu_seconds` are what its processes used at least, `gathered` tells whether Slurm watched all of them, so that it
+    was no more either. `peak_memory` is the most on one node (MiB), without the page cache. `gpu_use` is the mean use
+    of its GPUs from 0 to 1, `peak_gpu_use` the highest that was seen, `gpu_memory` the most of one GPU's (MiB),
+    `idle_gpus` how many of them were hardly used. None: not measured. `gpu_source` says who told the mean use.
+    """
+
+    job: JobId
+    owner: str
+    name: str
+    ended: float
+    seconds: float
+    end: RunEnd
+    gpus: int
+    cpus: int
+    memory: int
+    nodes: int = 1
+    gpu_type: str = ""
+    time_limit: int | None = None
+    array_job: JobId = ""
+    folder: str = ""
+    script: str = ""
+    model: str = ""
+    cpu_seconds: float | None = None
+    gathered: bool = False
+    peak_memory: int | None = None
+    gpu_use: float | None = None
+    peak_gpu_use: float | None = None
+    gpu_memory: int | None = None
+    idle_gpus: int | None = None
+    gpu_source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNeed:
+    """CPUs for each GPU of a type that runs of a work need, or could use.
+
+    `spares` says that fewer were measured to be enough: what a job has above them may be given away. Otherwise they
+    only tell that runs used all of what they had; or, with `suffices`, that runs left CPUs idle beside GPUs of which
+    nothing is known, so that a job which asked for less needs no more.
+    """
+
+    gpu_type: str
+    cpus: float
+    spares: bool
+    suffices: bool = False
+
+    @property
+    def lessens(self) -> bool:
+        """Whether it may leave a job with less than one of which nothing is known."""
+        return self.spares or self.suffices
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredUse:
+    """What earlier runs of an owner's work used, by Slurm's accounting: so many `runs`, the last of which ended at `at`
+    (unix seconds). `kind` tells what they have in common with the job. `memory` is the most MiB for each GPU that they
+    had in use, without the page cache; 0 if unknown. `gpu_sources` are those that told the use of GPUs, each with the
+    number of its runs."""
+
+    kind: str
+    runs: int
+    at: float
+    needs: tuple[CpuNeed, ...] = ()
+    memory: float = 0.0
+    gpu_sources: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLength:
+    """How long a job still runs, in seconds, by what earlier `runs` of its owner took that have `kind` in common with
+    it, of which the last ended `age` seconds ago: the mean, the median, the ends of the 80 % range, and `latest`,
+    within which 19 of 20 such jobs end. Without such runs it comes from what all owners' jobs tell together."""
+
+    mean: float
+    median: float
+    low: float
+    high: float
+    latest: float
+    kind: str = ""
+    runs: int = 0
+    age: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class NotifiedJob:
     """A running job that was told at `at` (unix seconds) to write its checkpoint and is requeued in a later round.
@@ -102,6 +203,8 @@ class SchedulerState:
     `starting`: jobs that an earlier round starts and that do not run yet.
     `out_of_memory`: jobs that ran out of memory on a shared GPU, as long as that counts.
     `pair_rates`: what families of jobs measured on shared GPUs, and alone.
+    `use`: what earlier runs of the owner's same work used, by Slurm's accounting.
+    `lengths`: how long jobs still run by earlier runs of their owners, if that is learnt.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
@@ -127,3 +230,5 @@ class SchedulerState:
     family_rates: Mapping[str, tuple[MeasuredRate, ...]] = field(default_factory=dict)
     out_of_memory: tuple[OutOfMemory, ...] = ()
     pair_rates: tuple[PairRate, ...] = ()
+    use: Mapping[JobId, MeasuredUse] = field(default_factory=dict)
+    lengths: Mapping[JobId, ExpectedLength] = field(default_factory=dict)

@@ -60,7 +60,8 @@ class SlurmPriority:
 
 @dataclass(frozen=True, slots=True)
 class ShortestRemainingTime:
-    """By remaining time: of the expected duration, or else of the time limit; jobs with neither come last.
+    """By remaining time: as earlier runs tell it, of the hinted duration, or else of the time limit; jobs with none of
+    these come last.
 
     A newcomer preempts only a job whose remaining time is at least `min_ratio` times its own. Its own shrinks as it
     runs, so the two do not swap back.

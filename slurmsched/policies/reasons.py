@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
@@ -431,13 +430,16 @@ class _Shortage:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._beside = dict[ResourceDemand, str]()
-        self._holding = dict[ResourceDemand, list[int]]()
+        self._holding = dict[ResourceDemand, Ints]()
         held = session.allocations()
-        self._holders = [
-            (rank, list(held[ranked.job].pools))
+        holders = [
+            (rank, held[ranked.job].pools)
             for rank, ranked in enumerate(session.ranking)
             if ranked.job in held and any(held[ranked.job].gpus)
         ]
+        self._holders = np.array([rank for rank, _ in holders], dtype=np.int64)
+        self._held_pools = np.array([pool for _, pools in holders for pool in pools], dtype=np.int64)
+        self._first_held = np.cumsum([0, *(len(pools) for _, pools in holders)])[:-1]
 
     def reason(self, job: Job, demand: ResourceDemand, order_name: str) -> Reason:
         """Return why the job with GPUs waits: for what is beside idle GPUs, for GPUs on one node, or for other jobs."""
@@ -448,8 +450,10 @@ class _Shortage:
         if 0 < len(demand.required_nodes) >= demand.gang.max_nodes:
             mask = mask & np.isin(self._session.pools.node_of, demand.required_nodes)
         if demand not in self._holding:
-            self._holding[demand] = [rank for rank, pools in self._holders if mask[pools].any()]
-        ahead = bisect_left(self._holding[demand], self._session.rank_of[job.id])
+            holds = mask[self._held_pools]
+            holds = np.logical_or.reduceat(holds, self._first_held) if len(holds) else holds
+            self._holding[demand] = self._holders[holds]
+        ahead = int(np.searchsorted(self._holding[demand], self._session.rank_of[job.id]))
         idle = int(self._session.free_at_minimum.gpus[mask].clip(min=0).sum())
         if idle >= job.original_request.gpus or not ahead:
             return Reason(ReasonCode.NO_ROOM, {"gpus": job.original_request.gpus})

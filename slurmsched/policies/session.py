@@ -208,7 +208,7 @@ class Session:
             return max(now, job.end_time)
         if job.time_limit is not None:
             return max(now, (now - job.run_time if job.start_time is None else job.start_time) + job.time_limit)
-        return now + self.situation.knowledge.remaining_seconds(job)
+        return now + self.situation.knowledge.latest_remaining_seconds(job)
 
     def outlasts_promise(self, job: Job) -> bool:
         """Whether the job, started now, may still run when another is promised its start."""
@@ -231,7 +231,7 @@ class Session:
     def _end_if_started(self, job: Job) -> float:
         if job.time_limit is not None:
             return self.situation.snapshot.time + job.time_limit
-        return self.situation.snapshot.time + self.situation.knowledge.remaining_seconds(job)
+        return self.situation.snapshot.time + self.situation.knowledge.latest_remaining_seconds(job)
 
     def delays_promise(self, job: Job, allocation: Allocation) -> bool:
         """Whether the job, started now with this allocation, takes what another is promised."""

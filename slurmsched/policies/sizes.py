@@ -1,8 +1,9 @@
 """Sizing: how many CPUs and how much memory a job gets with its GPUs.
 
 A sizing says what would be best; `demand_range` and `size_upgrades` keep it to what the job lets be done: never less
-than it asked for, unless its owner's hint allows that and the speed of its model was measured; and only amounts that
-its request can express, since its script sees how it asked (memory per CPU grows with the CPUs, the rest stays).
+than it asked for, unless its owner's hint allows that and the speed of its model was measured, or earlier runs of the
+same work left CPUs idle, which it may then lose down to its share; and only amounts that its request can express, since
+its script sees how it asked (memory per CPU grows with the CPUs, the rest stays).
 
 Source: Mohan et al. (Synergy, OSDI 2022), sections 2, 4.1.3 and 4.2.
 """
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Final, Protocol
 
 import numpy as np
 
+from slurmsched.knowledge.speed import SensitivityMatrix
+from slurmsched.knowledge.usage import rising_to
 from slurmsched.policies.cluster.gang import Gang
 from slurmsched.policies.cluster.resources import Amount, CpuUnits, PoolKind
 from slurmsched.policies.limits import ResourceCap
@@ -98,7 +101,8 @@ def demand_range(sizing: Sizing, gang: Gang, kind: PoolKind) -> DemandRange:
         if not kind.gpus:
             return DemandRange(nothing, nothing)
         demand = sizing.demand_range(gang, kind)
-        most, least = _exclusive_size(gang, kind).memory, proportional_size(gang, kind).memory
+        least = proportional_size(gang, kind).memory
+        most = _exclusive_size(gang, kind).memory if gang.profile else least
         best, minimum = (_allowed_size(gang, kind, size) for size in (demand.best, demand.minimum))
         return DemandRange(expressible_size(gang, best, most), expressible_size(gang, minimum, least))
     asked = PerTaskResources(max(_requested_cpus(gang), gang.tasks_per_part), 0)
@@ -112,6 +116,9 @@ def size_upgrades(
     per_cpu = gang.request.memory_per_cpu
     if gang.request.keeps_cpus or gang.cpus_tunable is False:
         return
+    if gang.profile is None:
+        share = max(current.memory, proportional_size(gang, kind).memory)
+        limit = replace(limit, memory=min(limit.memory, share))
     if per_cpu:
         affordable = limit.memory // per_cpu // gang.tasks_per_part * gang.tasks_per_part
         limit = replace(limit, cpus=min(limit.cpus, affordable))
@@ -127,7 +134,15 @@ def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources) -> PerTask
     measured = gang.profile is not None and gang.profile.was_measured
     cuts_memory = measured and gang.memory_tunable and matrix is not None and matrix.knows_memory
     cuts_cpus = measured and gang.cpus_tunable is True and (cuts_memory or not gang.request.memory_per_cpu)
-    cpus = size.cpus if cuts_cpus else max(size.cpus, asked.cpus)
+    least = asked.cpus
+    if (
+        gang.profile is not None
+        and gang.profile.spares
+        and gang.cpus_tunable is None
+        and not gang.request.memory_per_cpu
+    ):
+        least = min(least, proportional_size(gang, kind).cpus)
+    cpus = size.cpus if cuts_cpus else max(size.cpus, least)
     memory = size.memory if cuts_memory or not gang.request.memory else max(size.memory, asked.memory)
     return PerTaskResources(asked.cpus if gang.cpus_tunable is False else cpus, memory)
 
@@ -246,20 +261,30 @@ _MIN_GAIN: Final = 1e-6
 @dataclass(frozen=True, slots=True)
 class Tune:
     """Synergy-Tune's sizes (section 4.2): a job with a profile should have its best-case demand, and accepts what is
-    as fast as its GPU-proportional share. A job without a profile gets what it requested."""
+    as fast as its GPU-proportional share.
+
+    A job without a profile should have its share of CPUs, or what it asked for where that is more, before any job gets
+    more than its least; it starts with what it asked for where others have its share, as it would on plain Slurm.
+    """
 
     name: str = "tune"
     by_sensitivity: bool = True
 
     def demand_range(self, gang: Gang, kind: PoolKind) -> DemandRange:
-        matrix = gang.profile and gang.profile.matrix(kind.gpu_type)
-        asked = requested_size(gang, kind)
+        asked, share, node = requested_size(gang, kind), proportional_size(gang, kind), _exclusive_size(gang, kind)
+        if gang.profile is not None and asked.memory:
+            in_use = min(ceil(gang.profile.least_memory * gang.gpus_per_part), node.memory)
+            asked = replace(asked, memory=max(asked.memory, in_use))
+        matrix = _known_matrix(gang, kind)
         if not matrix:
-            return DemandRange(asked, asked)
-        share, node = proportional_size(gang, kind), _exclusive_size(gang, kind)
+            return DemandRange(replace(asked, cpus=max(asked.cpus, share.cpus)), asked)
         floor = _rounded_size(gang, matrix.minimum_for_share(*_per_gpu(gang, share)), share)
         demand = _rounded_size(gang, matrix.best_case_demand(*_per_gpu(gang, node)), node)
         best = PerTaskResources(max(demand.cpus, floor.cpus), max(demand.memory, floor.memory))
+        if gang.profile is not None and gang.profile.spares is not None:
+            floor = replace(floor, cpus=min(best.cpus, asked.cpus) if gang.profile.spares else asked.cpus)
+            if gang.cpus_tunable is None:  # what it asked for, as long as nobody needs it
+                best = replace(best, cpus=max(best.cpus, asked.cpus))
         if matrix.knows_memory:
             return DemandRange(best, floor)
         return DemandRange(replace(best, memory=asked.memory), replace(floor, memory=asked.memory))
@@ -267,13 +292,12 @@ class Tune:
     def upgrades(
         self, gang: Gang, kind: PoolKind, current: PerTaskResources, limit: PerTaskResources
     ) -> Iterator[SizeUpgrade]:
-        matrix = gang.profile and gang.profile.matrix(kind.gpu_type)
+        matrix, fair = _known_matrix(gang, kind), proportional_size(gang, kind)
         if not matrix:
+            if (own := min(fair.cpus, limit.cpus)) > current.cpus:
+                yield replace(current, cpus=own), inf
             return
-        now, share = (
-            matrix.speed_at(*_per_gpu(gang, current)),
-            matrix.speed_at(*_per_gpu(gang, proportional_size(gang, kind))),
-        )
+        now, share = matrix.speed_at(*_per_gpu(gang, current)), matrix.speed_at(*_per_gpu(gang, fair))
         fewest, (most, memory) = current.cpus / gang.gpus_per_part, _per_gpu(gang, limit)
         for cpus in (fewest, *(point for point in matrix.cpus if fewest < point < most), most):
             speed = matrix.speed_at(cpus, memory)
@@ -281,6 +305,18 @@ class Tune:
                 step = _rounded_size(gang, matrix.minimum_for_speed(speed, cpus, memory), limit)
                 enough = max(step.memory, current.memory) if matrix.knows_memory else current.memory
                 yield PerTaskResources(max(step.cpus, current.cpus), enough), (speed - now) / share
+
+
+def _known_matrix(gang: Gang, kind: PoolKind) -> SensitivityMatrix | None:
+    """Return the matrix of the gang's model on these GPUs, if any.
+
+    If it is only known that runs used all of their CPUs, a gang may use at least its share.
+    """
+    matrix = gang.profile and gang.profile.matrix(kind.gpu_type)
+    if not matrix or gang.profile is None or gang.profile.spares is not False or gang.profile.suffices:
+        return matrix or None
+    share = proportional_size(gang, kind).cpus / gang.gpus_per_part
+    return rising_to(share) if matrix.cpus[-1] < share else matrix
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,33 @@
-"""One job: why it runs or waits (`synsched explain`), and its events and operations (`synsched history`)."""
+"""Jobs one by one: why one runs or waits (`synsched explain`), what happened to it (`synsched history`), and when those
+that wait are expected to start and to end (`synsched forecast`)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from slurmsched.model import Explanation, JobId, JobState, Result, SynschedError, Verb, decode
+from slurmsched.model import (
+    ExpectedTime,
+    Explanation,
+    JobId,
+    JobState,
+    QueueForecast,
+    Result,
+    SynschedError,
+    Verb,
+    decode,
+)
 from slurmsched.model.reasons import format_gpu_hours, pluralise
-from slurmsched.report.quantities import duration, local_time
+from slurmsched.report.quantities import duration, from_now, local_time, percent
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
-from slurmsched.store.rows import EventRow, JobRow, OperationRow, SetAsideRow
+from slurmsched.store.rows import EventRow, ForecastRow, JobRow, OperationRow, SetAsideRow, StartCalibration
 
 
 class JobNotSeenError(SynschedError):
@@ -48,13 +60,14 @@ def expand_array(store: ReadOnlyStore, job: JobId) -> tuple[JobId, ...]:
 @dataclass(frozen=True, slots=True)
 class JobExplanation:
     """Why a job runs or waits. `service` is in GPU-seconds, `moves` counts our requeues of it, `round` is the number
-    of the last round."""
+    of the last round. `forecast` is the daemon's last one of a waiting job."""
 
     job: JobRow
     explanation: Explanation
     round: int | None
     service: float
     moves: int
+    forecast: ForecastRow | None = None
 
 
 def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
@@ -64,8 +77,9 @@ def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
         raise JobNotSeenError(aside.sentence)
     history, last = job_history(store, job), store.last_round()
     moves = sum(operation.verb is Verb.REQUEUE and operation.result is Result.DONE for operation in history.operations)
+    forecast = store.start_forecasts(job).get(job) if history.job.state is JobState.PENDING else None
     return JobExplanation(
-        history.job, _explanation(history.job, aside), last.id if last else None, history.service, moves
+        history.job, _explanation(history.job, aside), last.id if last else None, history.service, moves, forecast
     )
 
 
@@ -90,9 +104,25 @@ def explanation_view(explanation: JobExplanation, now: float) -> RenderableType:
     parts: list[RenderableType] = [safe_line(stored.headline, "bold")]
     parts += _list("Ahead of it", stored.ordered_behind)
     parts += _list("What would change that", stored.what_would_change)
-    facts = {**stored.facts, "attained": _attained(explanation), "state": _state(explanation, now)}
+    expected = _expected_facts(explanation.forecast, now) if explanation.forecast is not None else {}
+    facts = {**expected, **stored.facts, "attained": _attained(explanation), "state": _state(explanation, now)}
     parts += [Text(""), Listing((Column(""), Column("")), list(facts.items()), headings=False, wrapped=True)]
     return Group(*parts)
+
+
+def _expected_facts(forecast: ForecastRow, now: float) -> dict[str, str]:
+    """When it starts and ends. Reasons may name a time too: the latest, which follows from time limits."""
+    age = f"{duration(max(0.0, now - forecast.at))} ago"
+    if forecast.why:
+        return {"starts": f"not told, since {forecast.why} (as of {age})"}
+    (start, starts), (end, ends) = (_expected(time, now) for time in (forecast.start, forecast.end))
+    draws, limits = pluralise(forecast.draws, "draw"), "what is promised, or 'at the latest', goes by time limits"
+    if forecast.draws < ForecastRow.ENOUGH_DRAWS:
+        return {"starts": f"in {start}, forecast {age} by {draws}, too few for a range; {limits}", "ends": f"in {end}"}
+    return {
+        "starts": f"in {start} ({starts}), forecast {age} by {draws} of how long jobs run; {limits}",
+        "ends": f"in {end} ({ends})",
+    }
 
 
 def _list(heading: str, items: Iterable[str]) -> Iterator[RenderableType]:
@@ -155,3 +185,56 @@ def history_view(history: JobHistory, with_commands: bool = False) -> Renderable
     if with_commands:
         parts += [safe_line(f"$ {command}") for operation in history.operations for command in operation.commands]
     return Group(*parts)
+
+
+_TOLD: Final = {"first": "first", "hour": "an hour before"}
+
+
+def calibration_view(calibration: Iterable[StartCalibration]) -> RenderableType:
+    """How starts turned out against what had been told of them."""
+    rows = [
+        (_TOLD.get(one.which, one.which), str(one.starts), percent(one.within), duration(one.error))
+        for one in calibration
+    ]
+    columns = (
+        *(Column("TOLD"), Column("STARTS", right=True)),
+        *(Column("IN RANGE", right=True), Column("MEDIAN ERROR", right=True)),
+    )
+    return Listing(columns, rows) if rows else Text("no job has started of which that had been forecast")
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastJob:
+    """What is shown of a job beside its forecast."""
+
+    user: str
+    gpus: float
+
+
+def forecast_view(forecast: QueueForecast, jobs: Mapping[JobId, ForecastJob], now: float) -> RenderableType:
+    """The waiting jobs in the order of their median starts; times are from now on."""
+    age, horizon = duration(max(0.0, now - forecast.at)), duration(forecast.until - forecast.at)
+    draws = pluralise(forecast.draws, "draw")
+    parts: list[RenderableType] = [
+        safe_line(f"as of {age} ago, by {draws} of how long jobs run, {horizon} ahead; 8 of 10 in the range", "bold")
+    ]
+    columns = (
+        *(Column("JOB"), Column("USER"), Column("GPUS", right=True)),
+        *(Column("STARTS IN", right=True), Column("RANGE"), Column("ENDS IN", right=True), Column("RANGE")),
+    )
+    rows = [
+        (one.job, jobs[one.job].user, f"{jobs[one.job].gpus:g}", *_expected(one.start, now), *_expected(one.end, now))
+        for one in forecast.jobs
+    ]
+    parts += ["", Listing(columns, rows, shrinking=1)] if rows else ["", Text("no job waits that can start")]
+    if forecast.left_out:
+        left_out = [(job, jobs[job].user, why) for job, why in forecast.left_out.items()]
+        parts += ["", Listing((Column("JOB"), Column("USER"), Column("NOT TOLD, SINCE")), left_out)]
+    parts += ["", Text("jobs that are submitted later may come first")]
+    return Group(*parts, *map(safe_line, forecast.remarks))
+
+
+def _expected(time: ExpectedTime, now: float) -> tuple[str, str]:
+    """The median and the range, in words as short as `2.3 h`."""
+    low, median, high = (from_now(at, now) for at in (time.low, time.median, time.high))
+    return median, low if low == high else f"{low} - {high}"

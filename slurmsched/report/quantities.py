@@ -41,3 +41,19 @@ def local_time(time: float | None) -> str:
 def percent(fraction: float) -> str:
     """A fraction of 1 as `42 %`; `-` for NaN."""
     return "-" if isnan(fraction) else f"{100 * fraction:.0f} %"
+
+
+_HOUR, _DAY = 3600.0, 86400.0
+_MINUTES_BELOW: Final = 100 * 60.0
+
+
+def from_now(at: float | None, now: float) -> str:
+    """How long it is until then, in words as short as `2.3 h`; `later` for None, which is after the horizon."""
+    if at is None:
+        return "later"
+    seconds = at - now
+    if seconds < 60:  # noqa: PLR2004  # a minute
+        return "now"
+    if seconds < _MINUTES_BELOW:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / _HOUR:.1f} h" if seconds < 2 * _DAY else f"{seconds / _DAY:.1f} d"

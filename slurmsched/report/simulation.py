@@ -14,8 +14,7 @@ from slurmsched.report.tables import Column, Listing
 from slurmsched.simulation import RunMetrics
 from slurmsched.traces.formats.registry import TRACE_FORMATS
 from slurmsched.traces.formats.sacct import SACCT_FIELDS
-from slurmsched.traces.summary import TraceSummary
-from slurmsched.traces.trace import ImportedTrace
+from slurmsched.traces.trace import ImportedTrace, TraceSummary
 
 
 def duration_or_dash(seconds: float) -> str:

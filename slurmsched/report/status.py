@@ -13,16 +13,19 @@ from rich.text import Text
 
 from slurmsched.backends.slurm.hostlist import fold_hostlist
 from slurmsched.daemon.heartbeat import STOPPED, HeartbeatRecord
-from slurmsched.model import ClusterFragmentation, ClusterOverview, JobId, JobState, NodeState, NodeUsage
+from slurmsched.model import ClusterFragmentation, ClusterOverview, ExpectedTime, JobId, JobState, NodeState, NodeUsage
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.quantities import duration, memory, per_gpu
+from slurmsched.report.quantities import duration, from_now, memory, per_gpu
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
 from slurmsched.settings.definition import Settings
 from slurmsched.store.read_only import ReadOnlyStore
-from slurmsched.store.rows import JobRow, RoundRow, SetAsideRow, SwitchRow
+from slurmsched.store.rows import ForecastRow, JobRow, RoundRow, SetAsideRow, SwitchRow
 
 _LATE_PERIODS: Final = 2.0
 """Periods without a finished round after which rounds are late."""
+
+_OLD_PERIODS: Final = 3.0
+"""Periods after which a forecast is old: it takes one, and is made anew in each."""
 
 _RELEASE_ADVICE: Final = "'synsched release' gives jobs back"
 
@@ -118,6 +121,9 @@ class JobStatus:
     problems: tuple[str, ...]
     shards: int = 0
     """What it asks for instead of whole GPUs."""
+    start: ExpectedTime | None = None
+    """When it is expected to start, while it waits; None where that is not told."""
+    end: ExpectedTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,10 @@ class ClusterStatus:
     """Idle GPUs that typical jobs cannot use, as of the last round."""
     set_aside: tuple[SetAsideRow, ...] = ()
     """Jobs that are excluded from decisions; the first of them are among the problems."""
+    forecast_at: float | None = None
+    """The round from which starts were forecast (unix seconds)."""
+    forecast_late: bool = False
+    """Whether that is long ago."""
 
 
 def cluster_status(
@@ -155,7 +165,9 @@ def cluster_status(
     """
     last, paused = store.last_round(), store.switch("paused")
     overview = store.overview() or ClusterOverview(now, ())
-    jobs = tuple(map(_job_status, store.jobs()))
+    forecasts = store.start_forecasts()
+    jobs = tuple(_job_status(row, forecasts.get(row.id)) for row in store.jobs())
+    forecast_at = max((forecast.at for forecast in forecasts.values()), default=None)
     ended = last.finished if last else None
     liveness = assess_liveness(now, beat, ended, settings.rounds.period, settings.hook.stale_after)
     problems: list[str] = []
@@ -195,6 +207,8 @@ def cluster_status(
         problems=tuple(problems),
         set_aside=aside,
         fragments=overview.fragments,
+        forecast_at=forecast_at,
+        forecast_late=forecast_at is not None and now - forecast_at > _OLD_PERIODS * settings.rounds.period,
     )
 
 
@@ -227,7 +241,8 @@ def _pause_text(switch: SwitchRow, now: float) -> str:
     return f"paused by {switch.set_by} {duration(now - switch.at)} ago{words}"
 
 
-def _job_status(row: JobRow) -> JobStatus:
+def _job_status(row: JobRow, forecast: ForecastRow | None) -> JobStatus:
+    told = forecast if forecast is not None and row.state is JobState.PENDING and not forecast.why else None
     summary = _StoredSummary(row.summary)
     original = row.original
     return JobStatus(
@@ -249,6 +264,8 @@ def _job_status(row: JobRow) -> JobStatus:
         why=row.sentence.removeprefix(f"job {row.id} "),
         held_by_us=row.held_by_us,
         problems=summary.texts("problems"),
+        start=told.start if told is not None else None,
+        end=told.end if told is not None else None,
     )
 
 
@@ -297,7 +314,10 @@ def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableTy
     if status.fragments and status.fragments.sentence:
         parts += [safe_line(status.fragments.sentence)]
     if status.jobs:
-        parts += ["", jobs_view(status.jobs)]
+        parts += ["", jobs_view(status.jobs, status.at)]
+        if status.forecast_at is not None and status.forecast_late and any(job.start for job in status.jobs):
+            age = duration(status.at - status.forecast_at)
+            parts += [safe_line(f"starts were forecast {age} ago, and not since then")]
     elif status.running or status.waiting:
         parts += ["", safe_line("no managed job of these users and partitions")]
     if status.problems:
@@ -346,18 +366,21 @@ def nodes_view(nodes: Sequence[NodeUsage], every_node: bool = False) -> Renderab
     )
 
 
-def jobs_view(jobs: Iterable[JobStatus], headings: bool = True) -> RenderableType:
-    """One line per job: squeue's columns and the reason."""
+def jobs_view(jobs: Sequence[JobStatus], now: float, headings: bool = True) -> RenderableType:
+    """One line per job: squeue's columns, when it starts where that is forecast, and the reason. Without headings the
+    columns are always the same."""
+    told = headings and any(job.start is not None for job in jobs)
     columns = (
         Column("JOBID"),
         Column("USER"),
         Column("GPUS", right=True),
         Column("ST"),
+        *([Column("START", right=True)] if told else []),
         Column("WHERE"),
         Column("CPU/GPU", right=True),
         Column("WHY"),
     )
-    return Listing(columns, [_job_row(job) for job in jobs], headings)
+    return Listing(columns, [_job_row(job, now, with_start=told) for job in jobs], headings)
 
 
 def _node_row(node: NodeUsage) -> Sequence[RenderableType]:
@@ -389,7 +412,7 @@ def _type_rows(nodes: Iterable[NodeUsage]) -> Iterator[Sequence[RenderableType]]
         yield kind, str(len(nodes_of_type[kind])), used, LoadBar(sum(taken), len(taken), 40)
 
 
-def _job_row(job: JobStatus) -> Sequence[RenderableType]:
+def _job_row(job: JobStatus, now: float, *, with_start: bool) -> Sequence[RenderableType]:
     where = fold_hostlist(job.nodes) or (f"to {fold_hostlist(job.target)}" if job.target else "-")
     amount = pluralise(job.shards, "shard") if job.shards and not job.gpus else str(job.gpus)
     gpus = f"{amount} {job.gpu_type}".rstrip()
@@ -398,6 +421,7 @@ def _job_row(job: JobStatus) -> Sequence[RenderableType]:
         job.user,
         gpus,
         _SHORT[job.state],
+        *([from_now(job.start.median, now) if job.start is not None else "-"] if with_start else []),
         where,
         per_gpu(job.cpus, job.gpus),
         safe_line(("! " if job.problems else "") + job.why),

@@ -202,7 +202,10 @@ def _speed_text(result: RoundResult, job: Job, target: Target) -> str:
     profile = result.situation.knowledge.profile(job)
     if profile is None:
         return "not known: nothing is known of its model"
-    return f"{target.speed:.2f} times that with its GPU-proportional share ({profile.source})"
+    source = profile.source
+    if profile.last_run is not None:
+        source += f", the last {format_duration(max(result.snapshot.time - profile.last_run, 0.0))} ago"
+    return f"{target.speed:.2f} times that with its GPU-proportional share ({source})"
 
 
 def _request_text(job: Job) -> str:

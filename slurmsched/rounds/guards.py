@@ -220,14 +220,21 @@ def _min_run_time(job: Job, context: GuardContext) -> Reason | None:
     return Reason(ReasonCode.MIN_RUN_TIME, {"run": format_duration(job.run_time), "minimum": format_duration(minimum)})
 
 
+_LAUNCH: Final = 0.1
+"""Fraction of a round in which the jobs start that it releases. `guards.min_run_time` is four rounds by default: a job
+that Slurm starts a second after its round would be kept for five otherwise."""
+
+
 def _min_run_seconds(job: Job, context: GuardContext) -> float:
     """The shortest run of the job; after a restart so long, to the nearest round, that this one cost no more than a
     twentieth of it: as the slices of policies whose jobs take turns, which it would double otherwise."""
     settings = context.settings
+    shortest = settings.guards.min_run_time
+    shortest -= _LAUNCH * min(settings.rounds.period, shortest)
     if not job.restarts:
-        return settings.guards.min_run_time
+        return shortest
     cost = restart_costs((job,), context.state, settings).get(job.id, 0.0)
-    return max(settings.guards.min_run_time, RUN_OVER_RESTART * cost - settings.rounds.period / 2)
+    return max(shortest, RUN_OVER_RESTART * cost - settings.rounds.period / 2)
 
 
 def _exempt_time(job: Job, context: GuardContext) -> Reason | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from slurmsched.knowledge import Knowledge, OutOfMemoryPairs
 from slurmsched.knowledge.refinement import family_profiles, latest_rates, measured_pairs, self_measured_profiles
+from slurmsched.knowledge.usage import use_profiles
 from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
 from slurmsched.policies.admit.promise import KeptPromise
 from slurmsched.policies.policies import configured_policy
@@ -120,6 +121,8 @@ def run_round(
                 service=state.service,
                 own=self_measured_profiles(knowledge, due, state.measured),
                 by_family=family_profiles(knowledge, due, state.measured, state.family_rates),
+                by_use=use_profiles(state.use) if settings.learning.accounting else {},
+                lengths=state.lengths if settings.learning.knows_lengths else {},
                 measured=latest_rates(state.measured),
                 steps=state.steps,
                 pairs=measured_pairs(knowledge, state.pair_rates),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -58,6 +59,16 @@ def _quanta_ascend(settings: Settings) -> bool:
 
 def _written_paths_are_absolute(settings: Settings) -> bool:
     return all(PurePosixPath(folder).is_absolute() for folder in written_folders(settings))
+
+
+def _prometheus_is_a_url(settings: Settings) -> bool:
+    """Whether it is a URL without a password, which `config show` would print."""
+    url = settings.learning.prometheus
+    return not url or re.fullmatch(r"https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?", url) is not None
+
+
+def _cluster_is_a_label(settings: Settings) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9._-]*", settings.learning.prometheus_cluster) is not None
 
 
 def _daemon_can_start(settings: Settings) -> bool:
@@ -122,6 +133,13 @@ _CONSTRAINTS: Final = (
     _Constraint(
         _written_paths_are_absolute,
         "storage.path, storage.export, hook.heartbeat and reports.spool must be absolute paths",
+    ),
+    _Constraint(
+        _prometheus_is_a_url,
+        'learning.prometheus must be a URL without user and password, for example "http://prometheus:9090"',
+    ),
+    _Constraint(
+        _cluster_is_a_label, "learning.prometheus_cluster is a name of letters, digits, dots, dashes and underscores"
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
     _Constraint(

@@ -201,8 +201,8 @@ class GuardSettings:
         default=1200.0,
         metadata={
             "doc": (
-                "shortest run of a job before it may be preempted; after a restart at least twenty times what a restart"
-                " costs, to the nearest round"
+                "shortest run of a job before it may be preempted, to a tenth of a round, in which jobs start; after a"
+                " restart at least twenty times what a restart costs, to the nearest round"
             ),
             "unit": "time",
         },
@@ -249,6 +249,53 @@ class ReportSettings:
             " 1777, or 3773 to hide reports from other users; if empty, no reports are read"
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSettings:
+    """What is learnt of jobs that have ended, for later jobs of the same owner."""
+
+    accounting: bool = field(
+        default=True,
+        metadata={
+            "doc": "ask Slurm's accounting (sacct) once a round which runs have ended and what they used; jobs without"
+            " a measured profile are sized by earlier runs of the same work"
+        },
+    )
+    lengths: bool = field(
+        default=False,
+        metadata={
+            "doc": "expect how long jobs still run from what earlier runs of their owners took, with a hinted duration"
+            " as one hint among others; needs `accounting`. Orders by length do without it better where all durations"
+            " are hinted and true"
+        },
+    )
+    forecast_budget: float = field(
+        default=20.0,
+        metadata={
+            "doc": "how long a forecast of when waiting jobs start may take, after each full round, in a process of"
+            " lowest priority beside the daemon; 0 forecasts nothing. Needs `storage.keep_snapshots`",
+            "unit": "time",
+        },
+    )
+
+    prometheus: str = field(
+        default="",
+        metadata={
+            "doc": "URL of a Prometheus that is asked once a round how busy the GPUs of jobs were that have ended, and"
+            " for their CPU time where accounting gathers none; it needs nvidia_gpu_exporter (of jobstats),"
+            " slurm-job-exporter, or dcgm-exporter with its job mapping; if empty, none is asked"
+        },
+    )
+    prometheus_cluster: str = field(
+        default="",
+        metadata={"doc": "label `cluster` of this cluster's series, where that Prometheus has those of others too"},
+    )
+
+    @property
+    def knows_lengths(self) -> bool:
+        """Whether decisions go by the lengths of earlier runs."""
+        return self.accounting and self.lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +382,7 @@ class Settings:
     guards: GuardSettings = field(default_factory=GuardSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     reports: ReportSettings = field(default_factory=ReportSettings)
+    learning: LearningSettings = field(default_factory=LearningSettings)
     hook: HookSettings = field(default_factory=HookSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heapify, heapreplace
-from math import ceil, inf
+from math import ceil, inf, nextafter
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 
-from slurmsched.backends.protocol import Identity, Privilege
+from slurmsched.backends.protocol import Identity, JobOrigin, Privilege
 from slurmsched.backends.simulated import (
     Delays,
     JobSubmitHook,
@@ -32,7 +32,10 @@ from slurmsched.daemon.cleanup import stray_release_plan
 from slurmsched.daemon.dispatch_files import DISPATCH_PERIODS, make_dispatches
 from slurmsched.daemon.execution import Applier
 from slurmsched.daemon.loop import PROBE_INTERVAL
-from slurmsched.model import Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
+from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.lengths import JobLengths
+from slurmsched.knowledge.usage import UseHistory
+from slurmsched.model import AccountedRun, Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.finish.restart import longer_run_from
 from slurmsched.policies.pipeline import Pipeline
@@ -145,6 +148,190 @@ def settings_for(choice: PolicyChoice, options: SimulationOptions, base: Setting
     )
 
 
+class SimulatedDaemon:
+    """The daemon's rounds on a cluster and a clock that are ready, from where these are; all its jobs and the journal
+    are those of `store`. With `plain` there are none: Slurm alone schedules."""
+
+    def __init__(
+        self,
+        cluster: VirtualCluster,
+        clock: VirtualClock,
+        store: InMemoryStateStore,
+        *,
+        settings: Settings,
+        knowledge: Knowledge,
+        options: SimulationOptions,
+        plain: bool = False,
+        on_full_round: Callable[[], None] = lambda: None,
+        accounting: Callable[[AccountedRun], AccountedRun] | None = None,
+    ) -> None:
+        self.cluster, self.clock, self.store = cluster, clock, store
+        self.settings, self.knowledge, self.options, self.plain = settings, knowledge, options, plain
+        self.backend = SimulatedBackend(cluster, clock, Identity("slurm", Privilege.SLURM_USER))
+        self.applier = Applier(self.backend, store, _AlwaysOpen(), clock, settings.rounds)
+        self.policy = configured_policy(settings.policy)
+        self.rounds = 0
+        self.decisions: list[float] = []
+        self._on_full_round, self._accounting = on_full_round, accounting
+        self._learnt_until = clock.now()
+        self._quiet_at: int | None = None
+        """What had happened on the cluster before the last full round, if that had no operations and nothing has been
+        done since."""
+        self._quiet_until = inf
+        """When a running job may first be moved, by the guards that it saw."""
+        self._seen_before = -1
+        """What had happened on the cluster when the last round began."""
+
+    def run_due_round(self) -> None:
+        """Runs a full round, unless it could change nothing."""
+        if self.plain:
+            self.cluster.advance(self.clock.now())
+        elif self._needs_round():
+            self._run_round()
+
+    def advance(self, until: float, end: float) -> None:
+        """Moves the time to the next full round, with the early rounds before it as the daemon has them.
+
+        They follow what happens, `options.early` seconds apart; without that option only the end of a forked job, once
+        its nodes are free. An early round may become the next full one.
+        """
+        earliest, wake_at, seen = self.clock.now() + self.options.early, inf, self._seen_before
+        while not self.plain and (self.options.early or self.cluster.lifecycle.forked):
+            if self._happened() == seen:
+                soonest = min(self.cluster.events.next_time or inf, wake_at)
+                if soonest >= until:
+                    break
+                self._advance_to(soonest)
+                if self._happened() == seen and self.clock.now() < wake_at:
+                    continue
+            due = self._next_look(earliest, wake_at)
+            if due >= until:
+                break
+            self._advance_to(due)
+            seen, began = self._happened(), self.clock.now()
+            if not self.options.skipping or self._may_start():
+                result = self._run_round(starts_only=True)
+                wake_at = result.decision.full_round_at if result.starts_only else inf
+                if not result.starts_only:
+                    until = min(began + self.options.period, end)
+                    self._on_full_round()
+            earliest = self.clock.now() + self.options.early
+        self._advance_to(until)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last full round had no operations, and nothing has been done since."""
+        return self._quiet_at is not None
+
+    def is_active(self) -> bool:
+        """Whether something may happen without an event: a job runs, or a round may do something."""
+        return self._quiet_at is None or any(job.state is not JobState.PENDING for job in self.cluster.jobs.values())
+
+    def _needs_round(self) -> bool:
+        """Whether a round could change anything.
+
+        False if nothing has happened since a full round without operations, guards still protect every running job that
+        might be better elsewhere, and either no job is pending, or no GPU is idle and the order never preempts a job
+        for a pending one (fifo). Copies of a forked job need each round: it divides their steps by what they have
+        measured.
+        """
+        self.cluster.advance(self.clock.now())
+        forked = self.cluster.lifecycle.forked and any(job.array_job for job in self.cluster.jobs.values())
+        if not self.options.skipping or self._quiet_at != self.cluster.changes or forked:
+            return True
+        if self.clock.now() >= self._quiet_until:
+            return True
+        waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
+        is_fifo = order_read(self.settings.policy.system, self.settings.policy.order) == "fifo"
+        return waiting and (self._may_start() or not is_fifo)
+
+    def _advance_to(self, time: float) -> None:
+        self.clock.advance_to(max(self.clock.now(), time))
+        self.cluster.advance(self.clock.now())
+
+    def _happened(self) -> int:
+        """How often something has happened that an early round follows; our own changes count too, as they do in
+        Slurm."""
+        if not self.options.early:
+            return len(self.cluster.lifecycle.ended_forked)
+        return self.cluster.changes + self.backend.calls.writes
+
+    def _next_look(self, earliest: float, wake_at: float) -> float:
+        """When the daemon sees what has happened: it looks at intervals, from `earliest` on."""
+        now = self.clock.now()
+        if not self.options.early:
+            return now if now >= wake_at else now + self.options.completing
+        return earliest + PROBE_INTERVAL * max(0, ceil((now - earliest) / PROBE_INTERVAL))
+
+    def _may_start(self) -> bool:
+        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be, and for one
+        without GPUs. Copies of a forked job are given other steps without a start."""
+        waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
+        idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
+        room = idle or any(not (job.current_request.gpus or job.current_request.shards) for job in waiting)
+        return (room and bool(waiting)) or bool(self.cluster.lifecycle.forked)
+
+    def _run_round(self, *, starts_only: bool = False) -> RoundResult:
+        self._seen_before = self._happened()
+        snapshot, state = self._observe()
+        if state.let_go:  # as the daemon gives them back to Slurm
+            strays = stray_release_plan(snapshot, state, snapshot.jobs_by_id.keys() - state.let_go, Mode.ENFORCE)
+            if strays.operations and self.applier.apply_without_waiting(self.rounds, strays, snapshot).changed:
+                snapshot, state = self._observe()
+        start = time.perf_counter()
+        result = run_round(
+            snapshot,
+            state,
+            self.settings,
+            self.knowledge,
+            self.backend.identity(),
+            policy_override=self.policy,
+            starts_only=starts_only,
+        )
+        self.decisions.append(time.perf_counter() - start)
+        self.store.policy_state = result.decision.state
+        self.rounds += 1
+        if not result.starts_only:
+            self._quiet_at, self._quiet_until = self.cluster.changes, self._movable_from(result)
+        if result.plan.operations:
+            applied = self.applier.apply(self.rounds, result.plan, snapshot)
+            snapshot, known = applied.snapshot, self.store.refused_starts()
+            self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
+            self.store.record_poll(snapshot)
+            self._quiet_at = None
+        if result.starts_only:
+            return result
+        now = self.clock.now()
+        until = now + DISPATCH_PERIODS * self.options.period
+        self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
+        return result
+
+    def _movable_from(self, result: RoundResult) -> float:
+        """When a round may first move a running job that this one without operations did not, in unix seconds."""
+        situation, policy = result.situation, self.policy
+        if isinstance(policy, Pipeline) and policy.only_starts:
+            return inf
+        times = preemptible_times(situation)
+        waiting = any(job.state is JobState.PENDING for job in result.snapshot.jobs)
+        if isinstance(policy, Pipeline) and policy.only_resizes and not waiting:
+            decided = [job for job in situation.jobs if job.id in times and job.id not in situation.non_preemptible]
+            times |= {job.id: longer_run_from(situation, job) for job in decided}
+        return min(times.values(), default=inf)
+
+    def _observe(self) -> tuple[Snapshot, SchedulerState]:
+        snapshot = self.backend.observe()
+        if self.store.learns and snapshot.time > self._learnt_until:
+            for run in self.backend.finished_runs(nextafter(self._learnt_until, inf), snapshot.time).runs:
+                self.store.ended(self._accounting(run) if self._accounting else run)
+            self._learnt_until = snapshot.time
+        if unknown := self.store.unknown_origins(snapshot.jobs_by_id):
+            found = self.backend.origins(unknown)
+            self.store.record_origins({job: found.get(job, JobOrigin()) for job in unknown})
+        self.store.record_poll(snapshot)
+        self.store.record_reports(self.cluster.reports(), snapshot)
+        return snapshot, self.store.load_state(snapshot)
+
+
 class SimulationEngine:
     """One simulation; `run` may be called once."""
 
@@ -188,21 +375,35 @@ class SimulationEngine:
             )
             self.index_of[self.cluster.submit(submission, CLOCK_START + job.arrival, tasks=job.fork)] = index
         self.clock = VirtualClock(CLOCK_START)
-        self.backend = SimulatedBackend(self.cluster, self.clock, Identity("slurm", Privilege.SLURM_USER))
-        self.store = InMemoryStateStore()
-        self.applier = Applier(self.backend, self.store, _AlwaysOpen(), self.clock, self.settings.rounds)
-        self.policy = configured_policy(self.settings.policy)
+        learning = self.settings.learning
+        self.store = InMemoryStateStore(
+            lengths=JobLengths() if learning.knows_lengths else None,
+            use=UseHistory() if learning.accounting and scenario.accounting else None,
+        )
+        for run in scenario.earlier:
+            self.store.ended(run)
+        self.daemon = SimulatedDaemon(
+            self.cluster,
+            self.clock,
+            self.store,
+            settings=self.settings,
+            knowledge=scenario.knowledge,
+            options=options,
+            plain=self.slurm_only,
+            on_full_round=self._sample,
+            accounting=scenario.accounting,
+        )
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
-        self.rounds = 0
-        self.decisions: list[float] = []
         self.samples: list[ClusterSample] = []
-        self._quiet_at: int | None = None
-        """What had happened on the cluster before the last full round, if that had no operations and nothing has been
-        done since."""
-        self._quiet_until = inf
-        """When a running job may first be moved, by the guards that it saw."""
-        self._seen_before = -1
-        """What had happened on the cluster when the last round began."""
+
+    @property
+    def rounds(self) -> int:
+        return self.daemon.rounds
+
+    @property
+    def decisions(self) -> Sequence[float]:
+        """The seconds that each round took to decide."""
+        return self.daemon.decisions
 
     def run(self, on_round: Callable[[float], None]) -> SimulationResult:
         """Runs the simulation. Raises SimulationError if waiting jobs can never start."""
@@ -214,16 +415,15 @@ class SimulationEngine:
         while self._unfinished(measured) and self.clock.now() < end:
             next_round = min(self.clock.now() + self.options.period, end)
             self.failures.schedule(self.cluster.events, next_round)
-            if self.slurm_only:
-                self.cluster.advance(self.clock.now())
-            elif self._needs_round():
-                self._run_round()
-            self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
+            self.daemon.run_due_round()
+            self._sample()
             idle_rounds = 0 if self.cluster.changes != changes_seen or self.samples[-1].running else idle_rounds + 1
             changes_seen = self.cluster.changes
-            if idle_rounds > _MAX_IDLE_ROUNDS or (self.cluster.events.next_time is None and not self._is_active()):
+            if idle_rounds > _MAX_IDLE_ROUNDS or (
+                self.cluster.events.next_time is None and not self.daemon.is_active()
+            ):
                 raise SimulationError(self._stuck_message())
-            self._advance(next_round, end)
+            self.daemon.advance(next_round, end)
             on_round(1 - len(self._unfinished(measured)) / len(measured))
         jobs = {number: self.jobs[index] for number, index in self.index_of.items()}
         finished = FinishedSimulation(
@@ -231,135 +431,12 @@ class SimulationEngine:
         )
         return collect_result(finished, time.perf_counter() - wall_start, time.process_time() - cpu_start)
 
+    def _sample(self) -> None:
+        self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
+
     def _unfinished(self, measured: set[JobId]) -> set[JobId]:
         lifecycle = self.cluster.lifecycle
         return measured - lifecycle.ended.keys() - lifecycle.ended_forked.keys()
-
-    def _needs_round(self) -> bool:
-        """Whether a round could change anything.
-
-        False if nothing has happened since a full round without operations, guards still protect every running job that
-        might be better elsewhere, and either no job is pending, or no GPU is idle and the order never preempts a job
-        for a pending one (fifo). Copies of a forked job need each round: it divides their steps by what they have
-        measured.
-        """
-        self.cluster.advance(self.clock.now())
-        forked = self.cluster.lifecycle.forked and any(job.array_job for job in self.cluster.jobs.values())
-        if not self.options.skipping or self._quiet_at != self.cluster.changes or forked:
-            return True
-        if self.clock.now() >= self._quiet_until:
-            return True
-        waiting = any(job.state is JobState.PENDING for job in self.cluster.jobs.values())
-        is_fifo = order_read(self.choice.system, self.choice.order) == "fifo"
-        return waiting and (self._may_start() or not is_fifo)
-
-    def _advance(self, until: float, end: float) -> None:
-        """Moves the time to the next full round, with the early rounds before it as the daemon has them.
-
-        They follow what happens, `options.early` seconds apart; without that option only the end of a forked job, once
-        its nodes are free. An early round may become the next full one.
-        """
-        earliest, wake_at, seen = self.clock.now() + self.options.early, inf, self._seen_before
-        while not self.slurm_only and (self.options.early or self.cluster.lifecycle.forked):
-            if self._happened() == seen:
-                soonest = min(self.cluster.events.next_time or inf, wake_at)
-                if soonest >= until:
-                    break
-                self._advance_to(soonest)
-                if self._happened() == seen and self.clock.now() < wake_at:
-                    continue
-            due = self._next_look(earliest, wake_at)
-            if due >= until:
-                break
-            self._advance_to(due)
-            seen, began = self._happened(), self.clock.now()
-            if not self.options.skipping or self._may_start():
-                result = self._run_round(starts_only=True)
-                wake_at = result.decision.full_round_at if result.starts_only else inf
-                if not result.starts_only:
-                    until = min(began + self.options.period, end)
-                    self.samples.append(take_sample(self.cluster, self.clock.now() - CLOCK_START))
-            earliest = self.clock.now() + self.options.early
-        self._advance_to(until)
-
-    def _advance_to(self, time: float) -> None:
-        self.clock.advance_to(max(self.clock.now(), time))
-        self.cluster.advance(self.clock.now())
-
-    def _happened(self) -> int:
-        """How often something has happened that an early round follows; our own changes count too, as they do in
-        Slurm."""
-        if not self.options.early:
-            return len(self.cluster.lifecycle.ended_forked)
-        return self.cluster.changes + self.backend.calls.writes
-
-    def _next_look(self, earliest: float, wake_at: float) -> float:
-        """When the daemon sees what has happened: it looks at intervals, from `earliest` on."""
-        now = self.clock.now()
-        if not self.options.early:
-            return now if now >= wake_at else now + self.options.completing
-        return earliest + PROBE_INTERVAL * max(0, ceil((now - earliest) / PROBE_INTERVAL))
-
-    def _may_start(self) -> bool:
-        """Whether jobs wait and there may be room for them; on a GPU of which a part is taken there may be, and for one
-        without GPUs. Copies of a forked job are given other steps without a start."""
-        waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]
-        idle = any(node.idle_gpus or node.used_shards for node in self.cluster.nodes.values())
-        room = idle or any(not (job.current_request.gpus or job.current_request.shards) for job in waiting)
-        return (room and bool(waiting)) or bool(self.cluster.lifecycle.forked)
-
-    def _run_round(self, *, starts_only: bool = False) -> RoundResult:
-        self._seen_before = self._happened()
-        snapshot, state = self._observe()
-        if state.let_go:  # as the daemon gives them back to Slurm
-            strays = stray_release_plan(snapshot, state, snapshot.jobs_by_id.keys() - state.let_go, Mode.ENFORCE)
-            if strays.operations and self.applier.apply_without_waiting(self.rounds, strays, snapshot).changed:
-                snapshot, state = self._observe()
-        start = time.perf_counter()
-        result = run_round(
-            snapshot,
-            state,
-            self.settings,
-            self.scenario.knowledge,
-            self.backend.identity(),
-            policy_override=self.policy,
-            starts_only=starts_only,
-        )
-        self.decisions.append(time.perf_counter() - start)
-        self.store.policy_state = result.decision.state
-        self.rounds += 1
-        if not result.starts_only:
-            self._quiet_at, self._quiet_until = self.cluster.changes, self._movable_from(result)
-        if result.plan.operations:
-            applied = self.applier.apply(self.rounds, result.plan, snapshot)
-            snapshot, known = applied.snapshot, self.store.refused_starts()
-            self.store.record_refusals(refused_starts(applied.outcomes, result.snapshot, known, snapshot.time))
-            self.store.record_poll(snapshot)
-            self._quiet_at = None
-        if result.starts_only:
-            return result
-        now = self.clock.now()
-        until = now + DISPATCH_PERIODS * self.options.period
-        self.cluster.dispatch(make_dispatches(result.decision.targets.values(), snapshot, round(now * 1000), until))
-        return result
-
-    def _movable_from(self, result: RoundResult) -> float:
-        """When a round may first move a running job that this one without operations did not, in unix seconds."""
-        situation, policy = result.situation, self.policy
-        if isinstance(policy, Pipeline) and policy.only_starts:
-            return inf
-        times = preemptible_times(situation)
-        waiting = any(job.state is JobState.PENDING for job in result.snapshot.jobs)
-        if isinstance(policy, Pipeline) and policy.only_resizes and not waiting:
-            decided = [job for job in situation.jobs if job.id in times and job.id not in situation.non_preemptible]
-            times |= {job.id: longer_run_from(situation, job) for job in decided}
-        return min(times.values(), default=inf)
-
-    def _observe(self) -> tuple[Snapshot, SchedulerState]:
-        snapshot = self.backend.observe()
-        self.store.record_poll(snapshot)
-        self.store.record_reports(self.cluster.reports(), snapshot)
-        return snapshot, self.store.load_state(snapshot)
 
     def _runnable_jobs(self) -> tuple[TraceJob, ...]:
         """The jobs that could run on this cluster, by arrival. Raises SimulationError."""
@@ -380,9 +457,6 @@ class SimulationEngine:
                 f"window {first}:{stop}: expected a range within 0:{len(possible)}, the number of jobs"
             )
         return tuple(possible)
-
-    def _is_active(self) -> bool:
-        return self._quiet_at is None or any(job.state is not JobState.PENDING for job in self.cluster.jobs.values())
 
     def _stuck_message(self) -> str:
         waiting = [job for job in self.cluster.jobs.values() if job.state is JobState.PENDING]

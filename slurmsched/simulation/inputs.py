@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.published import GAVEL_MODEL_NAMES, is_gavel_file, is_synergy_file, iteration_seconds
-from slurmsched.model import Node, SynschedError
+from slurmsched.model import AccountedRun, Node, SynschedError
 from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, order_read, policy
 from slurmsched.traces import Trace
 from slurmsched.traces.clusters import load_cluster
@@ -37,7 +37,9 @@ class Scenario:
 
     `real` is how fast jobs run where that is not what policies know of them; policies then also see which of their
     numbers are rules of thumb. `submissions` are, by the trace's ids, those of jobs that are not submitted as
-    `build_submission` would: without hints, say, or in a partition that is not managed.
+    `build_submission` would: without hints, say, or in a partition that is not managed. `earlier` are runs that ended
+    before the clock's start, and `accounting` returns a run with what Slurm's accounting tells of its use; without it
+    nobody measures any.
     """
 
     nodes: tuple[Node, ...]
@@ -45,6 +47,8 @@ class Scenario:
     knowledge: Knowledge = field(default_factory=Knowledge)
     real: Knowledge | None = None
     submissions: Mapping[str, Submission] = field(default_factory=dict)
+    earlier: tuple[AccountedRun, ...] = ()
+    accounting: Callable[[AccountedRun], AccountedRun] | None = None
 
 
 @dataclass(frozen=True, slots=True)

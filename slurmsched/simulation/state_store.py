@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, Self
 
+from slurmsched.backends.protocol import JobOrigin
 from slurmsched.daemon.job_reports import last_report, rate_sample
 from slurmsched.jobside.report import Report
+from slurmsched.knowledge.lengths import unfinished_jobs
+from slurmsched.knowledge.usage import UseHistory
+from slurmsched.knowledge.work import UnfinishedJob, Work
 from slurmsched.model import (
+    AccountedRun,
+    ExpectedLength,
     Hold,
     JobId,
     JobState,
@@ -34,7 +41,19 @@ from slurmsched.store.measurements import LastReport
 from slurmsched.store.service import DAY
 
 _EMPTY_STATE = SchedulerState()
+_EARLIER: Final = -1.0
+"""In place of a start: all runs before the store began."""
 _WITH_RESOURCES = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+class LengthSource(Protocol):
+    """What is known of the lengths of jobs: `JobLengths`, which learns from the runs that end, or what is foreseen."""
+
+    def ended(self, run: AccountedRun) -> None:
+        """Takes notice of a run that has ended."""
+
+    def of(self, jobs: Sequence[UnfinishedJob], now: float) -> Mapping[JobId, ExpectedLength]:
+        """Returns how long each of the cluster's jobs still runs, all of which are `jobs`."""
 
 
 @dataclass(slots=True)
@@ -60,11 +79,39 @@ class InMemoryStateStore:
     _refused: dict[JobId, RefusedStart] = field(default_factory=dict)
     _notified: dict[JobId, NotifiedJob] = field(default_factory=dict)
     _last_entry: int = 0
+    lengths: LengthSource | None = None
+    """What is known of the lengths of jobs; None if nothing is."""
+    use: UseHistory | None = None
+    """What earlier runs used; None if nobody measures it."""
+    _begun_with: SchedulerState = _EMPTY_STATE
+    """The state at the beginning: what is not kept track of here stays as it was."""
+    _nices: dict[JobId, int] = field(default_factory=dict)
+    _origins: dict[JobId, tuple[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of_state(cls, state: SchedulerState, snapshot: Snapshot, lengths: LengthSource | None = None) -> Self:
+        """A store that goes on from this state of these jobs."""
+        store = cls(policy_state=state.policy_state, lengths=lengths, _begun_with=state)
+        store._moves.update((job, list(times)) for job, times in state.moves.items())
+        store._notified.update(state.notified)
+        store._nices.update(state.nices)
+        for job in snapshot.jobs:
+            original = state.original_requests.get(job.id)
+            updated = original is not None
+            store._known[job.id] = _JobState(original or job.current_request, job.id in state.held, updated)
+            this_run = snapshot.gpus_of(job) * max(job.run_time, 0.0) if job.allocations else 0.0
+            store._runs[job.id][_EARLIER] = max(0.0, state.service.get(job.id, 0.0) - this_run)
+        return store
 
     def load_state(self, snapshot: Snapshot) -> SchedulerState:
         """The scheduler state of the jobs in the snapshot, which must have been recorded by `record_poll`."""
         known = {job: state for job, state in self._known.items() if job in snapshot.jobs_by_id}
-        state = SchedulerState(
+        begun_with = self._begun_with
+        state = replace(
+            begun_with,
+            starting={},
+            lengths={},
+            nices={job: nice for job, nice in self._nices.items() if job in known},
             original_requests={job: state.original_request for job, state in known.items() if state.updated},
             held=frozenset(job for job, state in known.items() if state.held),
             service={job: sum(self._runs[job].values()) for job in known if job in self._runs},
@@ -81,20 +128,58 @@ class InMemoryStateStore:
                 and current.state is JobState.RUNNING
                 and (current.start_time or 0.0) <= notified.at
             },
-            measured={job: tuple(self._rates[job].values()) for job in known if job in self._rates},
-            family_rates={
-                family: tuple(self._family_rates[family].values())
-                for family in {job.family for job in snapshot.jobs}
-                if family in self._family_rates
+            measured={
+                **begun_with.measured,
+                **{job: tuple(self._rates[job].values()) for job in known if job in self._rates},
             },
-            steps={job: self._reports[job].steps for job in known if job in self._reports},
+            family_rates={
+                **begun_with.family_rates,
+                **{
+                    family: tuple(self._family_rates[family].values())
+                    for family in {job.family for job in snapshot.jobs}
+                    if family in self._family_rates
+                },
+            },
+            steps={**begun_with.steps, **{job: self._reports[job].steps for job in known if job in self._reports}},
             restart_seconds={
-                job: seconds
-                for job in known
-                if job in self._reports and (seconds := self._reports[job].restart_seconds) is not None
+                **begun_with.restart_seconds,
+                **{
+                    job: seconds
+                    for job in known
+                    if job in self._reports and (seconds := self._reports[job].restart_seconds) is not None
+                },
             },
         )
-        return with_refusals(state, self._refused, with_original_requests(snapshot, state))
+        if self.use is not None:
+            sized = snapshot.jobs_in_state(JobState.PENDING, JobState.RUNNING)
+            works = {job.id: Work.of_job(job, *self._origins.get(job.id, ())) for job in sized}
+            state = replace(state, use=self.use.of(works, snapshot.time))
+        if self.lengths is not None:
+            unfinished = unfinished_jobs(snapshot, state.service, state.steps, self._origins)
+            lengths = self.lengths.of(unfinished, snapshot.time)
+            state = replace(state, lengths={job: length for job, length in lengths.items() if length.runs})
+        state = with_refusals(state, self._refused, with_original_requests(snapshot, state))
+        return replace(state, let_go=state.let_go | begun_with.let_go) if begun_with.let_go else state
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything is learnt of runs that end."""
+        return self.lengths is not None or self.use is not None
+
+    def ended(self, run: AccountedRun) -> None:
+        """Learns of a run that has ended."""
+        if self.lengths is not None:
+            self.lengths.ended(run)
+        if self.use is not None:
+            self.use.ended(run)
+
+    def unknown_origins(self, jobs: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Those of these jobs whose script and folder have not been asked for."""
+        return tuple(job for job in jobs if job not in self._origins) if self.learns else ()
+
+    def record_origins(self, origins: Mapping[JobId, JobOrigin]) -> None:
+        """Remembers the script and the folder of each of these jobs."""
+        self._origins.update((job, (origin.script, origin.folder)) for job, origin in origins.items())
 
     def refused_starts(self) -> Mapping[JobId, RefusedStart]:
         """The last start of each job that was refused."""
@@ -117,7 +202,7 @@ class InMemoryStateStore:
                 if job.start_time is not None:
                     self._runs[job.id][job.start_time] = snapshot.gpus_of(job) * max(job.run_time, 0.0)
         for gone in self._known.keys() - snapshot.jobs_by_id.keys():
-            for table in (self._known, self._runs, self._moves, self._refused, self._notified):
+            for table in (self._known, self._runs, self._moves, self._refused, self._notified, self._origins):
                 table.pop(gone, None)
             self._reports.pop(gone, None)
             self._rates.pop(gone, None)
@@ -168,6 +253,8 @@ class InMemoryStateStore:
                 self._notified.pop(operation.subject, None)
                 if newcomers := str(operation.reason.details.get(NEWCOMERS, "")):
                     self._notified[operation.subject] = NotifiedJob(at, tuple(newcomers.split(",")))
+            if done:
+                self._record_nice(operation)
             known = self._known.get(operation.subject)
             if known is None:
                 continue
@@ -177,6 +264,12 @@ class InMemoryStateStore:
                 known.held = False
             elif operation.verb is Verb.UPDATE and done and operation.reason.code is ReasonCode.GIVE_BACK:
                 known.updated = False
+
+    def _record_nice(self, operation: Operation) -> None:
+        if operation.verb is Verb.PRIORITIZE and isinstance(operation.before, int):
+            self._nices.setdefault(operation.subject, operation.before)
+            if operation.reason.code is ReasonCode.GIVE_BACK:
+                del self._nices[operation.subject]
 
     def mark_undone(self, entry: JournalEntry, detail: str) -> None:
         """Does nothing: refused starts are recorded by `record_refusals`."""

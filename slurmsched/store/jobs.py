@@ -144,6 +144,7 @@ _FORGET: Final = (
     "DELETE FROM service WHERE job = ?",
     "DELETE FROM reported WHERE job = ?",
     "DELETE FROM rates WHERE job = ?",
+    "DELETE FROM start_forecasts WHERE job = ?",
 )
 
 

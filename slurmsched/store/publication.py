@@ -7,7 +7,8 @@ A document holds tables of the database as JSON:
 Columns are listed one by one, so that a new column is private by default. Recordings, which hold the comments of all
 jobs, are never published. `hidden` lists what PrivateData of slurm.conf withheld from the reader. `status` reads the
 document CURRENT; `explain` and `history` read HISTORY too. Users read files, or a socket of the daemon where something
-is private.
+is private. What is learnt of a user's runs is always private: it is in no file, and the daemon tells it to that user
+and to Operators alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,16 @@ class DocumentKind(StrEnum):
     HISTORY = "history"
 
 
+class PrivateRequest(StrEnum):
+    """What a user asks the daemon for by connecting to a socket; the value is its name. Nothing is read from the user,
+    whose name the kernel tells."""
+
+    LEARNT = "learnt"
+    """The runs that ended, from which something is learnt of the user's work."""
+    FORGET = "forget"
+    """That what was learnt of the user is deleted."""
+
+
 _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "rounds": (
         *("id", "started", "finished", "mode", "system", "ordering", "nodes", "jobs", "managed", "running", "waiting"),
@@ -69,6 +80,15 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "rates": (
         *("job", "gpu_type", "gpus", "nodes", "cpus", "memory", "fair_cpus", "fair_memory", "steps", "seconds", "at"),
     ),
+    "start_forecasts": (
+        *("job", "which", "at", "told", "until", "draws", "start_low", "start_median", "start_high"),
+        *("end_low", "end_median", "end_high", "why"),
+    ),
+    "finished_runs": (
+        *("job", "ended", "owner", "name", "work", "model", "script", "folder", "array_job", "end", "seconds"),
+        *("time_limit", "gpus", "gpu_type", "cpus", "memory", "nodes", "cpu_seconds", "gathered", "peak_memory"),
+        *("gpu_use", "peak_gpu_use", "gpu_memory", "idle_gpus"),
+    ),
 }
 _TICKET_POLICY: Final = "gandiva-fair"
 """The policy whose state is published, for `status --shares`."""
@@ -87,8 +107,15 @@ _EXPLANATION_COLUMN: Final = "reason"
 """The larger half of a job's row, which `status` does not show."""
 _QUERY_BATCH: Final = 500
 """Maximum number of jobs in one query."""
+MOST_FORECASTS: Final = 10_000
+"""Maximum number of waiting jobs of which it is kept and published when they start, those that start first."""
 _MAX_ENDED_JOBS: Final = 2000
 """Maximum number of finished jobs that are published, the latest."""
+_MAX_RUNS_OF_USER: Final = 5_000
+_MAX_RUNS_OF_ALL: Final = 20_000
+"""Maximum number of runs that one user, or an Operator, is told, the latest."""
+OTHERS_RUNS: Final = "runs of others"
+"""In `hidden` of a document with the runs of one user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +149,48 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class PublishedContents:
-    """Both documents with nothing hidden, and the owner of each job in them."""
+    """Both documents with nothing hidden, the owner of each job in them, and the database that they are from."""
 
     at: float
     tables: Mapping[DocumentKind, Tables]
     owners: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
 
 def collect_contents(path: Path, at: float, ended_after: float) -> PublishedContents:
     """Read everything that is published of the database at `path`: unfinished jobs, and the latest finished ones last
     seen after `ended_after`. Both times are unix seconds. Raises ExportError.
     """
+    with _snapshot(path) as connection:
+        return replace(_collected(connection, at, ended_after), path=path)
+
+
+def collect_runs(path: Path, at: float, owner: str | None) -> Document:
+    """Read the latest runs that have ended of this owner, of all for None, from the database at `path`. Raises
+    ExportError."""
+    columns = ", ".join(_COLUMNS["finished_runs"])
+    query = f"SELECT {columns} FROM finished_runs"  # noqa: S608 - our own names
+    with _snapshot(path) as connection:
+        if owner is None:
+            found = connection.execute(f"{query} ORDER BY ended DESC LIMIT ?", (_MAX_RUNS_OF_ALL,))
+        else:
+            found = connection.execute(
+                f"{query} WHERE owner = ? ORDER BY ended DESC LIMIT ?", (owner, _MAX_RUNS_OF_USER)
+            )
+        rows = [{column: _json_safe(value) for column, value in dict(row).items()} for row in found]
+    return Document(at, {"finished_runs": rows}, frozenset() if owner is None else frozenset({OTHERS_RUNS}))
+
+
+@contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database at `path` as it is now. Raises ExportError, also for errors of the queries."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
             connection.row_factory = sqlite3.Row
             connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a damaged text costs itself only
             connection.execute("BEGIN")
-            return _collected(connection, at, ended_after)
+            yield connection
     except sqlite3.Error as error:
         raise ExportError(f"cannot publish {path} ({error}): 'synsched doctor' checks it") from error
 
@@ -176,6 +227,7 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         "switches": rows("switches", "1"),
         "policy_state": [_ticket_state(row) for row in rows("policy_state", "system = ?", _TICKET_POLICY)],
         "events": rows("events", _LAST_DEVICES),
+        "start_forecasts": rows("start_forecasts", "which = 'last' LIMIT ?", MOST_FORECASTS),
     }
     history = {
         "jobs": [*ended, *unfinished],
@@ -288,6 +340,20 @@ def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocu
     return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")
 
 
+def read_runs(folder: Path) -> Document:
+    """The runs that ended of the caller, of all for an Operator. Raises ExportError."""
+    document = _read_socket(folder, PrivateRequest.LEARNT)
+    if document is None:
+        raise ExportError("only a running daemon on this host shows you what was learnt of your runs, and none answers")
+    return document
+
+
+def ask_to_forget(folder: Path) -> None:
+    """Ask the daemon to delete what was learnt of the caller. Raises ExportError."""
+    if _read_socket(folder, PrivateRequest.FORGET) is None:
+        raise ExportError("only a running daemon on this host deletes what was learnt of you, and none answers")
+
+
 _NO_ANSWER: Final = "only a running daemon on this host shows you your own jobs, and none answers"
 
 
@@ -304,7 +370,7 @@ def _read_file(path: Path) -> Document:
     return Document.from_json(data, str(path))
 
 
-def _read_socket(folder: Path, kind: DocumentKind) -> Document | None:
+def _read_socket(folder: Path, kind: DocumentKind | PrivateRequest) -> Document | None:
     """The document that the daemon sends us; None if no daemon answers in time."""
     received, deadline = bytearray(), time.monotonic() + _ANSWER_TIMEOUT
     with suppress(OSError):

@@ -8,17 +8,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from slurmsched.model import ClusterOverview, JobId, JobState, Operation, Reason, Request, Result, Target, Verb
+from slurmsched.model import (
+    AccountedRun,
+    ClusterOverview,
+    JobId,
+    JobState,
+    Operation,
+    Reason,
+    Request,
+    Result,
+    Target,
+    Verb,
+)
 from slurmsched.store.errors import StoreError, printable_line
 from slurmsched.store.rows import (
     DatabaseRow,
     EventRow,
+    ExporterRow,
+    ForecastRow,
     JobRow,
     OperationRow,
     RateRow,
     RejectedReportRow,
     RoundRow,
     SetAsideRow,
+    StartCalibration,
     SwitchRow,
     UnreadableRow,
     UnreadableRows,
@@ -30,7 +44,10 @@ from slurmsched.store.rows import (
     json_value,
     number,
     optional_number,
+    parse_exporter,
+    parse_forecast,
     parse_rate,
+    parse_run,
     text,
 )
 
@@ -43,6 +60,11 @@ _ROUNDS_TRIED: Final = 5
 """How many of the latest rounds are tried to find a readable one."""
 
 _MAX_UNREADABLE: Final = 1000
+
+_MAX_RUNS_OF_OWNER: Final = 5_000
+_MAX_STARTS: Final = 5_000
+_MINUTE: Final = 60.0
+"""Seconds to which ranges are told, and held to."""
 
 _ROUND = (
     "SELECT id, started, finished, mode, system, ordering, nodes, jobs, managed, running, waiting,"
@@ -164,12 +186,76 @@ class ReadOnlyStore:
         query = "SELECT subject, sentence, at FROM complaints ORDER BY at DESC, subject"
         return self._parse_each("complaints", _rejected_report, query, key="subject")
 
+    def accounting_problem(self) -> str:
+        """Why accounting did not answer when it was asked last; empty if it did."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'accounting'"):
+            return ""  # the schema is of an older release
+        query = "SELECT id, problem FROM accounting WHERE failures > 0"
+        return next(iter(self._parse_each("accounting", lambda row: text(row, "problem"), query)), "")
+
+    def exporters(self) -> tuple[ExporterRow, ...]:
+        """What came of asking Prometheus for the series of each exporter, by its name."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'telemetry'"):
+            return ()  # the schema is of an older release
+        return self._parse_each(
+            "telemetry", parse_exporter, "SELECT * FROM telemetry ORDER BY exporter", key="exporter"
+        )
+
+    def finished_runs(self, since: float, owner: str | None = None) -> tuple[AccountedRun, ...]:
+        """The runs that ended at `since` (unix seconds) or later, the earliest first: all, or the latest 5,000 of this
+        owner."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'finished_runs'"):
+            return ()  # the schema is of an older release
+        runs, order = "SELECT * FROM finished_runs WHERE ended >= ?", "ORDER BY ended, job"
+        if owner is None:
+            return self._parse_each("finished_runs", parse_run, f"{runs} {order}", since, key="job")
+        latest = f"{runs} AND owner = ? ORDER BY ended DESC LIMIT ?"
+        found = self._parse_each("finished_runs", parse_run, latest, since, owner, _MAX_RUNS_OF_OWNER, key="job")
+        return found[::-1]
+
+    def runs_of_job(self, job: JobId) -> tuple[AccountedRun, ...]:
+        """The runs of a job, or of all tasks of an array, that have ended, the earliest first."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'finished_runs'"):
+            return ()  # the schema is of an older release
+        query = "SELECT * FROM finished_runs WHERE job = ? OR array_job = ? ORDER BY ended, job"
+        return self._parse_each("finished_runs", parse_run, query, job, job, key="job")
+
+    def origin(self, job: JobId) -> tuple[str, str]:
+        """The digest of a job's script and its folder; empty texts where they are not known."""
+        if not self._rows("SELECT 1 FROM pragma_table_info('jobs') WHERE name = 'script'"):
+            return "", ""
+        query = "SELECT id, script, folder FROM jobs WHERE id = ? AND script IS NOT NULL"
+        found = self._parse_each("jobs", lambda row: (text(row, "script"), text(row, "folder")), query, job)
+        return next(iter(found), ("", ""))
+
     def set_aside(self) -> tuple[SetAsideRow, ...]:
         """The jobs set aside as of the last round, those set aside longest first."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'set_aside'"):
             return ()  # the schema is of an older release
         query = "SELECT job, owner, reason, since, mark != '' AS readable FROM set_aside ORDER BY since, job"
         return self._parse_each("set_aside", _set_aside, query, key="job")
+
+    def start_forecasts(self, job: JobId | None = None) -> Mapping[JobId, ForecastRow]:
+        """When waiting jobs were last expected to start, of this job or of all."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'start_forecasts'"):
+            return {}  # the schema is of an older release
+        query = "SELECT * FROM start_forecasts WHERE which = 'last' AND job = COALESCE(?, job)"
+        found = self._parse_each("start_forecasts", parse_forecast, query, job, key="job")
+        return {forecast.job: forecast for forecast in found}
+
+    def start_calibration(self) -> tuple[StartCalibration, ...]:
+        """How the latest starts turned out against what had been told of them."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'told_starts'"):
+            return ()  # as above
+        query = "SELECT * FROM told_starts WHERE which = ? ORDER BY started DESC LIMIT ?"
+        turned_out = list[StartCalibration]()
+        for which in ("first", "hour"):
+            told = self._parse_each("told_starts", _told_start, query, which, _MAX_STARTS, key="job")
+            if told:
+                errors = sorted(error for _, error in told)
+                within = sum(inside for inside, _ in told) / len(told)
+                turned_out.append(StartCalibration(which, len(told), within, errors[len(errors) // 2]))
+        return tuple(turned_out)
 
     def policy_state(self, policy: str) -> Mapping[str, object]:
         """The state of the policy after its last round; empty if it never ran."""
@@ -198,7 +284,7 @@ class ReadOnlyStore:
         return self._parse_each("rounds", _round, f"{_ROUND} WHERE mode != 'release' {which}", *arguments)
 
     def _parse_each(
-        self, table: str, parse: Callable[[DatabaseRow], T], query: str, *arguments: str | int | None, key: str = "id"
+        self, table: str, parse: Callable[[DatabaseRow], T], query: str, *arguments: str | float | None, key: str = "id"
     ) -> tuple[T, ...]:
         """The readable rows of `table`, parsed; unreadable ones are added to `unreadable_rows`."""
         return self._unreadable.parse_each(table, key, parse, map(dict, self._rows(query, *arguments)))
@@ -288,6 +374,17 @@ def _set_aside(row: DatabaseRow) -> SetAsideRow:
     return SetAsideRow(
         text(row, "job"), text(row, "owner"), text(row, "reason"), number(row, "since"), boolean(row, "readable")
     )
+
+
+def _told_start(row: DatabaseRow) -> tuple[bool, float]:
+    """Whether a job started within the range told, and by how many seconds the median was off. What was told to be
+    after the horizon counts as the horizon."""
+    started, until = number(row, "started"), number(row, "until")
+    low, middle, high = (optional_number(row, name) for name in ("low", "median", "high"))
+    after_low = started >= (until if low is None else low) - _MINUTE
+    before_high = high is None or started <= high + _MINUTE
+    error = max(0.0, until - started) if middle is None else abs(started - middle)
+    return after_low and before_high, error
 
 
 def _switch(row: DatabaseRow) -> SwitchRow:

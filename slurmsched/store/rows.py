@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, TypeVar
 
 from slurmsched.model import (
+    AccountedRun,
+    ExpectedTime,
     JobId,
     JobState,
     MeasuredRate,
@@ -20,6 +22,7 @@ from slurmsched.model import (
     Reason,
     Request,
     Result,
+    RunEnd,
     SynschedError,
     Target,
     Verb,
@@ -154,6 +157,46 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ForecastRow:
+    """When a waiting job is expected to start and to end, by the round `at` and so many `draws` of how long jobs run;
+    `until` was looked ahead. `why` nothing is told, empty if something is."""
+
+    ENOUGH_DRAWS: ClassVar[int] = 9
+    """Draws from which on 80 % of further ones are expected within the range of these."""
+
+    job: JobId
+    at: float
+    until: float
+    draws: int
+    start: ExpectedTime
+    end: ExpectedTime
+    why: str
+
+
+def parse_forecast(row: DatabaseRow) -> ForecastRow:
+    """A row of `start_forecasts`. Raises ValueError."""
+    start, end = (
+        ExpectedTime(*(optional_number(row, f"{side}_{name}") for name in ("low", "median", "high")))
+        for side in ("start", "end")
+    )
+    at, until = number(row, "at"), number(row, "until")
+    return ForecastRow(text(row, "job"), at, until, integer(row, "draws"), start, end, text(row, "why"))
+
+
+@dataclass(frozen=True, slots=True)
+class StartCalibration:
+    """How starts turned out against what had been told of them `which`: first, or about an hour before.
+
+    Of so many `starts` a part was `within` the 80 % range, to a minute; the median error is in seconds.
+    """
+
+    which: str
+    starts: int
+    within: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class EventRow:
     """One event of a job; `round` is None outside a round."""
 
@@ -229,6 +272,69 @@ class SwitchRow:
     value: str
     set_by: str
     at: float
+
+
+def parse_run(row: DatabaseRow) -> AccountedRun:
+    """A run that has ended, from the table `finished_runs`. Raises ValueError."""
+    return AccountedRun(
+        job=text(row, "job"),
+        owner=text(row, "owner"),
+        name=text(row, "name"),
+        ended=number(row, "ended"),
+        seconds=number(row, "seconds"),
+        end=RunEnd(text(row, "end")),
+        gpus=integer(row, "gpus"),
+        cpus=integer(row, "cpus"),
+        memory=integer(row, "memory"),
+        nodes=integer(row, "nodes"),
+        gpu_type=text(row, "gpu_type"),
+        time_limit=None if row["time_limit"] is None else integer(row, "time_limit"),
+        array_job=text(row, "array_job"),
+        folder=text(row, "folder"),
+        script=text(row, "script"),
+        model=text(row, "model"),
+        cpu_seconds=optional_number(row, "cpu_seconds"),
+        gathered=boolean(row, "gathered"),
+        peak_memory=None if row["peak_memory"] is None else integer(row, "peak_memory"),
+        gpu_use=optional_number(row, "gpu_use"),
+        peak_gpu_use=optional_number(row, "peak_gpu_use"),
+        gpu_memory=None if row["gpu_memory"] is None else integer(row, "gpu_memory"),
+        idle_gpus=None if row["idle_gpus"] is None else integer(row, "idle_gpus"),
+        gpu_source=text(row, "gpu_source") if "gpu_source" in row else "",  # an older release has no such column
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterRow:
+    """What came of asking Prometheus for an exporter's series: `asked` last (unix seconds), failed `failures` times in
+    a row with `problem`; it has `told` of so many runs, the last time at `last_told`."""
+
+    exporter: str
+    asked: float = 0.0
+    failures: int = 0
+    problem: str = ""
+    told: int = 0
+    last_told: float = 0.0
+
+    def after(self, told: int, now: float) -> ExporterRow:
+        """Returns the row after an answer that told of so many runs."""
+        return ExporterRow(self.exporter, now, told=self.told + told, last_told=now if told else self.last_told)
+
+    def failed(self, problem: str, now: float) -> ExporterRow:
+        """Returns the row after a question that failed."""
+        return replace(self, asked=now, failures=self.failures + 1, problem=problem)
+
+
+def parse_exporter(row: DatabaseRow) -> ExporterRow:
+    """A row of `telemetry`. Raises ValueError."""
+    return ExporterRow(
+        text(row, "exporter"),
+        number(row, "asked"),
+        integer(row, "failures"),
+        text(row, "problem"),
+        integer(row, "told"),
+        number(row, "last_told"),
+    )
 
 
 def parse_rate(row: DatabaseRow) -> MeasuredRate:

@@ -13,6 +13,7 @@ from slurmsched.model import (
     ClusterOverview,
     Explanation,
     JobId,
+    JobState,
     Node,
     Outcome,
     Reason,
@@ -29,6 +30,7 @@ from slurmsched.rounds.refusals import RefusedStart, with_refusals
 from slurmsched.rounds.release import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.events import JobEvent, JobEventKind, events_of_outcomes, record_events
+from slurmsched.store.finished_runs import FinishedRuns
 from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import notified_jobs
 from slurmsched.store.measurements import Measurements
@@ -90,15 +92,19 @@ _PRUNE_STEP: Final = 6 * 3600.0
 
 _MAX_USUAL_REQUESTS: Final = 1000
 
+_SIZED: Final = (JobState.PENDING, JobState.RUNNING)
+
 
 class StateStore:
     """Loads and records the scheduler's state. All methods raise StoreError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, finished_runs: FinishedRuns | None = None) -> None:
         self._database = database
+        self._finished_runs = finished_runs or FinishedRuns(database)
 
-    def load_state(self, snapshot: Snapshot, policy: str) -> SchedulerState:
-        """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`.
+    def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
+        """The state that earlier rounds left for the jobs in the snapshot, and the state of `policy`; with `lengths`
+        how long jobs still run.
 
         The snapshot has been passed to `record_poll`. Only rows of its jobs and of bounded age are read; an unreadable
         row is left out.
@@ -110,6 +116,8 @@ class StateStore:
         rows = {row.job: row for row in stored_jobs}
         attained, measurements = AttainedService(database), Measurements(database)
         reports, families = measurements.last_reports(rows), {job.family for job in snapshot.jobs} - {""}
+        service = attained.gpu_seconds(snapshot.jobs_by_id)
+        steps = {job: report.steps for job, report in reports.items()}
         state = SchedulerState(
             original_requests={job: row.original for job, row in rows.items() if row.original is not None},
             submitted={
@@ -118,12 +126,12 @@ class StateStore:
                 if row.submitted is not None and row.submitted < snapshot.jobs_by_id[job].submit_time
             },
             held=frozenset(job for job, row in rows.items() if row.held),
-            service=attained.gpu_seconds(snapshot.jobs_by_id),
+            service=service,
             moves=attained.moves(snapshot.time, snapshot.jobs_by_id),
             nices={job: row.nice for job, row in rows.items() if row.nice is not None},
             measured=measurements.rates(rows),
             family_rates=measurements.family_rates(families),
-            steps={job: report.steps for job, report in reports.items()},
+            steps=steps,
             restart_seconds={
                 job: report.restart_seconds for job, report in reports.items() if report.restart_seconds is not None
             },
@@ -134,6 +142,8 @@ class StateStore:
             held_aside=held_aside(self._database, snapshot),
             out_of_memory=measurements.out_of_memory(snapshot.time),
             pair_rates=measurements.pair_rates(families),
+            use=self._finished_runs.use_of(snapshot.jobs_in_state(*_SIZED), snapshot.time),
+            lengths=self._finished_runs.lengths_of(snapshot, service, steps) if lengths else {},
         )
         return with_refusals(state, self.refused_starts(), with_original_requests(snapshot, state))
 
@@ -201,6 +211,7 @@ class StateStore:
                 "UPDATE rounds SET overview = ?, snapshot = ? WHERE id = ?",
                 (encode(overview or cluster_overview(result.snapshot)), recording, round_id),
             )
+            self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)
 
     def record_events(
@@ -239,9 +250,10 @@ class StateStore:
             self._database.write(_OLD_OVERVIEWS)
             self._database.write("INSERT OR REPLACE INTO upkeep (name, at) VALUES ('pruned', ?)", (oldest,))
             ended = [row["id"] for row in self._database.rows(_SELECT_ENDED, (oldest,))]
-            for table in ("reported", "rates"):
+            for table in ("reported", "rates", "start_forecasts"):
                 self._database.write_for_jobs(f"DELETE FROM {table} WHERE job IN ({{jobs}})", ended)  # noqa: S608 own names
             self._database.write_for_jobs("DELETE FROM jobs WHERE id IN ({jobs})", ended)
+            self._finished_runs.prune(oldest)
             for statement in _PRUNE:
                 self._database.write(statement, {"oldest": oldest, "counts": OUT_OF_MEMORY_SECONDS})
 
@@ -357,6 +369,7 @@ _PRUNE: Final = (
     "DELETE FROM family_rates WHERE at < :oldest",
     "DELETE FROM pair_rates WHERE at < :oldest",
     "DELETE FROM out_of_memory WHERE at < :oldest - :counts",
+    "DELETE FROM told_starts WHERE started < :oldest",
     "DELETE FROM service WHERE run_started < :oldest AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = service.job)",
     "DELETE FROM rounds WHERE started < :oldest AND NOT EXISTS (SELECT 1 FROM operations WHERE round = rounds.id)",
 )

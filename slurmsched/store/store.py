@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from slurmsched.store.database import Database
+from slurmsched.store.finished_runs import FinishedRuns
 from slurmsched.store.journal import Journal
 from slurmsched.store.maintenance import CHECK_INTERVAL, check_integrity, migrate
 from slurmsched.store.measurements import Measurements
 from slurmsched.store.rows import DatabaseRow, number, text
 from slurmsched.store.set_aside import SetAsideStore
+from slurmsched.store.start_forecasts import ForecastStore
 from slurmsched.store.state import StateStore
 
 _PAUSED: Final = "paused"
@@ -78,6 +80,8 @@ class Store:
     switches: Switches
     measurements: Measurements
     set_aside: SetAsideStore
+    finished_runs: FinishedRuns
+    start_forecasts: ForecastStore
 
     @classmethod
     def open(cls, path: Path, at: float, check_interval: float = CHECK_INTERVAL) -> Store:
@@ -101,13 +105,16 @@ class Store:
         except BaseException:
             database.close()
             raise
+        finished_runs = FinishedRuns(database)
         return cls(
             database,
             Journal(database),
-            StateStore(database),
+            StateStore(database, finished_runs),
             Switches(database),
             Measurements(database),
             SetAsideStore(database),
+            finished_runs,
+            ForecastStore(database),
         )
 
     def close(self) -> None:

@@ -70,6 +70,7 @@ class Visibility:
             "operations": self._operation,
             "service": self._service,
             "rates": self._rate,
+            "start_forecasts": self._rate,
         }
         if table not in rules:
             return row  # switches are public

@@ -210,7 +210,11 @@ def test_no_profiled_job_is_slower_than_at_its_share_in_whole_cpus_per_task(
             assert _grows_where_it_is(one, target)
             assert target.speed > before
         if not one.original_request.exclusive and situation.knowledge.profile(one) is None:
-            assert 0 <= target.resources.cpus - one.original_request.cpus < one.original_request.gpus
+            asked, gpus, nodes = one.original_request.cpus, one.original_request.gpus, situation.snapshot.nodes_by_name
+            of_gpu = max(
+                -(-nodes[share.node].total.cpus // len(nodes[share.node].gpus)) for share in target.allocations
+            )
+            assert asked <= target.resources.cpus <= max(asked + gpus - 1, of_gpu * gpus)
         assert all(share.resources.memory >= one.original_request.memory for share in target.allocations)
 
 

@@ -62,7 +62,9 @@ def test_a_round_starts_what_fits_and_a_second_one_changes_nothing(full: Mini) -
     second = round_of(full)
     print("\n1,000 nodes, 5,000 jobs:", {k: round(v, 2) for k, v in second.items() if k.endswith("_s")})
     assert second["writes"] == 0
-    assert second["reads"] <= 8, "one poll, the tasks of arrays, what is read once per run: never one request per job"
+    # one poll, the tasks of arrays, what is read once per run, one question to accounting, one for the origin of jobs,
+    # and a script for each minute in which they were submitted: never one request per job
+    assert second["reads"] <= 15
 
     if full.name.endswith(SOURCE):
         agreed(full)

@@ -122,7 +122,8 @@ def test_who_has_no_checkpoints_is_charged_for_what_her_jobs_hold(site: Mini) ->
     told = " ".join(site.synsched("explain", waits).out.split())
     assert "once started it could not be preempted, and such jobs of alice hold 4 GPUs of a share of 4.00 GPUs" in told
 
-    site.sure("scancel", *sorted(held)[:2])
-    site.until("two of hers have gone", lambda: len(running(site, unsliced)) == GPUS // 2 - 2)
+    gone = sorted(held)[:2]
+    site.sure("scancel", *gone)
+    site.until("two of hers have gone", lambda: not {"RUNNING", "COMPLETING"} & {site.state(job) for job in gone})
     round_(site)
     assert len(running(site, unsliced)) == GPUS // 2, "two others of hers come in their place"

@@ -43,12 +43,17 @@ def test_what_is_lost_is_named_and_taken_up_again(site: Mini) -> None:
 
 
 def test_the_simulator_foretells_what_slurm_does(site: Mini) -> None:
-    """Eight sleepers; `synsched fidelity` asks for 5 %, which a busy machine may miss by a little."""
+    """Eight sleepers; `synsched fidelity` asks for 5 %, which a busy machine may miss by a little.
+
+    A launch that takes a second longer, as by chance it does, decides whether the gang is preempted a round sooner.
+    """
     said = site.run(
         "env", "HOME=/home/synsched", "synsched", "fidelity", "--jobs", "8", "--json", user="synsched", timeout=900
     )
     found = json.loads(said.out)
     print("\nlive and simulated:", json.dumps(found, indent=1))
     assert found["ended"] == found["jobs"] == 8
-    assert found["avg_jct_ratio"] == pytest.approx(1, abs=0.1)
-    assert found["makespan_ratio"] == pytest.approx(1, abs=0.1)
+    for figure in ("avg_jct", "makespan"):
+        low, high = found[f"{figure}_range_s"]
+        assert 0.9 * low <= found[f"live_{figure}_s"] <= 1.1 * high
+    assert found["makespan_range_s"][1] < 1.3 * found["makespan_range_s"][0], "the range foretells something"

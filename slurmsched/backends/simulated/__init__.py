@@ -4,6 +4,7 @@ from slurmsched.backends.simulated.backend import SimulatedBackend
 from slurmsched.backends.simulated.cluster import VirtualCluster
 from slurmsched.backends.simulated.events import NO_FAULTS, Fault, FaultPlan, SimulatedEventKind, VirtualClock
 from slurmsched.backends.simulated.job import (
+    JobSubmitHook,
     SimulatedJob,
     Speed,
     Submission,
@@ -11,7 +12,6 @@ from slurmsched.backends.simulated.job import (
     profiled_speed,
     proportional_speed,
 )
-from slurmsched.backends.simulated.job_submit import JobSubmitHook
 from slurmsched.backends.simulated.lifecycle import Delays
 
 __all__ = [

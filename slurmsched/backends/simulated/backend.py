@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from slurmsched.backends.protocol import BackendError, CallCounts, Identity, Privilege, UnreachableError
+from slurmsched.backends.protocol import (
+    BackendError,
+    CallCounts,
+    FinishedPage,
+    Identity,
+    JobOrigin,
+    Privilege,
+    UnreachableError,
+)
 from slurmsched.backends.simulated.cluster import VirtualCluster
 from slurmsched.backends.simulated.events import NO_FAULTS, Event, FaultPlan, VirtualClock
-from slurmsched.backends.simulated.job import SimulatedJob, Submission
-from slurmsched.model import Hold, JobId, JobSpec, JobState, Operation, Outcome, Request, Result, Snapshot, Verb
+from slurmsched.backends.simulated.job import SimulatedJob, Submission, UsageInterval
+from slurmsched.model import (
+    AccountedRun,
+    Hold,
+    JobId,
+    JobSpec,
+    JobState,
+    Operation,
+    Outcome,
+    Request,
+    Result,
+    RunEnd,
+    Snapshot,
+    Verb,
+    parse_hints,
+)
+
+_RUN_ENDS: Final = {
+    "COMPLETED": RunEnd.COMPLETED,
+    "FAILED": RunEnd.FAILED,
+    "TIMEOUT": RunEnd.TIMED_OUT,
+    "CANCELLED": RunEnd.CANCELLED,
+    "NODE_FAIL": RunEnd.CANCELLED,
+}
+"""How runs end that are not requeued, by the state of their jobs."""
 
 
 class OvertakenError(BackendError):
@@ -212,6 +244,41 @@ class SimulatedBackend:
         """What happened on the cluster so far, in numbers; our own changes count too, as they do in Slurm."""
         self.cluster.advance(self.clock.now())
         return f"{self.cluster.changes} events, {len(self.cluster.jobs)} jobs, {self.calls.writes} changes"
+
+    def finished_runs(self, since: float, until: float) -> FinishedPage:
+        """The runs that ended between these times, once their resources are free; nobody measured what they used."""
+        ended = self.cluster.lifecycle.usage_intervals
+        first = bisect_left(ended, since, key=lambda run: run.end)
+        last = bisect_right(ended, until, key=lambda run: run.end)
+        return FinishedPage(tuple(self._accounted_run(run) for run in ended[first:last]))
+
+    def _accounted_run(self, run: UsageInterval) -> AccountedRun:
+        job = self.cluster.lifecycle.ended.get(run.job) or self.cluster.jobs[run.job]
+        submission, nodes = job.submission, self.cluster.nodes
+        gpu_types = {nodes[node].configured.gpus[index].type for node, index in run.devices}
+        return AccountedRun(
+            run.job,
+            submission.user,
+            submission.name,
+            run.end,
+            max(0.0, run.end - self.cluster.lifecycle.delays.completing - run.start),
+            _RUN_ENDS.get(run.next_state, RunEnd.REQUEUED),
+            gpus=int(run.gpus),
+            cpus=run.cpus,
+            memory=run.memory,
+            nodes=len(run.nodes),
+            gpu_type=next(iter(gpu_types)) if len(gpu_types) == 1 else "",
+            time_limit=submission.time_limit,
+            array_job=job.array_job,
+            folder=submission.folder,
+            script=submission.script,
+            model=parse_hints(submission.comment).model or "",
+        )
+
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        """The script and folder of those jobs that were submitted with any."""
+        submitted = {job: self.cluster.jobs[job].submission for job in jobs if job in self.cluster.jobs}
+        return {job: JobOrigin(one.script, one.folder) for job, one in submitted.items() if one.script or one.folder}
 
     def identity(self) -> Identity:
         """The identity given at construction; SlurmUser by default."""

@@ -13,12 +13,12 @@ from slurmsched.backends.simulated.nodes import SimulatedNode
 from slurmsched.backends.simulated.scheduler import (
     BackfillCandidate,
     EligibleNodes,
+    WaitConditions,
     default_partitions,
     free_array_slots,
     future_releases,
     pending_reason,
     schedule_queue,
-    unmet_dependencies,
 )
 from slurmsched.jobside.dispatch import Dispatch
 from slurmsched.jobside.report import Report
@@ -201,16 +201,15 @@ class VirtualCluster:
 
     def _queue(self) -> list[BackfillCandidate]:
         """Pending jobs that wait for resources only, highest priority first. Sets the reason of all others."""
-        queue = []
+        queue: list[SimulatedJob] = []
+        dependencies: WaitConditions | None = None
         eligible = EligibleNodes(self.nodes, self.partitions, self.reservations, self.now)
         for job in self.jobs.values():
             if job.state is not JobState.PENDING:
                 continue
             if job.dependency:
-                job.dependency, job.last_view = (
-                    unmet_dependencies(job.dependency, self.jobs, self.lifecycle.ended),
-                    None,
-                )
+                dependencies = dependencies or WaitConditions(self.jobs, self.lifecycle.ended)
+                job.dependency, job.last_view = dependencies.unmet(job.dependency), None
             if reason := pending_reason(job, self.now) or self.refused.get(job.id):
                 _set_reason(job, reason)
             else:

@@ -1,4 +1,4 @@
-"""Simulated jobs: submission, work, speed, checkpoints and restart overhead.
+"""Simulated jobs: submission and its hook, work, speed, checkpoints and restart overhead.
 
 Work is measured in seconds at the GPU-proportional share, on the GPU type of the job's duration. During a run the
 allocation never changes; the speed changes when a job starts or ends on a shared GPU. Finish times are therefore exact
@@ -8,12 +8,13 @@ and not rounded to rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Hold, Job, JobId, JobState, Node, NodeAllocation, Request, parse_hints
+from slurmsched.settings.definition import ManageSettings
 
 Speed = Callable[[Job, Sequence[NodeAllocation], Sequence[Job]], float]
 """The work per second of a job on these allocations while other jobs share its GPUs; above 0."""
@@ -51,6 +52,8 @@ class UsageInterval:
     nodes: tuple[str, ...] = ()
     rate: float = 1.0
     devices: tuple[tuple[str, int], ...] = ()
+    next_state: str = ""
+    """What the job was after the run; empty while it runs."""
 
     @property
     def gpu_seconds(self) -> float:
@@ -200,6 +203,49 @@ class Submission:
     """Whether the job ends as FAILED when its work is done."""
     steps: int = 0
     """Steps that `work` is for a forked job, whose copies are the tasks of the array; 0 for any other job."""
+    script: str = ""
+    """A digest of its script; empty where nobody can tell, as is the folder."""
+    folder: str = ""
+
+
+_HELD_BY_HOOK: Final = "held=hook"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitHook:
+    """hooks/job_submit.lua: holds managed jobs at submission. It holds no job unless `is_heartbeat_fresh(now)`.
+
+    With `parts` it also holds jobs that request shards, and jobs without GPUs.
+    """
+
+    manage: ManageSettings
+    is_heartbeat_fresh: Callable[[float], bool]
+    parts: bool = False
+
+    def __call__(self, submission: Submission, now: float) -> Submission:
+        """The submission that Slurm accepts: unchanged, or held with `held=hook` in its hints."""
+        if submission.held or not self.is_heartbeat_fresh(now) or not self._manages(submission):
+            return submission
+        words = submission.comment.split()
+        hint_index = next((index for index, word in enumerate(words) if word.startswith("synsched:")), None)
+        if hint_index is None:
+            words.insert(0, f"synsched:{_HELD_BY_HOOK}")
+        elif _HELD_BY_HOOK not in words[hint_index]:
+            words[hint_index] += f",{_HELD_BY_HOOK}"
+        return replace(submission, held=True, comment=" ".join(words))
+
+    def _manages(self, submission: Submission) -> bool:
+        whole_gpus = submission.request.gpus > 0 and not submission.request.shards
+        if not submission.batch or not (whole_gpus or self.parts):
+            return False
+        partitions = set(submission.partitions)
+        if partitions and partitions <= set(self.manage.never_partitions):
+            return False
+        return (
+            bool(partitions & set(self.manage.partitions))
+            or submission.qos in self.manage.qos
+            or (self.manage.opt_in and parse_hints(submission.comment).opts_in)
+        )
 
 
 @dataclass(slots=True)
@@ -237,13 +283,16 @@ class SimulatedJob:
     array_job: str = ""
     throttle: int | None = None
     dependency: str = ""
+    base_priority: int | None = None
+    """Its priority without its nice value; None for that by its number."""
     last_view: Job | None = field(default=None, repr=False)
     """The cached view; None after a change."""
 
     @property
     def priority(self) -> int:
         """The priority; 0 while held, as in Slurm."""
-        return 0 if self.hold is not Hold.NONE else max(1, MAX_PRIORITY - self.number - self.nice)
+        base = MAX_PRIORITY - self.number if self.base_priority is None else self.base_priority
+        return 0 if self.hold is not Hold.NONE else max(1, base - self.nice)
 
     @property
     def latest_end(self) -> float:

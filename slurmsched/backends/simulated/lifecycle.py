@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
@@ -110,7 +110,7 @@ class Lifecycle:
             self.nodes[allocation.node].allocate(allocation)
         sharers = self.sharers.add(job, allocations)
         began = now + self.delays.launch
-        run = job.work.begin_run(began, self._rate(job, allocations, now), self.delays.restart if job.restarts else 0.0)
+        job.work.begin_run(began, self._rate(job, allocations, now), self.delays.restart if job.restarts else 0.0)
         job.run_number += 1
         job.state, job.state_text, job.reason = JobState.RUNNING, "RUNNING", "None"
         job.allocations, job.start_time, job.end_time = allocations, began, None
@@ -120,7 +120,7 @@ class Lifecycle:
                 self.events.push(Event(job.latest_end, SimulatedEventKind.TIME_LIMIT, job.id, job.run_number))
             forked.started(job, now)
             return
-        self._schedule_end(job, self.delays.end_time(run.finish_time(job.work.total)))
+        self.schedule_end(job)
         self._update_rates(sharers, now)
 
     def _rate(self, job: SimulatedJob, allocations: tuple[NodeAllocation, ...], now: float) -> float:
@@ -138,9 +138,13 @@ class Lifecycle:
             if run is not None and rate != run.rate:
                 run.set_rate(now, rate)
                 if job.state is JobState.RUNNING:
-                    self._schedule_end(job, self.delays.end_time(run.finish_time(job.work.total)))
+                    self.schedule_end(job)
 
-    def _schedule_end(self, job: SimulatedJob, finish: float) -> None:
+    def schedule_end(self, job: SimulatedJob) -> None:
+        """Pushes the end of a running job by its work or its time limit."""
+        if job.work.run is None:
+            return
+        finish = self.delays.end_time(job.work.run.finish_time(job.work.total))
         if job.latest_end < finish:
             self.events.push(Event(job.latest_end, SimulatedEventKind.TIME_LIMIT, job.id, job.run_number))
         else:
@@ -165,7 +169,7 @@ class Lifecycle:
 
     def begin_completing(self, job: SimulatedJob, next_state: str, now: float) -> None:
         """Ends the run. The resources stay allocated until the job is in `next_state`."""
-        self.usage_intervals.append(self.usage(job, now))
+        self.usage_intervals.append(replace(self.usage(job, now), next_state=next_state))
         job.work.end_run(now)
         job.run_number += 1
         job.state, job.state_text, job.next_state, job.end_time = JobState.COMPLETING, "COMPLETING", next_state, now
@@ -287,7 +291,7 @@ class Lifecycle:
         job.suspended_seconds += now - job.suspended_since
         job.state, job.state_text, job.suspended_since, job.cpus_released = JobState.RUNNING, "RUNNING", None, False
         job.last_view = None
-        self._schedule_end(job, self.delays.end_time(job.work.run.finish_time(job.work.total)))
+        self.schedule_end(job)
 
     def _change_cpus(self, job: SimulatedJob, sign: int) -> None:
         for allocation in job.allocations:

@@ -8,7 +8,7 @@ and one reservation.)
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -196,7 +196,7 @@ _HOLD_REASONS: Final[Mapping[Hold, str]] = {
 def pending_reason(job: SimulatedJob, now: float) -> str:
     """Slurm's reason why a pending job is not eligible to start, empty if it is.
 
-    Its `dependency` must be what `unmet_dependencies` returned.
+    Its `dependency` must be what `WaitConditions.unmet` returned.
     """
     if job.hold is not Hold.NONE:
         return _HOLD_REASONS[job.hold]
@@ -205,30 +205,39 @@ def pending_reason(job: SimulatedJob, now: float) -> str:
     return "Dependency" if job.dependency else ""
 
 
-def unmet_dependencies(dependency: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> str:
-    """The unmet conditions of a --dependency.
+class WaitConditions:
+    """The dependencies of jobs in one scheduler run; `ended` are finished jobs that are shown no more.
 
     after, afterany, afterok and afternotok are supported, and all must hold; others are never met. A job that the
     cluster does not know counts as ended long ago.
     """
-    return ",".join(part for part in dependency.split(",") if part and not _is_met(part, jobs, ended))
 
+    def __init__(self, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> None:
+        self._known = {**ended, **jobs}
+        self._tasks = defaultdict[JobId, list[SimulatedJob]](list)
+        for job in self._known.values():
+            if job.array_job:
+                self._tasks[job.array_job].append(job)
 
-def _is_met(condition: str, jobs: Mapping[JobId, SimulatedJob], ended: Mapping[JobId, SimulatedJob]) -> bool:
-    kind, *ids = condition.split(":")
-    known = {**ended, **jobs}
-    others = [job for job in known.values() if job.id in ids or job.array_job in ids]
-    match kind:
-        case "after":
-            return all(job.state is not JobState.PENDING for job in others)
-        case "afterany":
-            return all(job.state is JobState.FINISHED for job in others)
-        case "afterok":
-            return all(job.state_text == "COMPLETED" for job in others)
-        case "afternotok":
-            return all(job.state is JobState.FINISHED and job.state_text != "COMPLETED" for job in others)
-        case _:
-            return False
+    def unmet(self, dependency: str) -> str:
+        """The unmet conditions of a --dependency."""
+        return ",".join(part for part in dependency.split(",") if part and not self._is_met(part))
+
+    def _is_met(self, condition: str) -> bool:
+        kind, *ids = condition.split(":")
+        others = [self._known[name] for name in ids if name in self._known]
+        others += [task for name in ids if name in self._tasks for task in self._tasks[name]]
+        match kind:
+            case "after":
+                return all(job.state is not JobState.PENDING for job in others)
+            case "afterany":
+                return all(job.state is JobState.FINISHED for job in others)
+            case "afterok":
+                return all(job.state_text == "COMPLETED" for job in others)
+            case "afternotok":
+                return all(job.state is JobState.FINISHED and job.state_text != "COMPLETED" for job in others)
+            case _:
+                return False
 
 
 class EligibleNodes:
@@ -250,10 +259,19 @@ class EligibleNodes:
 
     def for_job(self, job: SimulatedJob) -> tuple[tuple[str, ...], ...]:
         """The job's eligible nodes for each of its partitions in order, lowest weight first."""
-        limit = inf if job.submission.time_limit is None else job.submission.time_limit
-        named = [self._partitions[name] for name in job.submission.partitions if name in self._partitions]
+        submission = job.submission
+        limit = inf if submission.time_limit is None else submission.time_limit
+        excluded = self._excluded_nodes(job, self._now + limit)
+        return self.of_partitions(submission.partitions, submission.time_limit, excluded)
+
+    def of_partitions(
+        self, partitions: Iterable[str], time_limit: int | None, excluded: frozenset[str] = frozenset()
+    ) -> tuple[tuple[str, ...], ...]:
+        """The nodes of those of these partitions that admit the time limit, but the excluded ones."""
+        limit = inf if time_limit is None else time_limit
+        named = [self._partitions[name] for name in partitions if name in self._partitions]
         admitting = tuple(p.name for p in named if p.up and (p.max_time is None or limit <= p.max_time))
-        key = admitting, self._excluded_nodes(job, self._now + limit)
+        key = admitting, excluded
         if key not in self._known:
             free = [name for name in self._usable if name not in key[1]]
             nodes = [self._partitions[name].nodes for name in admitting]

@@ -7,8 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from slurmsched.backends.protocol import BackendError, CallCounts, Identity, UnreachableError
-from slurmsched.backends.slurm.accounting import effective_user, parse_associations, read_identity, read_operators
+from slurmsched.backends.protocol import BackendError, CallCounts, FinishedPage, Identity, JobOrigin, UnreachableError
+from slurmsched.backends.slurm.accounting import (
+    effective_user,
+    parse_associations,
+    read_finished,
+    read_identity,
+    read_operators,
+)
 from slurmsched.backends.slurm.cluster import (
     SlurmctldConfiguration,
     count_shards_by_job,
@@ -25,6 +31,7 @@ from slurmsched.backends.slurm.jobs import with_gpu_defaults, without_memory, wi
 from slurmsched.backends.slurm.limits import read_limits, read_preempting_qos
 from slurmsched.backends.slurm.operation_commands import commands_for
 from slurmsched.backends.slurm.requests import DEFAULT_FORM, RequestForm
+from slurmsched.backends.slurm.squeue_table import read_origins
 from slurmsched.model import Association, JobId, Node, Operation, Outcome, Reservation, Snapshot, Verb
 from slurmsched.model.limits import NO_LIMITS, Limits
 
@@ -249,6 +256,14 @@ class SlurmBackend:
             return parse_activity(self._commands.read("sdiag"))
         except BackendError:
             return ""
+
+    def finished_runs(self, since: float, until: float) -> FinishedPage:
+        """The runs with GPUs that ended between these times, from slurmdbd. Raises BackendError."""
+        return read_finished(self._commands, since, until)
+
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        """The script and folder of each of these jobs. Raises BackendError."""
+        return read_origins(self._commands, jobs)
 
     def identity(self) -> Identity:
         """The acting user and its privilege. A privilege that was known stays so while nobody answers.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from slurmsched.backends.protocol import CallCounts, UnreachableError
+from slurmsched.backends.protocol import BackendError, CallCounts, UnreachableError
 from slurmsched.backends.slurm.errors import (
     NoConfigurationError,
     NoSlurmError,
@@ -26,8 +26,11 @@ from slurmsched.backends.slurm.errors import (
 
 _READ_COMMANDS: Final = re.compile(
     r"scontrol (?:-[adovQ] )*(?:show (?:job|node|partition|reservation|config|assoc_mgr)\b|ping\Z|--version\Z)"
+    r"|scontrol write batch_script \d{1,10} -\Z"
     r"|squeue (?!.*--start)|sdiag\Z|sacctmgr -nP show (?:user|qos)\b|sshare -a -P\Z"
 )
+_ACCOUNTING_SECONDS: Final = 20.0
+"""Longest wait for slurmdbd, which rounds can do without."""
 _CHANGE_COMMANDS: Final = re.compile(
     r"scontrol (?:hold|release|requeuehold Incomplete|update JobId=|update NodeName=|reconfigure\Z)"
     r"|scancel --ctld --signal=(?:USR1|USR2|TERM|INT|HUP) --full \d"
@@ -117,6 +120,19 @@ class Commands:
         if answer.exit_code != 0:
             raise error_from_stderr(argv[0], answer.stderr if last_message(answer.stderr, "") else answer.stdout)
         return answer
+
+    def read_accounting(self, *argv: str) -> str:
+        """The standard output of sacct, which asks slurmdbd. Raises BackendError."""
+        if argv[:2] != ("sacct", "-a"):
+            raise UnsafeCommandError(f"not an allowed accounting command: {' '.join(argv)[:80]!r}")
+        self.calls.reads += 1
+        try:
+            answer = self._execute(argv, "", min(self._timeout, _ACCOUNTING_SECONDS))
+        except UnreachableError as error:
+            raise BackendError(f"slurmdbd did not answer sacct within {_ACCOUNTING_SECONDS:g} s") from error
+        if answer.exit_code != 0:
+            raise BackendError(f"sacct failed: {last_message(answer.stderr or answer.stdout)}")
+        return answer.stdout
 
     def read_many(self, lines: Sequence[str]) -> CommandResult:
         """Feeds `show` lines to one scontrol, whose exit code is that of the last line only.

@@ -22,10 +22,12 @@ from slurmsched.backends.slurm.errors import SlurmParseError
 from slurmsched.backends.slurm.gres import Gres, count_shards, parse_gpus
 from slurmsched.backends.slurm.hostlist import expand_hostlist, expand_numbers, parse_ranges
 from slurmsched.backends.slurm.jobs import MAX_ARRAY_TASKS, parse_state
-from slurmsched.backends.slurm.pyslurm_poll import PyslurmValues
 from slurmsched.backends.slurm.records import JobRecord, RawAllocation, fewest_nodes, or_empty, parse_count, parse_tres
 from slurmsched.backends.slurm.squeue_table import SqueueRow
 from slurmsched.model import MILLI_PER_GPU, Gpu, JobState, Node, Reservation, Resources
+
+PyslurmValues = Mapping[str, Any]
+"""A record's values by pyslurm's names; under `unread` the fields that could not be read, with the error class."""
 
 _MAX_CPU_LIST: Final = 127
 """Bytes to which pyslurm cuts the list of CPU ids of a job on a node."""

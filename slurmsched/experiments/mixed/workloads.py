@@ -28,7 +28,7 @@ from slurmsched.simulation.kernel import replay
 from slurmsched.simulation.live_policy import LivePolicy, SubmissionForm, knowledge_of, nodes_of, submissions
 from slurmsched.simulation.replay import GpuWorkers, ReplayError, ReplayJob, ReplayResult, RoundSemantics
 from slurmsched.traces import TraceJob
-from slurmsched.traces.formats.gavel import read_gavel
+from slurmsched.traces.formats.published import read_gavel
 from slurmsched.traces.generators import HADAR_SIZE_CLASSES, HOUR, hadar_workload, random_stream
 from slurmsched.traces.tables import csv_rows, read_text
 from slurmsched.traces.trace import ImportContext

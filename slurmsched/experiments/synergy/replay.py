@@ -16,8 +16,7 @@ import numpy as np
 
 from slurmsched.experiments.experiment import ExperimentError
 from slurmsched.experiments.synergy.allocation import SynergyVariant
-from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario
-from slurmsched.experiments.synergy.mechanisms import MECHANISMS, ReplayMechanism, RoundSpeed
+from slurmsched.experiments.synergy.jobs import MECHANISMS, IterationJob, ReplayMechanism, ReplayScenario, RoundSpeed
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.published import SYNERGY_MODEL_NAMES
 from slurmsched.model import NodeAllocation, Resources

@@ -13,8 +13,7 @@ import numpy as np
 
 from slurmsched.experiments.experiment import Bound, ExperimentError, ExperimentResult, ExperimentSetup, FigureRow
 from slurmsched.experiments.synergy.allocation import AUTHORS, PAPER, SynergyVariant
-from slurmsched.experiments.synergy.jobs import IterationJob, ReplayScenario, load_models
-from slurmsched.experiments.synergy.mechanisms import MECHANISMS
+from slurmsched.experiments.synergy.jobs import MECHANISMS, IterationJob, ReplayScenario, load_models
 from slurmsched.experiments.synergy.replay import ORDERS, replay_live, replay_trace
 from slurmsched.knowledge import load_synergy_profiles
 from slurmsched.knowledge.published import iteration_seconds
@@ -25,8 +24,8 @@ from slurmsched.simulation.live_policy import daemon_rounds
 from slurmsched.simulation.replay import RoundSemantics
 from slurmsched.traces import TraceError
 from slurmsched.traces.clusters import load_cluster
+from slurmsched.traces.formats.published import synergy_rows
 from slurmsched.traces.formats.registry import read_trace
-from slurmsched.traces.formats.synergy import synergy_rows
 from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext
 

@@ -31,8 +31,13 @@ from slurmsched.experiments.tesserae.variants import (
     with_fewer_jobs,
 )
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.bayesian_search import bayesian_search, random_search
-from slurmsched.knowledge.estimation import ParallelStrategy, complete_matrix, parallel_strategies
+from slurmsched.knowledge.estimation import (
+    ParallelStrategy,
+    bayesian_search,
+    complete_matrix,
+    parallel_strategies,
+    random_search,
+)
 from slurmsched.knowledge.published import GAVEL_REFERENCE_TYPE, load_gavel_rates
 from slurmsched.simulation.results import RunMetrics
 

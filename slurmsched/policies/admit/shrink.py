@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurmsched.model import Job, JobId, Reason, ReasonCode
 from slurmsched.model.reasons import format_gpu_hours
 from slurmsched.policies.admit.allocate import FailedRequestCache
-from slurmsched.policies.cluster.demand import DemandLevel
+from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import may_begin_again
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.place.placement import Placement
 from slurmsched.policies.session import Session
+from slurmsched.policies.sizes import PerTaskResources, expressible_size, proportional_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +117,24 @@ def _shrink_to_minimum(session: Session, job: Job, current: Allocation) -> _Shri
         return None
     kind = kinds.pop()
     parts = tuple(gpus // gang.gpus_per_part for gpus in current.gpus)
-    smaller = Placement(gang, current.pools, parts, demand.ranges[kind].minimum, kind)
+    smaller = Placement(gang, current.pools, parts, _least_while_running(session, demand, kind), kind)
     minimum = smaller.allocation(session.pools)
     cpus = tuple(has - needs for has, needs in zip(current.cpus, minimum.cpus, strict=True))
     memory = tuple(has - needs for has, needs in zip(current.memory, minimum.memory, strict=True))
     if min(cpus + memory) < 0 or not any(cpus + memory):
         return None
     return _Shrinkable(job.id, smaller, Allocation(current.pools, (0,) * len(current.pools), cpus, memory))
+
+
+def _least_while_running(session: Session, demand: ResourceDemand, kind: int) -> PerTaskResources:
+    """Return the least that a running job accepts: of a job known by what earlier runs used, which may start with what
+    it asked for where there is no more, at least its share, or what it needs where that is less."""
+    gang, demanded = demand.gang, demand.ranges[kind]
+    if gang.profile is None or gang.profile.spares is None:
+        return demanded.minimum
+    share = proportional_size(gang, session.pools.kinds[kind])
+    own = replace(demanded.minimum, cpus=max(demanded.minimum.cpus, min(share.cpus, demanded.best.cpus)))
+    return expressible_size(gang, own, max(share.memory, demanded.minimum.memory))
 
 
 def _fewest_that_suffice(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from slurmsched.traces.formats import gavel, native, openb, philly, sacct, sacct_json, synergy
+from slurmsched.traces.formats import native, philly, published, sacct
 from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError
 
@@ -32,13 +32,15 @@ def _is_json_with(word: str, opening: str) -> Callable[[str], bool]:
 TRACE_FORMATS: Final[Mapping[str, TraceFormat]] = {
     "own": TraceFormat("our CSV: docs/simulating.md", _has_columns(*native.REQUIRED_COLUMNS), native.read_native),
     "synergy": TraceFormat(
-        "Synergy: job_id,model,arrival_s,iterations,num_gpus", _has_columns(*synergy.COLUMNS), synergy.read_synergy
+        "Synergy: job_id,model,arrival_s,iterations,num_gpus",
+        _has_columns(*published.SYNERGY_COLUMNS),
+        published.read_synergy,
     ),
-    "gavel": TraceFormat("Gavel: job_type, scale_factor, total_steps", _has_columns(*gavel.COLUMNS), gavel.read_gavel),
-    "openb": TraceFormat("Alibaba's openb pod lists", _has_columns(*openb.COLUMNS), openb.read_openb),
-    "sacct-json": TraceFormat(
-        "Slurm's accounting: sacct --json", _is_json_with("jobs", "{"), sacct_json.read_sacct_json
+    "gavel": TraceFormat(
+        "Gavel: job_type, scale_factor, total_steps", _has_columns(*published.GAVEL_COLUMNS), published.read_gavel
     ),
+    "openb": TraceFormat("Alibaba's openb pod lists", _has_columns(*published.OPENB_COLUMNS), published.read_openb),
+    "sacct-json": TraceFormat("Slurm's accounting: sacct --json", _is_json_with("jobs", "{"), sacct.read_sacct_json),
     "philly": TraceFormat("Philly's cluster_job_log", _is_json_with("attempts", "["), philly.read_philly),
     "sacct": TraceFormat(
         "Slurm's accounting: sacct --parsable2",

@@ -45,6 +45,14 @@ def test_bench_gavel_solves_jobs_of_which_no_two_are_alike(site: Site, rates: st
     assert different["level"] != alike["level"]
 
 
+def test_bench_decide_where_nodes_power_up_starts_nothing_on_them(site: Site) -> None:
+    asked = ("bench", "decide", "--gpus", "16", "--jobs", "60", "--repeat", "1", "--sizes-differ")
+    up, powering_up = site.json(*asked), site.json(*asked, "--powering-up")
+    assert (up["sizes_differ"], up["powering_up"], powering_up["powering_up"]) == (True, False, True)
+    assert 0 < powering_up["running"] == up["running"]
+    assert powering_up["starts"] == 0 < up["starts"]
+
+
 def test_bench_gavel_refuses_rates_without_its_types(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "throughputs.json"
     file.write_text(json.dumps({**GAVEL_TABLE, "isolated": {"v100": ALONE["v100"]}, "pairs": {}}))
@@ -70,3 +78,9 @@ def test_bench_hostile_counts_what_went_wrong(site: Site) -> None:
     told = site.json("bench", "hostile", "--records", "150", "--seed", "3")
     assert told["records"] >= 150
     assert (told["crashes"], told["changed_jobs"], told["misread_jobs"], told["lost_jobs"]) == (0, 0, 0, 0)
+
+
+def test_bench_accounting_says_what_a_round_pays_for_runs_that_ended(site: Site) -> None:
+    told = site.json("bench", "accounting", "--finished", "300", "--repeat", "1")
+    assert (told["finished"], told["pages"], [one["ended"] for one in told["rounds"]]) == (300, 1, [0, 100, 5000])
+    assert 0 < told["rounds"][1]["total_s"] < told["rounds"][2]["total_s"]

@@ -93,7 +93,8 @@ def test_wrong_usage_is_told_in_one_line(site: Site, arguments: list[str], code:
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["free"], ["explain", "1"], ["history", "1"], ["dump", "--round", "1", "x.round"]]
+    "command",
+    [["status"], ["free"], ["forecast"], ["explain", "1"], ["history", "1"], ["dump", "--round", "1", "x.round"]],
 )
 def test_without_a_database_one_line_names_the_command_that_makes_one(site: Site, command: list[str]) -> None:
     result = site.run(*command)

@@ -10,9 +10,10 @@ import pytest
 
 from slurmsched.cli import invocation
 from slurmsched.daemon.exporter import Exporter
-from slurmsched.model import Snapshot
+from slurmsched.model import ExpectedTime, QueueForecast, Snapshot, StartForecast
 from slurmsched.settings.file import load_settings_file
-from tests.unit.cli.conftest import Site
+from slurmsched.store.start_forecasts import ForecastStore
+from tests.unit.cli.conftest import NOON, Site
 from tests.unit.cli.test_status import BUSY
 
 VIEWS = (
@@ -41,6 +42,10 @@ def ordinary(site: Site) -> Site:
     """A round was run and published; from here on the database is not ours to read."""
     site.round(BUSY, order=["11", "12", "13"])
     site.beat()
+    database, soon = site.opened(), ExpectedTime(NOON + 600, NOON + 900, None)
+    told = QueueForecast(NOON - 60, NOON + 86_400, 50, (StartForecast("13", soon, soon, 50, 0),))
+    ForecastStore(database).record(told, NOON - 40)
+    database.close()
     return site
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.simulated import JobSubmitHook, SimulatedBackend, Submission, VirtualClock, VirtualCluster
-from slurmsched.model import Hold, JobState, Request
+from slurmsched.model import AccountedRun, Hold, JobState, Request, RunEnd
 from slurmsched.settings.definition import ManageSettings
+from slurmsched.store.finished_runs import AccountingCursor
+from slurmsched.store.store import Store
 from tests.builders import node
 from tests.unit.cli.conftest import NOON, Site
 
@@ -273,3 +277,15 @@ def test_the_demo_ends_with_a_comparison(site: Site) -> None:
         "8",
         "1.00",
     ]
+
+
+def test_what_was_learnt_of_a_user_is_deleted_and_said(site: Site) -> None:
+    site.configure()
+    ended = AccountedRun("1", "alice", "train", NOON - 60, 600.0, RunEnd.COMPLETED, gpus=1, cpus=2, memory=9)
+    with closing(Store.open(site.database, NOON)) as store:
+        store.finished_runs.record(AccountingCursor(NOON), [ended, replace(ended, owner="bob", job="2")])
+    assert site.lines("forget", "alice") == ["of alice deleted: finished runs 1"]
+    assert site.lines("forget", "alice") == ["nothing was learnt of alice"]
+    deleted = site.json("forget", "bob")["deleted"]
+    assert isinstance(deleted, dict)
+    assert deleted["finished runs"] == 1

@@ -194,6 +194,8 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "problems",
         "fragments",
         "set_aside",
+        "forecast_at",
+        "forecast_late",
     ]
     assert told["schema"] == 1
     jobs = told["jobs"]
@@ -217,6 +219,8 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "held_by_us": False,
         "problems": [],
         "shards": 0,
+        "start": None,
+        "end": None,
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurmsched.backends.protocol import CallCounts, Identity
+from slurmsched.backends.protocol import CallCounts, FinishedPage, Identity, JobOrigin
 from slurmsched.backends.simulated import SimulatedBackend
 from slurmsched.backends.slurm.executor import job_verdict
 from slurmsched.model import Hold, Job, JobId, JobState, Operation, Outcome, Result, SetAsideJob, Snapshot
@@ -44,6 +44,12 @@ class Hiding:
 
     def activity(self) -> str:
         return self.backend.activity()
+
+    def finished_runs(self, since: float, until: float) -> FinishedPage:
+        return self.backend.finished_runs(since, until)
+
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        return self.backend.origins(jobs)
 
     def identity(self) -> Identity:
         return self.backend.identity()

@@ -19,17 +19,22 @@ import pytest
 from slurmsched.daemon import exporter as serving
 from slurmsched.daemon.exporter import DocumentServer, Exporter
 from slurmsched.daemon.loop import run_once
-from slurmsched.model import Snapshot
+from slurmsched.model import AccountedRun, RunEnd, Snapshot
 from slurmsched.settings.definition import StorageSettings
+from slurmsched.store.errors import BusyStoreError
+from slurmsched.store.finished_runs import AccountingCursor
 from slurmsched.store.publication import (
     Document,
     DocumentKind,
     ExportError,
     NotPublishedError,
+    PrivateRequest,
     PublishedContents,
+    ask_to_forget,
     export_folder,
     open_documents,
     read_published,
+    read_runs,
 )
 from tests.unit.daemon.world import World
 
@@ -191,6 +196,105 @@ def test_each_user_is_told_the_own_jobs_and_root_all(folder: Path) -> None:
     assert "hides jobs" in " ".join(seen_by_nobody(folder / "export"))
 
 
+RUNS = f"""
+import os, sys
+from pathlib import Path
+from slurmsched.store.publication import ask_to_forget, read_runs
+os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+if sys.argv[2] == "forget":
+    ask_to_forget(Path(sys.argv[1]))
+else:
+    found = read_runs(Path(sys.argv[1]))
+    print(*sorted(found.hidden), *(row["owner"] + row["job"] for row in found.tables["finished_runs"]), sep=",")
+"""
+
+
+def runs_seen_by_nobody(folder: Path, what: str = "read") -> list[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", RUNS, str(folder), what], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip().split(",")
+
+
+def world_with_runs(folder: Path) -> World:
+    world = world_with_jobs(folder)
+    ended = AccountedRun(
+        "1", "nobody", "train", 5.0, 600.0, RunEnd.COMPLETED, gpus=1, cpus=2, memory=9, script="digest"
+    )
+    runs = [ended, replace(ended, job="2", owner="alice"), replace(ended, job="3", owner="uid 4242")]
+    world.store.finished_runs.record(AccountingCursor(5.0), runs)
+    return world
+
+
+@needs_root
+@pytest.mark.parametrize("hidden", [(), ("jobs", "usage")], ids=["nothing private", "jobs private"])
+def test_what_is_learnt_of_a_user_is_told_to_that_user_and_operators_alone(
+    folder: Path, hidden: tuple[str, ...]
+) -> None:
+    world, said = world_with_runs(folder), list[str]()
+    publishing = exporter(world, said, serves=True)
+    publishing.publish(private(world, *hidden))
+    try:
+        assert said == []
+        assert runs_seen_by_nobody(folder / "export") == ["runs of others", "nobody1"]
+        assert {row["owner"] for row in read_runs(folder / "export").tables["finished_runs"]} == {
+            *("nobody", "alice", "uid 4242")
+        }, "we are root"
+        publishing.publish(private(world, *hidden, operators=frozenset({"nobody"})))
+        assert len(runs_seen_by_nobody(folder / "export")) == 3
+        files = [file.read_text() for file in (folder / "export").iterdir() if file.suffix == ".json"]
+        assert len(files) == 2
+        assert not any("digest" in text or "finished_runs" in text for text in files)
+    finally:
+        publishing.close()
+    with pytest.raises(ExportError, match="only a running daemon on this host shows you what was learnt"):
+        read_runs(folder / "export")
+    with pytest.raises(ExportError, match="only a running daemon on this host deletes what was learnt"):
+        ask_to_forget(folder / "export")
+
+
+@needs_root
+def test_a_user_who_asks_is_forgotten_and_nobody_else(folder: Path) -> None:
+    world, said = world_with_runs(folder), list[str]()
+    publishing = exporter(world, said, serves=True)
+    publishing.publish(private(world))
+    forget = world.store.finished_runs.forget
+    try:
+        publishing.forget_who_asked(pytest.fail)
+        runs_seen_by_nobody(folder / "export", "forget")
+        runs_seen_by_nobody(folder / "export", "forget")
+
+        def busy(_user: str) -> None:
+            raise BusyStoreError("later")
+
+        with pytest.raises(BusyStoreError):
+            publishing.forget_who_asked(busy)
+        assert runs_seen_by_nobody(folder / "export") == ["runs of others", "nobody1"]
+        publishing.forget_who_asked(lambda user: forget(user, 10.0))
+        publishing.forget_who_asked(pytest.fail)
+        assert said == ["what was learnt of nobody was deleted, as nobody asked"]
+        assert runs_seen_by_nobody(folder / "export") == ["runs of others"], "also before the next round"
+        assert {run.owner for run in world.store.finished_runs.runs(0.0)} == {"alice", "uid 4242"}
+    finally:
+        publishing.close()
+
+
+def test_users_who_wait_to_be_forgotten_are_bounded(
+    folder: Path, server: DocumentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.update(contents(10), frozenset(), frozenset())
+    monkeypatch.setattr(serving, "MAX_TO_FORGET", 1)
+    monkeypatch.setattr(serving, "_user_name", lambda _uid: next(names))
+    names = iter(["alice", "bob", "alice", None])
+    answers = []
+    for _ in range(4):
+        with closing(connected(folder, PrivateRequest.FORGET)) as client:
+            answers.append(bool(received(client)))
+    assert answers == [True, False, True, False]
+    assert server.users_to_forget() == ("alice",)
+
+
 def contents(size: int) -> PublishedContents:
     rows = [{"name": "x" * size, "value": "", "set_by": "", "at": 0.0}]
     return PublishedContents(0.0, {part: {"switches": rows} for part in DocumentKind})
@@ -205,10 +309,10 @@ def server(folder: Path) -> Iterator[DocumentServer]:
     made.close()
 
 
-def connected(folder: Path, part: DocumentKind = DocumentKind.CURRENT) -> socket.socket:
+def connected(folder: Path, part: DocumentKind | PrivateRequest = DocumentKind.CURRENT) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
+    made.connect(str(folder / f"{part.value}.sock"))  # waits while the queue is full, as with a timeout it would not
     made.settimeout(5)
-    made.connect(str(folder / f"{part.value}.sock"))
     return made
 
 

@@ -6,17 +6,17 @@ ended; then either a new daemon goes on, or nobody does and the watchdog gives e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurmsched.backends.protocol import CallCounts, Identity
+from slurmsched.backends.protocol import CallCounts, FinishedPage, Identity, JobOrigin
 from slurmsched.backends.simulated import SimulatedBackend
 from slurmsched.daemon.cleanup import open_store_if_usable, release_all
-from slurmsched.model import Operation, Outcome, Snapshot
+from slurmsched.model import JobId, Operation, Outcome, Snapshot
 from slurmsched.store.database import Database
 from tests.unit.daemon.world import World
 
@@ -58,6 +58,12 @@ class Fragile:
 
     def activity(self) -> str:
         return self.backend.activity()
+
+    def finished_runs(self, since: float, until: float) -> FinishedPage:
+        return self.backend.finished_runs(since, until)
+
+    def origins(self, jobs: Sequence[JobId]) -> Mapping[JobId, JobOrigin]:
+        return self.backend.origins(jobs)
 
     def identity(self) -> Identity:
         return self.backend.identity()

@@ -10,6 +10,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
+from pwd import getpwuid
 
 import pytest
 
@@ -22,11 +23,12 @@ from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
 from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
-from slurmsched.model import Node, NodeState, Request, Snapshot
+from slurmsched.model import AccountedRun, Node, NodeState, Request, RunEnd, Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.file import SettingsError
 from slurmsched.store.errors import FullStoreError
-from slurmsched.store.publication import DocumentKind, read_published
+from slurmsched.store.finished_runs import AccountingCursor
+from slurmsched.store.publication import DocumentKind, ask_to_forget, read_published
 from tests.builders import node
 from tests.unit.daemon.hiding import Hiding
 from tests.unit.daemon.world import PERIOD, START, World
@@ -342,6 +344,22 @@ def test_a_stop_during_a_lead_leaves_the_victim_where_it_runs(tmp_path: Path) ->
     daemon.run(3700.0)
     assert daemon.world.where() == {"1": ("n1",), "2": ()}
     assert (daemon.world.held(), daemon.world.pinned()) == (set(), set())
+
+
+def test_a_user_who_asks_is_forgotten_after_the_next_round(tmp_path: Path) -> None:
+    daemon, user = running(tmp_path), getpwuid(os.geteuid()).pw_name
+    ended = AccountedRun("1", user, "train", START, 600.0, RunEnd.COMPLETED, gpus=1, cpus=2, memory=9)
+    daemon.world.store.finished_runs.record(AccountingCursor(START), [ended, replace(ended, job="2", owner="bob")])
+    left = list[list[str]]()
+    look = lambda: left.append([run.owner for run in daemon.world.store.finished_runs.runs(0.0)])  # noqa: E731
+    daemon.clock.after(PERIOD - 2, lambda: ask_to_forget(tmp_path / "export"))
+    daemon.clock.after(PERIOD - 1, look)
+    daemon.clock.after(PERIOD + 1, look)
+    daemon.run(2 * PERIOD)
+    assert left == [[user, "bob"], ["bob"]]
+    assert [line for line in daemon.said if "deleted" in line] == [
+        f"what was learnt of {user} was deleted, as {user} asked"
+    ]
 
 
 def test_a_reload_takes_new_settings_without_a_restart(tmp_path: Path) -> None:

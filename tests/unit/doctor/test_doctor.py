@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from slurmsched.doctor.examination import Probes, examine
 from slurmsched.doctor.finding import Finding, Verdict
 from slurmsched.doctor.installation import (
     REHEARSAL_COMMENT,
+    check_accounting,
     check_daemons,
     check_database,
     check_export,
     check_hook,
     check_liveness,
     check_owners,
+    check_prometheus,
     check_reports,
     check_spool,
     check_switches,
@@ -50,7 +53,9 @@ from slurmsched.settings.definition import (
     StorageSettings,
 )
 from slurmsched.settings.file import LoadedSettings
-from slurmsched.store.rows import RejectedReportRow
+from slurmsched.store.finished_runs import AccountingCursor
+from slurmsched.store.read_only import open_read_only
+from slurmsched.store.rows import ExporterRow, RejectedReportRow
 from slurmsched.store.store import Store
 from tests.builders import node, snapshot
 
@@ -338,6 +343,43 @@ def test_switches_that_are_set_are_hints(tmp_path: Path) -> None:
         "'synsched resume' ends the pause",
         "remove it to resume",
     ]
+
+
+def test_accounting_that_does_not_answer_is_a_hint(tmp_path: Path) -> None:
+    database = tmp_path / "synsched.db"
+    with closing(Store.open(database, 1000.0)) as store:
+        cursor = AccountingCursor(0.0).failed("slurmdbd did not answer sacct within 20 s", 1000.0)
+        store.finished_runs.record(cursor)
+        with open_read_only(database) as readable:
+            (finding,) = check_accounting(readable.accounting_problem())
+        assert (finding.verdict, finding.sentence) == (Verdict.ADVICE, "slurmdbd did not answer sacct within 20 s")
+        store.finished_runs.record(cursor.after((), 2000.0)[0])
+        with open_read_only(database) as readable:
+            assert list(check_accounting(readable.accounting_problem())) == []
+
+
+def test_who_tells_how_busy_gpus_were_and_who_does_not_answer_is_said(tmp_path: Path) -> None:
+    def sentences(*rows: ExporterRow, url: str = "http://p:9090") -> list[tuple[Verdict, str]]:
+        return [(finding.verdict, finding.sentence) for finding in check_prometheus(url, rows, 1000.0)]
+
+    telling = ExporterRow("dcgm-exporter").after(3, 940.0)
+    assert sentences(telling, ExporterRow("slurm-job-exporter").after(0, 940.0)) == [
+        (Verdict.OK, "dcgm-exporter told of 3 runs, the last time 1 min ago")
+    ]
+    assert sentences(telling, url="") == []
+    assert sentences() == [(Verdict.OK, "http://p:9090 was not asked yet: no job with GPUs ended lately")]
+    silent = ExporterRow("slurm-job-exporter").failed("Prometheus did not answer in time", 940.0)
+    other = ExporterRow("dcgm-exporter").failed("Prometheus did not answer in time", 940.0)
+    assert sentences(other, silent) == [
+        (Verdict.ADVICE, "Prometheus did not answer in time (asked for dcgm-exporter, slurm-job-exporter)")
+    ]
+    (nothing,) = check_prometheus("http://p:9090", (ExporterRow("dcgm-exporter").after(0, 940.0),), 1000.0)
+    assert (nothing.verdict, "has told of no run" in nothing.sentence) == (Verdict.ADVICE, True)
+    database = tmp_path / "synsched.db"
+    with closing(Store.open(database, 1000.0)) as store:
+        store.finished_runs.record_exporters((telling,))
+        with open_read_only(database) as readable:
+            assert readable.exporters() == (telling,)
 
 
 def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_looked_at(tmp_path: Path) -> None:

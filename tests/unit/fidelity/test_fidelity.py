@@ -140,6 +140,8 @@ def test_a_lone_job_is_foretold_to_the_second_and_a_slow_slurm_is_not_faithful()
     lived = {job.id: LiveJobResult(0.0, took, 0)}
     found = compare_with_simulation(alone, site(), NODES, lived)
     assert found.simulated_avg_jct_s == pytest.approx(job.duration, abs=16.0)
+    assert np.subtract(found.avg_jct_range_s, found.simulated_avg_jct_s) == pytest.approx([-0.5, 2.0])
+    assert np.subtract(found.makespan_range_s, found.simulated_makespan_s) == pytest.approx([-0.5, 2.0])
     slow = compare_with_simulation(alone, site(), NODES, {job.id: LiveJobResult(0.0, 2 * took, 0)})
     assert slow.avg_jct_ratio == pytest.approx(found.avg_jct_ratio / 2)
     assert not slow.ok
@@ -166,11 +168,17 @@ def test_simulated_jobs_have_the_time_limits_that_slurm_gave_them() -> None:
 @pytest.mark.parametrize(
     ("ended", "jct", "makespan", "ok"),
     [
-        pytest.param(30, 0.96, 1.04, True, id="both near"),
-        pytest.param(30, 0.94, 1.00, False, id="mean JCT too short"),
-        pytest.param(30, 1.00, 1.06, False, id="makespan too long"),
-        pytest.param(29, 1.00, 1.00, False, id="a job never ended"),
+        pytest.param(30, (0.96, 0.96), (1.04, 1.04), True, id="both near"),
+        pytest.param(30, (0.9, 1.2), (0.8, 1.04), True, id="chance decides, and this was one of its outcomes"),
+        pytest.param(30, (0.94, 0.94), (1.0, 1.0), False, id="mean JCT too short"),
+        pytest.param(30, (1.0, 1.0), (1.06, 1.2), False, id="makespan too long, whatever chance decides"),
+        pytest.param(29, (1.0, 1.0), (1.0, 1.0), False, id="a job never ended"),
     ],
 )
-def test_what_is_faithful(ended: int, jct: float, makespan: float, ok: bool) -> None:
-    assert Fidelity(30, ended, 100.0, 100.0 * jct, jct, 500.0, 500.0 * makespan, makespan, 2, 2).ok is ok
+def test_what_is_faithful(ended: int, jct: tuple[float, float], makespan: tuple[float, float], ok: bool) -> None:
+    ranges = {
+        "avg_jct_range_s": (100.0 * jct[0], 100.0 * jct[1]),
+        "makespan_range_s": (500.0 * makespan[0], 500.0 * makespan[1]),
+    }
+    found = Fidelity(30, ended, 100.0, 100.0 * jct[0], jct[0], 500.0, 500.0 * makespan[0], makespan[0], 2, 2, **ranges)
+    assert found.ok is ok

@@ -10,16 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmsched.experiments.tesserae.evaluation import simulated_rate
-from slurmsched.knowledge.bayesian_search import NoScikitLearnError, bayesian_search, random_search
 from slurmsched.knowledge.estimation import (
     GPU_SPECS,
+    NoScikitLearnError,
     ParallelStrategy,
     add_noise,
+    bayesian_search,
     complete_matrix,
     complete_rates,
     data_parallel_scaling,
     gpu_spec,
     parallel_strategies,
+    random_search,
 )
 
 

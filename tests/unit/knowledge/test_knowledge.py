@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Job
+from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths
+from slurmsched.model import ExpectedLength, Job
 from tests.builders import GIB, job, node, profile, share
 
 HUNGRY = profile("hungry", {1: 1, 3: 3, 6: 6})
@@ -63,3 +66,16 @@ def test_memory_counts_where_it_was_measured() -> None:
 )
 def test_what_remains_is_what_was_said_less_what_has_run(one: Job, remaining: float) -> None:
     assert KNOWN.remaining_seconds(one) == remaining
+
+
+def test_what_earlier_runs_tell_of_the_rest_comes_before_what_was_said() -> None:
+    told = job(1, 2, hint="duration=3h", time_limit=7200)
+    mostly_short = LengthDistribution(np.geomspace(60, 6000, len(LEVELS)), mean=1200.0, count=9)
+    known = replace(KNOWN, lengths=expected_lengths({"1": mostly_short}))
+    assert known.remaining_seconds(told) == 1200
+    assert known.latest_remaining_seconds(told) == pytest.approx(60 * 100**0.95, rel=0.05)
+    assert known.remaining_seconds(job(2, time_limit=7200)) == 7200
+    assert known.latest_remaining_seconds(job(2, time_limit=7200)) == 7200
+    nobodys = replace(KNOWN, lengths={"1": ExpectedLength(*[60.0] * 5)})
+    assert nobodys.remaining_seconds(told) == 2 * 3600, "no run of its owner is known"
+    assert nobodys.latest_remaining_seconds(told) == 2 * 3600

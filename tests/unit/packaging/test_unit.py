@@ -28,6 +28,8 @@ from slurmsched.settings.schema import SettingType, sections
 from slurmsched.template_files import render
 
 NOT_PATHS = {
+    "learning.prometheus",
+    "learning.prometheus_cluster",
     "manage.never_partitions",
     "manage.partitions",
     "manage.qos",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -19,6 +20,7 @@ from slurmsched.policies.sizes import (
     Sizing,
     Tune,
     demand_range,
+    proportional_size,
     size_upgrades,
 )
 from tests.builders import GIB, profile
@@ -69,14 +71,40 @@ def test_the_proportional_share_goes_by_gpus(request_: Request, portion: PerTask
         ),
     ],
 )
-def test_a_job_of_which_nothing_is_known_gets_what_it_asked_for(
+def test_a_job_of_which_nothing_is_known_accepts_what_it_asked_for_and_should_have_its_share_of_cpus(
     request_: Request, tunable: bool, portion: PerTaskResources
 ) -> None:
     gang = gang_of(request_, None, memory_tunable=tunable)
-    assert (
-        Tune().demand_range(gang, SERVER) == AsRequested().demand_range(gang, SERVER) == DemandRange(portion, portion)
-    )
-    assert not list(Tune().upgrades(gang, SERVER, portion, PerTaskResources(24, 10**9)))
+    share = replace(portion, cpus=max(portion.cpus, proportional_size(gang, SERVER).cpus))
+    assert AsRequested().demand_range(gang, SERVER) == DemandRange(portion, portion)
+    assert Tune().demand_range(gang, SERVER) == DemandRange(share, portion)
+    step = [(share, inf)] if share.cpus > portion.cpus else []
+    assert list(Tune().upgrades(gang, SERVER, portion, PerTaskResources(24, 10**9))) == step
+    assert not list(Tune().upgrades(gang, SERVER, share, PerTaskResources(24, 10**9))), "and no more"
+
+
+@pytest.mark.parametrize(
+    ("request_", "hint", "cpus"),
+    [
+        pytest.param(Request(gpus=2, cpus=2), None, (2, 6), id="two CPUs asked"),
+        pytest.param(Request(gpus=2, cpus=9), None, (9, 9), id="more than its share asked"),
+        pytest.param(Request(gpus=2, cpus=2), False, (2, 2), id="cpus=keep"),
+        pytest.param(
+            Request(gpus=2, cpus=2, cpus_per_gpu=1), None, (2, 2), id="CPUs by GPU, which no update may change"
+        ),
+        pytest.param(
+            Request(gpus=1, cpus=1, memory=9000, memory_per_cpu=9000), None, (1, 3), id="memory by CPU within its share"
+        ),
+        pytest.param(
+            Request(gpus=1, cpus=1, memory=SHARE, memory_per_cpu=SHARE), None, (1, 1), id="memory by CPU beyond it"
+        ),
+    ],
+)
+def test_the_share_of_a_job_of_which_nothing_is_known_is_what_its_request_can_express(
+    request_: Request, hint: bool | None, cpus: tuple[int, int]
+) -> None:
+    demand = demand_range(Tune(), gang_of(request_, None, memory_tunable=False, cpus_tunable=hint), SERVER)
+    assert (demand.minimum.cpus, demand.best.cpus) == cpus
 
 
 @pytest.mark.parametrize(

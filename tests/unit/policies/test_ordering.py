@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from slurmsched.model import Job
+from slurmsched.model import ExpectedLength, Job
 from slurmsched.policies.orders import (
     FinishTimeFairness,
     FirstInFirstOut,
@@ -172,3 +174,10 @@ def test_a_job_that_waited_too_little_is_not_promoted_by_running() -> None:
     runs = job(1, 2, on=[share(gpus=2)], run_time=0.1 * HOUR)
     time = 2.1 * HOUR + 7.9 * 2 * HOUR
     assert order(LAS, [runs, job(2, submit_time=10)], {"1": 4.2 * HOUR}, time) == ["2", "1"]
+
+
+def test_srtf_goes_by_what_earlier_runs_tell_before_hints_and_limits() -> None:
+    given = situation([node()], [job(1, hint="duration=1h"), job(2, time_limit=24 * 3600), job(3, hint="duration=2h")])
+    known = {"2": ExpectedLength(*[1.5 * HOUR] * 5, runs=9)}
+    given = replace(given, knowledge=replace(given.knowledge, lengths=known))
+    assert [ranked.job for ranked in ShortestRemainingTime().rank(given)] == ["1", "2", "3"]

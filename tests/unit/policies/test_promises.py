@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import Decision, Job, ReasonCode, Request, Reservation
+from slurmsched.model import Decision, ExpectedLength, Job, NodeState, ReasonCode, Request, Reservation
 from slurmsched.model.reasons import shorter_limit
 from slurmsched.policies import policy
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
 from slurmsched.policies.policies import ORDERS, POLICIES
 from slurmsched.policies.stages import Situation
 from tests.builders import job, node, share, situation, snapshot
@@ -43,6 +44,13 @@ def asked(*jobs: Job, **other: object) -> Situation:
     return situation([node()], jobs, **other)  # type: ignore[arg-type]
 
 
+def expecting(known: ExpectedLength, *jobs: Job, **other: object) -> Situation:
+    """Each of the jobs is expected to take so long, unless `lengths` says otherwise."""
+    lengths = other.pop("lengths", None) or {one.id: known for one in jobs}
+    given = asked(*jobs, **other)
+    return replace(given, knowledge=replace(given.knowledge, lengths=lengths))
+
+
 def decided(name: str, order: str, *jobs: Job, **other: object) -> Decision:
     return policy(name, order).decide(asked(*jobs, **other))
 
@@ -61,6 +69,29 @@ def test_what_comes_later_starts_only_where_the_promise_holds(name: str, order: 
     if not starts:
         assert second.waiting["3"].code is ReasonCode.BEHIND_PROMISE
         assert "with a time limit of 2 h it would start now" in second.waiting["3"].sentence
+
+
+@pytest.mark.parametrize(("name", "order"), EVERY_ROW)
+def test_a_promise_goes_by_time_limits_and_not_by_what_jobs_are_expected_to_take(name: str, order: str) -> None:
+    later = job(3, 1, time_limit=5 * HOUR, submit_time=NOW - 30.0)
+    ten_minutes = ExpectedLength(*[600.0] * 5, runs=9)
+    first = expecting(ten_minutes, running(1, range(6), 2), wide())
+    decision = policy(name, order).decide(first)
+    second = expecting(ten_minutes, running(1, range(6), 2), wide(), later, state=decision.state)
+    decision = policy(name, order).decide(second)
+    assert "3" not in decision.targets
+    assert decision.promise is not None
+    assert decision.promise.start == NOW + 2 * HOUR
+
+
+def test_a_job_without_a_time_limit_starts_beside_a_promise_if_it_will_hardly_last_so_long() -> None:
+    for seconds, starts in ((600.0, True), (3 * HOUR, False)):
+        known = ExpectedLength(600.0, *[seconds] * 4, runs=9)
+        later = job(3, 1, submit_time=NOW - 30.0)
+        given = {"1": known, "3": known}
+        jobs = (running(1, range(6), 2), wide(), later)
+        situation_ = expecting(known, *jobs, lengths=given, state={"promise": {"job": "2", "saved_moves": 0}})
+        assert ("3" in policy("synergy", "fifo").decide(situation_).targets) is starts
 
 
 @pytest.mark.parametrize(("name", "order"), [row for row in KEEPING_ROWS if row.values[0] != "gandiva-fair"])
@@ -424,3 +455,28 @@ def test_who_is_promised_a_start_elsewhere_is_told_what_is_free_but_for_a_reserv
     assert "on n2: by then job 4 must have ended" in told
     assert "it waits: n1 is free but reserved from" in told
     assert "with a time limit of 30 min it would start now" in told
+
+
+def releases(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often resources of one job were counted as free again; one number, that grows."""
+    counted, release = [0], FreeResources.release
+
+    def counting(free: FreeResources, allocation: Allocation) -> None:
+        counted[0] += 1
+        release(free, allocation)
+
+    monkeypatch.setattr(FreeResources, "release", counting)
+    return counted
+
+
+@pytest.mark.parametrize(("name", "order"), KEEPING_ROWS)
+def test_of_many_jobs_that_have_no_room_on_nodes_that_power_up_the_ends_of_others_are_counted_once(
+    name: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [job(1 + at, 8, on=[share(f"n{at}", gpus=range(8))], time_limit=HOUR) for at in range(30)]
+    waiting = [job(100 + at, 8, cpus=1 + at % 20, time_limit=HOUR, submit_time=NOW - at) for at in range(60)]
+    nodes = [node(f"n{at}", state=NodeState.DOWN, busy=range(8)) for at in range(30)]
+    counted = releases(monkeypatch)
+    decision = policy(name, order).decide(situation(nodes, [*others, *waiting]))
+    assert decision.promise is None
+    assert counted[0] <= 3 * len(others)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from slurmsched.model import Decision, Job, Reason, ReasonCode
+from dataclasses import replace
+
+import pytest
+
+from slurmsched.knowledge.usage import use_profiles
+from slurmsched.model import CpuNeed, Decision, Job, MeasuredUse, Reason, ReasonCode
 from slurmsched.policies import Situation, policy
 from tests.builders import GIB, MEMORY, job, node, share, situation
 
@@ -30,6 +35,25 @@ def test_a_cpu_rich_job_restarts_on_its_share_when_gpus_would_idle() -> None:
 def test_spare_cpus_stay_with_the_job_that_restarts() -> None:
     decision = decide(situation([node()], [RICH, newcomer("model=bert,duration=5h")]))
     assert {target.job: target.resources.cpus for target in decision.targets.values()} == {"1": 20, "2": 4}
+
+
+@pytest.mark.parametrize(
+    ("need", "asked", "cpus"),
+    [
+        pytest.param(CpuNeed("v100", 6.0, spares=False), 4, {"1": 12, "2": 12}, id="its CPUs were full: its share"),
+        pytest.param(CpuNeed("v100", 2.0, spares=True), 24, {"1": 12, "2": 12}, id="two were enough: its share"),
+        pytest.param(CpuNeed("v100", 2.0, spares=True), 4, {"1": 8, "2": 16}, id="it asked for less: the two it needs"),
+        pytest.param(CpuNeed("v100", 5.0, spares=True), 24, {"1": 24}, id="it needs five: none are spare for a share"),
+    ],
+)
+def test_a_job_known_by_what_earlier_runs_used_restarts_on_its_share_or_what_it_needs(
+    need: CpuNeed, asked: int, cpus: dict[str, int]
+) -> None:
+    running = job(1, 4, asked, on=RICH.allocations)
+    use = use_profiles({"1": MeasuredUse("name", 3, 0.0, (need,))})
+    asks = situation([node()], [running, newcomer()])
+    decision = decide(replace(asks, knowledge=replace(asks.knowledge, by_use=use)))
+    assert {target.job: target.resources.cpus for target in decision.targets.values()} == cpus
 
 
 def test_a_restart_must_pay() -> None:

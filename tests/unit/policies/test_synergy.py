@@ -104,10 +104,27 @@ def test_spare_cpus_go_where_they_bring_most() -> None:
     assert cpus(decision) == {"1": 12, "2": 24}
 
 
-def test_a_job_of_which_nothing_is_known_gets_exactly_what_it_asked_for() -> None:
+def test_a_job_of_which_nothing_is_known_gets_its_share_of_cpus() -> None:
     decision = policy("synergy").decide(situation([node()], [job(1, 2, cpus=5, memory=7 * GIB)]))
-    assert got(decision) == {"1": {"n1": (2, 5, 7)}}
+    assert got(decision) == {"1": {"n1": (2, 6, 7)}}
+
+
+def test_a_job_of_which_nothing_is_known_gets_exactly_what_it_asked_for_if_that_is_more() -> None:
+    decision = policy("synergy").decide(situation([node()], [job(1, 2, cpus=7, memory=7 * GIB)]))
+    assert got(decision) == {"1": {"n1": (2, 7, 7)}}
     assert codes(decision, 1) == [ReasonCode.FIRST_IN_ORDER, ReasonCode.AS_REQUESTED]
+
+
+def test_no_job_has_more_than_its_least_before_one_of_which_nothing_is_known_has_its_share() -> None:
+    jobs = [job(1, 4, hint="model=alexnet"), job(2, 4, cpus=4)]
+    assert cpus(policy("synergy").decide(situation([node()], jobs))) == {"1": 12, "2": 12}
+
+
+def test_where_others_have_its_share_it_starts_with_what_it_asked_for() -> None:
+    theirs = job(1, 6, on=[share(gpus=6, cpus=20)])
+    for asked, cpus_left in ((1, 4), (4, 4)):
+        mine = job(2, 2, cpus=asked)
+        assert cpus(policy("synergy").decide(situation([node()], [theirs, mine], managed=[mine]))) == {"2": cpus_left}
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_job_that_has_run_long_enough_and_saves_itself_may_be_displaced() -> N
         pytest.param(running("ckpt=usr1,move=no"), ReasonCode.ASKED_TO_STAY, id="its owner said move=no"),
         pytest.param(running("model=bert"), ReasonCode.NO_CHECKPOINT, id="it named no checkpoint signal"),
         pytest.param(running("ckpt=none"), ReasonCode.NO_CHECKPOINT, id="it said that it cannot save itself"),
-        pytest.param(running(run_time=1199), ReasonCode.MIN_RUN_TIME, id="it has just begun"),
+        pytest.param(running(run_time=1169), ReasonCode.MIN_RUN_TIME, id="it has just begun"),
         pytest.param(running(time_limit=5179), ReasonCode.ENDS_SOON, id="its time limit is nearer than a restart pays"),
         pytest.param(running("ckpt=usr1@60,duration=5100"), ReasonCode.ENDS_SOON, id="it says that it is nearly done"),
     ],
@@ -99,7 +99,7 @@ def test_every_guard_that_holds_is_named() -> None:
     said = guard_reasons(stays, GuardContext(snapshot([node()], [stays], NOW), SchedulerState(), SETTINGS))
     assert list(said) == ["no-requeue", "asked-to-stay", "no-checkpoint", "min-run-time"]
     assert set(said) <= set(GUARDS)
-    assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 20 min at the earliest"
+    assert said["min-run-time"].sentence == "has run for 1 min: a job is preempted after 19.5 min at the earliest"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_signal_is_the_one_that_was_named() -> None:
 @pytest.mark.parametrize(
     ("young", "times"),
     [
-        pytest.param(running(run_time=200), {"1": NOW + 1000}, id="it has only just begun"),
+        pytest.param(running(run_time=200), {"1": NOW + 970}, id="it has only just begun"),
         pytest.param(running(run_time=200, requeue=False), {}, id="it may not move later either"),
         pytest.param(running(run_time=1200), {}, id="it may move now"),
     ],
@@ -152,11 +152,11 @@ def test_from_when_on_a_running_job_may_be_moved(why: ReasonCode | None, times: 
 @pytest.mark.parametrize(
     ("restarted", "seconds", "least"),
     [
-        pytest.param(running(), {"1": 300.0}, 1200, id="none yet: the setting alone"),
+        pytest.param(running(), {"1": 300.0}, 1170, id="none yet: the setting alone, to a tenth of a round"),
         pytest.param(running(restarts=1), {}, 3450, id="twenty times what the settings say"),
         pytest.param(running(restarts=1), {"1": 300.0}, 7050, id="twenty times what it measured"),
         pytest.param(running(restarts=1), {"1": 1e9}, 13050, id="what is measured is bounded"),
-        pytest.param(running("ckpt=usr1@0", restarts=9), {"1": 0.0}, 1200, id="no less than the setting"),
+        pytest.param(running("ckpt=usr1@0", restarts=9), {"1": 0.0}, 1170, id="no less than the setting"),
         pytest.param(running("ckpt=usr1@900", restarts=1), {}, 3450, id="a long lead gains its owner nothing"),
     ],
 )

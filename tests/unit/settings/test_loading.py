@@ -138,6 +138,16 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
             id="rounds further apart than the dead-man's switch allows",
         ),
         pytest.param(
+            '[learning]\nprometheus = "http://me:secret@host:9090"\n',
+            'learning.prometheus must be a URL without user and password, for example "http://prometheus:9090"',
+            id="a password that others could read",
+        ),
+        pytest.param(
+            "[learning]\nprometheus_cluster = \"x',job='y\"\n",
+            "learning.prometheus_cluster is a name of letters, digits, dots, dashes and underscores",
+            id="a label that is a query",
+        ),
+        pytest.param(
             "[policy]\nlas_queues = [5, 4]\n",
             "policy.las_queues must be ascending and above 0, for example [3600, 14400]",
             id="queues out of order",

@@ -91,13 +91,13 @@ def test_an_early_round_follows_what_the_last_one_changed() -> None:
 
 
 def test_a_job_that_a_round_starts_runs_a_little_later() -> None:
-    """Without delay it has run for 300 s in the round at 300, with one of 1 s not quite."""
-    launched = replace(FREE, launch=1.0)
-    assert ends(world(job(0, 10.0, 450.0)), "synergy/fifo", launched) == [751.0]
+    """Without delay it has run for 300 s in the round at 300, with 1 s for nearly as long, with 40 s not."""
+    delays = [replace(FREE, launch=seconds) for seconds in (0.0, 1.0, 40.0)]
+    assert ends(world(job(0, 10.0, 450.0)), "synergy/fifo", delays[1]) == [751.0]
     made = world(job(0, 0.0, 900.0, 8), job(1, 10.0, 100.0, 8))
     at_once = Settings(guards=GuardSettings(min_run_time=300.0, restart_cost=0.0, require_checkpoint=False))
-    first, later = (simulate(made, parse_policy("synergy/srtf"), each, at_once).jobs for each in (FREE, launched))
-    assert [jobs[1].end for jobs in (first, later)] == [400.5, 701.5]
+    runs = [simulate(made, parse_policy("synergy/srtf"), each, at_once).jobs for each in delays]
+    assert [jobs[1].end for jobs in runs] == [400.5, 401.5, 740.5]
 
 
 def test_without_rounds_slurm_starts_it_at_once() -> None:

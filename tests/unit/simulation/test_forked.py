@@ -192,7 +192,7 @@ def test_it_is_what_the_daemons_own_round_does_with_its_spool(tmp_path: Path) ->
     )
     tmp_path.chmod(0o1777)
     cluster, clock, store = live.cluster, live.clock, Store.in_memory(CLOCK_START)
-    context = SchedulerContext(own, live.backend, live.scenario.knowledge)
+    context = SchedulerContext(own, live.daemon.backend, live.scenario.knowledge)
     lifecycle, seen, early_rounds = cluster.lifecycle, 0, 0
     while len(lifecycle.ended_forked) < len(THREE):
         due = clock.now() + live.options.period

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.recorded import pack_recording
-from slurmsched.bench.store import time_store
+from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Operation, Reason, ReasonCode, Request, Result, SchedulerState, Verb, decode, encode
 from slurmsched.rounds.explainer import explain
@@ -158,3 +158,11 @@ def test_a_round_beside_ten_thousand_finished_jobs_takes_a_few_hundredths_of_a_s
     measured = time_store(10_000, range(3))
     assert measured.rows == 10_000
     assert measured.total_s < 0.2
+
+
+def test_a_round_reads_what_ended_lately_however_many_runs_are_known() -> None:
+    few, many = (time_accounting(finished, range(1)) for finished in (1_000, 10_000))
+    assert (few.pages, many.pages) == (1, 2)
+    assert many.file_mb > 4 * few.file_mb
+    assert [one.ended for one in many.rounds] == [0, 100, 5_000]
+    assert few.rounds[1].mb == pytest.approx(many.rounds[1].mb, rel=0.02)

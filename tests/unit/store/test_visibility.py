@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 from slurmsched.model import (
+    ExpectedTime,
     Explanation,
     Operation,
     Outcome,
+    QueueForecast,
     Reason,
     ReasonCode,
     Result,
     SetAsideJob,
     Snapshot,
+    StartForecast,
     Verb,
     encode,
 )
@@ -103,6 +106,8 @@ def database(tmp_path: Path) -> Path:
     write("INSERT INTO policy_state VALUES ('gandiva-fair', ?)", (json.dumps(encode_state(SHARES)),))
     write("INSERT OR REPLACE INTO service VALUES ('4001', 1, 7.0)")
     write("UPDATE rounds SET snapshot = ?", (COMMENT.encode(),))
+    told = tuple(StartForecast(one, ExpectedTime(NOW, NOW, None), ExpectedTime(NOW, NOW, None), 9, 0) for one in TOLD)
+    store.start_forecasts.record(QueueForecast(NOW - 20, NOW + 86_400, 9, told), NOW)
     store.switches.pause("root", "maintenance", NOW)
     store.journal.finish_round(number, NOW - 10, RoundStatistics(2, 4, 4, 2, 2), "")
     store.close()
@@ -138,6 +143,7 @@ def answers(opened: ReadOnlyStore) -> Mapping[str, Any]:
         "service": [opened.service(one) for one in jobs],
         "surprises": opened.device_mismatches(2),
         "measured": opened.rates(),
+        "starts": opened.start_forecasts(),
         "switch": opened.switch("paused"),
         "shares": [opened.policy_state("gandiva-fair").get(key) for key in ("time", "users", "trades")],
     }
@@ -150,6 +156,7 @@ def test_without_privatedata_the_documents_answer_as_the_database_does(
         expected = answers(whole)
         assert answers(published) == expected
     assert len(expected["jobs"]) == 4
+    assert expected["starts"].keys() == TOLD.keys()
     assert all(len(found) == 1 for found in expected["operations"][:4])
 
 
@@ -235,6 +242,19 @@ def published_jobs(database: Path, ended_after: float) -> list[str]:
     return [row["id"] for row in collect_contents(database, NOW, ended_after).tables[DocumentKind.HISTORY]["jobs"]]
 
 
+def test_when_jobs_start_is_told_of_ones_own_where_jobs_are_private(contents: PublishedContents) -> None:
+    found = {
+        viewer: [
+            row["job"]
+            for row in Visibility(contents, frozenset({"jobs"}), viewer)
+            .document(DocumentKind.CURRENT)
+            .tables["start_forecasts"]
+        ]
+        for viewer in ("alice", "bob", None)
+    }
+    assert found == {"alice": ["4002"], "bob": ["5002"], None: []}
+
+
 def test_set_aside_jobs_are_named_to_their_owners(contents: PublishedContents) -> None:
     rows = [{"job": "9", "owner": "bob", "partition": "", "reason": "is not read", "since": 0.0}]
     tables = {**contents.tables, DocumentKind.CURRENT: {**contents.tables[DocumentKind.CURRENT], "set_aside": rows}}
@@ -275,6 +295,7 @@ def test_a_database_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path
         *(("rounds", column) for column in ("overview", "error")),
         *(("operations", column) for column in ("reason", "commands", "undo", "detail")),
         *(("events", "sentence"), ("policy_state", "state"), ("switches", "value")),
+        *(("start_forecasts", "start_low"), ("start_forecasts", "why")),
     ],
 )
 @pytest.mark.parametrize("value", [b"\xff\xfe", "[1]", '{"nodes": [{"gpus": 7}], "users": 3, "trades": "x"}', 7])

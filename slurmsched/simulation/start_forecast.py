@@ -1,0 +1,282 @@
+"""When jobs that wait start and end: the simulator runs from the present, once for each draw of how long jobs run.
+
+The rounds of the daemon run on with the site's settings, or Slurm alone where no round would start jobs. Nothing is
+learnt from what happens there, and nothing is written. Jobs that are submitted later are not foreseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+import numpy as np
+from scipy.special import ndtri
+
+from slurmsched.arrays import Floats
+from slurmsched.backends.simulated import Delays, VirtualClock, VirtualCluster, profiled_speed
+from slurmsched.backends.simulated.job import SimulatedJob
+from slurmsched.backends.simulated.present import cluster_of_snapshot, jobs_left_out
+from slurmsched.daemon.clock import Clock
+from slurmsched.knowledge import Knowledge
+from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths, lengths_at
+from slurmsched.knowledge.lengths import LengthHistory, lengths_of, unfinished_jobs
+from slurmsched.knowledge.work import UnfinishedJob
+from slurmsched.model import (
+    AccountedRun,
+    ExpectedLength,
+    ExpectedTime,
+    Hold,
+    JobId,
+    JobState,
+    QueueForecast,
+    SchedulerState,
+    Snapshot,
+    StartForecast,
+)
+from slurmsched.rounds.refusals import LIMIT_REASONS
+from slurmsched.rounds.release import held_by_us, with_original_requests
+from slurmsched.settings.definition import Mode, Settings
+from slurmsched.simulation.engine import SimulatedDaemon
+from slurmsched.simulation.inputs import PLAIN_SLURM, SimulationOptions
+from slurmsched.simulation.state_store import InMemoryStateStore
+
+HORIZON: Final = 7 * 86400.0
+"""Seconds that are looked ahead."""
+
+DRAWS: Final = 100
+_LIKELY: Final = (0.1, 0.5, 0.9)
+_COMPLETING: Final = 5.0
+_LATER: Final = 1e15
+"""Stands for a time after the horizon where quantiles are taken."""
+
+
+def forecast_starts(
+    snapshot: Snapshot,
+    state: SchedulerState,
+    settings: Settings,
+    knowledge: Knowledge,
+    generator: np.random.Generator,
+    *,
+    draws: int = DRAWS,
+    budget: float,
+    clock: Clock,
+    horizon: float = HORIZON,
+) -> QueueForecast:
+    """Returns when the waiting jobs of the snapshot start and end, by at most so many draws.
+
+    Stops when `budget` seconds are spent by the clock: a draw that is not over then counts only if it is the first,
+    with what it has reached as the horizon. The lengths of a draw depend on the generator and on its number alone.
+    """
+    began = clock.monotonic()
+    future = _Future.of(snapshot, state, settings, knowledge)
+    runs, until = list[_Run](), snapshot.time + horizon
+    while not runs or (len(runs) < draws and clock.monotonic() - began < budget):
+        scores = generator.standard_normal((1, len(future.lengths)))
+        run = future.run(scores, until, lambda: clock.monotonic() - began >= budget)
+        if run.over or not runs:
+            runs.append(run)
+            until = until if run.over else run.until
+    jobs = future.jobs
+    starts, ends = (np.array([[run.times[job][side] for run in runs] for job in jobs]) for side in (0, 1))
+    forecasts = [
+        StartForecast(job, _quantiles(starts[at]), _quantiles(ends[at]), len(runs), int(np.isinf(starts[at]).sum()))
+        for at, job in enumerate(jobs)
+    ]
+    return QueueForecast(
+        snapshot.time,
+        until,
+        len(runs),
+        tuple(sorted(forecasts, key=lambda one: (one.start.median or inf, one.start.low or inf))),
+        future.left_out,
+        runs[0].remarks,
+    )
+
+
+def _quantiles(times: Floats) -> ExpectedTime:
+    """So that of many further times 80 % are expected within the range, however few were drawn (Weibull)."""
+    known = np.quantile(np.minimum(times, _LATER), _LIKELY, method="weibull").tolist()
+    low, median, high = (None if time > _LATER / 1e3 else time for time in known)
+    return ExpectedTime(low, median, high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run: when each job started and ended, infinite where it did not by `until`; `over` unless it was stopped."""
+
+    times: Mapping[JobId, tuple[float, float]]
+    until: float
+    over: bool
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Future:
+    """What all draws have in common: how long jobs are expected to run, and which are left out."""
+
+    snapshot: Snapshot
+    state: SchedulerState
+    settings: Settings
+    knowledge: Knowledge
+    lengths: Mapping[JobId, ExpectedLength]
+    left_out: Mapping[JobId, str]
+    foreseen: _ForeseenLengths | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, state: SchedulerState, settings: Settings, knowledge: Knowledge) -> _Future:
+        back = _requeued(snapshot, state)
+        jobs = (replace(job, state=JobState.PENDING) if job.id in back else job for job in snapshot.jobs)
+        seen = replace(snapshot, jobs=tuple(jobs))
+        unfinished = {job.id: job for job in unfinished_jobs(seen, state.service, state.steps)}
+        lengths = _lengths(unfinished, state.lengths, snapshot.time)
+        left_out = jobs_left_out(with_original_requests(snapshot, state), _without(snapshot, state))
+        foreseen = _ForeseenLengths.from_known(state.lengths, unfinished) if settings.learning.knows_lengths else None
+        return cls(snapshot, state, settings, knowledge, lengths, left_out, foreseen)
+
+    @property
+    def plain(self) -> bool:
+        """Whether Slurm alone starts jobs."""
+        starts = self.settings.rounds.mode in (Mode.ENFORCE, Mode.PRIORITIZE)
+        return self.settings.policy.system == PLAIN_SLURM or not starts
+
+    @property
+    def jobs(self) -> Sequence[JobId]:
+        """The waiting jobs that are simulated."""
+        return [job.id for job in self.snapshot.jobs_in_state(JobState.PENDING) if job.id not in self.left_out]
+
+    def run(self, scores: Floats, until: float, spent: Callable[[], bool]) -> _Run:
+        """Runs the cluster on until all waiting jobs have started, or until then, or until all is spent."""
+        seconds = dict(zip(self.lengths, lengths_at([*self.lengths.values()], scores)[0].tolist(), strict=True))
+        cluster, remarks = self._cluster(seconds)
+        daemon = self._daemon(cluster)
+        clock, period, idle, over = daemon.clock, self.settings.rounds.period, 0, True
+        jobs = self.jobs
+        while clock.now() < until and any(_has_not_started(cluster.jobs.get(job)) for job in jobs):
+            if spent():
+                over = False
+                break
+            daemon.run_due_round()
+            upcoming = cluster.events.next_time
+            idle = idle + 1 if upcoming is None and (daemon.is_quiet or self.plain) else 0
+            if idle > (0 if self.plain else _MOST_IDLE_ROUNDS):
+                break
+            step = upcoming if self.plain and upcoming is not None else clock.now() + period
+            daemon.advance(min(max(step, clock.now()), until), until)
+        return _Run(_times(cluster, jobs), clock.now() if not over else until, over, remarks)
+
+    def _cluster(self, seconds: Mapping[JobId, float]) -> tuple[VirtualCluster, tuple[str, ...]]:
+        snapshot, state = self.snapshot, self.state
+        waiting = snapshot.jobs_in_state(JobState.PENDING)
+        return cluster_of_snapshot(
+            snapshot,
+            seconds,
+            speed=profiled_speed(self.knowledge.simulated(), snapshot.nodes),
+            delays=Delays(restart=self.settings.guards.restart_cost, completing=_COMPLETING, min_job_age=0.0),
+            left_out=self.left_out,
+            released=[job.id for job in waiting if self.plain and held_by_us(job, state)],
+            requeued=_requeued(snapshot, state),
+        )
+
+    def _daemon(self, cluster: VirtualCluster) -> SimulatedDaemon:
+        rounds = self.settings.rounds
+        early = rounds.early_interval if rounds.mode is Mode.ENFORCE else 0.0  # as the daemon has them
+        return SimulatedDaemon(
+            cluster,
+            VirtualClock(cluster.now),
+            InMemoryStateStore.of_state(self.state, self.snapshot, self.foreseen),
+            settings=self.settings,
+            knowledge=self.knowledge,
+            options=SimulationOptions(rounds.period, early=early, completing=_COMPLETING),
+            plain=self.plain,
+        )
+
+
+_MOST_IDLE_ROUNDS: Final = 12
+"""Rounds without an operation, and without an event to come, after which nothing more is expected to start."""
+
+
+def _has_not_started(job: SimulatedJob | None) -> bool:
+    return job is not None and job.run_number == 0 and job.state is JobState.PENDING
+
+
+def _times(cluster: VirtualCluster, jobs: Sequence[JobId]) -> Mapping[JobId, tuple[float, float]]:
+    """When each of these jobs started and ended; one that runs at last ends after the work that it has left then."""
+    lifecycle, first = cluster.lifecycle, dict[JobId, float]()
+    for run in lifecycle.usage_intervals:
+        first.setdefault(run.job, run.start)
+    times = dict[JobId, tuple[float, float]]()
+    for number in jobs:
+        job = lifecycle.ended.get(number) or cluster.jobs.get(number)
+        if job is None or not job.run_number:
+            times[number] = inf, inf
+            continue
+        start = first.get(number, cluster.now if job.start_time is None else job.start_time)
+        times[number] = start, _end(job, cluster.now)
+    return times
+
+
+def _end(job: SimulatedJob, now: float) -> float:
+    if job.work.run is not None:
+        return min(job.work.run.finish_time(job.work.total), job.latest_end)
+    if job.end_time is not None and job.next_state != JobState.PENDING.name:
+        return job.end_time
+    return now + max(0.0, job.work.total - job.work.checkpointed)
+
+
+def _requeued(snapshot: Snapshot, state: SchedulerState) -> frozenset[JobId]:
+    """The completing jobs that wait again afterwards."""
+    return state.held & {job.id for job in snapshot.jobs_in_state(JobState.COMPLETING)}
+
+
+def _without(snapshot: Snapshot, state: SchedulerState) -> Mapping[JobId, str]:
+    """The waiting jobs of which nothing can be told, each with why."""
+    why = dict[JobId, str]()
+    for job in snapshot.jobs_in_state(JobState.PENDING):
+        if job.hold is not Hold.NONE and not held_by_us(job, state):
+            why[job.id] = "it is held"
+        elif job.hold is Hold.NONE and job.reason.startswith(LIMIT_REASONS):
+            why[job.id] = f"it waits for a limit of Slurm ({job.reason})"
+    return why
+
+
+def _lengths(
+    unfinished: Mapping[JobId, UnfinishedJob], known: Mapping[JobId, ExpectedLength], now: float
+) -> Mapping[JobId, ExpectedLength]:
+    """How long each job still runs: by earlier runs, else by its hint, its progress and its limit alone."""
+    others = [job for job in unfinished.values() if job.id not in known]
+    guessed = expected_lengths(lengths_of(others, LengthHistory(), now))
+    return {job: known.get(job) or guessed[job] for job in unfinished}
+
+
+@dataclass(frozen=True, slots=True)
+class _ForeseenLengths:
+    """What decisions know of lengths while time runs on: what was known at first, given how long jobs have run since.
+
+    Nothing is learnt from simulated runs.
+    """
+
+    first: Mapping[JobId, LengthDistribution]
+    elapsed: Mapping[JobId, float]
+
+    @classmethod
+    def from_known(cls, known: Mapping[JobId, ExpectedLength], jobs: Mapping[JobId, UnfinishedJob]) -> _ForeseenLengths:
+        of_jobs = {job: length for job, length in known.items() if job in jobs}
+        scores = np.broadcast_to(ndtri(LEVELS)[:, None], (len(LEVELS), len(of_jobs)))
+        quantiles = lengths_at([*of_jobs.values()], scores).T
+        first = {
+            job: LengthDistribution(seconds, length.mean, count=length.runs, age=length.age)
+            for (job, length), seconds in zip(of_jobs.items(), quantiles, strict=True)
+        }
+        return cls(first, {job: jobs[job].elapsed for job in of_jobs})
+
+    def ended(self, run: AccountedRun) -> None:
+        """Does nothing."""
+
+    def of(self, jobs: Sequence[UnfinishedJob], _now: float) -> Mapping[JobId, ExpectedLength]:
+        """How long those of the jobs still run of which something was known."""
+        return expected_lengths({job.id: self._left(job) for job in jobs if job.id in self.first})
+
+    def _left(self, job: UnfinishedJob) -> LengthDistribution:
+        more, first = job.elapsed - self.elapsed[job.id], self.first[job.id]
+        return first if more <= 0 else first.remaining(more)
