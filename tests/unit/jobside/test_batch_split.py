@@ -134,8 +134,8 @@ distributed.destroy_process_group()
 """
 """A rank that takes so many seconds for a sample.
 
-The model goes first: PyTorch 2.13 frees a process group that only the model still holds while it keeps the interpreter's
-lock, for which gloo's thread may be waiting, and the process never ends.
+The model goes first: PyTorch 2.13 frees a process group that only the model still holds while it keeps the
+interpreter's lock, for which gloo's thread may be waiting, and the process never ends.
 """
 
 
