@@ -171,6 +171,11 @@ class Forecasting:
             forecast=command,
         )
 
+    def child_ends(self) -> None:
+        """Wait, in real time, for a forecast that is being made."""
+        if (child := self.loop._forecast._child) is not None:
+            child.process.wait(timeout=60.0)
+
     def run(self, periods: float, wait: Callable[[], object] = lambda: None) -> list[float]:
         """So long, then a stop; returns when rounds began."""
         clock = self.world.clock
@@ -200,7 +205,7 @@ class _Clock(VirtualClock):
 @pytest.mark.parametrize("mode", [Mode.ENFORCE, Mode.OBSERVE])
 def test_what_was_forecast_is_stored_and_published(tmp_path: Path, mode: Mode) -> None:
     daemon = Forecasting(tmp_path, printing(encode(ANSWER)), mode=mode)
-    daemon.run(1.5, wait=lambda: time.sleep(0.01))
+    daemon.run(1.5, wait=daemon.child_ends)
     with open_read_only(daemon.world.path) as store:
         assert store.start_forecasts()["2"].start == SOON
     (document,) = read_published(tmp_path / "export", (DocumentKind.CURRENT,)).documents
@@ -224,7 +229,7 @@ def test_no_round_waits_for_it_and_a_stop_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [printing("nonsense"), ("/nonexistent",), printing("", ends=1)])
 def test_its_failure_costs_no_round_and_is_said_once(tmp_path: Path, command: Sequence[str]) -> None:
     daemon = Forecasting(tmp_path, command)
-    assert daemon.run(3.5, wait=lambda: time.sleep(0.001)) == [0, 300, 600, 900]
+    assert daemon.run(3.5, wait=daemon.child_ends) == [0, 300, 600, 900]
     assert len(daemon.said) == 1
 
 
@@ -235,7 +240,7 @@ def test_a_database_that_is_locked_costs_the_forecast_alone(tmp_path: Path, monk
         raise BusyStoreError("it is locked")
 
     monkeypatch.setattr("slurmsched.store.start_forecasts.ForecastStore.record", busy)
-    assert daemon.run(2.5, wait=lambda: time.sleep(0.01)) == [0, 300, 600]
+    assert daemon.run(2.5, wait=daemon.child_ends) == [0, 300, 600]
     assert daemon.said == ["nothing is forecast: it is locked"]
 
 
