@@ -1,7 +1,10 @@
-"""`synsched plan` and `synsched forecast`: what a round would do now, and what is expected to follow."""
+"""`synsched plan`, `synsched forecast` and `synsched submit --dry-run`: what a round would do now, and what is expected
+to follow."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +13,10 @@ import numpy as np
 
 from slurmsched.backends.protocol import Backend
 from slurmsched.backends.recorded import RecordedBackend, Recording, RecordingError, read_recording, unpack_recording
+from slurmsched.backends.slurm import submission
+from slurmsched.backends.slurm.commands import Commands
+from slurmsched.backends.slurm.errors import UnforeseenSubmissionError
+from slurmsched.backends.slurm.sbatch_options import read_options
 from slurmsched.cli.cluster import configured_knowledge, connect_backend, stored_state, with_lengths
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
@@ -18,6 +25,7 @@ from slurmsched.cli.parameters import (
     parse_job_ids,
     parse_seconds,
     policy_options,
+    user_name,
     with_defragmentation,
     with_mode,
     with_policy,
@@ -25,11 +33,43 @@ from slurmsched.cli.parameters import (
 from slurmsched.daemon.clock import RealClock
 from slurmsched.daemon.config_fragments import render_fragments
 from slurmsched.daemon.process import ClockWhileParentLives, step_back
-from slurmsched.model import JobId, JobState, QueueForecast, Snapshot, encode
-from slurmsched.report.job_view import ForecastJob, JobNotSeenError, calibration_view, forecast_view
+from slurmsched.model import (
+    ExpectedLength,
+    ExpectedTime,
+    Hold,
+    Job,
+    JobId,
+    JobState,
+    QueueForecast,
+    SchedulerState,
+    Snapshot,
+    encode,
+    parse_hints,
+    render_hints,
+)
+from slurmsched.policies.limits import LimitAccount
+from slurmsched.report.job_view import (
+    ForecastJob,
+    ForecastRequest,
+    JobNotSeenError,
+    SubmissionForecast,
+    calibration_view,
+    forecast_view,
+    submission_view,
+)
 from slurmsched.report.rounds import plan_view, planned_round
+from slurmsched.report.tables import printable
 from slurmsched.rounds.round import run_round
-from slurmsched.simulation.start_forecast import DRAWS, forecast_starts
+from slurmsched.rounds.scope import partition_totals, unmanaged_reason
+from slurmsched.settings.definition import Mode, Settings
+from slurmsched.simulation.start_forecast import (
+    DRAWS,
+    forecast_starts,
+    forecast_submission,
+    length_of_variant,
+    request_variants,
+)
+from slurmsched.store.errors import StoreError
 
 
 @click.command()
@@ -199,3 +239,135 @@ def _only(told: QueueForecast, snapshot: Snapshot, wanted: set[JobId]) -> QueueF
         jobs=tuple(one for one in told.jobs if one.job in chosen),
         left_out={job: why for job, why in told.left_out.items() if job in chosen},
     )
+
+
+_BUDGET = 20.0
+"""Seconds for a dry run where the daemon is not to forecast."""
+_HIDDEN = frozenset({"jobs", "nodes", "partitions", "reservations"})
+"""Words of PrivateData by which Slurm hides what decides on starts."""
+
+
+def forecast_dry_run(
+    invocation: Invocation, command: Sequence[str], extra_env: Mapping[str, str], *, as_json: bool
+) -> None:
+    """Prints when the job of this `sbatch` command would start and end, and what other GPUs would change.
+
+    Nothing is submitted or written. Raises SubmissionRejectedError if Slurm would refuse the job, BackendError if
+    nothing can be told of it.
+    """
+    settings = invocation.settings
+    cluster = settings.cluster
+    submission.check_accepted(command, cluster.slurm_conf, cluster.timeout, extra_env=extra_env)
+    try:
+        options = read_options(command[1:], os.environ)
+        with console(to_errors=True).status("simulating"):
+            told = _forecast_unsubmitted(invocation, options)
+    except UnforeseenSubmissionError as error:
+        raise UnforeseenSubmissionError(
+            printable(f"Slurm would take the job, but its start is not told: {error}")
+        ) from error
+    if as_json:
+        print_json(told)
+    else:
+        console().print(submission_view(told, invocation.now()))
+
+
+def _forecast_unsubmitted(invocation: Invocation, options: Mapping[str, str]) -> SubmissionForecast:
+    settings, knowledge = invocation.settings, configured_knowledge(invocation.settings)
+    snapshot, state = _observation(invocation)
+    commands = Commands(settings.cluster.timeout, settings.cluster.slurm_conf)
+    asked = submission.unsubmitted_job(options, user_name(), snapshot, submission.read_partition_defaults(commands))
+    if reached := LimitAccount(snapshot).reached(asked.job):
+        raise UnforeseenSubmissionError(f"it would wait for a limit: {reached.sentence}")
+    job = _as_the_hook_leaves_it(asked.job, snapshot, settings)
+    variants = request_variants(job, snapshot)
+    jobs = [variant.job for variant in variants]
+    state, learnt = _learnt(invocation, snapshot, state, jobs)
+    lengths = [
+        length_of_variant(job, one, (learnt[0], of_one), knowledge, snapshot.time)
+        for one, of_one in zip(jobs, learnt, strict=True)
+    ]
+    forecasts = forecast_submission(
+        [(one, length) for one, (length, _) in zip(jobs, lengths, strict=True)],
+        snapshot,
+        state,
+        settings,
+        knowledge,
+        generator=np.random.default_rng(int(snapshot.time)),
+        draws=DRAWS,
+        budget=settings.learning.forecast_budget or _BUDGET,
+        clock=RealClock(),
+    )
+    told = zip(variants, forecasts, (by for _, by in lengths), strict=True)
+    return SubmissionForecast(
+        forecasts[0].at,
+        forecasts[0].until,
+        forecasts[0].draws,
+        tuple(_request(variant.name, variant.job, forecast, by) for variant, forecast, by in told),
+        asked.assumed,
+        forecasts[0].remarks,
+    )
+
+
+def _request(name: str, job: Job, forecast: QueueForecast, length: str) -> ForecastRequest:
+    request = job.original_request
+    if not forecast.jobs:
+        return ForecastRequest(name, request.gpus, request.gpu_type, None, None, why=forecast.left_out[job.id])
+    (one,) = forecast.jobs
+    end = one.end if length else _by_limit(one.start, job.time_limit)
+    return ForecastRequest(name, request.gpus, request.gpu_type, one.start, end, length)
+
+
+def _by_limit(start: ExpectedTime, limit: int | None) -> ExpectedTime:
+    """When a job that starts then ends at the latest."""
+    low, median, high = (
+        None if time is None or limit is None else time + limit for time in (start.low, start.median, start.high)
+    )
+    return ExpectedTime(low, median, high)
+
+
+def _observation(invocation: Invocation) -> tuple[Snapshot, SchedulerState]:
+    """The last full round as `forecast` takes it, or for those who may not read it what Slurm shows them now. Raises
+    BackendError."""
+    settings = invocation.settings
+    if os.access(invocation.database_path, os.R_OK):
+        try:
+            round_ = _last_round(invocation)
+        except (RecordingError, StoreError):
+            pass
+        else:
+            if invocation.now() - round_.snapshot.time <= _ROUNDS_OF_AGE * settings.rounds.period:
+                return round_.snapshot, round_.memory
+    snapshot = connect_backend(settings).observe()
+    if snapshot.private_data & _HIDDEN and os.geteuid() and user_name() not in snapshot.operators:
+        raise UnforeseenSubmissionError("Slurm hides jobs or nodes of others from you (PrivateData)")
+    return snapshot, SchedulerState()
+
+
+_ROUNDS_OF_AGE = 2
+"""Periods after which the last full round tells nothing of now."""
+
+
+def _learnt(
+    invocation: Invocation, snapshot: Snapshot, state: SchedulerState, jobs: Sequence[Job]
+) -> tuple[SchedulerState, Sequence[ExpectedLength | None]]:
+    """Returns the state with how long jobs run by what earlier runs took, and that for each of `jobs`; nothing of it
+    for those who may not read the database."""
+    if not os.access(invocation.database_path, os.R_OK):
+        return state, [None] * len(jobs)
+    numbered = [replace(job, id=str(int(job.id) + place)) for place, job in enumerate(jobs)]
+    with_jobs = replace(snapshot, jobs=(*snapshot.jobs, *numbered))
+    known = with_lengths(invocation.database_path, with_jobs, state, invocation.settings).lengths
+    learnt = [known.get(job.id) for job in numbered]
+    ours = {job: length for job, length in known.items() if job in snapshot.jobs_by_id}
+    return replace(state, lengths=ours), [one if one is not None and one.runs else None for one in learnt]
+
+
+def _as_the_hook_leaves_it(job: Job, snapshot: Snapshot, settings: Settings) -> Job:
+    """Returns the job held by the submit hook if rounds start it, and otherwise as it is."""
+    if settings.rounds.mode is not Mode.ENFORCE or unmanaged_reason(job, settings, partition_totals(snapshot)):
+        return job
+    hints = replace(job.hints, given=True, held_by_hook=True, marks_only=not job.hints.opts_in)
+    words = (render_hints(hints), *(word for word in job.comment.split() if not word.startswith("synsched:")))
+    comment = " ".join(words)
+    return replace(job, hold=Hold.USER, comment=comment, hints=parse_hints(comment))

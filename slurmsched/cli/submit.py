@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping
 from typing import Final
@@ -10,6 +11,7 @@ import click
 
 from slurmsched.backends.slurm import submission
 from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.output import json_option
 from slurmsched.model import parse_hints
 
 _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
@@ -26,6 +28,8 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 @click.option("--tune-memory", is_flag=True, help="Its memory is only a cache and may be reduced.")
 @click.option("--comment", default="", metavar="TEXT", help="A comment after the hints.")
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
+@click.option("--dry-run", is_flag=True, help="Tell when it would start and end, and submit nothing.")
+@json_option
 @click.argument("sbatch", nargs=-1, type=click.UNPROCESSED, required=True, metavar="[SBATCH OPTIONS] SCRIPT [ARGS]")
 @click.pass_obj
 def submit(
@@ -35,6 +39,8 @@ def submit(
     tune_memory: bool,
     comment: str,
     only_print: bool,
+    dry_run: bool,
+    as_json: bool,
     sbatch: tuple[str, ...],
     **hints: str | None,
 ) -> None:
@@ -43,17 +49,29 @@ def submit(
     Refuses wrong hints before the job is queued. All other options go to sbatch, and the exit status is sbatch's once
     it has run.
 
+    With --dry-run nothing is submitted: Slurm is asked whether it would take the job, which fails if not, and a
+    simulation tells when it would start and end, as it asks and with fewer or other GPUs. --json goes with it.
+
     \b
     Example:
       synsched submit --model resnet50 --ckpt usr1@60 -- --gres=gpu:4 job.sh
+      synsched submit --dry-run --model resnet50 -- --gres=gpu:4 job.sh
     """
     given = {**hints, "mem": "tune" if tune_memory else None}
     command = ("sbatch", f"--comment={_hint_comment(given, comment)}", *sbatch)
+    if as_json and not dry_run:
+        raise click.UsageError("--json goes with --dry-run")
     if only_print:
         click.echo(shlex.join(command))
         return
     settings = invocation.settings
     env = {"SYNSCHED_SPOOL": settings.reports.spool} if settings.reports.spool else {}
+    if dry_run:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported: decisions by the thousand
+        from slurmsched.cli.plan import forecast_dry_run  # noqa: PLC0415  # needs numpy: plain `submit` starts without it
+
+        forecast_dry_run(invocation, command, env, as_json=as_json)
+        return
     click.get_current_context().exit(submission.run(command, settings.cluster.slurm_conf, env))
 
 

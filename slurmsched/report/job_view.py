@@ -1,5 +1,5 @@
 """Jobs one by one: why one runs or waits (`synsched explain`), what happened to it (`synsched history`), and when those
-that wait are expected to start and to end (`synsched forecast`)."""
+that wait, or would, are expected to start and to end (`synsched forecast`, `synsched submit --dry-run`)."""
 
 from __future__ import annotations
 
@@ -238,3 +238,84 @@ def _expected(time: ExpectedTime, now: float) -> tuple[str, str]:
     """The median and the range, in words as short as `2.3 h`."""
     low, median, high = (from_now(at, now) for at in (time.low, time.median, time.high))
     return median, low if low == high else f"{low} - {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastRequest:
+    """When a job that is not submitted would start and end with a request, `name` telling which; None for both where
+    that is not told, as `why` says.
+
+    `length` is what its length is known by; where that is empty, it ends by its time limit, if it has one.
+    """
+
+    name: str
+    gpus: int
+    gpu_type: str | None
+    start: ExpectedTime | None
+    end: ExpectedTime | None
+    length: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionForecast:
+    """What `synsched submit --dry-run` tells, the request as asked first. Times are unix seconds; `assumed` are
+    sentences on what the submission leaves open, `remarks` those on what is simulated otherwise."""
+
+    at: float
+    until: float
+    draws: int
+    requests: tuple[ForecastRequest, ...]
+    assumed: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def submission_view(forecast: SubmissionForecast, now: float) -> RenderableType:
+    """The request as asked in a sentence, and all requests in a table; times are from now on."""
+    asked, age = forecast.requests[0], duration(max(0.0, now - forecast.at))
+    ranged = forecast.draws >= ForecastRow.ENOUGH_DRAWS
+    draws = pluralise(forecast.draws, "draw") + (" of how long jobs run" if ranged else ", too few for ranges")
+    parts: list[RenderableType] = [
+        safe_line(_submission_sentence(asked, forecast, now, ranged), "bold"),
+        safe_line(
+            f"as of {age} ago, by {draws}, {duration(forecast.until - forecast.at)} ahead; nothing was submitted"
+        ),
+        Text(""),
+    ]
+    columns = (
+        *(Column("REQUEST"), Column("STARTS IN", right=True), Column("80 %")),
+        *(Column("ENDS IN", right=True), Column("80 %"), Column("LENGTH BY")),
+    )
+    parts.append(Listing(columns, [_request_row(one, now, ranged) for one in forecast.requests], wrapped=True))
+    parts += ["", Text("jobs that are submitted later may come first")]
+    if any("GPU" in one.name for one in forecast.requests):
+        parts.append(Text("with fewer GPUs it asks for CPUs, tasks and memory in proportion"))
+    return Group(*parts, *map(safe_line, (*forecast.assumed, *forecast.remarks)))
+
+
+def _request_row(request: ForecastRequest, now: float, ranged: bool) -> tuple[str, ...]:
+    if request.start is None or request.end is None:
+        return request.name, "-", "", "-", "", f"not told: {request.why}"
+    (start, starts), (end, ends) = (_expected(time, now) for time in (request.start, request.end))
+    by = request.length or "unknown: limit"
+    return request.name, start, starts if ranged else "", end, ends if ranged else "", by
+
+
+def _submission_sentence(asked: ForecastRequest, forecast: SubmissionForecast, now: float, ranged: bool) -> str:
+    if asked.start is None or asked.end is None:
+        return f"when it would start is not told: {asked.why}"
+    start, end = (_in_words(time, forecast, now, ranged) for time in (asked.start, asked.end))
+    unknown = "" if asked.length else "; its length is unknown, so it ends by its time limit"
+    return f"would start {start}, end {end}{unknown}"
+
+
+def _in_words(time: ExpectedTime, forecast: SubmissionForecast, now: float, ranged: bool) -> str:
+    """`in 2 h 10 min (80 %: 40 min to 5 h)`."""
+
+    def words(at: float | None) -> str:
+        beyond = f"more than {duration(forecast.until - now)}"
+        return beyond if at is None else "now" if at - now < 60 else duration(at - now)  # noqa: PLR2004  # a minute
+
+    median, low, high = map(words, (time.median, time.low, time.high))
+    spread = f" (80 %: {low} to {high})" if ranged and low != high else ""
+    return f"{'' if median == 'now' else 'in '}{median}{spread}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import ceil, inf
 from typing import Final
 
 import numpy as np
@@ -22,19 +23,22 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths, lengths_at
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of, unfinished_jobs
-from slurmsched.knowledge.work import UnfinishedJob
+from slurmsched.knowledge.work import UnfinishedJob, WorkKind
 from slurmsched.model import (
     AccountedRun,
     ExpectedLength,
     ExpectedTime,
     Hold,
+    Job,
     JobId,
     JobState,
     QueueForecast,
+    Request,
     SchedulerState,
     Snapshot,
     StartForecast,
 )
+from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.refusals import LIMIT_REASONS
 from slurmsched.rounds.release import held_by_us, with_original_requests
 from slurmsched.settings.definition import Mode, Settings
@@ -94,6 +98,160 @@ def forecast_starts(
     )
 
 
+def forecast_submission(
+    variants: Sequence[tuple[Job, ExpectedLength | None]],
+    snapshot: Snapshot,
+    state: SchedulerState,
+    settings: Settings,
+    knowledge: Knowledge,
+    *,
+    generator: np.random.Generator,
+    draws: int = DRAWS,
+    budget: float,
+    clock: Clock,
+    horizon: float = HORIZON,
+) -> Sequence[QueueForecast]:
+    """Returns when a job that is not submitted yet would start and end, for each of its variants: requests of a job of
+    the same id, with their lengths if these are known.
+
+    Each draw is one for all variants, so that they can be compared; draws and budget count as in `forecast_starts`.
+    """
+    began = clock.monotonic()
+    futures = [
+        _Future.of(
+            replace(snapshot, jobs=(*snapshot.jobs, job)),
+            state if length is None else replace(state, lengths={**state.lengths, job.id: length}),
+            settings,
+            knowledge,
+            only=job.id,
+        )
+        for job, length in variants
+    ]
+    rounds, until = list[list[_Run]](), snapshot.time + horizon
+    while not rounds or (len(rounds) < draws and clock.monotonic() - began < budget):
+        scores, runs = generator.standard_normal((1, len(futures[0].lengths))), list[_Run]()
+        for place, future in enumerate(futures, start=1):
+            due = began + (budget if rounds else budget * place / len(futures))
+            runs.append(future.run(scores, until, partial(_has_passed, due, clock)))
+        if all(run.over for run in runs) or not rounds:
+            rounds.append(runs)
+        if not all(run.over for run in runs):
+            until = min(run.until for run in runs) if len(rounds) == 1 else until
+            break
+    return [
+        _told_of_one(future, job.id, [runs[place] for runs in rounds], until)
+        for place, (future, (job, _)) in enumerate(zip(futures, variants, strict=True))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestVariant:
+    """A request that the owner of a job could make in place of the job's own, and how it is named."""
+
+    name: str
+    job: Job
+
+
+def request_variants(job: Job, snapshot: Snapshot) -> Sequence[RequestVariant]:
+    """Returns the job as asked, and with half its GPUs, one GPU, and the other GPU types of its partitions or any.
+
+    With fewer GPUs it asks for fewer CPUs, tasks and nodes and less memory in proportion.
+    """
+    request = job.original_request
+    variants = [("as asked", request)]
+    fewer = sorted({request.gpus // 2, 1} - {0, request.gpus}, reverse=True) if request.gpus else []
+    variants += [(pluralise(gpus, "GPU"), less) for gpus in fewer if (less := _with_fewer_gpus(request, gpus))]
+    if request.gpus or request.shards:
+        nodes = {name for one in job.partitions for name in snapshot.partitions_by_name[one].nodes}
+        types = sorted({kind for node in snapshot.nodes if node.name in nodes for kind in node.gpu_types if kind})
+        if len({*types, request.gpu_type} - {None}) > 1:
+            others: list[str | None] = [*types, None]
+            variants += [
+                (f"on {kind or 'any type'}", replace(request, gpu_type=kind))
+                for kind in others
+                if kind != request.gpu_type
+            ]
+    return [
+        RequestVariant(name, replace(job, original_request=asked, current_request=asked)) for name, asked in variants
+    ]
+
+
+def _with_fewer_gpus(request: Request, gpus: int) -> Request | None:
+    """Returns the request with so many GPUs and its other amounts in proportion; None where its nodes do not allow
+    it."""
+    if request.nodes * gpus % request.gpus == 0:
+        nodes = request.nodes * gpus // request.gpus
+    else:
+        nodes = request.nodes if gpus % request.nodes == 0 else 1
+    if len(request.pinned) > nodes or (request.exclusive and nodes == request.nodes):
+        return None
+    tasks = max(nodes, request.tasks * gpus // request.gpus)
+    whole = request.max_nodes is not None and request.max_nodes == request.nodes
+    return replace(
+        request,
+        gpus=gpus,
+        gpus_per_node=None if request.gpus_per_node is None else gpus // nodes,
+        nodes=nodes,
+        max_nodes=(nodes if nodes > 1 else None) if whole else request.max_nodes,
+        tasks=tasks,
+        cpus=ceil(request.cpus * gpus / request.gpus / tasks) * tasks,
+        memory=ceil(request.memory * request.nodes * gpus / request.gpus / nodes),
+    )
+
+
+def length_of_variant(
+    asked: Job, variant: Job, learnt: Sequence[ExpectedLength | None], knowledge: Knowledge, now: float
+) -> tuple[ExpectedLength | None, str]:
+    """Returns how long the variant would run and by what that is known; None where only its time limit is.
+
+    `learnt` is what earlier runs tell of the job as asked, and of the variant. With other GPUs it takes as much longer
+    as its model's rates tell.
+    """
+    of_asked, of_variant = learnt
+    known, words = of_asked, _by_runs(of_asked)
+    if known is None and asked.hints.duration:
+        waiting = UnfinishedJob.of_job(asked, id=asked.id, time_limit=asked.time_limit, hint=asked.hints.duration)
+        known, words = expected_lengths(lengths_of([waiting], LengthHistory(), now))[asked.id], "its hint"
+    if variant.original_request == asked.original_request or known is None:
+        return known, words
+    resized = variant.original_request.gpus != asked.original_request.gpus
+    if resized and of_variant is not None and of_variant.kind == WorkKind.NAME_AND_GPUS.words:
+        return of_variant, _by_runs(of_variant)
+    factor = _slowdown(asked, variant, knowledge)
+    if not factor:
+        return None, ""
+    quantiles = {name: getattr(known, name) * factor for name in ("mean", "median", "low", "high", "latest")}
+    return replace(known, **quantiles), "known rates"
+
+
+def _by_runs(length: ExpectedLength | None) -> str:
+    return f"{pluralise(length.runs, 'run')} of same {length.kind}" if length is not None else ""
+
+
+def _slowdown(asked: Job, variant: Job, knowledge: Knowledge) -> float:
+    """Returns how many times as long the variant runs as the job as asked, by rates of its model that were measured on
+    the types that they name; 0.0 if unknown."""
+    profile, rates = knowledge.rate_profile(asked), list[float]()
+    for request in (asked.original_request, variant.original_request):
+        if profile is None or (request.gpu_type is not None and request.gpu_type not in profile.scaling):
+            return 0.0
+        rates.append(knowledge.reference_rate(profile, request.gpu_type, request.gpus))
+    return rates[0] / rates[1] if all(rates) else 0.0
+
+
+def _has_passed(due: float, clock: Clock) -> bool:
+    return clock.monotonic() >= due
+
+
+def _told_of_one(future: _Future, job: JobId, runs: Sequence[_Run], until: float) -> QueueForecast:
+    left_out = {job: future.left_out[job]} if job in future.left_out else {}
+    times = np.array([run.times.get(job, (inf, inf)) for run in runs])
+    times[times[:, 0] > until] = inf
+    starts, ends = times[:, 0], times[:, 1]
+    told = StartForecast(job, _quantiles(starts), _quantiles(ends), len(runs), int(np.isinf(starts).sum()))
+    return QueueForecast(future.snapshot.time, until, len(runs), () if left_out else (told,), left_out, runs[0].remarks)
+
+
 def _quantiles(times: Floats) -> ExpectedTime:
     """So that of many further times 80 % are expected within the range, however few were drawn (Weibull)."""
     known = np.quantile(np.minimum(times, _LATER), _LIKELY, method="weibull").tolist()
@@ -122,9 +280,13 @@ class _Future:
     lengths: Mapping[JobId, ExpectedLength]
     left_out: Mapping[JobId, str]
     foreseen: _ForeseenLengths | None
+    only: JobId = ""
+    """The one job of which something is asked; empty for all."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, state: SchedulerState, settings: Settings, knowledge: Knowledge) -> _Future:
+    def of(
+        cls, snapshot: Snapshot, state: SchedulerState, settings: Settings, knowledge: Knowledge, only: JobId = ""
+    ) -> _Future:
         back = _requeued(snapshot, state)
         jobs = (replace(job, state=JobState.PENDING) if job.id in back else job for job in snapshot.jobs)
         seen = replace(snapshot, jobs=tuple(jobs))
@@ -132,7 +294,7 @@ class _Future:
         lengths = _lengths(unfinished, state.lengths, snapshot.time)
         left_out = jobs_left_out(with_original_requests(snapshot, state), _without(snapshot, state))
         foreseen = _ForeseenLengths.from_known(state.lengths, unfinished) if settings.learning.knows_lengths else None
-        return cls(snapshot, state, settings, knowledge, lengths, left_out, foreseen)
+        return cls(snapshot, state, settings, knowledge, lengths, left_out, foreseen, only)
 
     @property
     def plain(self) -> bool:
@@ -143,7 +305,8 @@ class _Future:
     @property
     def jobs(self) -> Sequence[JobId]:
         """The waiting jobs that are simulated."""
-        return [job.id for job in self.snapshot.jobs_in_state(JobState.PENDING) if job.id not in self.left_out]
+        waiting = [job.id for job in self.snapshot.jobs_in_state(JobState.PENDING) if job.id not in self.left_out]
+        return waiting if not self.only else [job for job in waiting if job == self.only]
 
     def run(self, scores: Floats, until: float, spent: Callable[[], bool]) -> _Run:
         """Runs the cluster on until all waiting jobs have started, or until then, or until all is spent."""

@@ -28,6 +28,10 @@ class SubmissionRejectedError(BackendError):
     """sbatch rejected a job."""
 
 
+class UnforeseenSubmissionError(BackendError):
+    """It cannot be told for certain what a submission asks for, so nothing is forecast of it."""
+
+
 class PyslurmUnavailableError(BackendError):
     """pyslurm is not installed, or belongs to another release of Slurm."""
 
