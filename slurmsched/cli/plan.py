@@ -33,6 +33,7 @@ from slurmsched.cli.parameters import (
 from slurmsched.daemon.clock import RealClock
 from slurmsched.daemon.config_fragments import render_fragments
 from slurmsched.daemon.process import ClockWhileParentLives, step_back
+from slurmsched.knowledge.lengths import JobLengths, unfinished_jobs
 from slurmsched.model import (
     ExpectedLength,
     ExpectedTime,
@@ -43,6 +44,7 @@ from slurmsched.model import (
     QueueForecast,
     SchedulerState,
     Snapshot,
+    SynschedError,
     encode,
     parse_hints,
     render_hints,
@@ -274,7 +276,7 @@ def forecast_dry_run(
 
 def _forecast_unsubmitted(invocation: Invocation, options: Mapping[str, str]) -> SubmissionForecast:
     settings, knowledge = invocation.settings, configured_knowledge(invocation.settings)
-    snapshot, state = _observation(invocation)
+    snapshot, state, by_slurm = _observation(invocation)
     commands = Commands(settings.cluster.timeout, settings.cluster.slurm_conf)
     asked = submission.unsubmitted_job(options, user_name(), snapshot, submission.read_partition_defaults(commands))
     if reached := LimitAccount(snapshot).reached(asked.job):
@@ -304,7 +306,7 @@ def _forecast_unsubmitted(invocation: Invocation, options: Mapping[str, str]) ->
         forecasts[0].until,
         forecasts[0].draws,
         tuple(_request(variant.name, variant.job, forecast, by) for variant, forecast, by in told),
-        asked.assumed,
+        (*asked.assumed, *by_slurm),
         forecasts[0].remarks,
     )
 
@@ -314,21 +316,19 @@ def _request(name: str, job: Job, forecast: QueueForecast, length: str) -> Forec
     if not forecast.jobs:
         return ForecastRequest(name, request.gpus, request.gpu_type, None, None, why=forecast.left_out[job.id])
     (one,) = forecast.jobs
-    end = one.end if length else _by_limit(one.start, job.time_limit)
+    end = one.end if length else None if job.time_limit is None else _by_limit(one.start, job.time_limit)
     return ForecastRequest(name, request.gpus, request.gpu_type, one.start, end, length)
 
 
-def _by_limit(start: ExpectedTime, limit: int | None) -> ExpectedTime:
+def _by_limit(start: ExpectedTime, limit: int) -> ExpectedTime:
     """When a job that starts then ends at the latest."""
-    low, median, high = (
-        None if time is None or limit is None else time + limit for time in (start.low, start.median, start.high)
-    )
+    low, median, high = (None if time is None else time + limit for time in (start.low, start.median, start.high))
     return ExpectedTime(low, median, high)
 
 
-def _observation(invocation: Invocation) -> tuple[Snapshot, SchedulerState]:
-    """The last full round as `forecast` takes it, or for those who may not read it what Slurm shows them now. Raises
-    BackendError."""
+def _observation(invocation: Invocation) -> tuple[Snapshot, SchedulerState, tuple[str, ...]]:
+    """The last full round as `forecast` takes it, or for those who may not read it what Slurm shows them now, and that
+    in a sentence. Raises BackendError."""
     settings = invocation.settings
     if os.access(invocation.database_path, os.R_OK):
         try:
@@ -337,11 +337,11 @@ def _observation(invocation: Invocation) -> tuple[Snapshot, SchedulerState]:
             pass
         else:
             if invocation.now() - round_.snapshot.time <= _ROUNDS_OF_AGE * settings.rounds.period:
-                return round_.snapshot, round_.memory
+                return round_.snapshot, round_.memory, ()
     snapshot = connect_backend(settings).observe()
     if snapshot.private_data & _HIDDEN and os.geteuid() and user_name() not in snapshot.operators:
         raise UnforeseenSubmissionError("Slurm hides jobs or nodes of others from you (PrivateData)")
-    return snapshot, SchedulerState()
+    return snapshot, SchedulerState(), ("by what Slurm shows: hints and time limits tell how long others' jobs run",)
 
 
 _ROUNDS_OF_AGE = 2
@@ -351,16 +351,33 @@ _ROUNDS_OF_AGE = 2
 def _learnt(
     invocation: Invocation, snapshot: Snapshot, state: SchedulerState, jobs: Sequence[Job]
 ) -> tuple[SchedulerState, Sequence[ExpectedLength | None]]:
-    """Returns the state with how long jobs run by what earlier runs took, and that for each of `jobs`; nothing of it
-    for those who may not read the database."""
-    if not os.access(invocation.database_path, os.R_OK):
-        return state, [None] * len(jobs)
+    """Returns the state with how long jobs run by what earlier runs took, and that for each of `jobs`.
+
+    Those who may not read the database have it of their own runs, as the daemon tells them, and not of other jobs.
+    """
     numbered = [replace(job, id=str(int(job.id) + place)) for place, job in enumerate(jobs)]
     with_jobs = replace(snapshot, jobs=(*snapshot.jobs, *numbered))
-    known = with_lengths(invocation.database_path, with_jobs, state, invocation.settings).lengths
+    if os.access(invocation.database_path, os.R_OK):
+        known = with_lengths(invocation.database_path, with_jobs, state, invocation.settings).lengths
+    else:
+        known = _by_own_runs(invocation, with_jobs)
     learnt = [known.get(job.id) for job in numbered]
-    ours = {job: length for job, length in known.items() if job in snapshot.jobs_by_id}
-    return replace(state, lengths=ours), [one if one is not None and one.runs else None for one in learnt]
+    others = {job: length for job, length in known.items() if job in snapshot.jobs_by_id}
+    return replace(state, lengths=others), [one if one is not None and one.runs else None for one in learnt]
+
+
+def _by_own_runs(invocation: Invocation, snapshot: Snapshot) -> Mapping[JobId, ExpectedLength]:
+    """How long the caller's jobs still run, by the caller's runs; nothing where the daemon does not tell these."""
+    lengths, owner = JobLengths(), user_name()
+    try:
+        with invocation.open_runs() as (store, _):
+            for run in store.finished_runs(0.0, owner):
+                lengths.ended(run)
+    except SynschedError:
+        return {}
+    own = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.user == owner))
+    known = lengths.of(unfinished_jobs(own, {}, {}), snapshot.time)
+    return {job: length for job, length in known.items() if length.runs}
 
 
 def _as_the_hook_leaves_it(job: Job, snapshot: Snapshot, settings: Settings) -> Job:

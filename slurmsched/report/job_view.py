@@ -245,7 +245,8 @@ class ForecastRequest:
     """When a job that is not submitted would start and end with a request, `name` telling which; None for both where
     that is not told, as `why` says.
 
-    `length` is what its length is known by; where that is empty, it ends by its time limit, if it has one.
+    `length` is what its length is known by. Where that is empty it ends by its time limit, and without one `end` is
+    None.
     """
 
     name: str
@@ -294,19 +295,22 @@ def submission_view(forecast: SubmissionForecast, now: float) -> RenderableType:
 
 
 def _request_row(request: ForecastRequest, now: float, ranged: bool) -> tuple[str, ...]:
-    if request.start is None or request.end is None:
+    if request.start is None:
         return request.name, "-", "", "-", "", f"not told: {request.why}"
-    (start, starts), (end, ends) = (_expected(time, now) for time in (request.start, request.end))
-    by = request.length or "unknown: limit"
+    start, starts = _expected(request.start, now)
+    end, ends = _expected(request.end, now) if request.end is not None else ("-", "")
+    by = request.length or ("unknown" if request.end is None else "unknown: limit")
     return request.name, start, starts if ranged else "", end, ends if ranged else "", by
 
 
 def _submission_sentence(asked: ForecastRequest, forecast: SubmissionForecast, now: float, ranged: bool) -> str:
-    if asked.start is None or asked.end is None:
+    if asked.start is None:
         return f"when it would start is not told: {asked.why}"
-    start, end = (_in_words(time, forecast, now, ranged) for time in (asked.start, asked.end))
+    start = _in_words(asked.start, forecast, now, ranged)
+    if asked.end is None:
+        return f"would start {start}; its length is unknown, and it has no time limit"
     unknown = "" if asked.length else "; its length is unknown, so it ends by its time limit"
-    return f"would start {start}, end {end}{unknown}"
+    return f"would start {start}, end {_in_words(asked.end, forecast, now, ranged)}{unknown}"
 
 
 def _in_words(time: ExpectedTime, forecast: SubmissionForecast, now: float, ranged: bool) -> str:

@@ -229,11 +229,13 @@ def _by_runs(length: ExpectedLength | None) -> str:
 
 
 def _slowdown(asked: Job, variant: Job, knowledge: Knowledge) -> float:
-    """Returns how many times as long the variant runs as the job as asked, by rates of its model that were measured on
-    the types that they name; 0.0 if unknown."""
+    """Returns how many times as long the variant runs as the job as asked, by rates of its model that were measured
+    with as many GPUs of these types; 0.0 if unknown."""
     profile, rates = knowledge.rate_profile(asked), list[float]()
     for request in (asked.original_request, variant.original_request):
-        if profile is None or (request.gpu_type is not None and request.gpu_type not in profile.scaling):
+        kinds = [request.gpu_type] if request.gpu_type is not None else list(profile.scaling if profile else ())
+        known = [profile.scaling[kind].gpus for kind in kinds if profile is not None and kind in profile.scaling]
+        if not any(counts[0] <= request.gpus <= counts[-1] for counts in known):
             return 0.0
         rates.append(knowledge.reference_rate(profile, request.gpu_type, request.gpus))
     return rates[0] / rates[1] if all(rates) else 0.0

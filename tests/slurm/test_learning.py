@@ -118,3 +118,26 @@ def test_a_forecast_is_told_by_explain_survives_a_restart_and_is_kept(mini: Mini
         (counted,) = mini.synsched(*calibrated).json["calibration"]
         assert (counted["which"], counted["starts"]) == ("first", 1)
     mini.sure("scancel", second)
+
+
+def test_a_dry_run_submits_nothing_and_names_a_start_that_holds(mini: Mini) -> None:
+    settings = {**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "15s"}, "learning": {"forecast_budget": "5s"}}
+    mini.configure(**settings)
+    asked = ("--gres=gpu:8", "--time=4", "--chdir=/home/bob", "--output=/dev/null", "--wrap=sleep 5")
+    with mini.daemon():
+        first = mini.train("alice", "--gres=gpu:8", "--time=4", hint="duration=3m", steps=400)
+        mini.until("the first runs", lambda: mini.state(first) == "RUNNING")
+        before = mini.sure("squeue", "-ah", "-o", "%i %T")
+        said = mini.synsched("submit", "--dry-run", "--json", "--duration", "1m", "--", *asked, user="bob")
+        assert said.code == 0, said.err
+        assert mini.sure("squeue", "-ah", "-o", "%i %T") == before, "nothing is submitted"
+        told = said.json["requests"][0]["start"]
+        refused = mini.synsched("submit", "--dry-run", "--", "--gres=gpu:9", *asked[1:], user="bob")
+        assert (refused.code, refused.out) == (1, "")
+        assert "Slurm would refuse the job" in refused.err
+        submission = mini.synsched("submit", "--duration", "1m", "--", "--parsable", *asked, user="bob")
+        second = submission.out.strip().split(";")[0]
+        mini.until("the second has started", lambda: mini.state(second) in {"RUNNING", "COMPLETED"}, 300)
+        started = float(mini.sure("date", "-d", mini.jobs()[second]["StartTime"], "+%s"))
+        print(f"started {started - told['median']:+.0f} s from the median, {told['high'] - told['low']:.0f} s of range")
+        assert told["low"] - 15 <= started <= told["high"] + 15

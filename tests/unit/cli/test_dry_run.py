@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
@@ -18,12 +22,15 @@ from slurmsched.backends.simulated import SimulatedBackend, Submission, VirtualC
 from slurmsched.backends.slurm.errors import UnforeseenSubmissionError
 from slurmsched.backends.slurm.sbatch_options import read_options
 from slurmsched.backends.slurm.submission import PartitionDefaults, unsubmitted_job
-from slurmsched.knowledge import shipped_profiles
-from slurmsched.model import ExpectedLength, Job, Node, Request, SchedulerState, Snapshot
-from slurmsched.simulation.start_forecast import length_of_variant, request_variants
+from slurmsched.cli.invocation import Invocation
+from slurmsched.cli.parameters import user_name
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import AccountedRun, ExpectedLength, Job, Node, Request, RunEnd, SchedulerState, Snapshot
+from slurmsched.settings.definition import Settings
+from slurmsched.simulation.start_forecast import forecast_submission, length_of_variant, request_variants
 from slurmsched.store.journal import Journal
 from tests.builders import job, node, share, snapshot
-from tests.unit.cli.conftest import NOON, Site
+from tests.unit.cli.conftest import NOON, Site, StandingClock
 
 HOUR = 3600.0
 PARTITION = "PartitionName=gpu Default=YES DefaultTime=01:00:00 MaxTime=UNLIMITED DefMemPerCPU=1 State=UP\n"
@@ -69,8 +76,9 @@ def seen(site: Site, *nodes: Node, jobs: tuple[Job, ...] = (), mode: str = "enfo
 
 
 def told(site: Site, *arguments: str) -> dict[str, Any]:
-    answer = site.json("submit", "--dry-run", *arguments)
-    return {one["name"]: one for one in json.loads(json.dumps(answer["requests"]))}
+    result = site.run("submit", "--dry-run", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return {one["name"]: one for one in json.loads(result.stdout)["requests"]}
 
 
 def starts(requests: dict[str, Any]) -> dict[str, float]:
@@ -132,20 +140,81 @@ def test_a_type_of_another_partition_is_not_named(site: Site) -> None:
 
 
 def test_rates_of_its_model_tell_how_much_longer_it_runs() -> None:
-    profiles = shipped_profiles()
-    model = next(name for name, one in sorted(profiles.models.items()) if {"v100", "k80"} <= set(one.scaling))
-    cluster = snapshot([node("n1"), node("n2", gpu_type="k80")])
-    asked = job(7, request=Request(gpus=2, gpu_type="v100", gpus_per_node=2), hint=f"model={model}")
-    variants = {one.name: one.job for one in request_variants(asked, cluster)}
-    long = {
-        name: length_of_variant(asked, one, (certain(1000.0), None), profiles, 0.0) for name, one in variants.items()
+    scaling = {"v100": Scaling((1, 4), (4.0, 12.0)), "k80": Scaling((1, 4), (1.0, 3.0)), "a100": Scaling((1,), (8.0,))}
+    profiles = Knowledge({"bert": Profile("bert", "", {}, "measured", scaling)})
+    cluster = snapshot([node("n1"), node("n2", gpu_type="k80"), node("n3", gpu_type="a100"), node("n4", gpu_type="t4")])
+    asked = job(7, request=Request(gpus=4, gpu_type="v100", gpus_per_node=4), hint="model=bert")
+    known = {
+        one.name: length_of_variant(asked, one.job, (certain(1000.0), None), profiles, 0.0)
+        for one in request_variants(asked, cluster)
     }
-    scaling = profiles.models[model].scaling
-    by_rates = 1000.0 * scaling["v100"].rate_at(2) / scaling["k80"].rate_at(2)
-    slower = long["on k80"][0]
-    assert slower is not None
-    assert slower.median == pytest.approx(by_rates)
-    assert (long["as asked"][1], long["on k80"][1]) == ("5 runs of same name", "known rates")
+    medians = {name: length and round(length.median) for name, (length, _) in known.items()}
+    assert medians == {
+        "as asked": 1000,
+        "2 GPUs": round(1000 * 12 / (2 * (4.0 * 2 / 3 + 3.0 / 3))),
+        "1 GPU": 3000,
+        "on a100": None,
+        "on k80": 4000,
+        "on t4": None,
+        "on any type": round(1000 * 12 / 32),
+    }
+    assert (known["as asked"][1], known["on k80"][1]) == ("5 runs of same name", "known rates")
+
+
+class PassingClock(StandingClock):
+    """A clock that is a second further whenever it is read."""
+
+    def monotonic(self) -> float:
+        self.time += 1.0
+        return self.time
+
+
+@pytest.mark.parametrize(("clock", "draws"), [(StandingClock(), 9), (PassingClock(), 1)])
+def test_all_requests_are_told_by_the_same_draws(clock: StandingClock, draws: int) -> None:
+    waits = job(2, 8, submit_time=NOON, request=Request(8, gpus_per_node=8, cpus=8, memory=8))
+    state = SchedulerState(lengths={"1": ExpectedLength(HOUR, HOUR, HOUR / 2, 2 * HOUR, 3 * HOUR, "name", 5, 60.0)})
+    first, second = forecast_submission(
+        [(waits, None), (waits, None)],
+        snapshot([node("n1")], [BUSY], NOON),
+        state,
+        Settings(),
+        Knowledge(),
+        generator=np.random.default_rng(1),
+        draws=9,
+        budget=5.0,
+        clock=clock,
+    )
+    assert first == second
+    assert first.draws == draws
+    if draws > 1:
+        (told_once,) = first.jobs
+        assert NOON < (told_once.start.low or 0) < (told_once.start.high or 0) < NOON + 10 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("request_", "fewer"),
+    [
+        pytest.param(
+            Request(16, gpus_per_node=8, nodes=2, max_nodes=2, tasks=16, cpus=32, memory=800),
+            [(8, 8, 1, None, 8, 16, 800), (1, 1, 1, None, 1, 2, 100)],
+            id="whole nodes less",
+        ),
+        pytest.param(
+            Request(2, gpus_per_node=1, nodes=2, max_nodes=2, tasks=2, cpus=4, memory=10, pinned=frozenset({"a", "b"})),
+            [],
+            id="named nodes are needed",
+        ),
+        pytest.param(Request(3, cpus=4, memory=10), [(1, None, 1, None, 1, 2, 4)], id="an odd number"),
+        pytest.param(Request(1, gpus_per_node=1), [], id="a single GPU"),
+        pytest.param(Request(4, gpus_per_node=4, exclusive=True), [], id="a whole node anyhow"),
+    ],
+)
+def test_fewer_gpus_ask_for_less_in_proportion(request_: Request, fewer: list[tuple[int | None, ...]]) -> None:
+    variants = [one.job.original_request for one in request_variants(job(1, request=request_), snapshot([node("n1")]))]
+    assert variants[0] == request_
+    assert [
+        (one.gpus, one.gpus_per_node, one.nodes, one.max_nodes, one.tasks, one.cpus, one.memory) for one in variants[1:]
+    ] == fewer
 
 
 def test_what_slurm_refuses_fails_with_its_words(site: Site, slurm: Path) -> None:
@@ -176,7 +245,11 @@ def test_slurm_is_asked_with_the_same_words_and_told_to_test_alone(site: Site, s
     [
         pytest.param(["--array=0-3"], "no forecast goes by the option --array", id="an array"),
         pytest.param(["--licenses=x"], "it needs licences (--licenses)", id="let go"),
-        pytest.param(["--gres=nvme:1,gpu:1"], "it asks for devices other than GPUs (--gres)", id="another device"),
+        pytest.param(
+            ["--gres=nvme:1,gpu:1"],
+            "only Slurm can place it: it asks for devices other than GPUs (--gres)",
+            id="another device",
+        ),
         pytest.param(["--part=gpu"], "no forecast goes by the option --part", id="a shortened option"),
         pytest.param(["--gpus=2"], "it has both --gpus and --gres", id="two forms"),
         pytest.param(["-t", "soon"], "--time is no time: 'soon'", id="no time"),
@@ -187,7 +260,7 @@ def test_slurm_is_asked_with_the_same_words_and_told_to_test_alone(site: Site, s
 )
 def test_what_is_not_understood_is_said_and_nothing_is_told(site: Site, arguments: list[str], why: str) -> None:
     seen(site)
-    result = site.run("submit", "--dry-run", "--", "--gres=gpu:1", "-t60", *arguments, "--mem=8", "--wrap=true")
+    result = site.run("submit", "--dry-run", "--", "--gres=gpu:1", "-t60", "-p", "gpu", *arguments, "--wrap=x")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"synsched: Slurm would take the job, but its start is not told: {why}\n"
 
@@ -301,12 +374,52 @@ def test_who_may_not_read_the_database_is_told_by_what_slurm_shows(site: Site, m
     assert "bob" not in result.output
 
 
-def test_where_slurm_hides_jobs_nothing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hides:
-        def observe(self) -> Snapshot:
-            return snapshot([node()], private_data=frozenset({"jobs"}))
+def test_ones_own_runs_tell_the_length_to_who_may_not_read_the_database(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = user_name()
+    runs = [
+        AccountedRun(str(number), owner, "bert-1", NOON - 60.0, long, RunEnd.COMPLETED, 8, 8, 8)
+        for owner, long in ((me, 1000.0), ("bob", 9000.0))
+        for number in range(1, 8)
+    ]
 
-    monkeypatch.setattr("slurmsched.cli.cluster.connect", lambda _settings: Hides())
+    class Told:
+        def finished_runs(self, _since: float, owner: str) -> list[AccountedRun]:
+            return [run for run in runs if run.owner == owner]
+
+    @contextmanager
+    def open_runs(_invocation: Invocation) -> Iterator[tuple[Told, bool]]:
+        yield Told(), False
+
+    monkeypatch.setattr(Invocation, "open_runs", open_runs)
+    monkeypatch.setattr("slurmsched.cli.plan.connect_backend", lambda _settings: Shows(snapshot([node()], [], NOON)))
+    requests = told(site, "--job-name=bert-2", *ASKED)
+    assert requests["as asked"]["length"] == "7 runs of same name and GPUs"
+    assert 500 < requests["as asked"]["end"]["median"] - requests["as asked"]["start"]["median"] < 2000
+    assert (requests["1 GPU"]["length"], requests["1 GPU"]["end"]["median"]) == ("", NOON + HOUR)
+
+
+@dataclass
+class Shows:
+    """A backend that only shows this."""
+
+    seen: Snapshot
+
+    def observe(self) -> Snapshot:
+        return self.seen
+
+
+def test_without_a_limit_and_a_known_length_no_end_is_told(site: Site) -> None:
+    seen(site)
+    lines = site.lines("submit", "--dry-run", "--gres=gpu:1", "-p", "gpu", "-t0", "--mem=8", "--wrap=true")
+    assert lines[0] == "would start now; its length is unknown, and it has no time limit"
+    assert lines[4].split() == ["as", "asked", "now", "now", "-", "unknown"]
+
+
+def test_where_slurm_hides_jobs_nothing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = snapshot([node()], private_data=frozenset({"jobs"}))
+    monkeypatch.setattr("slurmsched.cli.plan.connect_backend", lambda _settings: Shows(hidden))
     monkeypatch.setattr("os.geteuid", lambda: 12_345)
     result = site.run("submit", "--dry-run", *ASKED)
     assert (result.exit_code, result.stdout) == (1, "")
