@@ -278,9 +278,7 @@ def submission_view(forecast: SubmissionForecast, now: float) -> RenderableType:
     draws = pluralise(forecast.draws, "draw") + (" of how long jobs run" if ranged else ", too few for ranges")
     parts: list[RenderableType] = [
         safe_line(_submission_sentence(asked, forecast, now, ranged), "bold"),
-        safe_line(
-            f"as of {age} ago, by {draws}, {duration(forecast.until - forecast.at)} ahead; nothing was submitted"
-        ),
+        safe_line(f"as of {age} ago, by {draws}, {duration(forecast.until - forecast.at)} ahead"),
         Text(""),
     ]
     columns = (
@@ -288,7 +286,7 @@ def submission_view(forecast: SubmissionForecast, now: float) -> RenderableType:
         *(Column("ENDS IN", right=True), Column("80 %"), Column("LENGTH BY")),
     )
     parts.append(Listing(columns, [_request_row(one, now, ranged) for one in forecast.requests], wrapped=True))
-    parts += ["", Text("jobs that are submitted later may come first")]
+    parts += ["", Text("nothing was submitted; jobs that are submitted later may come first")]
     if any("GPU" in one.name for one in forecast.requests):
         parts.append(Text("with fewer GPUs it asks for CPUs, tasks and memory in proportion"))
     return Group(*parts, *map(safe_line, (*forecast.assumed, *forecast.remarks)))
@@ -296,7 +294,7 @@ def submission_view(forecast: SubmissionForecast, now: float) -> RenderableType:
 
 def _request_row(request: ForecastRequest, now: float, ranged: bool) -> tuple[str, ...]:
     if request.start is None:
-        return request.name, "-", "", "-", "", f"not told: {request.why}"
+        return request.name, "-", "", "-", "", f"not told, since {request.why}"
     start, starts = _expected(request.start, now)
     end, ends = _expected(request.end, now) if request.end is not None else ("-", "")
     by = request.length or ("unknown" if request.end is None else "unknown: limit")

@@ -114,7 +114,8 @@ def forecast_submission(
     """Returns when a job that is not submitted yet would start and end, for each of its variants: requests of a job of
     the same id, with their lengths if these are known.
 
-    Each draw is one for all variants, so that they can be compared; draws and budget count as in `forecast_starts`.
+    Each draw is one for all variants, so that they can be compared; draws and budget count as in `forecast_starts` for
+    the first. Another variant whose first draw is not over within its share of what is left is left out.
     """
     began = clock.monotonic()
     futures = [
@@ -127,21 +128,36 @@ def forecast_submission(
         )
         for job, length in variants
     ]
-    rounds, until = list[list[_Run]](), snapshot.time + horizon
-    while not rounds or (len(rounds) < draws and clock.monotonic() - began < budget):
-        scores, runs = generator.standard_normal((1, len(futures[0].lengths))), list[_Run]()
-        for place, future in enumerate(futures, start=1):
-            due = began + (budget if rounds else budget * place / len(futures))
-            runs.append(future.run(scores, until, partial(_has_passed, due, clock)))
-        if all(run.over for run in runs) or not rounds:
+    scores = generator.standard_normal((1, len(futures[0].lengths)))
+    over_at, until, first = began + budget, snapshot.time + horizon, list[_Run]()
+    for place, future in enumerate(futures):
+        left = max(0.0, over_at - clock.monotonic()) / max(1, len(futures) - place)
+        due = clock.monotonic() + left if place else over_at
+        first.append(future.run(scores, until, partial(_has_passed, due, clock)))
+    kept = [place for place, run in enumerate(first) if run.over and first[0].over] or [0]
+    until = until if first[0].over else first[0].until
+    rounds = [[first[place] for place in kept]]
+    while first[0].over and len(rounds) < draws and clock.monotonic() < over_at:
+        scores = generator.standard_normal((1, len(futures[0].lengths)))
+        runs = [futures[place].run(scores, until, partial(_has_passed, over_at, clock)) for place in kept]
+        if all(run.over for run in runs):
             rounds.append(runs)
-        if not all(run.over for run in runs):
-            until = min(run.until for run in runs) if len(rounds) == 1 else until
-            break
+    told = {place: [runs[at] for runs in rounds] for at, place in enumerate(kept)}
     return [
-        _told_of_one(future, job.id, [runs[place] for runs in rounds], until)
+        _told_of_one(future, job.id, told.get(place, ()), until)
         for place, (future, (job, _)) in enumerate(zip(futures, variants, strict=True))
     ]
+
+
+def _told_of_one(future: _Future, job: JobId, runs: Sequence[_Run], until: float) -> QueueForecast:
+    why = future.left_out.get(job) or ("" if runs else "there was no time to simulate it")
+    if why:
+        return QueueForecast(future.snapshot.time, until, len(runs), (), {job: why}, runs[0].remarks if runs else ())
+    times = np.array([run.times.get(job, (inf, inf)) for run in runs])
+    times[times[:, 0] > until] = inf
+    starts, ends = times[:, 0], times[:, 1]
+    told = StartForecast(job, _quantiles(starts), _quantiles(ends), len(runs), int(np.isinf(starts).sum()))
+    return QueueForecast(future.snapshot.time, until, len(runs), (told,), {}, runs[0].remarks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +259,6 @@ def _slowdown(asked: Job, variant: Job, knowledge: Knowledge) -> float:
 
 def _has_passed(due: float, clock: Clock) -> bool:
     return clock.monotonic() >= due
-
-
-def _told_of_one(future: _Future, job: JobId, runs: Sequence[_Run], until: float) -> QueueForecast:
-    left_out = {job: future.left_out[job]} if job in future.left_out else {}
-    times = np.array([run.times.get(job, (inf, inf)) for run in runs])
-    times[times[:, 0] > until] = inf
-    starts, ends = times[:, 0], times[:, 1]
-    told = StartForecast(job, _quantiles(starts), _quantiles(ends), len(runs), int(np.isinf(starts).sum()))
-    return QueueForecast(future.snapshot.time, until, len(runs), () if left_out else (told,), left_out, runs[0].remarks)
 
 
 def _quantiles(times: Floats) -> ExpectedTime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,17 @@ from slurmsched.backends.slurm.submission import PartitionDefaults, unsubmitted_
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.parameters import user_name
 from slurmsched.knowledge import Knowledge, Profile, Scaling
-from slurmsched.model import AccountedRun, ExpectedLength, Job, Node, Request, RunEnd, SchedulerState, Snapshot
+from slurmsched.model import (
+    AccountedRun,
+    ExpectedLength,
+    Job,
+    Node,
+    QueueForecast,
+    Request,
+    RunEnd,
+    SchedulerState,
+    Snapshot,
+)
 from slurmsched.settings.definition import Settings
 from slurmsched.simulation.start_forecast import forecast_submission, length_of_variant, request_variants
 from slurmsched.store.journal import Journal
@@ -96,14 +106,14 @@ def test_on_an_empty_cluster_it_would_start_now(site: Site, mode: str) -> None:
     lines = site.lines("submit", "--dry-run", *ASKED)
     assert lines == [
         "would start now, end in 1 h; its length is unknown, so it ends by its time limit",
-        "as of 0 s ago, by 9 draws of how long jobs run, 7 d ahead; nothing was submitted",
+        "as of 0 s ago, by 9 draws of how long jobs run, 7 d ahead",
         "",
         "REQUEST  STARTS IN 80 % ENDS IN 80 %   LENGTH BY",
         "as asked       now now   60 min 60 min unknown: limit",
         "4 GPUs         now now   60 min 60 min unknown: limit",
         "1 GPU          now now   60 min 60 min unknown: limit",
         "",
-        "jobs that are submitted later may come first",
+        "nothing was submitted; jobs that are submitted later may come first",
         "with fewer GPUs it asks for CPUs, tasks and memory in proportion",
     ]
 
@@ -169,26 +179,44 @@ class PassingClock(StandingClock):
         return self.time
 
 
-@pytest.mark.parametrize(("clock", "draws"), [(StandingClock(), 9), (PassingClock(), 1)])
-def test_all_requests_are_told_by_the_same_draws(clock: StandingClock, draws: int) -> None:
+def told_within(budget: float, clock: StandingClock) -> Sequence[QueueForecast]:
+    """Three times the same job behind one of which it is not certain when it ends."""
     waits = job(2, 8, submit_time=NOON, request=Request(8, gpus_per_node=8, cpus=8, memory=8))
     state = SchedulerState(lengths={"1": ExpectedLength(HOUR, HOUR, HOUR / 2, 2 * HOUR, 3 * HOUR, "name", 5, 60.0)})
-    first, second = forecast_submission(
-        [(waits, None), (waits, None)],
+    return forecast_submission(
+        [(waits, None)] * 3,
         snapshot([node("n1")], [BUSY], NOON),
         state,
         Settings(),
         Knowledge(),
         generator=np.random.default_rng(1),
         draws=9,
-        budget=5.0,
+        budget=budget,
         clock=clock,
     )
-    assert first == second
-    assert first.draws == draws
-    if draws > 1:
-        (told_once,) = first.jobs
-        assert NOON < (told_once.start.low or 0) < (told_once.start.high or 0) < NOON + 10 * HOUR
+
+
+def test_all_requests_are_told_by_the_same_draws() -> None:
+    first, second, third = told_within(5.0, StandingClock())
+    assert first == second == third
+    (told_once,) = first.jobs
+    assert first.draws == 9
+    assert NOON < (told_once.start.low or 0) < (told_once.start.high or 0) < NOON + 10 * HOUR
+
+
+def test_what_there_is_no_time_for_is_said_and_the_request_as_asked_is_told() -> None:
+    clock = PassingClock()
+    first, second, third = told_within(5.0, clock)
+    assert (len(first.jobs), first.draws) == (1, 1)
+    assert {dict(one.left_out)["2"] for one in (second, third)} == {"there was no time to simulate it"}
+    assert clock.time - NOON < 5 + 10, "and it ends"
+
+
+def test_what_the_request_as_asked_has_reached_is_its_horizon() -> None:
+    first, second, _ = told_within(3.0, PassingClock())
+    assert first.jobs[0].start.median is None
+    assert NOON < first.until < NOON + 3 * HOUR
+    assert not second.jobs
 
 
 @pytest.mark.parametrize(
