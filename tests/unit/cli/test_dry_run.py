@@ -28,6 +28,7 @@ from slurmsched.knowledge import Knowledge, Profile, Scaling
 from slurmsched.model import (
     AccountedRun,
     ExpectedLength,
+    Hold,
     Job,
     Node,
     QueueForecast,
@@ -129,6 +130,25 @@ def test_behind_a_full_cluster_it_starts_when_that_ends(site: Site, mode: str) -
         requests[name]["end"]["median"] - requests[name]["start"]["median"] for name in ("as asked", "1 GPU")
     )
     assert asked < fewer == HOUR
+
+
+@pytest.mark.parametrize(("mode", "held"), [("enforce", Hold.USER), ("observe", Hold.NONE)])
+def test_it_waits_as_the_hook_would_leave_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, mode: str, held: Hold
+) -> None:
+    seen(site, mode=mode)
+    waiting: list[Job] = []
+
+    def catch(variants: Sequence[tuple[Job, object]], *others: Any, **named: Any) -> Sequence[QueueForecast]:
+        waiting.extend(one for one, _ in variants)
+        return forecast_submission(variants, *others, **named)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr("slurmsched.cli.plan.forecast_submission", catch)
+    site.lines("submit", "--dry-run", "--model", "bert", "--comment", "my words", "--", *ASKED)
+    assert {(one.hold, one.hints.held_by_hook, one.hints.model) for one in waiting} == {
+        (held, held is Hold.USER, "bert")
+    }
+    assert all(one.comment.endswith(" my words") for one in waiting)
 
 
 def test_fewer_gpus_start_sooner(site: Site) -> None:
