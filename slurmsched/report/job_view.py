@@ -316,7 +316,8 @@ def _in_words(time: ExpectedTime, forecast: SubmissionForecast, now: float, rang
 
     def words(at: float | None) -> str:
         beyond = f"more than {duration(forecast.until - now)}"
-        return beyond if at is None else "now" if at - now < 60 else duration(at - now)  # noqa: PLR2004  # a minute
+        minutes = 0 if at is None else round((at - now) / 60.0)  # rounded, as in the table
+        return beyond if at is None else duration(60.0 * minutes) if minutes > 0 else "now"
 
     median, low, high = map(words, (time.median, time.low, time.high))
     spread = f" (80 %: {low} to {high})" if ranged and low != high else ""
