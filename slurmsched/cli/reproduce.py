@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from slurmsched.experiments.experiment import (
     FigureRow,
     FigureVerdict,
     KeptCases,
+    MixedRow,
     PromiseRow,
 )
 from slurmsched.experiments.figures import FigurePart, KeptFigures, figure_parts, kept_figures, measure_missing
@@ -22,6 +26,7 @@ from slurmsched.experiments.figures import keep as keep_rows
 from slurmsched.experiments.registry import EXPERIMENTS
 from slurmsched.experiments.registry import run_experiment as run
 from slurmsched.report.experiments import figures_page, outcome_view
+from slurmsched.report.mixed import mixed_page
 
 
 def _parse_seeds(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -63,6 +68,13 @@ _EXPERIMENT_LIST = "\n".join(f"  {name:<19} {entry.summary}" for name, entry in 
 @click.option("--variant", metavar="NAME", help="fgd-variant: gpushare100, multigpu20 or gpuspec10.")
 @click.option("--pods", metavar="FILE", help="fgd-variant: a list of pods in that format.")
 @click.option("--vectors", metavar="FILE", help="gavel-vectors: the test cases. Default: those of the data set.")
+@click.option("--workloads", metavar="NAME,...", help="mixed: drawn, parts, openb, philly, itp.")
+@click.option("--loads", metavar="N,...", help="mixed: of 1, which keeps all GPUs busy.")
+@click.option("--policies", metavar="P,...", help="mixed: as NAME or NAME/ORDER, or a variant such as hadar-tune.")
+@click.option("--knowledge", metavar="NAME,...", help="mixed: perfect, or what a site knows.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="mixed: write a report with plots to this file."
+)
 @json_option
 @click.pass_context
 def reproduce(
@@ -77,6 +89,7 @@ def reproduce(
     keep: bool,
     page: Path,
     cases: Path | None,
+    html: Path | None,
     as_json: bool,
     **options: str | None,
 ) -> None:
@@ -100,6 +113,8 @@ def reproduce(
     setup = ExperimentSetup(data, seeds, quick, given_options, with_progress, kept_cases)
     if everything == (name is not None) or (everything and (given_options or as_json)):
         raise click.UsageError("name one experiment, or give --all without options of an experiment and without --json")
+    if html is not None and name != "mixed":
+        raise click.UsageError("--html is for mixed, which has plots")
     if name is None:
         if not _write_page(page, setup):
             context.exit(1)
@@ -110,6 +125,8 @@ def reproduce(
         raise click.UsageError(f"{part.name} is no part of --all: {', '.join(each.name for each in figure_parts())}")
     if keep:
         keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
+    if html is not None:
+        _write_report(html, [row for row in outcome.rows if isinstance(row, MixedRow)])
     if as_json:
         rows, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
         print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
@@ -134,6 +151,13 @@ def _write_page(page: Path, setup: ExperimentSetup) -> bool:
     return all(kept.result.ok for kept in figures)
 
 
+def _write_report(path: Path, rows: Sequence[MixedRow]) -> None:
+    try:
+        path.write_text(mixed_page(rows, f"synsched {shlex.join(sys.argv[1:])}"), encoding="utf-8")
+    except OSError as error:
+        raise ExperimentError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _today() -> str:
     return datetime.now(UTC).date().isoformat()
 
@@ -154,6 +178,7 @@ def _row_as_json(row: FigureRow) -> dict[str, object]:
         "bound": row.bound.value,
         "note": row.note,
         **(_promise_as_json(row) if isinstance(row, PromiseRow) else {}),
+        **(_mixed_as_json(row) if isinstance(row, MixedRow) else {}),
     }
 
 
@@ -164,4 +189,17 @@ def _promise_as_json(row: PromiseRow) -> dict[str, object]:
         "scenario": row.scenario,
         "promise": row.promise,
         "mean": row.mean,
+    }
+
+
+def _mixed_as_json(row: MixedRow) -> dict[str, object]:
+    """`measured` is the mean of the seeds, `least` and `most` are theirs."""
+    return {
+        "workload": row.workload,
+        "knowledge": row.knowledge,
+        "load": row.load,
+        "policy": row.policy,
+        "column": row.column.value,
+        "least": row.least,
+        "most": row.most,
     }

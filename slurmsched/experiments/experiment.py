@@ -141,6 +141,43 @@ class PromiseRow(FigureRow):
         }[self.bound]
 
 
+class MixedColumn(StrEnum):
+    """A column of the mixed benchmark, by its name."""
+
+    MEAN = "mean completion"
+    MEDIAN = "median completion"
+    P99 = "p99 completion"
+    MAKESPAN = "makespan"
+    WORST_RHO = "worst finish-time fairness"
+    P95_RHO = "p95 finish-time fairness"
+    SHORTFALL = "worst shortfall of a user"
+    USEFUL = "useful GPU time"
+    ALLOCATED = "GPUs allocated"
+    FRAGMENTED = "GPUs fragmented"
+    RESTARTS = "restarts"
+    MIGRATIONS = "migrations"
+    LOST = "GPU time lost"
+    DECISION = "decision, median"
+    WORST_DECISION = "decision, worst"
+    UNFINISHED = "unfinished jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRow(FigureRow):
+    """A column of a policy at one load of a workload: `measured` is the mean of the seeds, between `least` and `most`.
+
+    NaN in a seed is NaN in all three.
+    """
+
+    workload: str = ""
+    knowledge: str = ""
+    load: float = 0.0
+    policy: str = ""
+    column: MixedColumn = MixedColumn.MEAN
+    least: float = 0.0
+    most: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
     """The result of an experiment. `series` are curves for plots, points by name."""

@@ -122,6 +122,13 @@ EXPERIMENTS: Final[Mapping[str, ExperimentEntry]] = {
     "site-promises": ExperimentEntry(
         "site_promises.runs", "run_site_promises", "What each policy promises, as a site has it.", parts=()
     ),
+    "mixed": ExperimentEntry(
+        "mixed.benchmark",
+        "run_mixed",
+        "All policies on mixed workloads, by load.",
+        frozenset({"workloads", "loads", "policies", "knowledge"}),
+        parts=(),
+    ),
 }
 
 

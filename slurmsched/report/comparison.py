@@ -164,22 +164,22 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
             shown.setdefault(result.cell.policy.name, result)
     at = "" if top is None else f" at {top:g} jobs an hour"
     drawn = [
-        _plot(
+        draw_plot(
             "Job completion times",
             f"Fraction of jobs that completed within a time{at}; further left is better.",
             lambda axes: _draw_completion(axes, shown, colour),
         ),
-        _plot(
+        draw_plot(
             "GPUs in use",
             f"GPUs allocated to jobs over time{at}.",
             lambda axes: _draw_usage(axes, shown, colour, "gpus"),
         ),
-        _plot(
+        draw_plot(
             "CPUs in use",
             f"CPUs allocated to jobs over time{at}.",
             lambda axes: _draw_usage(axes, shown, colour, "cpus"),
         ),
-        _plot(
+        draw_plot(
             "Finish-time fairness",
             f"Fraction of jobs within a slowdown against an even share of the cluster{at}; further left is better.",
             lambda axes: _draw_fairness(axes, shown, colour),
@@ -188,7 +188,7 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
     if len(comparison.loads) > 1:
         drawn.insert(
             1,
-            _plot(
+            draw_plot(
                 "Load",
                 "Mean job completion time by jobs per hour; lower is better.",
                 lambda axes: _draw_load(axes, comparison, colour),
@@ -197,7 +197,7 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
     shares = even_share_ratios(list(shown.values()))
     if any(len(users) > 1 for users in shares.values()):
         drawn.append(
-            _plot(
+            draw_plot(
                 "Shares of users",
                 f"GPU time of each user against an even share{at}; 1 is even.",
                 lambda axes: _draw_user_shares(axes, shares, colour),
@@ -206,7 +206,8 @@ def draw_plots(results: Sequence[CellResult], comparison: Comparison) -> tuple[P
     return tuple(drawn)
 
 
-def _plot(title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
+def draw_plot(title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
+    """Returns what `draw` draws, of a title that no other plot of the page has. Raises PlotsUnavailableError."""
     with _figure() as (figure, axes):
         draw(axes)
         axes.grid(visible=True, alpha=0.3)

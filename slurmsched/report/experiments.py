@@ -12,9 +12,10 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.text import Text
 
-from slurmsched.experiments.experiment import Bound, ExperimentResult, FigureRow, FigureVerdict, PromiseRow
+from slurmsched.experiments.experiment import Bound, ExperimentResult, FigureRow, FigureVerdict, MixedRow, PromiseRow
 from slurmsched.experiments.figures import KeptFigures, figure_parts
 from slurmsched.model.reasons import pluralise
+from slurmsched.report.mixed import mixed_view
 from slurmsched.report.tables import Column, Listing
 
 _LEVEL_SIGNS: Final = (" ▁▂▃▄▅▆▇█", " .:-=+*#%")
@@ -85,6 +86,8 @@ def outcome_view(outcome: ExperimentResult) -> RenderableType:
     """One line per figure and per curve, the notes on differing inputs, and the verdict."""
     if promises := [row for row in outcome.rows if isinstance(row, PromiseRow)]:
         return _promises_view(outcome.experiment, promises)
+    if compared := [row for row in outcome.rows if isinstance(row, MixedRow)]:
+        return mixed_view(compared)
     columns = (
         Column("FIGURE"),
         Column("UNIT"),

@@ -40,6 +40,7 @@ from slurmsched.model.reasons import pluralise
 from slurmsched.policies.finish.restart import longer_run_from
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.policies import configured_policy, order_read, schedules_shards
+from slurmsched.policies.stages import Policy
 from slurmsched.rounds.guards import preemptible_times
 from slurmsched.rounds.refusals import refused_starts
 from slurmsched.rounds.round import RoundResult, run_round
@@ -111,14 +112,16 @@ def simulate(
     options: SimulationOptions | None = None,
     settings: Settings | None = None,
     *,
+    policy: Policy | None = None,
     on_round: Callable[[float], None] = lambda _done: None,
 ) -> SimulationResult:
     """Runs the trace until all jobs, or those of the measured window, have ended.
 
-    `settings` replaces the default guards and round settings. `on_round` is called with the fraction of the measured
-    jobs that have ended. Raises SimulationError, PolicyError.
+    `settings` replaces the default guards and round settings. `policy` decides instead of the one that `choice` names,
+    and guards treat it as that one. `on_round` is called with the fraction of the measured jobs that have ended. Raises
+    SimulationError, PolicyError.
     """
-    return SimulationEngine(scenario, choice, options or SimulationOptions(), settings).run(on_round)
+    return SimulationEngine(scenario, choice, options or SimulationOptions(), settings, policy=policy).run(on_round)
 
 
 def _unchanged(submission: Submission, _now: float) -> Submission:
@@ -164,12 +167,13 @@ class SimulatedDaemon:
         plain: bool = False,
         on_full_round: Callable[[], None] = lambda: None,
         accounting: Callable[[AccountedRun], AccountedRun] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.cluster, self.clock, self.store = cluster, clock, store
         self.settings, self.knowledge, self.options, self.plain = settings, knowledge, options, plain
         self.backend = SimulatedBackend(cluster, clock, Identity("slurm", Privilege.SLURM_USER))
         self.applier = Applier(self.backend, store, _AlwaysOpen(), clock, settings.rounds)
-        self.policy = configured_policy(settings.policy)
+        self.policy = policy or configured_policy(settings.policy)
         self.rounds = 0
         self.decisions: list[float] = []
         self._on_full_round, self._accounting = on_full_round, accounting
@@ -336,7 +340,13 @@ class SimulationEngine:
     """One simulation; `run` may be called once."""
 
     def __init__(
-        self, scenario: Scenario, choice: PolicyChoice, options: SimulationOptions, settings: Settings | None = None
+        self,
+        scenario: Scenario,
+        choice: PolicyChoice,
+        options: SimulationOptions,
+        settings: Settings | None = None,
+        *,
+        policy: Policy | None = None,
     ) -> None:
         if any(job.milli_gpu for job in scenario.trace.jobs):
             scenario = replace(scenario, nodes=with_shards(scenario.nodes))
@@ -392,6 +402,7 @@ class SimulationEngine:
             plain=self.slurm_only,
             on_full_round=self._sample,
             accounting=scenario.accounting,
+            policy=policy,
         )
         self.failures = NodeFailures(scenario.nodes, options, CLOCK_START)
         self.samples: list[ClusterSample] = []

@@ -80,7 +80,7 @@ def max_min_fair(demands: Floats, capacity: float) -> Floats:
     return amounts
 
 
-def _periods(groups: Sequence[Sequence[JobOutcome]], until: float) -> Iterator[tuple[float, Floats]]:
+def demand_periods(groups: Sequence[Sequence[JobOutcome]], until: float) -> Iterator[tuple[float, Floats]]:
     """Returns the periods between arrivals and ends: seconds, and the GPUs that each group's present jobs ask for."""
     spans = [(job.arrival, until if job.end is None else job.end) for jobs in groups for job in jobs]
     edges = sorted({0.0, until, *(min(edge, until) for span in spans for edge in span)})
@@ -103,7 +103,7 @@ def share_ratios(run: SiteRun, *, by_job: bool = False) -> Mapping[str, float]:
     user's jobs were present. With `by_job` the same for each job."""
     groups = {job.job: [job] for job in run.jobs} if by_job else run.by_user()
     due = np.zeros(len(groups))
-    for seconds, demands in _periods(list(groups.values()), run.until):
+    for seconds, demands in demand_periods(list(groups.values()), run.until):
         due += seconds * max_min_fair(demands, len(run.types))
     return {name: held_gpu_seconds(jobs) / owed for (name, jobs), owed in zip(groups.items(), due, strict=True) if owed}
 
@@ -127,7 +127,7 @@ def partition_ratios(run: SiteRun) -> Mapping[str, float]:
     for user, jobs in users.items():
         rates, own = jobs[0].rates, 0.0
         fastest_first = sorted(rates, key=lambda kind: -rates[kind])
-        for seconds, demands in _periods([jobs], run.until):
+        for seconds, demands in demand_periods([jobs], run.until):
             left = float(demands[0])
             for kind in fastest_first:
                 used = min(left, partition.get(kind, 0.0))
