@@ -125,13 +125,13 @@ def reproduce(
         raise click.UsageError(f"{part.name} is no part of --all: {', '.join(each.name for each in figure_parts())}")
     if keep:
         keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
-    if html is not None:
-        _write_report(html, [row for row in outcome.rows if isinstance(row, MixedRow)])
     if as_json:
         rows, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
         print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
     else:
         console().print(outcome_view(outcome))
+    if html is not None:
+        _write_report(html, [row for row in outcome.rows if isinstance(row, MixedRow)])
     if not outcome.ok:
         context.exit(1)
 

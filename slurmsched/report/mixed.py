@@ -107,17 +107,15 @@ def mixed_view(rows: Sequence[MixedRow]) -> RenderableType:
     for part, policies in by_part(rows).items():
         best = _best(policies)
         lines = [
-            (
-                policy,
-                *(
-                    Text(_SHOWN[column].text(row.measured), style="bold" if row.measured == best[column] else "")
-                    for column, row in ((column, of_policy[column]) for column in _ON_TERMINAL)
-                ),
-            )
+            [Text(policy), *(_cell(column, of_policy[column], best[column]) for column in _ON_TERMINAL)]
             for policy, of_policy in policies.items()
         ]
         shown += [Text(f"{_title(part)}:"), Listing(columns, lines, shrinking=0), *map(Text, _notes(policies)), Text()]
     return Group(*shown, Text(_TERMS))
+
+
+def _cell(column: MixedColumn, row: MixedRow, best: float) -> Text:
+    return Text(_SHOWN[column].text(row.measured), style="bold" if row.measured == best else "")
 
 
 def _title(part: Part) -> str:

@@ -16,6 +16,7 @@ from slurmsched.experiments.experiment import (
     ExperimentSetup,
     FigureRow,
     KeptCases,
+    MixedColumn,
     PromiseRow,
 )
 from tests.unit.cli.conftest import Site
@@ -181,3 +182,36 @@ def test_single_results_are_kept_for_this_program_in_the_folder_that_is_named(
         site.run("reproduce", "synergy-static", "--data", str(site.folder), *options)
     assert asked[0].cases is None
     assert asked[1].cases == KeptCases.of_this_program(site.folder / "cases", site.folder)
+
+
+_TWO_POLICIES = ("mixed", "--quick", "--knowledge", "perfect", "--policies", "slurm,tesserae-packed/las")
+
+
+def test_policies_on_mixed_workloads_stand_side_by_side_within_80_columns(site: Site) -> None:
+    page = site.folder / "mixed.html"
+    lines = site.lines("reproduce", *_TWO_POLICIES, "--html", str(page))
+    assert lines[0] == "drawn, perfect knowledge, load 0.9:"
+    heads = ["POLICY", "MEAN", "MED", "P99", "SPAN", "RHO", "R95", "GAP", "USE", "MOVE", "MIG", "MS", "MAX"]
+    assert lines[1].split() == heads
+    slurm, packed = lines[2].split(), lines[3].split()
+    assert (slurm[0], packed[0]) == ("slurm", "tesserae-packed/las")
+    assert (slurm[-2:], len(slurm), len(packed)) == (["-", "-"], len(heads), len(heads))
+    assert max(map(len, lines)) <= 80
+    assert page.read_text(encoding="utf-8").count("<svg") == 3
+
+
+def test_the_rows_of_policies_on_mixed_workloads_are_one_for_each_column(site: Site) -> None:
+    printed = site.json("reproduce", *_TWO_POLICIES[:-1], "slurm")
+    rows = {row["column"]: row for row in printed["rows"]}  # type: ignore[attr-defined]  # of JSON
+    assert printed["ok"] is True
+    assert rows.keys() == {column.value for column in MixedColumn}
+    mean = rows["mean completion"]
+    assert (mean["workload"], mean["knowledge"], mean["load"], mean["policy"]) == ("drawn", "perfect", 0.9, "slurm")
+    assert mean["least"] == mean["measured"] == mean["most"] > 0
+    assert rows["decision, median"]["measured"] is None
+
+
+def test_a_page_of_another_experiment_is_refused(site: Site, asked: list[ExperimentSetup]) -> None:
+    result = site.run("reproduce", "synergy-static", "--html", "x.html")
+    assert (result.exit_code, asked) == (2, [])
+    assert "--html is for mixed" in result.stderr
