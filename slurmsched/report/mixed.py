@@ -208,16 +208,18 @@ def _pareto_plot(part: Part, policies: Mapping[str, Mapping[MixedColumn, MixedRo
 
 
 def _drawing(points: Mapping[str, tuple[float, ...]], label: str) -> Callable[[Axes], None]:
-    """Returns what draws the policies as points with their names, the dominated ones in grey."""
-    lost = dominated(points)
+    """Returns what draws the policies as points with their names, the dominated ones in grey, equal ones as one."""
+    lost, names = dominated(points), dict[tuple[float, ...], list[str]]()
+    for name, point in points.items():
+        if not any(map(isnan, point)):
+            names.setdefault(point, []).append(name)
 
     def draw(axes: Axes) -> None:
-        for name, (x, y) in points.items():
-            if isnan(x) or isnan(y):
-                continue
-            colour = DOMINATED_COLOUR if name in lost else FRONT_COLOUR
+        for (x, y), there in names.items():
+            colour = DOMINATED_COLOUR if there[0] in lost else FRONT_COLOUR
             axes.scatter([x], [y], color=colour, s=18)
-            axes.annotate(name, (x, y), (4, 3), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(", ".join(there), (x, y), (4, 3), textcoords="offset points", fontsize=7, color=colour)
+        axes.margins(0.15, 0.1)
         axes.set(xlabel=label, ylabel="mean completion, hours")
 
     return draw

@@ -29,7 +29,7 @@ from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
 from slurmsched.experiments.forecasts import DAY, TracedRun, read_runs
 from slurmsched.experiments.synergy.unknown import SimulatedAccounting
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, sample_speedups, shipped_profiles
-from slurmsched.model import MILLI_PER_GPU, JobId, Node
+from slurmsched.model import MILLI_PER_GPU, AccountedRun, JobId, Node
 from slurmsched.settings.definition import Settings
 from slurmsched.simulation.inputs import Scenario, SimulationOptions, load_trace
 from slurmsched.simulation.submissions import build_submission, impossible_reason
@@ -328,6 +328,12 @@ def _submission(job: TraceJob, nodes: Sequence[Node], limit: float, model: str, 
     )
 
 
+def _accounting_of(profiles: Mapping[JobId, Profile]) -> Callable[[AccountedRun], AccountedRun]:
+    """Returns what accounting tells: CPU time and memory of runs on whole GPUs, of others nothing."""
+    use = SimulatedAccounting(profiles, gpu_use=False)
+    return lambda run: use(run) if run.gpus else run
+
+
 @dataclass(frozen=True, slots=True)
 class MixedInputs:
     """So many jobs of a workload, by its name, at one load; `knowledge` is what is known of them."""
@@ -369,5 +375,5 @@ class MixedInputs:
             replace(perfect, models=misjudged_profiles(profiles, self.seed)),
             replace(perfect, own=own),
             submissions,
-            accounting=SimulatedAccounting(own, gpu_use=False) if own else None,
+            accounting=_accounting_of(own) if own else None,
         )

@@ -158,6 +158,11 @@ def test_a_dominated_policy_is_grey_in_the_plots_where_it_is_dominated() -> None
     assert "Not dominated in mean and worst finish-time fairness: fast<" in page
 
 
+def test_policies_of_equal_figures_are_one_point() -> None:
+    page = mixed_page([*rows_of("first"), *rows_of("second")], "c")
+    assert page.count(">first, second</text>") == 3
+
+
 def test_a_page_has_every_policy_with_the_spread_of_its_seeds_and_escapes_what_it_was_asked() -> None:
     case = MixedCase(MixedInputs("drawn", "site", 0.9, 0, 20), "gavel")
     seeds = [CaseFigures(dict.fromkeys(map(str, MixedColumn), value)) for value in (1.0, 3.0)]
@@ -241,6 +246,11 @@ def test_a_workload_has_jobs_that_can_run_in_order_of_arrival(name: str) -> None
     assert 40 <= sum(len(node.gpus) for node in scenario.nodes) <= 56
     assert any(each.milli_gpu for each in jobs) == WORKLOADS[name].parts
     assert len({each.user for each in jobs}) >= 3
+
+
+def test_jobs_on_parts_of_gpus_run_where_accounting_tells_what_runs_used() -> None:
+    done = run_mixed_case(MixedCase(MixedInputs("parts", "site", 0.9, 42, 12), "fgd/las"))
+    assert done.figures[MixedColumn.UNFINISHED] == 0
 
 
 def test_a_variant_is_the_row_of_its_policy_with_one_change() -> None:
