@@ -157,7 +157,7 @@ def run_mixed_case(case: MixedCase) -> CaseFigures:
         run = simulate(scenario, choice, options, settings, policy=decider)
     except SimulationError as error:
         figures = dict.fromkeys(map(str, MixedColumn), nan)
-        return CaseFigures(figures | {str(MixedColumn.UNFINISHED): float(inputs.jobs)}, str(error))
+        return CaseFigures(figures | {str(MixedColumn.UNFINISHED): float(len(scenario.trace.jobs))}, str(error))
     return CaseFigures({str(column): value for column, value in case_figures(run).items()})
 
 

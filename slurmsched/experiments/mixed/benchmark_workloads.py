@@ -3,7 +3,8 @@
 What is drawn: which jobs of a trace there are, models (no trace has any that was recorded), users where a trace has
 none, widths and durations of the drawn workloads, and arrivals of all but Philly's and ITP's, which keep their order
 and their bursts. A seed gives the same jobs at every load; only the time between them differs. Recorded jobs that run
-longer than a day are cut to one, since one of a month would decide on every figure.
+longer than a day are cut to one, since one of a month would decide on every figure, and openb's pods, of which half are
+over in ten minutes, to eight hours; of them there are five times as many.
 
 Load: the GPU-seconds on the reference type that arrive in a second, over those that the cluster can do in a second. A
 GPU counts as much as the mean job, weighted by GPU-seconds, does on its type relative to the reference type. At load 1
@@ -35,7 +36,7 @@ from slurmsched.simulation.inputs import Scenario, SimulationOptions, load_trace
 from slurmsched.simulation.submissions import build_submission, impossible_reason
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
-from slurmsched.traces.generators import MINUTE, draw_weighted, poisson_arrivals, random_stream
+from slurmsched.traces.generators import HOUR, MINUTE, draw_weighted, poisson_arrivals, random_stream
 
 REFERENCE: Final = "v100"
 """The GPU type that durations refer to."""
@@ -56,6 +57,8 @@ _SPEEDUPS_AS: Final[Mapping[str, str]] = {
 little by a faster GPU to those that run five times as fast."""
 
 _LONGEST, _SHORTEST = DAY, MINUTE
+_LONGEST_POD: Final = 8 * HOUR
+"""Half of the pods are over in ten minutes: with longer ones at the end, arrivals would not be the load."""
 _WIDTHS: Final = (1, 2, 4, 8, 16)
 _DRAWN_WIDTHS: Final[Mapping[int, float]] = {1: 0.6, 2: 0.12, 4: 0.15, 8: 0.1, 16: 0.03}
 """Philly's, with more gangs."""
@@ -87,12 +90,13 @@ NO_PROFILE, RATE_ERROR, LEAST_OVER, MOST_OVER = 1 / 3, 0.2, 2.0, 10.0
 @dataclass(frozen=True, slots=True)
 class MixedWorkload:
     """A workload: its nodes, and so many jobs of a seed, in order of arrival at any rate. With `parts` some jobs ask
-    for a part of a GPU, and policies that can schedule them do."""
+    for a part of a GPU, and policies that can schedule them do. It has `times` as many jobs as others."""
 
     summary: str
     nodes: Callable[[ExperimentSetup], tuple[Node, ...]]
     draw: Callable[[int, int, ExperimentSetup], Sequence[TraceJob]]
     parts: bool = False
+    times: int = 1
 
 
 def _described(spec: str) -> Callable[[ExperimentSetup], tuple[Node, ...]]:
@@ -147,7 +151,7 @@ def _openb_jobs(count: int, seed: int, setup: ExperimentSetup) -> Sequence[Trace
             fitting[index],
             id=str(number),
             arrival=float(arrivals[number]),
-            duration=min(fitting[index].duration, _LONGEST),
+            duration=min(fitting[index].duration, _LONGEST_POD),
             user=users[number],
         )
         for number, index in enumerate(chosen)
@@ -222,6 +226,7 @@ WORKLOADS: Final[Mapping[str, MixedWorkload]] = {
         _openb_nodes,
         _openb_jobs,
         parts=True,
+        times=5,
     ),
     "philly": MixedWorkload(
         "Three days of Philly with users, on two GPU types; models drawn.",
@@ -348,7 +353,7 @@ class MixedInputs:
         """Returns the simulation's inputs. Raises ExperimentError, TraceError."""
         workload = WORKLOADS[self.workload]
         nodes, profiles = workload.nodes(setup), true_profiles()
-        jobs = at_load(workload.draw(self.jobs, self.seed, setup), nodes, self.load, profiles)
+        jobs = at_load(workload.draw(self.jobs * workload.times, self.seed, setup), nodes, self.load, profiles)
         types = list(dict.fromkeys(gpu.type for node in nodes for gpu in node.gpus))
         longest = [job.duration / min(_relative_rates(job, types, profiles)) for job in jobs]
         trace = Trace(self.workload, tuple(jobs), workload.summary)

@@ -240,7 +240,7 @@ def test_a_site_knows_no_durations_too_long_limits_and_two_thirds_of_the_profile
 def test_a_workload_has_jobs_that_can_run_in_order_of_arrival(name: str) -> None:
     scenario = MixedInputs(name, "site", 0.9, 42, 100).scenario(ExperimentSetup(Path(DATA or "")))
     jobs = scenario.trace.jobs
-    assert len(jobs) == 100
+    assert len(jobs) == 100 * WORKLOADS[name].times
     assert [each.arrival for each in jobs] == sorted(each.arrival for each in jobs)
     assert not any(impossible_reason(each, scenario.nodes) for each in jobs)
     assert 40 <= sum(len(node.gpus) for node in scenario.nodes) <= 56
