@@ -27,8 +27,8 @@ class Profile:
     measurement (unix seconds) if speeds are in steps per second; if it is None, their unit is arbitrary. `least_memory`
     are the MiB for each GPU that are needed at least; 0 if that is unknown. `spares` is set if it is of what runs of
     the job's own owner used: whether these left CPUs idle, or only used all that they had; `last_run` is then when the
-    last of them ended (unix seconds). With `suffices` a job that asked for less than its share needs no more CPUs than
-    its matrix tells.
+    last of them ended (unix seconds), and `same_work` whether they had more than their model in common with the job.
+    With `suffices` a job that asked for less than its share needs no more CPUs than its matrix tells.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Profile:
     least_memory: float = 0.0
     spares: bool | None = None
     suffices: bool = False
+    same_work: bool = False
     last_run: float | None = None
 
     @property

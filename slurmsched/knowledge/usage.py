@@ -85,7 +85,8 @@ def cpu_need(runs: Sequence[AccountedRun]) -> CpuNeed | None:
     nothing from one that asked for more.
 
     A work that used all of its CPUs, with the most that it had yet, may have twice as many if the last such step made
-    it quicker, and goes back if it did not.
+    it quicker, and goes back if it did not. One that did so with fewer than it had before, as when it lent some, needs
+    as many as the next larger of its runs had.
     """
     measured = [(run.cpus / run.gpus, run) for run in runs if run.cpu_seconds is not None]
     if not measured:
@@ -93,6 +94,8 @@ def cpu_need(runs: Sequence[AccountedRun]) -> CpuNeed | None:
     gpu_type = runs[0].gpu_type
     in_use = max(min(had, busy_cpus(run)) for had, run in measured)
     starved = max((had for had, run in measured if _starves(had, run)), default=0.0)
+    if starved:
+        starved = min((had for had, _ in measured if had > starved), default=starved)
     sparing = [(had, busy_cpus(run)) for had, run in measured if _spares(had, run)]
     if len(sparing) >= MIN_RUNS and gpu_type:
         most = max(had for had, _ in sparing)
@@ -181,7 +184,8 @@ def use_profiles(use: Mapping[JobId, MeasuredUse]) -> Mapping[JobId, Profile]:
     """Returns a profile by job from what was measured; jobs of which nothing is known of CPUs are missing.
 
     Its matrix rises up to the CPUs that are needed. Where these only tell that all CPUs were used, it is a rule of
-    thumb, which takes nothing away. Equal use gives the same profile, so that demands are computed once.
+    thumb, which takes nothing away; but of the same work a job with a checkpoint may lend CPUs above its share. Equal
+    use gives the same profile, so that demands are computed once.
     """
     made: dict[MeasuredUse, Profile | None] = {}
     for known in use.values():
@@ -209,6 +213,7 @@ def _profile(use: MeasuredUse) -> Profile | None:
         spares=spares,
         last_run=use.at,
         suffices=suffices,
+        same_work=use.kind != WorkKind.MODEL.words,
     )
 
 

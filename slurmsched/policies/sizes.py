@@ -2,8 +2,9 @@
 
 A sizing says what would be best; `demand_range` and `size_upgrades` keep it to what the job lets be done: never less
 than it asked for, unless its owner's hint allows that and the speed of its model was measured, or earlier runs of the
-same work left CPUs idle, which it may then lose down to its share; and only amounts that its request can express, since
-its script sees how it asked (memory per CPU grows with the CPUs, the rest stays).
+same work left CPUs idle, which it may then lose down to its share, or it lends what is above its share (`lends_cpus`);
+and only amounts that its request can express, since its script sees how it asked (memory per CPU grows with the CPUs,
+the rest stays).
 
 Source: Mohan et al. (Synergy, OSDI 2022), sections 2, 4.1.3 and 4.2.
 """
@@ -45,7 +46,8 @@ class DemandRange:
 
 
 SizeUpgrade = tuple[PerTaskResources, float]
-"""More resources per part, and the speed they add, as a multiple of the speed at the proportional share."""
+"""More resources per part, and the speed they add, as a multiple of the speed at the proportional share; infinite for
+what a job should have before others get more than their share, which tells nothing of its speed."""
 
 
 class Sizing(Protocol):
@@ -103,7 +105,8 @@ def demand_range(sizing: Sizing, gang: Gang, kind: PoolKind) -> DemandRange:
         demand = sizing.demand_range(gang, kind)
         least = proportional_size(gang, kind).memory
         most = _exclusive_size(gang, kind).memory if gang.profile else least
-        best, minimum = (_allowed_size(gang, kind, size) for size in (demand.best, demand.minimum))
+        lends = sizing.by_sensitivity and lends_cpus(gang, kind)  # the other sizings never give CPUs back
+        best, minimum = (_allowed_size(gang, kind, size, lends=lends) for size in (demand.best, demand.minimum))
         return DemandRange(expressible_size(gang, best, most), expressible_size(gang, minimum, least))
     asked = PerTaskResources(max(_requested_cpus(gang), gang.tasks_per_part), 0)
     return DemandRange(asked, asked)
@@ -128,19 +131,34 @@ def size_upgrades(
             yield step, faster
 
 
-def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources) -> PerTaskResources:
-    """Return the size with no less than the job asked for, except where its hint and a measurement allow less."""
+def lends_cpus(gang: Gang, kind: PoolKind) -> bool:
+    """Return whether the gang may have fewer CPUs than it asked for, down to its share, whatever it could use.
+
+    GPUs that lack CPUs are idle, while CPUs above a share bring their job less than a GPU. Only a job that writes a
+    checkpoint lends them, as it takes a restart to get them back, and only where accounting tells of runs of the same
+    work, since its next runs then show whether it lacked some. With a hint about CPUs the owner has decided, and with
+    memory per CPU the job would lose memory too.
+    """
+    measured = gang.profile is not None and gang.profile.same_work
+    if not measured or not gang.has_checkpoint or not _leaves_cpus_open(gang):
+        return False
+    return _requested_cpus(gang) > proportional_size(gang, kind).cpus
+
+
+def _leaves_cpus_open(gang: Gang) -> bool:
+    """Whether the owner said nothing of CPUs beyond their number."""
+    return gang.cpus_tunable is None and not gang.request.memory_per_cpu
+
+
+def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources, *, lends: bool) -> PerTaskResources:
+    """Return the size with no less than the job asked for, except where its hint and a measurement allow less, or it
+    lends CPUs."""
     asked, matrix = requested_size(gang, kind), gang.profile.matrix(kind.gpu_type) if gang.profile else None
     measured = gang.profile is not None and gang.profile.was_measured
     cuts_memory = measured and gang.memory_tunable and matrix is not None and matrix.knows_memory
     cuts_cpus = measured and gang.cpus_tunable is True and (cuts_memory or not gang.request.memory_per_cpu)
     least = asked.cpus
-    if (
-        gang.profile is not None
-        and gang.profile.spares
-        and gang.cpus_tunable is None
-        and not gang.request.memory_per_cpu
-    ):
+    if lends or (gang.profile is not None and gang.profile.spares and _leaves_cpus_open(gang)):
         least = min(least, proportional_size(gang, kind).cpus)
     cpus = size.cpus if cuts_cpus else max(size.cpus, least)
     memory = size.memory if cuts_memory or not gang.request.memory else max(size.memory, asked.memory)
@@ -264,7 +282,9 @@ class Tune:
     as fast as its GPU-proportional share.
 
     A job without a profile should have its share of CPUs, or what it asked for where that is more, before any job gets
-    more than its least; it starts with what it asked for where others have its share, as it would on plain Slurm.
+    more than its least; it starts with what it asked for where others have its share, as it would on plain Slurm. A job
+    that lends CPUs (`lends_cpus`) should have what it asked for before any gets more than its share, if runs used all
+    that they had, or nobody knows what it needs on these GPUs.
     """
 
     name: str = "tune"
@@ -277,12 +297,14 @@ class Tune:
             asked = replace(asked, memory=max(asked.memory, in_use))
         matrix = _known_matrix(gang, kind)
         if not matrix:
-            return DemandRange(replace(asked, cpus=max(asked.cpus, share.cpus)), asked)
+            least = min(asked.cpus, share.cpus) if lends_cpus(gang, kind) else asked.cpus
+            return DemandRange(replace(asked, cpus=max(asked.cpus, share.cpus)), replace(asked, cpus=least))
         floor = _rounded_size(gang, matrix.minimum_for_share(*_per_gpu(gang, share)), share)
         demand = _rounded_size(gang, matrix.best_case_demand(*_per_gpu(gang, node)), node)
         best = PerTaskResources(max(demand.cpus, floor.cpus), max(demand.memory, floor.memory))
         if gang.profile is not None and gang.profile.spares is not None:
-            floor = replace(floor, cpus=min(best.cpus, asked.cpus) if gang.profile.spares else asked.cpus)
+            least = min(best.cpus, asked.cpus) if gang.profile.spares else asked.cpus
+            floor = replace(floor, cpus=min(least, share.cpus) if lends_cpus(gang, kind) else least)
             if gang.cpus_tunable is None:  # what it asked for, as long as nobody needs it
                 best = replace(best, cpus=max(best.cpus, asked.cpus))
         if matrix.knows_memory:
@@ -294,9 +316,11 @@ class Tune:
     ) -> Iterator[SizeUpgrade]:
         matrix, fair = _known_matrix(gang, kind), proportional_size(gang, kind)
         if not matrix:
-            if (own := min(fair.cpus, limit.cpus)) > current.cpus:
+            if (own := min(max(fair.cpus, _lent_in_need(gang, kind)), limit.cpus)) > current.cpus:
                 yield replace(current, cpus=own), inf
             return
+        if (own := min(_lent_in_need(gang, kind), limit.cpus)) > current.cpus:
+            yield replace(current, cpus=own), inf
         now, share = matrix.speed_at(*_per_gpu(gang, current)), matrix.speed_at(*_per_gpu(gang, fair))
         fewest, (most, memory) = current.cpus / gang.gpus_per_part, _per_gpu(gang, limit)
         for cpus in (fewest, *(point for point in matrix.cpus if fewest < point < most), most):
@@ -305,6 +329,15 @@ class Tune:
                 step = _rounded_size(gang, matrix.minimum_for_speed(speed, cpus, memory), limit)
                 enough = max(step.memory, current.memory) if matrix.knows_memory else current.memory
                 yield PerTaskResources(max(step.cpus, current.cpus), enough), (speed - now) / share
+
+
+def _lent_in_need(gang: Gang, kind: PoolKind) -> int:
+    """Return the CPUs that each part asked for, if it lends some and nothing tells that fewer are enough; else 0."""
+    profile = gang.profile
+    if profile is None or not lends_cpus(gang, kind):
+        return 0
+    enough = profile.spares or profile.suffices
+    return 0 if enough and profile.matrix(kind.gpu_type) else requested_size(gang, kind).cpus
 
 
 def _known_matrix(gang: Gang, kind: PoolKind) -> SensitivityMatrix | None:

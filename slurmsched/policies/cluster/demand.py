@@ -157,15 +157,17 @@ class DemandCache:
     def _remembered(
         self, job: Job, profile: Profile | None, node_gpus: tuple[int, ...], mixed_types: frozenset[str]
     ) -> ResourceDemand:
-        cap = self._cap(job)
+        cap, hints = self._cap(job), job.hints
+        has_checkpoint = hints.checkpoint_signal is not None and job.requeue and hints.move is not False
         key = (
             cap,
             job.original_request,
             job.partitions,
             job.reservation,
             self._used_of(profile, job.original_request.gpus),
-            job.hints.memory_tunable,
-            job.hints.cpus_tunable,
+            hints.memory_tunable,
+            hints.cpus_tunable,
+            has_checkpoint,
             mixed_types,
             node_gpus,
             self._eligibility.closed_nodes(job),
@@ -176,7 +178,14 @@ class DemandCache:
             lasting = None if request.pinned else (self._sizing, *key, *(mask.tobytes() for mask in masks))
             demand = self._kept.get(lasting) if lasting else None
             if demand is None:
-                gang = gang_of(request, profile, job.hints.memory_tunable, job.hints.cpus_tunable, node_gpus=node_gpus)
+                gang = gang_of(
+                    request,
+                    profile,
+                    hints.memory_tunable,
+                    hints.cpus_tunable,
+                    node_gpus=node_gpus,
+                    has_checkpoint=has_checkpoint,
+                )
                 spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
                 demand = self._demand(job, gang, masks, mixed_types, cap=cap, spreads=spreads)
                 if lasting:
@@ -310,11 +319,13 @@ class DemandCache:
 
 def used_of_profile(profile: Profile | None, gpus: int) -> tuple[object, ...]:
     """Return what the demand of a job with so many GPUs depends on in its profile, which outlives this key: the
-    sensitivity and the types that it cannot run on, but no rates, by which jobs that measure themselves all differ."""
+    sensitivity, what earlier runs told and the types that it cannot run on, but no rates, by which jobs that measure
+    themselves all differ."""
     if profile is None:
         return ()
     matrices = tuple(sorted((kind, id(matrix)) for kind, matrix in profile.matrices.items()))
-    return profile.was_measured, matrices, _unable_types(profile, gpus)
+    of_use = profile.spares, profile.suffices, profile.same_work, profile.least_memory
+    return profile.was_measured, matrices, of_use, _unable_types(profile, gpus)
 
 
 def _unable_types(profile: Profile, gpus: int) -> frozenset[str]:

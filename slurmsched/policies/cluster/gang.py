@@ -19,7 +19,8 @@ class Gang:
     `max_nodes` nodes. `parts_per_node` is set where the request fixes it. `memory_per_node` is the least MiB on any
     node. A job with `shards` has so many of one GPU on each node, and no whole GPU; one without GPUs has neither. Both
     have one part on each of their nodes, with the CPUs and memory that they ask for. `memory_tunable` and
-    `cpus_tunable` are the owner's hints.
+    `cpus_tunable` are the owner's hints. `has_checkpoint` says that the job writes a checkpoint when it is told to and
+    may be requeued, so that what it does without now can be given back to it.
 
     `cpus_per_node` is the least number of CPUs on any node of a job with one task on each of its nodes, however many
     these are: Slurm gives each task the same CPUs, so that the node with the fewest parts decides. It is 0 for the
@@ -38,6 +39,7 @@ class Gang:
     shards: int = 0
     memory_tunable: bool = False
     cpus_tunable: bool | None = None
+    has_checkpoint: bool = False
     cpus_per_node: int = 0
 
     @property
@@ -57,6 +59,8 @@ def gang_of(
     memory_tunable: bool,
     cpus_tunable: bool | None = None,
     node_gpus: Sequence[int] = (),
+    *,
+    has_checkpoint: bool = False,
 ) -> Gang:
     """Divide a request into parts. Tasks are never divided, and a job uses several nodes only where it asked for them.
 
@@ -95,6 +99,7 @@ def gang_of(
         memory_per_node=0 if memory_tunable or request.keeps_memory else request.memory,
         memory_tunable=memory_tunable,
         cpus_tunable=cpus_tunable,
+        has_checkpoint=has_checkpoint,
     )
     return _spread_gang(gang, node_gpus[:fewest]) if spreads else gang
 

@@ -60,7 +60,8 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
         return None
     kind = session.pools.kinds[current.kind]
     limit = largest_that_fits(session, job.id, current)
-    steps = list(size_upgrades(session.sizing, current.gang, kind, current.per_task, limit))
+    upgrades = size_upgrades(session.sizing, current.gang, kind, current.per_task, limit)
+    steps = [step for step in upgrades if not isinf(step[1])]  # those tell a turn, not a speed
     if not steps or session.delays_promise(job, current.allocation(session.pools)):
         return None
     per_task, faster = max(steps, key=lambda step: (step[1], -step[0].cpus, -step[0].memory))

@@ -15,7 +15,7 @@ from slurmsched.knowledge.work import Work, WorkKind
 from slurmsched.model import AccountedRun, CpuNeed, MeasuredUse, RunEnd, work_of
 from slurmsched.policies.cluster.gang import gang_of
 from slurmsched.policies.cluster.resources import PoolKind
-from slurmsched.policies.sizes import Tune, demand_range
+from slurmsched.policies.sizes import Proportional, Sizing, Tune, demand_range, lends_cpus
 from tests.builders import GIB, job, profile
 
 HOUR, DAY = 3600.0, 86400.0
@@ -73,10 +73,15 @@ def run(had: float, used: float, gpu: float | None = 0.9, **other: object) -> Ac
         pytest.param([run(8, 1, gathered=False)] * 3, None, id="not all processes were watched"),
         pytest.param([run(8, 1, seconds=300.0)] * 3, None, id="the runs were short"),
         pytest.param([run(8, 1, gpu_type="")] * 3, None, id="nobody knows on which GPUs: a faster one needs more"),
-        pytest.param([run(8, 1)] * 3 + [run(4, 4, 0.3)], (4.0, True), id="with four one was full: those stay"),
+        pytest.param([run(8, 1)] * 3 + [run(4, 4, 0.3)], (8.0, True), id="with four one was full: eight again"),
         pytest.param(
             [run(8, 1)] * 3 + [run(8, 5, None)], (5.0, True), id="one used five, busy GPUs or not: those stay"
         ),
+        pytest.param(
+            [run(8, 6, 0.95)] * 3 + [run(3, 3, 0.3)] * 9, (8.0, True), id="it lent five of eight and lacked them"
+        ),
+        pytest.param([run(8, 8, 0.75)] * 3 + [run(3, 3, 0.3)] * 9, (16.0, False), id="it lacked even more than these"),
+        pytest.param([run(8, 3)] * 3 + [run(3, 3, 0.9)] * 9, (6.0, True), id="it lent five and was no slower"),
         pytest.param([run(3, 2)] * 3, (3.0, True), id="no more is spare than there was"),
     ],
 )
@@ -86,7 +91,7 @@ def test_what_cpus_runs_need(runs: Sequence[AccountedRun], need: tuple[float, bo
 
 def test_idle_cpus_beside_gpus_of_which_nothing_is_known_show_what_is_enough_for_who_asked_for_less() -> None:
     assert cpu_need([run(8, 1, None)] * 3) == CpuNeed("v100", 2.0, spares=False, suffices=True)
-    assert cpu_need([run(8, 1, None)] * 3 + [run(4, 4, None)]) == CpuNeed("v100", 4.0, spares=False, suffices=True)
+    assert cpu_need([run(8, 1, None)] * 3 + [run(4, 4, None)]) == CpuNeed("v100", 8.0, spares=False, suffices=True)
     assert cpu_need([run(8, 1, None)] * 3 + [run(8, 5, None, seconds=60.0)]) == CpuNeed("v100", 5.0, False, True)
     assert cpu_need([run(8, 1, None, gathered=False)] * 3) is None
     assert cpu_need([run(8, 1, None, gpu_type="")] * 3) is None
@@ -154,11 +159,20 @@ def test_what_other_gpus_need_is_another_question() -> None:
     assert known.matrix("k80") is None
 
 
-def sizes(use: MeasuredUse, asked: int, hint: bool | None = None) -> tuple[int, int]:
+def sizes(
+    use: MeasuredUse,
+    asked: int,
+    hint: bool | None = None,
+    sizing: Sizing | None = None,
+    *,
+    checkpoint: bool = False,
+    **request: int,
+) -> tuple[int, int]:
     """The least and the best number of CPUs of a job with one GPU."""
-    request = job(1, 1, asked).original_request
-    gang = gang_of(request, use_profiles({"1": use})["1"], memory_tunable=False, cpus_tunable=hint)
-    demand = demand_range(Tune(), gang, SERVER)
+    asks = replace(job(1, 1, asked).original_request, **request)
+    known = use_profiles({"1": use})["1"]
+    gang = gang_of(asks, known, memory_tunable=False, cpus_tunable=hint, has_checkpoint=checkpoint)
+    demand = demand_range(sizing or Tune(), gang, SERVER)
     return demand.minimum.cpus, demand.best.cpus
 
 
@@ -184,6 +198,35 @@ def used(cpus: float, *, spares: bool, suffices: bool = False, memory: float = 0
 )
 def test_sizes_follow_from_use(use: MeasuredUse, asked: int, hint: bool | None, cpus: tuple[int, int]) -> None:
     assert sizes(use, asked, hint) == cpus
+
+
+@pytest.mark.parametrize(
+    ("use", "asked", "hint", "cpus"),
+    [
+        pytest.param(used(2, spares=True), 8, None, (3, 8), id="two are enough: it lends five"),
+        pytest.param(used(6, spares=True), 8, None, (3, 8), id="it needs six: it lends five"),
+        pytest.param(used(16, spares=False), 8, None, (3, 16), id="eight were full: it lends five"),
+        pytest.param(used(2, spares=False, suffices=True), 8, None, (3, 8), id="of its GPUs nothing is known"),
+        pytest.param(MeasuredUse("name", 1, 0.0, (), 9.0), 8, None, (3, 8), id="its runs did not tell what it needs"),
+        pytest.param(used(8, spares=False), 2, None, (2, 8), id="it asked for less than its share"),
+        pytest.param(used(6, spares=True), 8, True, (6, 6), id="cpus=tune: it has what it needs"),
+        pytest.param(used(6, spares=True), 8, False, (8, 8), id="cpus=keep: it has what it asked for"),
+    ],
+)
+def test_a_job_with_a_checkpoint_lends_the_cpus_above_its_share(
+    use: MeasuredUse, asked: int, hint: bool | None, cpus: tuple[int, int]
+) -> None:
+    assert sizes(use, asked, hint, checkpoint=True) == cpus
+
+
+def test_only_a_job_that_gets_cpus_back_and_whose_work_was_measured_lends_them() -> None:
+    full = used(16, spares=False)
+    assert sizes(full, 8) == (8, 16), "it has no checkpoint"
+    assert sizes(replace(full, kind="model"), 8, checkpoint=True) == (8, 16), "only its model was measured"
+    assert sizes(full, 8, None, Proportional(), checkpoint=True) == (8, 8), "nobody would give them back"
+    assert sizes(full, 8, checkpoint=True, memory_per_cpu=GIB, memory=8 * GIB)[0] == 8, "it would lose memory too"
+    gang = gang_of(job(1, 1, 8).original_request, None, memory_tunable=False, has_checkpoint=True)
+    assert not lends_cpus(gang, SERVER), "nothing was measured"
 
 
 def test_memory_is_never_less_than_a_fifth_more_than_was_in_use() -> None:
@@ -214,19 +257,22 @@ def test_equal_use_gives_one_profile() -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 24), st.floats(0, 1), st.none() | st.floats(0, 1), st.booleans()), max_size=12),
     st.integers(1, 24),
+    st.booleans(),
 )
 def test_no_job_accepts_less_than_its_share_or_what_it_asked_for_unless_runs_left_cpus_idle(
-    drawn: list[tuple[int, float, float | None, bool]], asked: int
+    drawn: list[tuple[int, float, float | None, bool]], asked: int, checkpoint: bool
 ) -> None:
     runs = [run(had, had * part, gpu, gathered=gathered) for had, part, gpu, gathered in drawn]
     use = measured_use(kinds_of_use(WORK), {NEAR[2]: runs}, DAY)
     if use is None or not use.needs:
         return
-    least, best = sizes(use, asked)
+    least, best = sizes(use, asked, checkpoint=checkpoint)
     assert least <= best
     assert least >= min(asked, 3)
     assert best >= asked
-    if not use.needs[0].spares:
+    if checkpoint:
+        assert least == min(asked, 3)
+    elif not use.needs[0].spares:
         assert least == asked
     else:
         assert least >= min(asked, max(run.cpu_seconds or 0 for run in runs if run.gathered) / HOUR / 2)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobState, NodeState, Reason, ReasonCode, Request, Reservation, Resources
+from slurmsched.knowledge import Knowledge, Profile
+from slurmsched.knowledge.usage import use_profiles
+from slurmsched.model import (
+    CpuNeed,
+    Decision,
+    Job,
+    JobState,
+    MeasuredUse,
+    Node,
+    NodeState,
+    Reason,
+    ReasonCode,
+    Request,
+    Reservation,
+    Resources,
+)
 from slurmsched.policies import Situation, policy
 from tests.builders import GIB, MEMORY, job, node, profile, share, situation, snapshot
 
@@ -125,6 +140,50 @@ def test_where_others_have_its_share_it_starts_with_what_it_asked_for() -> None:
     for asked, cpus_left in ((1, 4), (4, 4)):
         mine = job(2, 2, cpus=asked)
         assert cpus(policy("synergy").decide(situation([node()], [theirs, mine], managed=[mine]))) == {"2": cpus_left}
+
+
+HUNGRY, MODEST, MEMORY_ONLY = (
+    MeasuredUse("name", 3, 0.0, needs, 9.0)
+    for needs in ((CpuNeed("v100", 16.0, spares=False),), (CpuNeed("v100", 2.0, spares=True),), ())
+)
+"""What runs used: all of their eight CPUs; one of them, beside busy GPUs; and nobody knows how many."""
+
+
+def decided(one: Node, jobs: Sequence[Job], by: MeasuredUse, **models: Profile) -> Decision:
+    """The decision where runs of the work of all jobs that name no model used this."""
+    use = use_profiles({one.id: by for one in jobs if one.hints.model is None})
+    asked = replace(situation([one], jobs), knowledge=Knowledge(models, by_use=use))
+    return policy("synergy", "fifo").decide(asked)
+
+
+@pytest.mark.parametrize("by", [HUNGRY, MODEST, MEMORY_ONLY], ids=["hungry", "modest", "memory only"])
+def test_jobs_that_can_checkpoint_lend_cpus_above_their_share_so_that_no_gpu_is_idle(by: MeasuredUse) -> None:
+    jobs = [job(number, 2, cpus=16, hint="ckpt=usr1", submit_time=number) for number in range(1, 5)]
+    assert cpus(decided(node(), jobs, by)) == {"1": 6, "2": 6, "3": 6, "4": 6}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(job(1, 2, cpus=16), id="it has no checkpoint"),
+        pytest.param(job(1, 2, cpus=16, hint="ckpt=usr1", requeue=False), id="it may not be requeued"),
+        pytest.param(job(1, 2, cpus=16, hint="ckpt=usr1,move=no"), id="its owner wants it to stay"),
+        pytest.param(job(1, 2, cpus=16, hint="ckpt=usr1,cpus=keep"), id="its owner wants these CPUs"),
+    ],
+)
+def test_a_job_that_could_not_get_them_back_lends_no_cpus(other: Job) -> None:
+    jobs = [other, job(2, 2, cpus=16, hint="ckpt=usr1", submit_time=1)]
+    assert cpus(decided(node(cpus=20), jobs, HUNGRY))["1"] >= 16
+    jobs[0] = replace(other, hints=jobs[1].hints, requeue=True)
+    assert set(cpus(decided(node(cpus=20), jobs, HUNGRY))) == {"1", "2"}
+
+
+@pytest.mark.parametrize("by", [HUNGRY, MEMORY_ONLY], ids=["all were busy", "nobody knows how many it needs"])
+def test_a_job_that_lent_cpus_gets_them_back_before_others_get_more_than_their_share(by: MeasuredUse) -> None:
+    jobs = [job(1, 4, hint="model=steep"), job(2, 1, cpus=8, hint="ckpt=usr1", submit_time=1)]
+    steep = profile("steep", {3: 1, 6: 99})
+    assert cpus(decided(node(), jobs, by, steep=steep)) == {"1": 16, "2": 8}
+    assert cpus(decided(node(), jobs, MODEST, steep=steep)) == {"1": 21, "2": 3}, "two are enough"
 
 
 @pytest.mark.parametrize(
