@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import log, sqrt
 from statistics import fmean, median, variance
@@ -54,10 +54,13 @@ def kinds_of_use(work: Work) -> tuple[tuple[WorkKind, Kind], ...]:
 def measured_use(
     kinds: Iterable[tuple[WorkKind, Kind]], runs: Mapping[Kind, Sequence[AccountedRun]], now: float
 ) -> MeasuredUse | None:
-    """Returns what runs of the nearest kind that tells anything used; None if no kind does.
+    """Returns what runs of the nearest kind that tells anything of CPUs used; None if no kind tells anything.
 
-    Jobs that have only their model in common may differ in much else, so that it lets nothing be given away.
+    Memory is that of the nearest kind that tells any: an edited script has runs of its own from the first on, which
+    tell of memory long before there are enough of them to tell of CPUs. Jobs that have only their model in common may
+    differ in much else, so that it lets nothing be given away.
     """
+    of_memory: MeasuredUse | None = None
     for kind, key in kinds:
         counted = [run for run in runs.get(key, ()) if tells(run, now)]
         by_type = {run.gpu_type: [same for same in counted if same.gpu_type == run.gpu_type] for run in counted}
@@ -66,8 +69,11 @@ def measured_use(
         memory = max((run.peak_memory * run.nodes / run.gpus for run in counted if run.peak_memory), default=0.0)
         if known or memory:
             told = Counter(run.gpu_source for run in counted if run.gpu_source).most_common()
-            return MeasuredUse(kind.words, len(counted), max(run.ended for run in counted), known, memory, tuple(told))
-    return None
+            use = MeasuredUse(kind.words, len(counted), max(run.ended for run in counted), known, memory, tuple(told))
+            if known:
+                return replace(use, memory=of_memory.memory) if of_memory else use
+            of_memory = of_memory or use
+    return of_memory
 
 
 def tells(run: AccountedRun, now: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,6 +131,23 @@ def test_the_nearest_kind_that_tells_anything_counts() -> None:
     assert fewer == MeasuredUse("name", 8, 0.0, (CpuNeed("v100", 6.0, spares=True),))
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        pytest.param([run(8, 1, peak_memory=9)], id="it ran once"),
+        pytest.param([run(8, 1, peak_memory=9, gathered=False)] * 3, id="not all of its processes were watched"),
+        pytest.param([run(8, 1, peak_memory=9, seconds=90.0)] * 3, id="its runs were short"),
+    ],
+)
+def test_an_edited_script_does_not_hide_what_runs_of_its_name_told_of_cpus(edited: list[AccountedRun]) -> None:
+    before = [run(8, 1, peak_memory=40)] * 3
+    use = measured_use(kinds_of_use(WORK), {NEAR[0]: edited, NEAR[1]: before + edited}, DAY)
+    needs = (CpuNeed("v100", 2.0, spares=True),)
+    assert use == MeasuredUse("name and GPUs", 3 + len(edited), 0.0, needs, memory=4.5), "its own memory"
+    use = measured_use(kinds_of_use(WORK), {NEAR[0]: edited, NEAR[1]: edited}, DAY)
+    assert use == MeasuredUse("script, folder and GPUs", len(edited), 0.0, (), memory=4.5), "nobody told of CPUs"
+
+
 def test_jobs_with_only_their_model_in_common_give_nothing_away() -> None:
     assert measured_use(kinds_of_use(WORK), {NEAR[3]: [run(8, 1)] * 9}, DAY) is None
     grows = measured_use(kinds_of_use(WORK), {NEAR[3]: [run(1, 1, 0.2)]}, DAY)
@@ -166,7 +184,7 @@ def sizes(
     sizing: Sizing | None = None,
     *,
     checkpoint: bool = False,
-    **request: int,
+    **request: Any,
 ) -> tuple[int, int]:
     """The least and the best number of CPUs of a job with one GPU."""
     asks = replace(job(1, 1, asked).original_request, **request)
