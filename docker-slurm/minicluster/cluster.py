@@ -130,6 +130,9 @@ class Cluster:
                 specific += ["--volume", f"{options.source}:/opt/slurmsched:ro"]
             if host not in SERVICES or options.virtual:
                 specific += ["--env", f"GPUS={options.gpus_by_node.get(host, options.max_gpus)}"]
+            if host not in SERVICES:
+                # slurmstepd reads /proc/PID/io of jobs to account for them, and drops the processes whose it may not.
+                specific += ["--cap-add", "SYS_PTRACE"]
             role = host if host in SERVICES else "node"
             self.commands.run("docker", "create", *common, *specific, image, role)
 
