@@ -329,6 +329,8 @@ class Tune:
                 step = _rounded_size(gang, matrix.minimum_for_speed(speed, cpus, memory), limit)
                 enough = max(step.memory, current.memory) if matrix.knows_memory else current.memory
                 yield PerTaskResources(max(step.cpus, current.cpus), enough), (speed - now) / share
+        if (own := min(_lent_unproven(gang, kind), limit.cpus)) > current.cpus:
+            yield replace(current, cpus=own), _MIN_GAIN
 
 
 def _lent_in_need(gang: Gang, kind: PoolKind) -> int:
@@ -338,6 +340,13 @@ def _lent_in_need(gang: Gang, kind: PoolKind) -> int:
         return 0
     enough = profile.spares or profile.suffices
     return 0 if enough and profile.matrix(kind.gpu_type) else requested_size(gang, kind).cpus
+
+
+def _lent_unproven(gang: Gang, kind: PoolKind) -> int:
+    """Return the CPUs that each part asked for, if it lends some and an average use is all that tells that fewer are
+    enough, so that it should have them while nobody else gains by them; else 0."""
+    proven = gang.profile is not None and gang.profile.spares
+    return 0 if proven or not lends_cpus(gang, kind) else requested_size(gang, kind).cpus
 
 
 def _known_matrix(gang: Gang, kind: PoolKind) -> SensitivityMatrix | None:

@@ -142,11 +142,16 @@ def test_where_others_have_its_share_it_starts_with_what_it_asked_for() -> None:
         assert cpus(policy("synergy").decide(situation([node()], [theirs, mine], managed=[mine]))) == {"2": cpus_left}
 
 
-HUNGRY, MODEST, MEMORY_ONLY = (
+HUNGRY, MODEST, IDLE, MEMORY_ONLY = (
     MeasuredUse("name", 3, 0.0, needs, 9.0)
-    for needs in ((CpuNeed("v100", 16.0, spares=False),), (CpuNeed("v100", 2.0, spares=True),), ())
+    for needs in (
+        (CpuNeed("v100", 16.0, spares=False),),
+        (CpuNeed("v100", 2.0, spares=True),),
+        (CpuNeed("v100", 2.0, spares=False, suffices=True),),
+        (),
+    )
 )
-"""What runs used: all of their eight CPUs; one of them, beside busy GPUs; and nobody knows how many."""
+"""What runs used: all of their eight CPUs; one of them, beside busy GPUs or unknown ones; and nobody knows how many."""
 
 
 def decided(one: Node, jobs: Sequence[Job], by: MeasuredUse, **models: Profile) -> Decision:
@@ -156,7 +161,7 @@ def decided(one: Node, jobs: Sequence[Job], by: MeasuredUse, **models: Profile) 
     return policy("synergy", "fifo").decide(asked)
 
 
-@pytest.mark.parametrize("by", [HUNGRY, MODEST, MEMORY_ONLY], ids=["hungry", "modest", "memory only"])
+@pytest.mark.parametrize("by", [HUNGRY, MODEST, IDLE, MEMORY_ONLY], ids=["hungry", "modest", "idle", "memory only"])
 def test_jobs_that_can_checkpoint_lend_cpus_above_their_share_so_that_no_gpu_is_idle(by: MeasuredUse) -> None:
     jobs = [job(number, 2, cpus=16, hint="ckpt=usr1", submit_time=number) for number in range(1, 5)]
     assert cpus(decided(node(), jobs, by)) == {"1": 6, "2": 6, "3": 6, "4": 6}
@@ -184,6 +189,14 @@ def test_a_job_that_lent_cpus_gets_them_back_before_others_get_more_than_their_s
     steep = profile("steep", {3: 1, 6: 99})
     assert cpus(decided(node(), jobs, by, steep=steep)) == {"1": 16, "2": 8}
     assert cpus(decided(node(), jobs, MODEST, steep=steep)) == {"1": 21, "2": 3}, "two are enough"
+    assert cpus(decided(node(), jobs, IDLE, steep=steep)) == {"1": 21, "2": 3}, "others gain by them"
+
+
+def test_what_a_job_lent_and_nobody_gains_by_it_has_itself_unless_runs_proved_that_less_is_enough() -> None:
+    jobs = [job(1, 1, cpus=8, hint="ckpt=usr1"), job(2, 1, 1, hint="model=gentle", submit_time=1)]
+    gentle = profile("gentle", {1: 1})
+    assert cpus(decided(node(), jobs, IDLE, gentle=gentle)) == {"1": 8, "2": 1}
+    assert cpus(decided(node(), jobs, MODEST, gentle=gentle)) == {"1": 3, "2": 1}
 
 
 @pytest.mark.parametrize(
