@@ -1,0 +1,93 @@
+"""Sizes by what runs used, from real CPU time and real accounting, with no more told than that jobs can checkpoint."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.slurm.conftest import SETTINGS
+from tests.slurm.mini import Mini
+from tests.slurm.test_learning import learnt
+
+CLUSTER = (
+    "--nodes", "v100:1x8/8c/100g", "--set", "JobAcctGatherType=jobacct_gather/linux",
+    "--set", "JobAcctGatherFrequency=task=5",
+)  # fmt: skip
+"""One CPU is the share of a GPU."""
+# On one release only, for its length: the accounting of the others is in the story of learning.
+pytestmark = pytest.mark.parametrize("mini", ["trixie"], indirect=True, scope="module")
+
+BOUND = 800.0
+"""Seconds that the story may take; the runs from which idle CPUs are learnt last ten minutes."""
+BURNER = '''#!/usr/bin/python3
+"""Keeps more than one CPU busy for a minute: on a machine with other work, by as many processes as that takes."""
+import os, time
+began, burning = time.monotonic(), []
+def used():
+    ticks = (open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[11] for pid in burning)
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+while time.monotonic() < began + 70 or used() < 1.05 * (time.monotonic() - began + 2):
+    if len(burning) < 16 and used() < 1.1 * (time.monotonic() - began + 2):
+        burning.append(os.fork())
+        while burning[-1] == 0:
+            pass
+    time.sleep(1)
+for pid in burning:
+    os.kill(pid, 9)
+    os.wait()
+'''
+SLEEPER = "#!/bin/sh\nexec sleep 610\n"
+
+
+def submitted(mini: Mini, name: str, cpus: int, hint: str = "") -> str:
+    script = f"/home/alice/{name}.sh"
+    mini.sure("sh", "-c", f"cat > {script}", user="alice", stdin=BURNER if name == "burner" else SLEEPER)
+    memory = "--mem=1G"  # else DefMemPerCPU: who has memory for each of its CPUs lends none
+    asked = (
+        "--gres=gpu:1",
+        f"--cpus-per-task={cpus}",
+        memory,
+        "--time=15",
+        *([f"--comment=synsched:{hint}"] if hint else []),
+    )
+    files = ("--chdir=/home/alice", f"--job-name={name}", "--output=/dev/null")
+    return mini.sure("sbatch", "--parsable", *files, *asked, script, user="alice").strip().split(";")[0]
+
+
+def test_burners_and_sleepers_are_told_apart_and_sized_by_what_they_used(mini: Mini) -> None:
+    """A work that burns its CPU has two the next time; one that sleeps beside two lends one, so that all start."""
+    ends = time.monotonic() + BOUND
+    mini.configure(**{**SETTINGS, "rounds": {**SETTINGS["rounds"], "period": "10s"}})
+    with mini.daemon():
+        burner, *sleepers = (submitted(mini, "burner", 1), *(submitted(mini, "sleeper", 2) for _ in range(3)))
+        first = {burner, *sleepers}
+
+        def known() -> bool:
+            return {str(row["job"]) for row in learnt(mini)} >= first
+
+        mini.until("all first runs are learnt", known, ends - time.monotonic())
+        runs = {str(row["job"]): row for row in learnt(mini)}
+        busy = {job: float(str(runs[job]["cpu_seconds"])) / float(str(runs[job]["seconds"])) for job in first}
+        print(f"CPUs that were busy, on average: {', '.join(f'{job} {cpus:.2f}' for job, cpus in busy.items())}")
+        assert all(runs[job]["gathered"] for job in first), "without SYS_PTRACE processes are not accounted for"
+        assert [runs[job]["cpus"] for job in (burner, *sleepers)] == [1, 2, 2, 2], "as they asked"
+        assert busy[burner] > 0.9
+        assert max(busy[job] for job in sleepers) < 0.1
+
+        mini.sure("scontrol", "update", "nodename=v100-1", "state=drain", "reason=all jobs of the next round wait")
+        again = [submitted(mini, "sleeper", 2, "ckpt=usr1") for _ in range(6)]
+        again.append(submitted(mini, "burner", 1, "ckpt=usr1"))
+        mini.sure("scontrol", "update", "nodename=v100-1", "state=resume")
+
+        def running() -> bool:
+            jobs = mini.jobs()
+            return all(jobs[job]["JobState"] == "RUNNING" for job in again)
+
+        mini.until("all run at once, for which they asked for 13 CPUs of 8", running, ends - time.monotonic())
+        sizes = [int(mini.jobs()[job]["NumCPUs"]) for job in again]
+        for job in (again[0], again[-1]):
+            print(mini.synsched("explain", job, user="alice").out)
+        assert sizes == [1] * 6 + [2]
+        mini.sure("scancel", *again)
+    print(f"{BOUND - (ends - time.monotonic()):.0f} s of at most {BOUND:.0f} s")
