@@ -136,6 +136,9 @@ local KEYS = {
     { "fork", "the steps of the whole job, as 50000", function(value)
         return #value <= 12 and value:match("^[1-9][0-9]*$") and { fork = value }
     end },
+    { "idle", "last", function(value)
+        return value == "last" and { idle_last = true }
+    end },
     { "held", "hook", function(value)
         return value == "hook" and { held_by_hook = true }
     end },

@@ -13,7 +13,8 @@ from threading import Thread
 from urllib.parse import parse_qs
 
 Use = Mapping[str, Mapping[str, Sequence[float]]]
-"""By job: `gpu` in percent and `memory` in MiB of each GPU, `cpu` in seconds."""
+"""By job: `gpu` in percent and `memory` in MiB of each GPU, `cpu` in seconds; `looks` is at how many of the looks at a
+running job the use of each GPU was there, all of them if it is missing."""
 TERM = re.compile(r'label_replace\((?P<query>.*?),"synsched","(?P<label>\d+ (?P<amount>[a-z]+))","",""\)(?: or |\Z)')
 WINDOW = r"{slurmjobid='(?P<job>\d+)'}\[\d+s\] @ \d+\)"
 QUERIES = {
@@ -25,6 +26,8 @@ QUERIES = {
 
 def answer(query: str, use: Use) -> bytes:
     """What Prometheus answers: one value of each series that there is."""
+    if "count" in query:
+        return answer_for_running(query, use)
     terms = list(TERM.finditer(query))
     assert sum(len(term[0]) for term in terms) == len(query), "the query has something else"
     result = []
@@ -33,6 +36,39 @@ def answer(query: str, use: Use) -> bytes:
         values = use.get(asked["job"], {}).get(term["amount"], ()) if asked else ()
         result += [{"metric": {"synsched": term["label"], "gpu": str(n)}, "value": [0, str(value)]} for n, value in
                    enumerate(values)]  # fmt: skip
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+RUNNING = re.compile(
+    r'label_replace\((?P<query>count[ _].*?),"synsched",'
+    r'"(?P<what>idle|all|seen) (?P<exporter>[\w-]+)","",""\)(?: or |\Z)'
+)
+SERIES = r"slurm_job_utilization_gpu{slurmjobid=~'(?P<jobs>\d+(?:\|\d+)*)'}"
+COUNTED = {
+    "idle": rf"count by\(slurmjobid\)\(\(avg_over_time\({SERIES}\[\d+s\]\)>=0\)<1\)",
+    "all": rf"count by\(slurmjobid\)\(avg_over_time\({SERIES}\[\d+s\]\)\)",
+    "seen": rf"count by\(slurmjobid\)\(count_over_time\({SERIES}\[\d+s:300s\]\)>=(?P<looks>\d+)\)",
+}
+
+
+def answer_for_running(query: str, use: Use) -> bytes:
+    """What Prometheus answers to the question for running jobs: counts of the GPUs of each, none where it is 0."""
+    terms, result = list(RUNNING.finditer(query)), []
+    assert sum(len(term[0]) for term in terms) == len(query), "the query has something else"
+    for term in terms:
+        asked = re.fullmatch(COUNTED[term["what"]], term["query"])
+        for job in asked["jobs"].split("|") if asked else ():
+            gpus = [float(percent) for percent in use.get(job, {}).get("gpu", ())]
+            counted = {
+                "idle": sum(0 <= percent < 1 for percent in gpus),
+                "all": len(gpus),
+                "seen": sum(
+                    looks >= float(asked.groupdict().get("looks") or 0)
+                    for looks in use.get(job, {}).get("looks", [1e9] * len(gpus))
+                ),
+            }[term["what"]]
+            label = {"synsched": f"{term['what']} {term['exporter']}", "slurmjobid": job}
+            result += [{"metric": label, "value": [0, str(counted)]}] if counted else []
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 

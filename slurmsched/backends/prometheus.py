@@ -1,7 +1,9 @@
-"""What the GPUs of ended runs were used for, from a Prometheus that the site names, by the exporters that know of jobs.
+"""What the GPUs of ended runs were used for, and which of running jobs are idle, from a Prometheus that the site names,
+by the exporters that know of jobs.
 
 Slurm's accounting tells of GPUs only a peak, where it tells anything. One question for each exporter has all runs: each
-part of its query is one amount of one run over its own time, and a label of the answer says which.
+part of its query is one amount of one run over its own time, and a label of the answer says which. One question has all
+running jobs: Prometheus counts their GPUs by job, so that the answer is short however many there are.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from slurmsched.model import AccountedRun, JobId
 
 MOST_RUNS: Final = 100
 """Runs of one question at most."""
+MOST_RUNNING: Final = 5_000
+"""Running jobs of one question at most."""
+RUNNING_JOBS: Final = "running jobs"
+"""The name of the question for running jobs, beside those of exporters."""
 _SECONDS: Final = 3.0
 """Longest wait for all answers together."""
 _MAX_BYTES: Final = 4 * 2**20
@@ -59,6 +65,9 @@ class JobExporter:
     gpu: str
     gpu_memory: str
     cpu: str = ""
+    series: str = ""
+    """The series of the use of GPUs in percent, and behind a blank its label with the number of the job; without one
+    the value of a second series that has the same labels is the number."""
 
     def query(self, runs: Sequence[AskedRun], cluster: str) -> str:
         """One query for all these runs."""
@@ -70,7 +79,29 @@ class JobExporter:
         )
         return " or ".join(terms)
 
+    def idle_query(self, numbers: Sequence[str], window: int, cluster: str) -> str:
+        """A query for running jobs by number: how many GPUs of each were idle in the last `window` seconds, how many
+        it had then, and how many of these were looked at all of the time."""
+        series, label, value = (*self.series.split(), "")[:3]
+        selection = f"cluster='{cluster}'" if cluster else ""
+        ours = ",".join(filter(None, (f"{label}=~'{'|'.join(numbers)}'" if not value else "", selection)))
+        use, looks = f"{series}{{{ours}}}", window // _LOOK
+        counted = {
+            "idle": f"(avg_over_time({use}[{window}s])>=0)<{_IDLE_PERCENT:g}",
+            "all": f"avg_over_time({use}[{window}s])",
+            "seen": f"count_over_time({use}[{window}s:{_LOOK}s])>={looks}",
+        }
+        by_job = f"count by({label})(X)" if not value else f'count_values("{label}",{value}{{{ours}}} and (X))'
+        return " or ".join(
+            f'label_replace({by_job.replace("X", part)},"{_LABEL}","{what} {self.name}","","")'
+            for what, part in counted.items()
+        )
 
+
+_IDLE_PERCENT: Final = 1.0
+"""Use below which a GPU of a running job is idle."""
+_LOOK: Final = 300
+"""Seconds between two looks at whether the use of a GPU is told: for so long a value stands for the present one."""
 _OF_STEPS: Final = "cgroup_cpu_total_seconds{jobid='JOB',step='',task=''CLUSTER}"
 EXPORTERS: Final = (
     JobExporter(
@@ -78,17 +109,20 @@ EXPORTERS: Final = (
         "avg_over_time(nvidia_gpu_duty_cycle{jobid='JOB'CLUSTER}SINCE)",
         "max_over_time(nvidia_gpu_memory_used_bytes{jobid='JOB'CLUSTER}SINCE)/1048576",
         f"sum(max_over_time({_OF_STEPS}SINCE))",
+        "nvidia_gpu_duty_cycle jobid",
     ),
     JobExporter(
         "slurm-job-exporter",
         "avg_over_time(slurm_job_utilization_gpu{slurmjobid='JOB'CLUSTER}SINCE)",
         "max_over_time(slurm_job_memory_usage_gpu{slurmjobid='JOB'CLUSTER}SINCE)/1048576",
         "sum(max_over_time(slurm_job_core_usage_total{slurmjobid='JOB'CLUSTER}SINCE))/1e9",
+        "slurm_job_utilization_gpu slurmjobid",
     ),
     JobExporter(
         "dcgm-exporter",
         "avg_over_time(DCGM_FI_DEV_GPU_UTIL{hpc_job='JOB'CLUSTER}SINCE)",
         "max_over_time(DCGM_FI_DEV_FB_USED{hpc_job='JOB'CLUSTER}SINCE)",
+        series="DCGM_FI_DEV_GPU_UTIL hpc_job",
     ),
     JobExporter(
         "nvidia_gpu_jobId",
@@ -96,6 +130,7 @@ EXPORTERS: Final = (
         "max_over_time((nvidia_gpu_memory_used_bytes{CLUSTER} and nvidia_gpu_jobId{CLUSTER}==JOB)SINCE_BY_STEPS)"
         "/1048576",
         f"sum(max_over_time({_OF_STEPS}SINCE))",
+        "nvidia_gpu_duty_cycle jobid nvidia_gpu_jobId",
     ),
 )
 """Best first. The last is an older release of the first, in which only another series says whose a GPU was."""
@@ -166,11 +201,37 @@ class Prometheus:
         """
         end = monotonic() + self._seconds
         questions = [_Question(self._url, exporter.query(runs, self._cluster), end) for exporter in exporters]
-        for question in questions:
-            question.start()
-        for question in questions:
-            question.join(max(end - monotonic(), 0.0))
-        return [question.result(len(runs)) for question in questions]
+        return [
+            body if isinstance(body, PrometheusError) else _parsed(body, len(runs)) for body in _answers(questions, end)
+        ]
+
+    def idle_gpus(self, gpus: Mapping[str, int], window: int, exporters: Sequence[JobExporter]) -> Mapping[str, int]:
+        """How many GPUs were idle all of the last `window` seconds of each of these running jobs, which have so many
+        `gpus`, by Slurm's number of the job. A job is missing if no exporter told of all its GPUs all of that time.
+
+        It is one question, which takes a few seconds at most. Raises PrometheusError.
+        """
+        end, numbers = monotonic() + self._seconds, sorted(filter(str.isdecimal, gpus))
+        query = " or ".join(exporter.idle_query(numbers, window, self._cluster) for exporter in exporters)
+        (body,) = _answers([_Question(self._url, query, end)], end)
+        if isinstance(body, PrometheusError):
+            raise body
+        return parse_idle(body, gpus, exporters)
+
+
+def _answers(questions: Sequence[_Question], end: float) -> Sequence[bytes | PrometheusError]:
+    for question in questions:
+        question.start()
+    for question in questions:
+        question.join(max(end - monotonic(), 0.0))
+    return [question.result() for question in questions]
+
+
+def _parsed(body: bytes, runs: int) -> Mapping[int, Amounts] | PrometheusError:
+    try:
+        return parse_answer(body, runs)
+    except PrometheusError as error:
+        return error
 
 
 class _Question(Thread):
@@ -193,7 +254,7 @@ class _Question(Thread):
                 f"Prometheus does not answer: {_in_a_line(str(error)) or type(error).__name__}"
             )
 
-    def result(self, runs: int) -> Mapping[int, Amounts] | PrometheusError:
+    def result(self) -> bytes | PrometheusError:
         """The answer, or why there is none; a question that is still under way is given up."""
         if self._answer is None:
             connected = self._connection.sock if self._connection is not None else None
@@ -201,12 +262,7 @@ class _Question(Thread):
                 if connected is not None:
                     connected.shutdown(socket.SHUT_RDWR)
             return PrometheusError("Prometheus did not answer in time")
-        if isinstance(self._answer, PrometheusError):
-            return self._answer
-        try:
-            return parse_answer(self._answer, runs)
-        except PrometheusError as error:
-            return error
+        return self._answer
 
     def _read(self) -> bytes:
         left, parts = max(self._end - monotonic(), 0.1), urlsplit(self._url)
@@ -242,14 +298,45 @@ def _in_a_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TEXT])
 
 
+def _vector(body: bytes) -> list[tuple[Mapping[str, object], object]]:
+    """The labels and values of an answer, neither checked. Raises PrometheusError."""
+    try:
+        elements = [(element["metric"], element["value"][1]) for element in json.loads(body)["data"]["result"]]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise PrometheusError(_NO_VECTOR) from error
+    if not all(isinstance(metric, dict) for metric, _ in elements):
+        raise PrometheusError(_NO_VECTOR)
+    return elements
+
+
+_NO_VECTOR: Final = "Prometheus does not answer as it should: no vector of values"
+
+
+def parse_idle(body: bytes, gpus: Mapping[str, int], exporters: Sequence[JobExporter]) -> Mapping[str, int]:
+    """The idle GPUs of each of these jobs in the answer, by the first exporter that told of exactly as many GPUs as the
+    job has, all of the time. Raises PrometheusError."""
+    counts = dict[tuple[object, str], float | None]()
+    labels = {one.name: one.series.split()[1] for one in exporters}
+    for metric, value in _vector(body):
+        told = str(metric.get(_LABEL))
+        number = metric.get(labels.get(told.partition(" ")[2], ""))
+        if isinstance(number, str) and number in gpus:
+            counts[told, number] = None if (told, number) in counts else _amount(value)
+    found = dict[str, int]()
+    for number, has in gpus.items():
+        for exporter in exporters:
+            every, seen = (counts.get((f"{what} {exporter.name}", number)) for what in ("all", "seen"))
+            idle = counts.get((f"idle {exporter.name}", number), 0.0)
+            if every == seen == has and idle is not None and idle <= has and idle == int(idle):
+                found[number] = int(idle)
+                break
+    return found
+
+
 def parse_answer(body: bytes, runs: int) -> Mapping[int, Amounts]:
     """The amounts of each run in the answer to a question for so many. Values that are no amounts are left out, and
     their runs with them. Raises PrometheusError."""
-    try:
-        answer = json.loads(body)
-        elements = [(element["metric"].get(_LABEL), element["value"][1]) for element in answer["data"]["result"]]
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise PrometheusError("Prometheus does not answer as it should: no vector of values") from error
+    elements = [(metric.get(_LABEL), value) for metric, value in _vector(body)]
     asked = {_label(number, amount): (number, amount) for number in range(runs) for amount in _AMOUNTS}
     found = dict[int, dict[str, list[float]]]()
     refused = set[int]()

@@ -13,12 +13,13 @@ from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
 from slurmsched.cli.parameters import parse_job_ids, user_name
-from slurmsched.model import Explanation, JobId
+from slurmsched.model import Explanation, IdleGpus, JobId
 from slurmsched.report.advice import (
     NothingLearntError,
     advice_view,
     advise_job,
     advise_user,
+    idle_now,
     week_summary,
     week_view,
 )
@@ -88,6 +89,7 @@ def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, a
       synsched advise alice
       synsched advise 1234
     """
+    idle: tuple[IdleGpus, ...] = ()
     with invocation.open_runs() as (store, everyone):
         now, caller = invocation.now(), user_name()
         if subject is None and everyone:
@@ -98,10 +100,11 @@ def advise(invocation: Invocation, *, subject: str | tuple[JobId, ...] | None, a
             user = subject or caller
             if user != caller and not everyone:
                 raise NothingLearntError(f"what was learnt of {user} is shown to {user} and to administrators alone")
-            works = advise_user(store, user, now)
+            idle = idle_now(store, now, user)
+            works = advise_user(store, user, now, required=not idle)
         else:
             works = tuple(advise_job(store, job, now) for job in subject)
-    _print({"works": works}, advice_view(works, now), as_json)
+    _print({"works": works, "idle": idle}, advice_view(works, now, idle), as_json)
 
 
 def _print(data: object, view: RenderableType, as_json: bool) -> None:

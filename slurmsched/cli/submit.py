@@ -25,6 +25,7 @@ _SBATCH_OPTIONS: Final = {"ignore_unknown_options": True, "allow_interspersed_ar
 @click.option("--move", type=click.Choice(["yes", "no"]), help="Whether it may be restarted on other nodes.")
 @click.option("--pack", type=click.Choice(["yes", "no"]), help="Whether it may share its GPUs with another job.")
 @click.option("--fork", metavar="STEPS", help="Total steps of the job whose copies are the tasks of this array.")
+@click.option("--idle-last", is_flag=True, help="It may be preempted first while GPUs of it are idle for long.")
 @click.option("--tune-memory", is_flag=True, help="Its memory is only a cache and may be reduced.")
 @click.option("--comment", default="", metavar="TEXT", help="A comment after the hints.")
 @click.option("--print", "only_print", is_flag=True, help="Print the sbatch command instead of running it.")
@@ -36,6 +37,7 @@ def submit(
     invocation: Invocation,
     /,
     *,
+    idle_last: bool,
     tune_memory: bool,
     comment: str,
     only_print: bool,
@@ -57,7 +59,7 @@ def submit(
       synsched submit --model resnet50 --ckpt usr1@60 -- --gres=gpu:4 job.sh
       synsched submit --dry-run --model resnet50 -- --gres=gpu:4 job.sh
     """
-    given = {**hints, "mem": "tune" if tune_memory else None}
+    given = {**hints, "mem": "tune" if tune_memory else None, "idle": "last" if idle_last else None}
     command = ("sbatch", f"--comment={_hint_comment(given, comment)}", *sbatch)
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run")

@@ -85,7 +85,7 @@ class _Documents:
         """The document for this viewer, None for those who may see everything."""
         if isinstance(part, DocumentKind):
             hidden = frozenset[str]() if viewer is None else self.hidden
-            return Visibility(self.contents, hidden, viewer).document(part).to_json()
+            return Visibility(self.contents, hidden, viewer, viewer is None).document(part).to_json()
         if self.contents.path is None:
             raise ExportError("these documents are from no database")
         return collect_runs(self.contents.path, self.contents.at, viewer).to_json()

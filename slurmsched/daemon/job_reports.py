@@ -1,4 +1,5 @@
 """Reads and validates the reports of jobs once a round: Slurm's data takes precedence, impossible values are rejected.
+Beside them, what a Prometheus reports of the GPUs of running jobs.
 
 The spool is untrusted, since every user may put files there. For each job only its owner's folder is read, only a
 regular file of that owner, and at most the length of a report. A report is opened by name, so that a folder with many
@@ -16,12 +17,17 @@ from pathlib import Path
 from pwd import getpwnam
 from typing import Final
 
+from slurmsched.backends.prometheus import EXPORTERS, MOST_RUNNING, RUNNING_JOBS, Prometheus, PrometheusError
 from slurmsched.jobside.errors import ReportError, UntrustedFolderError
 from slurmsched.jobside.report import MAX_REPORT_BYTES, Report, Stage, decode_report
 from slurmsched.jobside.spool import report_file_name
 from slurmsched.jobside.untrusted import SAFE_READ_FLAGS, SPOOL_FLAGS, open_descriptor, open_owned_folder
-from slurmsched.model import Job, JobId, JobState, MeasuredRate, Node, OutOfMemory, Resources, Snapshot
+from slurmsched.model import IdleGpus, Job, JobId, JobState, MeasuredRate, Node, OutOfMemory, Resources, Snapshot
+from slurmsched.settings.definition import LearningSettings, Settings
+from slurmsched.store.finished_runs import FinishedRuns, pauses
 from slurmsched.store.measurements import LastReport, Measurements, PairSample, RateSample, RejectedReport
+from slurmsched.store.rows import ExporterRow
+from slurmsched.store.store import Store
 
 _CLOCK_TOLERANCE: Final = 60.0
 """Seconds by which clocks and durations may differ."""
@@ -359,3 +365,79 @@ def _ran_out_of_memory(job: Job, report: Report | None) -> bool:
 def _is_new(job: Job, report: Report, last: LastReport | None) -> bool:
     """Whether the report is of the current run and was not read before."""
     return report.run >= job.restarts and (last is None or (report.run, report.at) != (last.run, last.at))
+
+
+_IDLE_KEPT: Final = 3.0
+"""Periods for which a job stays named whose GPUs were idle when they were last told."""
+_MOST_HALVINGS: Final = 4
+"""Failures in a row after each of which half as many jobs are asked for: perhaps it was too much."""
+
+
+def record_idle_gpus(snapshot: Snapshot, settings: Settings, store: Store, now: float) -> Mapping[JobId, IdleGpus]:
+    """Ask Prometheus which running jobs have GPUs that are idle for long, store them, and return those told of now.
+
+    A job is not judged before it has run for so long. One of which nothing is told keeps its row for a few rounds: not
+    told is not busy. Raises StoreError.
+    """
+    learning, known = settings.learning, store.measurements.idle_gpus()
+    window = int(learning.idle_after) if learning.prometheus else 0
+    if not window:
+        if known:
+            store.measurements.record_idle(())
+        return {}
+    running = {job.id: job for job in snapshot.jobs_in_state(JobState.RUNNING)}
+    judged = {job.number or job.id: job for job in running.values() if job.run_time >= window + _CLOCK_TOLERANCE}
+    told = {
+        judged[number]: idle for number, idle in _ask_idle(judged, learning, store.finished_runs, window, now).items()
+    }
+    answered = {job.id for job in told}
+    kept = {
+        job: row
+        for job, row in known.items()
+        if job in running and _still_counts(row, running[job], snapshot, settings)
+    }
+    fresh = {
+        job.id: IdleGpus(
+            *(job.id, job.user, job.gpus, idle),
+            kept[job.id].since if job.id in kept else snapshot.time - window,
+            snapshot.time,
+            job.hints.idle_last,
+        )
+        for job, idle in told.items()
+        if idle
+    }
+    if known or fresh:
+        unanswered = {job: row for job, row in kept.items() if job not in answered}
+        store.measurements.record_idle((unanswered | fresh).values())
+    return fresh
+
+
+def _still_counts(row: IdleGpus, job: Job, snapshot: Snapshot, settings: Settings) -> bool:
+    """Whether a stored row was told lately, and of the present run of the job."""
+    age = snapshot.time - row.at
+    return 0 <= age <= _IDLE_KEPT * settings.rounds.period and row.since >= snapshot.time - job.run_time
+
+
+def _ask_idle(
+    judged: Mapping[str, Job], learning: LearningSettings, runs: FinishedRuns, window: int, now: float
+) -> Mapping[str, int]:
+    """How many GPUs of each of these jobs are idle, by Slurm's number of the job; empty if nobody tells."""
+    record = runs.exporters().get(RUNNING_JOBS, ExporterRow(RUNNING_JOBS))
+    whole = {number: job.gpus for number, job in judged.items() if number.isdecimal() and _has_whole_gpus(job)}
+    if not whole or pauses(record.asked, record.failures, now):
+        return {}
+    largest = sorted(whole, key=lambda number: (-whole[number], number))
+    asked = {number: whole[number] for number in largest[: MOST_RUNNING >> min(record.failures, _MOST_HALVINGS)]}
+    told: Mapping[str, int] = {}
+    try:
+        told = Prometheus(learning.prometheus, learning.prometheus_cluster).idle_gpus(asked, window, EXPORTERS)
+        record = record.after(len(told), now)
+    except PrometheusError as error:
+        record = record.failed(str(error), now)
+    runs.record_exporters((record,))
+    return told
+
+
+def _has_whole_gpus(job: Job) -> bool:
+    """Whether nobody else uses the GPUs that it has: of a shared one the use is not its own."""
+    return job.gpus > 0 and not any(allocation.shards for allocation in job.allocations)

@@ -29,11 +29,12 @@ from slurmsched.daemon.isolation import (
     record_poll_isolated,
     still_failing_jobs,
 )
-from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_out_of_memory
+from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_idle_gpus, record_out_of_memory
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
     AccountedRun,
     Decision,
+    IdleGpus,
     Job,
     JobId,
     JobState,
@@ -207,6 +208,7 @@ class _Round:
     def run(self) -> RoundReport:
         calls, began = replace(self.context.backend.calls), self.clock.monotonic()
         seen, returned = self._observe()
+        seen = seen if self.starts_only else self._with_idle_gpus(seen)
         observed = self.clock.monotonic()
         decided, decide_s = self._decide(seen)
         planned, result = self.clock.monotonic(), decided.result
@@ -278,6 +280,18 @@ class _Round:
             raise
         except Exception as error:
             self.log(f"the reports of jobs are ignored: {format_trace(error)}")
+
+    def _with_idle_gpus(self, seen: _Observation) -> _Observation:
+        """The observation with the running jobs that have idle GPUs, as told now: nothing older counts in the decision,
+        and no error ends a round."""
+        idle: Mapping[JobId, IdleGpus] = {}
+        try:
+            idle = record_idle_gpus(seen.snapshot, self.context.settings, self.store, self.clock.now())
+        except StoreError:
+            raise
+        except Exception as error:
+            self.log(f"no job is known to have idle GPUs: {format_trace(error)}")
+        return replace(seen, state=replace(seen.state, idle=idle))
 
     def _decide(self, seen: _Observation) -> tuple[IsolatedDecision, float]:
         settings = self.context.settings

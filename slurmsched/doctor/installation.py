@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from slurmsched.backends.prometheus import RUNNING_JOBS
 from slurmsched.daemon.heartbeat import HeartbeatRecord, ProcessIdentity
 from slurmsched.doctor.finding import Finding, advice, ok, problem
 from slurmsched.installation import extra_write_folders
@@ -206,6 +207,11 @@ def check_prometheus(url: str, records: Sequence[ExporterRow], now: float) -> It
     if not url:
         return
     failing = [record for record in records if record.failures]
+    for record in records:
+        if record.exporter == RUNNING_JOBS and record.told and not record.failures:
+            ago = duration(max(now - record.last_told, 0.0))
+            yield ok(topic, f"it told how busy the GPUs of running jobs were, the last time {ago} ago")
+    records = [record for record in records if record.exporter != RUNNING_JOBS]
     telling = [record for record in records if record.told]
     for record in telling:
         ago = duration(max(now - record.last_told, 0.0))

@@ -63,6 +63,8 @@ class Hints:
     """`cpus=tune`: fewer CPUs than requested will do where measurements say so; `cpus=keep`: neither fewer nor more."""
     fork: int | None = None
     """Total steps of the forked job (HadarE) whose copies are the tasks of this array; each does a part of them."""
+    idle_last: bool = False
+    """`idle=last`: while GPUs of it are idle for long, others may preempt it first."""
     held_by_hook: bool = False
     """`held=hook`: the job_submit hook holds the job until a round starts it; its owner does not."""
     left: str | None = None
@@ -137,6 +139,7 @@ def render_hints(hints: Hints) -> str:
         "mem": "tune" if hints.memory_tunable else None,
         "cpus": None if hints.cpus_tunable is None else ("tune" if hints.cpus_tunable else "keep"),
         "fork": None if hints.fork is None else str(hints.fork),
+        "idle": "last" if hints.idle_last else None,
         "held": "hook" if hints.held_by_hook else None,
         "left": hints.left,
     }
@@ -203,6 +206,10 @@ def _parse_fork(hints: Hints, value: str) -> Hints | None:
     return replace(hints, fork=int(value)) if _STEPS.match(value) else None
 
 
+def _parse_idle(hints: Hints, value: str) -> Hints | None:
+    return replace(hints, idle_last=True) if value == "last" else None
+
+
 def _parse_held(hints: Hints, value: str) -> Hints | None:
     return replace(hints, held_by_hook=True) if value == "hook" else None
 
@@ -222,6 +229,7 @@ _HINT_KEYS: Final[dict[str, _HintKey]] = {
     "mem": _HintKey("tune or keep", _parse_memory),
     "cpus": _HintKey("tune or keep", _parse_cpus),
     "fork": _HintKey("the steps of the whole job, as 50000", _parse_fork),
+    "idle": _HintKey("last", _parse_idle),
     "held": _HintKey("hook", _parse_held),
     "left": _HintKey("an option of sbatch", _parse_left),
 }

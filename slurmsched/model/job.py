@@ -137,6 +137,8 @@ class Job:
     comment: str = ""
     admin_comment: str = ""
     hints: Hints = NO_HINTS
+    number: str = ""
+    """Slurm's own number of a running task of an array, which its id does not tell; empty where the id is it."""
     unmanageable: str = ""
     """Why only Slurm can place it (`it asks for GPUs per socket`); empty if a round can."""
 

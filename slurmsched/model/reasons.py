@@ -97,6 +97,7 @@ class ReasonCode(StrEnum):
     SET_ASIDE = "set_aside"
     # an operation
     NEWCOMER_FIRST = "newcomer_first"
+    IDLE_GPUS = "idle_gpus"
     PREPARE = "prepare"
     START = "start"
     TAKE_OVER = "take_over"
@@ -224,6 +225,10 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.NO_GPU: "is not managed: it uses no GPU",
     ReasonCode.SET_ASIDE: "is set aside: {why}",
     ReasonCode.NEWCOMER_FIRST: "gives way to {newcomer:job #}: {why}",
+    ReasonCode.IDLE_GPUS: (
+        "gives way to {newcomer:job #}: {idle} of its {gpus:GPU} have been idle for {idle_for}, and its owner said"
+        " idle=last"
+    ),
     ReasonCode.PREPARE: "is told to write its checkpoint, {lead} before it is requeued",
     ReasonCode.START: "starts on {nodes} with {gpus:GPU}, {cpus:CPU}",
     ReasonCode.TAKE_OVER: "is held so that this scheduler starts it",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from slurmsched.model.job import JobId, NodeAllocation, Request
+from slurmsched.model.reasons import Reason, ReasonCode, format_duration, pluralise
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,40 @@ class ExpectedLength:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleGpus:
+    """A running job of `owner`: `idle` of its `gpus` GPUs have hardly been used since `since`, as told at `at` (unix
+    seconds). `agreed` is whether the owner lets it rank last meanwhile."""
+
+    job: JobId
+    owner: str
+    gpus: int
+    idle: int
+    since: float
+    at: float
+    agreed: bool = False
+
+    @property
+    def text(self) -> str:
+        """`2 of 4 GPUs idle for 3 h`."""
+        return (
+            f"{self.idle} of {pluralise(self.gpus, 'GPU')} idle for {format_duration(max(self.at - self.since, 0.0))}"
+        )
+
+    @property
+    def idle_gpu_hours(self) -> float:
+        """The GPU-hours for which GPUs have been idle."""
+        return self.idle * max(self.at - self.since, 0.0) / 3600
+
+    def why_end(self, newcomer: JobId) -> Reason:
+        """Returns why the job is preempted for this newcomer."""
+        idle_for = format_duration(max(self.at - self.since, 0.0))
+        return Reason(
+            ReasonCode.IDLE_GPUS,
+            {"newcomer": newcomer, "idle": self.idle, "gpus": self.gpus, "idle_for": idle_for},
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NotifiedJob:
     """A running job that was told at `at` (unix seconds) to write its checkpoint and is requeued in a later round.
 
@@ -205,6 +240,7 @@ class SchedulerState:
     `pair_rates`: what families of jobs measured on shared GPUs, and alone.
     `use`: what earlier runs of the owner's same work used, by Slurm's accounting.
     `lengths`: how long jobs still run by earlier runs of their owners, if that is learnt.
+    `idle`: running jobs with GPUs that are idle for long, as they were last told.
     """
 
     original_requests: Mapping[JobId, Request] = field(default_factory=dict)
@@ -232,3 +268,4 @@ class SchedulerState:
     pair_rates: tuple[PairRate, ...] = ()
     use: Mapping[JobId, MeasuredUse] = field(default_factory=dict)
     lengths: Mapping[JobId, ExpectedLength] = field(default_factory=dict)
+    idle: Mapping[JobId, IdleGpus] = field(default_factory=dict)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import isinf
 
 import numpy as np
 
-from slurmsched.model import Job, JobId, RankedJob, Resources
+from slurmsched.model import IdleGpus, Job, JobId, RankedJob, Resources
 from slurmsched.model.reasons import format_duration, format_gpu_hours
-from slurmsched.policies.stages import PreemptionRule, Situation
+from slurmsched.policies.stages import Order, PreemptionRule, Situation
 
 
 def rank_by(
@@ -282,3 +282,34 @@ def _demand_per_node(job: Job) -> tuple[float, float, float]:
     """Return GPUs, CPUs and MiB on each node."""
     nodes = max(job.original_request.nodes, 1)
     return job.original_request.gpus / nodes, job.original_request.cpus / nodes, float(job.original_request.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleLast:
+    """Another order, with running jobs whose GPUs are idle behind all others: every other newcomer may preempt them,
+    also where the order never preempts, and they are preempted first. They preempt nobody themselves."""
+
+    order: Order
+    idle: Mapping[JobId, IdleGpus]
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+    def rank(self, situation: Situation) -> tuple[RankedJob, ...]:
+        ranking = self.order.rank(situation)
+        busy = (ranked for ranked in ranking if ranked.job not in self.idle)
+        idle = (
+            RankedJob(ranked.job, f"{self.idle[ranked.job].text}, {ranked.key}")
+            for ranked in ranking
+            if ranked.job in self.idle
+        )
+        return (*busy, *idle)
+
+    def preemption_rule(self, situation: Situation) -> PreemptionRule:
+        rule = self.order.preemption_rule(situation)
+
+        def makes_room(newcomer: Job, running: Job) -> bool:
+            return newcomer.id not in self.idle and (running.id in self.idle or rule(newcomer, running))
+
+        return makes_room

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from slurmsched.model import Decision, Job, JobId, RankedJob, Reason, ReasonCode
+from slurmsched.model import Decision, IdleGpus, Job, JobId, RankedJob, Reason, ReasonCode
 from slurmsched.policies.admit.allocate import AllocateFree, WaitForCompleting
 from slurmsched.policies.admit.overtaken import overtaken_jobs
 from slurmsched.policies.admit.preempt import Preempt
@@ -20,7 +20,7 @@ from slurmsched.policies.cluster.resources import Allocation
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.finish.restart import resize_running
 from slurmsched.policies.finish.spare import distribute_spare
-from slurmsched.policies.orders import FirstInFirstOut
+from slurmsched.policies.orders import FirstInFirstOut, IdleLast
 from slurmsched.policies.place.placement import NodeScore
 from slurmsched.policies.reasons import explain
 from slurmsched.policies.session import FinishStep, Session
@@ -93,6 +93,8 @@ class Pipeline:
         order = entitlement.order or self.order
         if order is None:
             raise PolicyError(f"policy {self.name} has no order")
+        if situation.idle_last:
+            order, entitlement = IdleLast(order, situation.idle_last), _idle_due_last(entitlement, situation.idle_last)
         session = Session(situation, order, self.sizing, self.node_score, entitlement)
         kept = KeptPromise.of_state(situation.state) if self.keeps_promise else None
         if kept is not None and kept.job in entitlement.promised_anew:
@@ -150,6 +152,22 @@ class Pipeline:
                 promises.passed_over(job)
         _finish(session, self.finish_steps)
         session.cancel_noop_evictions()
+
+
+def _idle_due_last(entitlement: Entitlement, idle: Mapping[JobId, IdleGpus]) -> Entitlement:
+    """Return the entitlement with these jobs' turns after those of all others, and worth nothing to a round."""
+    utility, last = entitlement.utility, max(entitlement.passes.values(), default=0.0)
+    first = min((entitlement.passes[job] for job in idle if job in entitlement.passes), default=0.0)
+
+    def without_idle(allocations: Mapping[JobId, Allocation]) -> float:
+        busy = {job: allocation for job, allocation in allocations.items() if job not in idle}
+        return utility(busy) if utility else 0.0
+
+    return replace(
+        entitlement,
+        passes={job: last + 1 + turn - first if job in idle else turn for job, turn in entitlement.passes.items()},
+        utility=without_idle if utility else None,
+    )
 
 
 def _preempts(step: Callable[[Session], AdmissionStep]) -> bool:

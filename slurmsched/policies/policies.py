@@ -53,11 +53,12 @@ UTILITY: Final = "policy.utility"
 DEFRAGMENT: Final = "policy.defragment"
 PARTS: Final = "policy.parts"
 TRY_PAIRS: Final = "policy.try_pairs"
+IDLE_LAST: Final = "policy.idle_last"
 TICKETS: Final = "tickets."
 """The settings of this section."""
 
-ANY_ORDER: Final = (ORDER, DEFRAGMENT, PARTS)
-OWN_ORDER: Final = (DEFRAGMENT, PARTS)
+ANY_ORDER: Final = (ORDER, IDLE_LAST, DEFRAGMENT, PARTS)
+OWN_ORDER: Final = (IDLE_LAST, DEFRAGMENT, PARTS)
 """The settings of policies with an order of their own."""
 BY_UTILITY: Final = (UTILITY, *OWN_ORDER)
 
@@ -221,11 +222,16 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "tesserae-packed": PolicyRow(
         "two jobs on halves of one GPU by matching (Tesserae)",
         _tesserae_packed,
-        (ORDER, PARTS, TRY_PAIRS),
+        (ORDER, IDLE_LAST, PARTS, TRY_PAIRS),
         shards=True,
         pairs=True,
     ),  # jobs that move would take the halves that are matched
-    "fgd": PolicyRow("each job where the fewest idle GPUs become unusable (FGD)", _fgd, shards=True),
+    "fgd": PolicyRow(
+        "each job where the fewest idle GPUs become unusable (FGD)",
+        _fgd,
+        settings=(ORDER, DEFRAGMENT, PARTS),  # it preempts nobody
+        shards=True,
+    ),
     "tiresias": PolicyRow(
         "attained service in two queues (Tiresias), to compare with",
         lambda chosen: _shared("tiresias", Proportional(), replace(chosen, order=TIRESIAS)),
@@ -257,7 +263,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         lambda _: Pipeline(
             "slurm", SlurmPriority(), AsRequested(), FIRST_FIT, (), (AllocateFree,), keeps_promise=False
         ),
-        settings=(PARTS,),  # jobs that move would not keep the reservation of backfill
+        settings=(PARTS,),  # it preempts nobody, and jobs that move would not keep the reservation of backfill
     ),
 }
 """Every policy by name."""
@@ -317,6 +323,11 @@ def schedules_shards(name: str, parts: bool = False) -> bool:
     return name in POLICIES and (POLICIES[name].shards or (parts and POLICIES[name].reads(PARTS)))
 
 
+def ranks_idle_last(settings: PolicySettings) -> bool:
+    """Whether the site's policy ranks jobs with idle GPUs behind all others."""
+    return settings.idle_last and settings.system in POLICIES and POLICIES[settings.system].reads(IDLE_LAST)
+
+
 def takes_turns(name: str) -> bool:
     """Whether jobs take turns in time slices under this policy; False of an unknown one."""
     return name in POLICIES and POLICIES[name].turns
@@ -342,7 +353,9 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, TICKETS)) and not row.reads(setting):
+        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS)) and not row.reads(
+            setting
+        ):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

@@ -315,11 +315,12 @@ class Session:
     def evict(self, victim: JobId, newcomer: Job) -> None:
         """Evict a running job for a newcomer. The victim is a newcomer itself when its turn comes."""
         self._release(victim, newcomer)
-        if self.entitlement.why_end:
-            self.reasons[victim] = self.entitlement.why_end(self.jobs[victim], newcomer)
-            return
         against = f"{self.rank_reason[newcomer.id]} against {self.rank_reason[victim]}"
-        self.reasons[victim] = Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
+        why = Reason(ReasonCode.NEWCOMER_FIRST, {"newcomer": newcomer.id, "why": against})
+        if self.entitlement.why_end:
+            why = self.entitlement.why_end(self.jobs[victim], newcomer)
+        idle = self.situation.idle_last.get(victim)
+        self.reasons[victim] = idle.why_end(newcomer.id) if idle else why
 
     def shrink(self, victim: JobId, smaller: Placement, newcomer: Job, why: Reason) -> None:
         """Restart a running job with less, for a newcomer."""

@@ -8,7 +8,18 @@ from math import inf
 from typing import Final, Protocol
 
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Decision, Job, JobId, JobState, NodeAllocation, RankedJob, Reason, Request, Snapshot
+from slurmsched.model import (
+    Decision,
+    IdleGpus,
+    Job,
+    JobId,
+    JobState,
+    NodeAllocation,
+    RankedJob,
+    Reason,
+    Request,
+    Snapshot,
+)
 from slurmsched.policies.cluster.demand import DemandCache
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
@@ -72,6 +83,9 @@ class Situation:
     starts_only: bool = False
     """Whether this is an early round, between two full ones: jobs start on free resources, no running job is touched,
     and the policy's state stays as the last full round left it."""
+
+    idle_last: Mapping[JobId, IdleGpus] = field(default_factory=dict)
+    """Running jobs with idle GPUs that rank behind all others."""
 
     def cost_of_restart(self, job: JobId) -> float:
         """Return what a restart costs the job, in seconds."""

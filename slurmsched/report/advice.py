@@ -26,9 +26,10 @@ from slurmsched.knowledge.usage import (
     tells,
 )
 from slurmsched.knowledge.work import Kind, Work, WorkKind
-from slurmsched.model import AccountedRun, JobId, RunEnd, SynschedError, work_of
+from slurmsched.model import AccountedRun, IdleGpus, JobId, RunEnd, SynschedError, work_of
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory, percent
+from slurmsched.report.status import idle_view
 from slurmsched.report.tables import Column, Listing, safe_line
 from slurmsched.store.read_only import ReadOnlyStore
 
@@ -80,14 +81,14 @@ class WorkAdvice:
     """The options to give sbatch; empty if nothing is advised."""
 
 
-def advise_user(store: ReadOnlyStore, user: str, now: float) -> tuple[WorkAdvice, ...]:
-    """Advice for each of this user's works, the last one first, as for its last run. Raises NothingLearntError,
-    UnreadableError."""
+def advise_user(store: ReadOnlyStore, user: str, now: float, *, required: bool = True) -> tuple[WorkAdvice, ...]:
+    """Advice for each of this user's works, the last one first, as for its last run. Raises NothingLearntError if
+    there is none and one is `required`, UnreadableError."""
     runs = _by_kind(store.finished_runs(now - MAX_AGE, user), now)
     latest = dict[Kind, AccountedRun]()
     for run in sorted((run for same in runs.values() for run in same), key=lambda run: run.ended):
         latest[_kinds(Work.of_run(run))[-1][1]] = run
-    if not latest:
+    if not latest and required:
         days = MAX_AGE / 86400
         raise NothingLearntError(
             f"no run of {user} is known from the last {days:.0f} days that had GPUs and a name, ran for a minute or"
@@ -312,6 +313,8 @@ class WeekSummary:
     until: float
     users: tuple[UserWeek, ...]
     works: tuple[IdleWork, ...]
+    running: tuple[IdleGpus, ...] = ()
+    """Running jobs with GPUs that are idle for long, as lately told; the most idle GPU time first."""
 
 
 def week_summary(store: ReadOnlyStore, now: float) -> WeekSummary:
@@ -335,7 +338,17 @@ def week_summary(store: ReadOnlyStore, now: float) -> WeekSummary:
         now,
         tuple(sorted(by_user, key=lambda week: (-week.idle, -week.gpu_hours, week.user))),
         tuple(sorted((work for work in by_work if work.idle > 0), key=lambda work: (-work.idle, work.user, work.name))),
+        idle_now(store, now),
     )
+
+
+_IDLE_SHOWN: Final = 3600.0
+"""Seconds for which it is shown that GPUs were idle."""
+
+
+def idle_now(store: ReadOnlyStore, now: float, user: str | None = None) -> tuple[IdleGpus, ...]:
+    """The running jobs with idle GPUs, of this user or of all. Raises UnreadableError."""
+    return tuple(row for row in store.idle_gpus(now - _IDLE_SHOWN) if user in (None, row.owner))
 
 
 def _limit_ratios(runs: Iterable[AccountedRun]) -> Mapping[str, float]:
@@ -363,12 +376,19 @@ def _idle_work(user: str, runs: Sequence[AccountedRun]) -> IdleWork:
     return IdleWork(user, runs[-1].name, len(runs), hours, idle, unused, 1 - idle / hours if hours else 0.0)
 
 
-def advice_view(works: Sequence[WorkAdvice], now: float) -> RenderableType:
-    """Each work with what it used, and the options to give."""
-    parts: list[RenderableType] = []
+def advice_view(works: Sequence[WorkAdvice], now: float, idle: Sequence[IdleGpus] = ()) -> RenderableType:
+    """The running jobs with idle GPUs, then each work with what it used, and the options to give."""
+    parts: list[RenderableType] = list(_idle_parts(idle))
     for work in works:
         parts += [*[""] * bool(parts), *_work_parts(work, now)]
     return Group(*parts)
+
+
+def _idle_parts(idle: Sequence[IdleGpus]) -> Iterator[RenderableType]:
+    if idle:
+        hours = sum(row.idle_gpu_hours for row in idle)
+        yield safe_line(f"running now with idle GPUs, {hours:.1f} GPU-hours so far", "bold")
+        yield idle_view(idle[:_WORKS_LISTED])
 
 
 def _work_parts(work: WorkAdvice, now: float) -> Iterator[RenderableType]:
@@ -420,4 +440,5 @@ def week_view(week: WeekSummary) -> RenderableType:
         parts += ["", safe_line("most idle GPU-hours by work", "bold"), Listing(columns, worst)]
     else:
         parts.append(safe_line("How busy GPUs were was gathered of no run: jobstats records it in AdminComment."))
-    return Group(*parts)
+    running = list(_idle_parts(week.running))
+    return Group(*parts, *[""] * bool(running), *running)

@@ -15,6 +15,7 @@ from rich.text import Text
 from slurmsched.model import (
     ExpectedTime,
     Explanation,
+    IdleGpus,
     JobId,
     JobState,
     QueueForecast,
@@ -68,6 +69,8 @@ class JobExplanation:
     service: float
     moves: int
     forecast: ForecastRow | None = None
+    idle: IdleGpus | None = None
+    """Its idle GPUs, while it runs."""
 
 
 def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
@@ -79,8 +82,24 @@ def explain_job(store: ReadOnlyStore, job: JobId) -> JobExplanation:
     moves = sum(operation.verb is Verb.REQUEUE and operation.result is Result.DONE for operation in history.operations)
     forecast = store.start_forecasts(job).get(job) if history.job.state is JobState.PENDING else None
     return JobExplanation(
-        history.job, _explanation(history.job, aside), last.id if last else None, history.service, moves, forecast
+        history.job,
+        _explanation(history.job, aside),
+        last.id if last else None,
+        history.service,
+        moves,
+        forecast,
+        idle_of(store, history.job),
     )
+
+
+_IDLE_SHOWN: Final = 900.0
+"""Seconds before a job was last seen from which it is told that its GPUs are idle."""
+
+
+def idle_of(store: ReadOnlyStore, job: JobRow) -> IdleGpus | None:
+    """The idle GPUs of a running job as told of late, None if none are known. Raises UnreadableError."""
+    told = store.idle_gpus(job.last_seen - _IDLE_SHOWN) if job.state is JobState.RUNNING else ()
+    return next((row for row in told if row.job == job.id), None)
 
 
 def _explanation(row: JobRow, aside: SetAsideRow | None) -> Explanation:
@@ -105,9 +124,15 @@ def explanation_view(explanation: JobExplanation, now: float) -> RenderableType:
     parts += _list("Ahead of it", stored.ordered_behind)
     parts += _list("What would change that", stored.what_would_change)
     expected = _expected_facts(explanation.forecast, now) if explanation.forecast is not None else {}
+    expected |= {"idle": _idle_fact(explanation.idle, now)} if explanation.idle is not None else {}
     facts = {**expected, **stored.facts, "attained": _attained(explanation), "state": _state(explanation, now)}
     parts += [Text(""), Listing((Column(""), Column("")), list(facts.items()), headings=False, wrapped=True)]
     return Group(*parts)
+
+
+def _idle_fact(idle: IdleGpus, now: float) -> str:
+    agreed = "idle=last in its hint lets the site rank it last" if idle.agreed else "its hint does not say idle=last"
+    return f"{idle.text}, as told {duration(max(0.0, now - idle.at))} ago; {agreed}"
 
 
 def _expected_facts(forecast: ForecastRow, now: float) -> dict[str, str]:

@@ -13,7 +13,16 @@ from rich.text import Text
 
 from slurmsched.backends.slurm.hostlist import fold_hostlist
 from slurmsched.daemon.heartbeat import STOPPED, HeartbeatRecord
-from slurmsched.model import ClusterFragmentation, ClusterOverview, ExpectedTime, JobId, JobState, NodeState, NodeUsage
+from slurmsched.model import (
+    ClusterFragmentation,
+    ClusterOverview,
+    ExpectedTime,
+    IdleGpus,
+    JobId,
+    JobState,
+    NodeState,
+    NodeUsage,
+)
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, from_now, memory, per_gpu
 from slurmsched.report.tables import Column, GpuBar, Listing, LoadBar, safe_line
@@ -154,6 +163,8 @@ class ClusterStatus:
     """The round from which starts were forecast (unix seconds)."""
     forecast_late: bool = False
     """Whether that is long ago."""
+    idle: tuple[IdleGpus, ...] = ()
+    """Running jobs with GPUs that are idle for long, managed or not, as lately told; the most idle GPU time first."""
 
 
 def cluster_status(
@@ -209,6 +220,7 @@ def cluster_status(
         fragments=overview.fragments,
         forecast_at=forecast_at,
         forecast_late=forecast_at is not None and now - forecast_at > _OLD_PERIODS * settings.rounds.period,
+        idle=store.idle_gpus(now - _OLD_PERIODS * settings.rounds.period),
     )
 
 
@@ -229,7 +241,13 @@ def filter_status(status: ClusterStatus, users: Iterable[str] = (), partitions: 
     of_others = {problem for job in status.jobs if job not in jobs for problem in _hint_problems(job)}
     of_others |= {row.sentence for row in status.set_aside if row not in aside}
     problems = tuple(problem for problem in status.problems if problem not in of_others)
-    return replace(status, jobs=jobs, nodes=nodes, problems=problems, set_aside=aside)
+    shown = {job.id for job in jobs}
+    idle = tuple(
+        row
+        for row in status.idle
+        if (not selected_users or row.owner in selected_users) and (not selected_partitions or row.job in shown)
+    )
+    return replace(status, jobs=jobs, nodes=nodes, problems=problems, set_aside=aside, idle=idle)
 
 
 def _hint_problems(job: JobStatus) -> Iterator[str]:
@@ -320,10 +338,34 @@ def status_view(status: ClusterStatus, every_node: bool = False) -> RenderableTy
             parts += [safe_line(f"starts were forecast {age} ago, and not since then")]
     elif status.running or status.waiting:
         parts += ["", safe_line("no managed job of these users and partitions")]
+    if status.idle:
+        parts += ["", safe_line("running jobs with idle GPUs", "bold"), idle_view(status.idle[:_MOST_IDLE])]
+        if len(status.idle) > _MOST_IDLE:
+            parts.append(safe_line(f"and {pluralise(len(status.idle) - _MOST_IDLE, 'more job')}"))
     if status.problems:
         parts += ["", Text(pluralise(len(status.problems), "problem"), style="bold red")]
         parts += (Padding(safe_line(problem), (0, 0, 0, 2), expand=False) for problem in status.problems)
     return Group(*parts)
+
+
+_MOST_IDLE: Final = 10
+"""Most jobs with idle GPUs that are listed."""
+
+
+def idle_view(idle: Sequence[IdleGpus]) -> RenderableType:
+    """One line per job with idle GPUs: whose it is, how many are idle since when, and the GPU-hours that makes."""
+    columns = (
+        *(Column("JOBID"), Column("USER"), Column("IDLE", right=True), Column("FOR", right=True)),
+        *(Column("GPU-HOURS", right=True), Column("COMES LAST")),
+    )
+    rows = [
+        (
+            *(row.job, row.owner, f"{row.idle} of {row.gpus}", duration(max(row.at - row.since, 0.0))),
+            *(f"{row.idle_gpu_hours:.1f}", "idle=last" if row.agreed else "-"),
+        )
+        for row in idle
+    ]
+    return Listing(columns, rows)
 
 
 def header_view(status: ClusterStatus) -> RenderableType:

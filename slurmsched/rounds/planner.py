@@ -153,7 +153,7 @@ def enforcement_operations(
     first = {job for job, start in moved.items() if not (start.target.after or start.target.once_left)}
     newcomers = {job: start for start in reversed(later) for job in start.gone}
     keys = {ranked.job: ranked.key for ranked in decision.order}
-    ended = {job: why for job, why in decision.waiting.items() if why.code is ReasonCode.SLICE_ENDED}
+    ended = {job: why for job, why in decision.waiting.items() if why.code in _ENDS}
     return (
         *_hold_operations(stay),
         *_restore_placements((jobs[job] for job in sorted(given_back)), leads.state),
@@ -220,6 +220,10 @@ def _notify_operations(job: Job, leads: CheckpointLeads, details: Mapping[str, s
     if signal is not None:
         why = Reason(ReasonCode.PREPARE, {"lead": format_duration(leads.seconds(job)), **details})
         yield Operation(Verb.NOTIFY, job.id, why, after=signal.value)
+
+
+_ENDS: Final = frozenset({ReasonCode.SLICE_ENDED, ReasonCode.IDLE_GPUS})
+"""They say why a job waits that ran, and not only who comes first."""
 
 
 def _requeue_reason(

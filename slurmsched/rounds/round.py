@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from slurmsched.knowledge import Knowledge, OutOfMemoryPairs
 from slurmsched.knowledge.refinement import family_profiles, latest_rates, measured_pairs, self_measured_profiles
 from slurmsched.knowledge.usage import use_profiles
-from slurmsched.model import Decision, JobId, Operation, Plan, Reason, SchedulerState, Snapshot, Verb
+from slurmsched.model import (
+    Decision,
+    IdleGpus,
+    Job,
+    JobId,
+    JobState,
+    Operation,
+    Plan,
+    Reason,
+    SchedulerState,
+    Snapshot,
+    Verb,
+)
 from slurmsched.policies.admit.promise import KeptPromise
-from slurmsched.policies.policies import configured_policy
+from slurmsched.policies.policies import configured_policy, ranks_idle_last
 from slurmsched.policies.stages import Policy, Situation
 from slurmsched.rounds import refusals, scope
 from slurmsched.rounds.checkpoints import awaited_checkpoints
@@ -68,6 +80,17 @@ class RoundResult:
     def requeues(self) -> dict[JobId, Operation]:
         """The REQUEUE of each job that the plan preempts or moves."""
         return {op.subject: op for op in self.plan.operations if op.verb is Verb.REQUEUE}
+
+
+def _idle_last(jobs: Iterable[Job], state: SchedulerState, settings: Settings, now: float) -> dict[JobId, IdleGpus]:
+    """The running jobs that rank behind all others: their GPUs are idle, as was told since the last round, and their
+    owners agreed. A run that is shorter than the time that counts as idle is not judged."""
+    shortest = settings.learning.idle_after
+    if not shortest or not ranks_idle_last(settings.policy):
+        return {}
+    agreed = (job for job in jobs if job.state is JobState.RUNNING and job.hints.idle_last and job.run_time >= shortest)
+    told = {job.id: state.idle[job.id] for job in agreed if job.id in state.idle}
+    return {job: idle for job, idle in told.items() if 0 <= now - idle.at < settings.rounds.period}
 
 
 def run_round(
@@ -150,6 +173,7 @@ def run_round(
             freeing=freeing_nodes(state.starting),
             unattributed=unattributed,
             starts_only=starts_only,
+            idle_last=_idle_last(jobs, state, settings, observed.time),
         )
         decision = decider.decide(situation)
         plan = make_plan(

@@ -67,6 +67,19 @@ def _prometheus_is_a_url(settings: Settings) -> bool:
     return not url or re.fullmatch(r"https?://[A-Za-z0-9.\[\]:-]+(/[A-Za-z0-9._~/-]*)?", url) is not None
 
 
+def _idle_time_is_measurable(settings: Settings) -> bool:
+    return settings.learning.idle_after == 0 or settings.learning.idle_after >= _SHORTEST_IDLE
+
+
+_SHORTEST_IDLE: Final = 600.0
+"""Seconds: a GPU waits for minutes while a job loads its data, and exporters look now and then."""
+
+
+def _idle_is_told(settings: Settings) -> bool:
+    learning = settings.learning
+    return not settings.policy.idle_last or bool(learning.prometheus and learning.idle_after)
+
+
 def _cluster_is_a_label(settings: Settings) -> bool:
     return re.fullmatch(r"[A-Za-z0-9._-]*", settings.learning.prometheus_cluster) is not None
 
@@ -140,6 +153,14 @@ _CONSTRAINTS: Final = (
     ),
     _Constraint(
         _cluster_is_a_label, "learning.prometheus_cluster is a name of letters, digits, dots, dashes and underscores"
+    ),
+    _Constraint(
+        _idle_time_is_measurable,
+        "learning.idle_after must be 0, or at least 10m: GPUs wait for minutes while a job loads its data",
+    ),
+    _Constraint(
+        _idle_is_told,
+        "policy.idle_last needs learning.prometheus, which tells how busy GPUs are, and learning.idle_after above 0",
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
     _Constraint(

@@ -149,6 +149,15 @@ class PolicySettings:
             )
         },
     )
+    idle_last: bool = field(
+        default=False,
+        metadata={
+            "doc": (
+                "rank running jobs with GPUs that are idle for `learning.idle_after` behind all others, where their"
+                " owners agree by a hint (idle=last), so that they are preempted first"
+            )
+        },
+    )
     profiles: str = field(
         default="", metadata={"doc": "file of measured profiles of models; if empty, the shipped ones are used"}
     )
@@ -290,6 +299,14 @@ class LearningSettings:
     prometheus_cluster: str = field(
         default="",
         metadata={"doc": "label `cluster` of this cluster's series, where that Prometheus has those of others too"},
+    )
+    idle_after: float = field(
+        default=3600.0,
+        metadata={
+            "doc": "name running jobs with a GPU that was used for less than 1 % of so long, as that Prometheus tells;"
+            " at least 10m, 0 for none",
+            "unit": "time",
+        },
     )
 
     @property

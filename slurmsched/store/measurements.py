@@ -1,4 +1,5 @@
-"""Jobs' validated reports: the last report of each job, measured rates, rejected reports, and who ran out of memory."""
+"""What jobs report, validated: the last report of each, measured rates, rejected reports, who ran out of memory; and
+which of their GPUs are idle, as others tell."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from slurmsched.knowledge.knowledge import OUT_OF_MEMORY_SECONDS
-from slurmsched.model import JobId, MeasuredRate, OutOfMemory, PairRate, Target
+from slurmsched.model import IdleGpus, JobId, MeasuredRate, OutOfMemory, PairRate, Target
 from slurmsched.store.database import Database
-from slurmsched.store.rows import DatabaseRow, decoded_value, integer, number, parse_rate, text
+from slurmsched.store.rows import DatabaseRow, decoded_value, integer, number, parse_idle, parse_rate, text
 
 _HALF_LIFE: Final = 3600.0
 """Seconds of work after which older measurements count half: data and colocated jobs change."""
@@ -105,6 +106,18 @@ class Measurements:
         """What jobs of these families measured on shared GPUs, and alone."""
         rows = self._database.rows_of_jobs(_SELECT_PAIRS, families)
         return self._database.unreadable_rows.parse_each("pair_rates", "family", _pair_rate, rows)
+
+    def idle_gpus(self) -> Mapping[JobId, IdleGpus]:
+        """The running jobs with GPUs that are idle for long, as they were last told."""
+        rows = self._database.rows("SELECT * FROM idle_gpus")
+        known = self._database.unreadable_rows.parse_each("idle_gpus", "job", parse_idle, rows)
+        return {idle.job: idle for idle in known}
+
+    def record_idle(self, idle: Iterable[IdleGpus]) -> None:
+        """Store these jobs with idle GPUs in place of all others."""
+        with self._database.transaction():
+            self._database.write("DELETE FROM idle_gpus")
+            self._database.write_many(_INSERT_IDLE, map(asdict, idle))
 
     def partners_of(self, jobs: Iterable[JobId]) -> Mapping[JobId, JobId]:
         """The job beside which each of these jobs was to have its GPU by the last decision; only those with one."""
@@ -226,6 +239,12 @@ def _pair_rate(row: DatabaseRow) -> PairRate:
         number(row, "rate"),
         number(row, "at"),
     )
+
+
+_INSERT_IDLE: Final = (
+    "INSERT INTO idle_gpus (job, owner, gpus, idle, since, at, agreed)"
+    " VALUES (:job, :owner, :gpus, :idle, :since, :at, :agreed)"
+)
 
 
 def _last_report(row: DatabaseRow) -> LastReport:

@@ -7,8 +7,8 @@ A document holds tables of the database as JSON:
 Columns are listed one by one, so that a new column is private by default. Recordings, which hold the comments of all
 jobs, are never published. `hidden` lists what PrivateData of slurm.conf withheld from the reader. `status` reads the
 document CURRENT; `explain` and `history` read HISTORY too. Users read files, or a socket of the daemon where something
-is private. What is learnt of a user's runs is always private: it is in no file, and the daemon tells it to that user
-and to Operators alone.
+is private. What is learnt of a user's runs is always private, and which GPUs of the user's running jobs are idle: it is
+in no file, and the daemon tells it to that user and to Operators alone.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("job", "which", "at", "told", "until", "draws", "start_low", "start_median", "start_high"),
         *("end_low", "end_median", "end_high", "why"),
     ),
+    "idle_gpus": ("job", "owner", "gpus", "idle", "since", "at", "agreed"),
     "finished_runs": (
         *("job", "ended", "owner", "name", "work", "model", "script", "folder", "array_job", "end", "seconds"),
         *("time_limit", "gpus", "gpu_type", "cpus", "memory", "nodes", "cpu_seconds", "gathered", "peak_memory"),
@@ -114,6 +115,9 @@ _MAX_ENDED_JOBS: Final = 2000
 _MAX_RUNS_OF_USER: Final = 5_000
 _MAX_RUNS_OF_ALL: Final = 20_000
 """Maximum number of runs that one user, or an Operator, is told, the latest."""
+OTHERS_IDLE: Final = "idle GPUs of others"
+"""In `hidden` of a document without running jobs of others that have idle GPUs: whatever PrivateData says, how busy a
+job keeps its GPUs is told to its owner and to Operators alone."""
 OTHERS_RUNS: Final = "runs of others"
 """In `hidden` of a document with the runs of one user."""
 
@@ -166,19 +170,22 @@ def collect_contents(path: Path, at: float, ended_after: float) -> PublishedCont
 
 
 def collect_runs(path: Path, at: float, owner: str | None) -> Document:
-    """Read the latest runs that have ended of this owner, of all for None, from the database at `path`. Raises
-    ExportError."""
-    columns = ", ".join(_COLUMNS["finished_runs"])
-    query = f"SELECT {columns} FROM finished_runs"  # noqa: S608 - our own names
+    """Read the latest runs that have ended of this owner, of all for None, and which running jobs have idle GPUs, from
+    the database at `path`. Raises ExportError."""
+    most, which = (_MAX_RUNS_OF_ALL, ":owner IS NULL") if owner is None else (_MAX_RUNS_OF_USER, "owner = :owner")
     with _snapshot(path) as connection:
-        if owner is None:
-            found = connection.execute(f"{query} ORDER BY ended DESC LIMIT ?", (_MAX_RUNS_OF_ALL,))
-        else:
-            found = connection.execute(
-                f"{query} WHERE owner = ? ORDER BY ended DESC LIMIT ?", (owner, _MAX_RUNS_OF_USER)
-            )
-        rows = [{column: _json_safe(value) for column, value in dict(row).items()} for row in found]
-    return Document(at, {"finished_runs": rows}, frozenset() if owner is None else frozenset({OTHERS_RUNS}))
+        tables = {
+            table: [
+                {column: _json_safe(value) for column, value in dict(row).items()}
+                for row in connection.execute(
+                    f"SELECT {', '.join(_COLUMNS[table])} FROM {table} WHERE {which}"  # noqa: S608 - our own names
+                    f" ORDER BY {latest} DESC LIMIT :most",
+                    {"owner": owner, "most": most},
+                )
+            ]
+            for table, latest in (("finished_runs", "ended"), ("idle_gpus", "at"))
+        }
+    return Document(at, tables, frozenset() if owner is None else frozenset({OTHERS_RUNS}))
 
 
 @contextmanager
@@ -227,6 +234,7 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         "switches": rows("switches", "1"),
         "policy_state": [_ticket_state(row) for row in rows("policy_state", "system = ?", _TICKET_POLICY)],
         "events": rows("events", _LAST_DEVICES),
+        "idle_gpus": rows("idle_gpus", "1"),
         "start_forecasts": rows("start_forecasts", "which = 'last' LIMIT ?", MOST_FORECASTS),
     }
     history = {
@@ -337,6 +345,9 @@ def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocu
     private = [_read_socket(folder, kind) for kind in kinds]
     if all(private):
         return PublishedDocuments(tuple(document for document in private if document is not None))
+    hidden -= {OTHERS_IDLE}
+    if not hidden:
+        return PublishedDocuments(public)
     return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from slurmsched.model import (
     AccountedRun,
     ClusterOverview,
+    IdleGpus,
     JobId,
     JobState,
     Operation,
@@ -46,6 +47,7 @@ from slurmsched.store.rows import (
     optional_number,
     parse_exporter,
     parse_forecast,
+    parse_idle,
     parse_rate,
     parse_run,
     text,
@@ -242,6 +244,14 @@ class ReadOnlyStore:
         query = "SELECT * FROM start_forecasts WHERE which = 'last' AND job = COALESCE(?, job)"
         found = self._parse_each("start_forecasts", parse_forecast, query, job, key="job")
         return {forecast.job: forecast for forecast in found}
+
+    def idle_gpus(self, since: float) -> tuple[IdleGpus, ...]:
+        """The running jobs with GPUs that are idle for long, as they were told at `since` (unix seconds) or later; the
+        most idle GPU time first."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'idle_gpus'"):
+            return ()  # as above
+        query = "SELECT * FROM idle_gpus WHERE at >= ? ORDER BY idle * (at - since) DESC, job"
+        return self._parse_each("idle_gpus", parse_idle, query, since, key="job")
 
     def start_calibration(self) -> tuple[StartCalibration, ...]:
         """How the latest starts turned out against what had been told of them."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from slurmsched.model import (
     AccountedRun,
     ExpectedTime,
+    IdleGpus,
     JobId,
     JobState,
     MeasuredRate,
@@ -334,6 +335,19 @@ def parse_exporter(row: DatabaseRow) -> ExporterRow:
         text(row, "problem"),
         integer(row, "told"),
         number(row, "last_told"),
+    )
+
+
+def parse_idle(row: DatabaseRow) -> IdleGpus:
+    """A row of `idle_gpus`. Raises ValueError."""
+    return IdleGpus(
+        text(row, "job"),
+        text(row, "owner"),
+        integer(row, "gpus"),
+        integer(row, "idle"),
+        number(row, "since"),
+        number(row, "at"),
+        boolean(row, "agreed"),
     )
 
 

@@ -142,6 +142,7 @@ class StateStore:
             held_aside=held_aside(self._database, snapshot),
             out_of_memory=measurements.out_of_memory(snapshot.time),
             pair_rates=measurements.pair_rates(families),
+            idle={job: idle for job, idle in measurements.idle_gpus().items() if job in snapshot.jobs_by_id},
             use=self._finished_runs.use_of(snapshot.jobs_in_state(*_SIZED), snapshot.time),
             lengths=self._finished_runs.lengths_of(snapshot, service, steps) if lengths else {},
         )

@@ -2,7 +2,8 @@
 
 PrivateData lists what ordinary users cannot see of other users: `jobs` (and their events), `usage` (what users
 consumed), `users` and `accounts`, `nodes`. The same is hidden here: rows of other users' jobs are left out, and in
-texts about the reader's own jobs the ids and owners of other jobs are replaced. Operators see everything.
+texts about the reader's own jobs the ids and owners of other jobs are replaced. Whose GPUs are idle is hidden always.
+Operators see everything.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from slurmsched.store.publication import Document, DocumentKind, DocumentRow, PublishedContents
+from slurmsched.store.publication import OTHERS_IDLE, Document, DocumentKind, DocumentRow, PublishedContents
 
 HIDEABLE: Final = frozenset({"jobs", "usage", "users", "accounts", "nodes"})
 """The values of PrivateData that apply to the documents; others (`cloud`, `reservations`) concern nothing in them."""
@@ -37,16 +38,22 @@ class Visibility:
     contents: PublishedContents
     hidden: frozenset[str]
     viewer: str | None = None
+    everything: bool = False
+    """Whether the viewer may see everything, also what is told to nobody else than its owner."""
 
     def document(self, kind: DocumentKind) -> Document:
         """The document of this kind, as far as the viewer may see it."""
-        tables = self.contents.tables[kind]
+        tables, hidden = self.contents.tables[kind], self.hidden
+        if not self.everything and (idle := tables.get("idle_gpus")):
+            own = [row for row in idle if self.viewer is not None and row["owner"] == self.viewer]
+            tables = {**tables, "idle_gpus": own}
+            hidden |= {OTHERS_IDLE} if len(own) < len(idle) else frozenset()
         if self.hidden:
             tables = {
                 table: [kept for row in rows if (kept := self._row(table, row)) is not None]
                 for table, rows in tables.items()
             }
-        return Document(self.contents.at, tables, self.hidden)
+        return Document(self.contents.at, tables, hidden)
 
     @property
     def _jobs_hidden(self) -> bool:

@@ -228,6 +228,8 @@ def parse_record(record: JobRecord, limits: ClusterLimits) -> list[ParsedJob]:
     """One job, or the first `MAX_ARRAY_TASKS` pending tasks of an array. Raises SlurmParseError."""
     job, form = _parse_job(record, limits), parse_form(record.fields)
     tasks = _parse_tasks(record.array_tasks)[:MAX_ARRAY_TASKS]
+    if job.state is not JobState.PENDING and (tasks or record.het_id):
+        job = replace(job, number=record.number)
     return [ParsedJob(replace(job, id=f"{record.array_id}_{task}"), form) for task in tasks] or [ParsedJob(job, form)]
 
 
