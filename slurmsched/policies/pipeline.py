@@ -155,7 +155,8 @@ class Pipeline:
 
 
 def _idle_due_last(entitlement: Entitlement, idle: Mapping[JobId, IdleGpus]) -> Entitlement:
-    """Return the entitlement with these jobs' turns after those of all others, and worth nothing to a round."""
+    """Return the entitlement with these jobs' turns after those of all others, and worth nothing to a round. No
+    slice protects them, only guards do."""
     utility, last = entitlement.utility, max(entitlement.passes.values(), default=0.0)
     first = min((entitlement.passes[job] for job in idle if job in entitlement.passes), default=0.0)
 
@@ -166,6 +167,7 @@ def _idle_due_last(entitlement: Entitlement, idle: Mapping[JobId, IdleGpus]) -> 
     return replace(
         entitlement,
         passes={job: last + 1 + turn - first if job in idle else turn for job, turn in entitlement.passes.items()},
+        protected={job: why for job, why in entitlement.protected.items() if job not in idle},
         utility=without_idle if utility else None,
     )
 

@@ -160,7 +160,7 @@ _CONSTRAINTS: Final = (
     ),
     _Constraint(
         _idle_is_told,
-        "policy.idle_last needs learning.prometheus, which tells how busy GPUs are, and learning.idle_after above 0",
+        "policy.idle_last needs learning.prometheus, which tells what GPUs do, and learning.idle_after above 0",
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
     _Constraint(

@@ -21,6 +21,7 @@ from slurmsched.backends.prometheus import (
     Prometheus,
     PrometheusError,
     parse_answer,
+    parse_idle,
     with_amounts,
 )
 from slurmsched.model import AccountedRun, RunEnd
@@ -244,3 +245,86 @@ def test_nobody_there_is_an_error(url: str) -> None:
     told, outcomes = Prometheus(url, seconds=2.0).measure((DCGM,), [asked()])
     assert told == {}
     assert "Prometheus" in str(outcomes[0])
+
+
+WINDOW = "[3600s]"
+
+
+def test_a_query_for_running_jobs_counts_their_gpus_by_job() -> None:
+    use = "DCGM_FI_DEV_GPU_UTIL{hpc_job=~'5|6',cluster='c'}"
+    assert DCGM.idle_query(["5", "6"], 3600, "c").split(" or ") == [
+        (
+            f"label_replace(count by(hpc_job)((avg_over_time({use}{WINDOW})>=0)<1),"
+            '"synsched","idle dcgm-exporter","","")'
+        ),
+        f'label_replace(count by(hpc_job)(avg_over_time({use}{WINDOW})),"synsched","all dcgm-exporter","","")',
+        (
+            f"label_replace(count by(hpc_job)(count_over_time({use}[3600s:300s])>=12),"
+            '"synsched","seen dcgm-exporter","","")'
+        ),
+    ]
+    by_value, idle = BY_JOB_ID.idle_query(["5"], 3600, ""), "(avg_over_time(nvidia_gpu_duty_cycle{}[3600s])>=0)<1"
+    assert f'count_values("jobid",nvidia_gpu_jobId{{}} and ({idle}))' in by_value
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS, ids=lambda one: one.name)
+def test_every_series_of_running_jobs_is_that_of_the_cluster(exporter: JobExporter) -> None:
+    query = exporter.idle_query(["5"], 3600, "mine")
+    assert query.count("cluster='mine'}") == query.count("{") > 2
+
+
+def counts(*values: tuple[str, object, object]) -> bytes:
+    """The answer of slurm-job-exporter with these counts: which, of what job, and how many."""
+    result = [
+        {"metric": {"synsched": f"{what} slurm-job-exporter", "slurmjobid": number}, "value": [ENDED, value]}
+        for what, number, value in values
+    ]
+    return json.dumps({"data": {"result": result}}).encode()
+
+
+FOUR_SEEN = (("all", "5", "4"), ("seen", "5", "4"))
+
+
+@pytest.mark.parametrize(
+    ("values", "idle"),
+    [
+        pytest.param((*FOUR_SEEN, ("idle", "5", "1")), {"5": 1}, id="one of four"),
+        pytest.param(FOUR_SEEN, {"5": 0}, id="none: then Prometheus tells no count"),
+        pytest.param((("all", "5", "4"), ("seen", "5", "3"), ("idle", "5", "4")), {}, id="not seen all of the time"),
+        pytest.param((("all", "5", "8"), ("seen", "5", "4"), ("idle", "5", "4")), {}, id="another cluster's job too"),
+        pytest.param((("idle", "5", "4"),), {}, id="nothing but idle"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "5")), {}, id="more idle than it has"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "0.5")), {}, id="half a GPU"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "NaN")), {}, id="no number"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "-1")), {}, id="negative"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "1e300")), {}, id="huge"),
+        pytest.param((*FOUR_SEEN, ("idle", "5", "1"), ("idle", "5", "2")), {}, id="told twice"),
+        pytest.param((*FOUR_SEEN, ("idle", 5, "1")), {"5": 0}, id="a label that is no text"),
+        pytest.param((("all", "6", "4"), ("seen", "6", "4"), ("idle", "6", "4")), {}, id="a job not asked for"),
+    ],
+)
+def test_a_running_job_has_idle_gpus_only_where_all_of_them_were_seen(
+    values: tuple[tuple[str, object, object], ...], idle: dict[str, int]
+) -> None:
+    assert parse_idle(counts(*values), {"5": 4}, EXPORTERS) == idle
+
+
+@pytest.mark.parametrize("body", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_what_is_no_answer_for_running_jobs_is_an_error(body: bytes) -> None:
+    with pytest.raises(PrometheusError, match="as it should"):
+        parse_idle(body, {"5": 1}, EXPORTERS)
+
+
+def test_running_jobs_are_one_question_and_names_that_are_no_numbers_are_not_in_it() -> None:
+    asked_for = list[str]()
+
+    def answer(handler: BaseHTTPRequestHandler, query: str) -> None:
+        asked_for.append(query)
+        send(handler, counts(*FOUR_SEEN, ("idle", "5", "2")))
+
+    with server(answer) as url:
+        assert Prometheus(url).idle_gpus({"5": 4, "12+0": 1, "x'}": 1}, 3600, EXPORTERS) == {"5": 2}
+    (query,) = asked_for
+    assert "+" not in query
+    assert "x'" not in query
+    assert query.count("=~'5'") == 9

@@ -45,6 +45,14 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             "tickets.default means nothing to policy fgd: remove it, or choose one that reads it (gandiva-fair)",
             id="tickets for a policy that counts none",
         ),
+        *(
+            pytest.param(
+                f'system = "{system}"\nidle_last = true\n[learning]\nprometheus = "http://p:9090"',
+                f"policy.idle_last means nothing to policy {system}: remove it, or choose one that reads it (synergy, ",
+                id=f"idle jobs last under {system}, which preempts nobody",
+            )
+            for system in ("fgd", "slurm")
+        ),
         pytest.param(
             'utility = "effective"',
             "policy.utility means nothing to policy synergy: remove it, or choose one that reads it (hadar, hadare)",

@@ -6,9 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import JobState, NodeState, Reason, ReasonCode, SetAsideJob, Snapshot, encode
+from slurmsched.model import (
+    Explanation,
+    IdleGpus,
+    JobState,
+    NodeState,
+    Reason,
+    ReasonCode,
+    SetAsideJob,
+    Snapshot,
+    encode,
+)
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.state import Account, Trade, encode_state
+from slurmsched.store.measurements import Measurements
 from slurmsched.store.set_aside import SetAsideStore
 from slurmsched.store.store import Switches
 from tests.builders import job, node, share, snapshot
@@ -60,7 +71,7 @@ def test_status_fits_eighty_columns(busy: Site) -> None:
         "",
         "1 problem",
         "  job 13: unknown hint 'modle': known are model, task, ckpt, duration, move,",
-        "  pack, gpumem, mem, cpus, fork, held, left",
+        "  pack, gpumem, mem, cpus, fork, idle, held, left",
     ]
 
 
@@ -196,6 +207,7 @@ def test_json_has_stable_keys(busy: Site) -> None:
         "set_aside",
         "forecast_at",
         "forecast_late",
+        "idle",
     ]
     assert told["schema"] == 1
     jobs = told["jobs"]
@@ -321,3 +333,51 @@ def test_explain_says_so_too_of_a_job_that_was_managed_before(busy: Site) -> Non
     SetAsideStore(database).replace((SetAsideJob("13", "its record cannot be read", "carol"),), NOON - 60, {})
     database.close()
     assert busy.lines("explain", "13", columns=120)[0] == ("job 13 of carol is set aside: its record cannot be read")
+
+
+def tell_idle(site: Site) -> None:
+    """That job 11 of alice and an unmanaged one of bob have idle GPUs, and long ago that job 12 had."""
+    database = site.opened()
+    told = IdleGpus("11", "alice", 8, 2, NOON - 30 - 3 * 3600, NOON - 30, agreed=True)
+    others = (
+        IdleGpus("77", "bob", 4, 4, NOON - 30 - 3600, NOON - 30),
+        IdleGpus("12", "bob", 2, 2, NOON - 90_000, NOON - 3700),
+    )
+    Measurements(database).record_idle((told, *others))
+    database.close()
+
+
+def test_running_jobs_with_idle_gpus_are_named_with_their_owners_those_that_waste_most_first(busy: Site) -> None:
+    tell_idle(busy)
+    lines = busy.lines("status")
+    start = lines.index("running jobs with idle GPUs")
+    assert lines[start : start + 4] == [
+        "running jobs with idle GPUs",
+        "JOBID USER    IDLE FOR GPU-HOURS COMES LAST",
+        "11    alice 2 of 8 3 h       6.0 idle=last",
+        "77    bob   4 of 4 1 h       4.0 -",
+    ]
+    assert [row["job"] for row in busy.json("status")["idle"]] == ["11", "77"]  # type: ignore[attr-defined]
+    assert [row["job"] for row in busy.json("status", "-u", "bob")["idle"]] == ["77"]  # type: ignore[attr-defined]
+
+
+def test_explain_says_that_gpus_of_a_job_are_idle(busy: Site) -> None:
+    tell_idle(busy)
+    database = busy.opened()
+    for one in ("11", "12"):
+        database.write("UPDATE jobs SET reason = ? WHERE id = ?", (encode(Explanation(one, f"job {one} runs")), one))
+    database.close()
+    (said,) = (line for line in busy.lines("explain", "11", columns=300) if line.startswith("idle "))
+    assert said.split(None, 1)[1] == (
+        "2 of 8 GPUs idle for 3 h, as told 30 s ago; idle=last in its hint lets the site rank it last"
+    )
+    assert not any(line.startswith("idle ") for line in busy.lines("explain", "12", columns=300)), "told long ago"
+
+
+def test_advise_adds_up_what_idle_gpus_of_running_jobs_cost(busy: Site) -> None:
+    tell_idle(busy)
+    lines = busy.lines("advise")
+    start = lines.index("running now with idle GPUs, 10.0 GPU-hours so far")
+    assert [line.split()[0] for line in lines[start + 1 : start + 4]] == ["JOBID", "11", "77"]
+    assert busy.lines("advise", "alice")[0] == "running now with idle GPUs, 6.0 GPU-hours so far"
+    assert [row["job"] for row in busy.json("advise", "alice")["idle"]] == ["11"]  # type: ignore[attr-defined]

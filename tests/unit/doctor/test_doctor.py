@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmsched.backends.prometheus import RUNNING_JOBS
 from slurmsched.backends.protocol import Identity, Privilege, UnreachableError
 from slurmsched.backends.simulated import SimulatedBackend, VirtualClock, VirtualCluster
 from slurmsched.daemon.heartbeat import HeartbeatRecord, ProcessIdentity
@@ -375,6 +376,15 @@ def test_who_tells_how_busy_gpus_were_and_who_does_not_answer_is_said(tmp_path: 
     ]
     (nothing,) = check_prometheus("http://p:9090", (ExporterRow("dcgm-exporter").after(0, 940.0),), 1000.0)
     assert (nothing.verdict, "has told of no run" in nothing.sentence) == (Verdict.ADVICE, True)
+    running = ExporterRow(RUNNING_JOBS).after(2, 940.0)
+    assert sentences(running) == [
+        (Verdict.OK, "it told how busy the GPUs of running jobs were, the last time 1 min ago"),
+        (Verdict.OK, "http://p:9090 was not asked yet: no job with GPUs ended lately"),
+    ]
+    assert sentences(ExporterRow(RUNNING_JOBS).failed("Prometheus did not answer in time", 940.0))[0] == (
+        Verdict.ADVICE,
+        "Prometheus did not answer in time (asked for running jobs)",
+    )
     database = tmp_path / "synsched.db"
     with closing(Store.open(database, 1000.0)) as store:
         store.finished_runs.record_exporters((telling,))

@@ -21,6 +21,7 @@ KEYS = [
     "cpus",
     "mem",
     "fork",
+    "idle",
     "held",
     "left",
     "modell",
@@ -68,7 +69,7 @@ VALUES = [
     ],
     *["1", "50000", "050000", "999999999999", "1000000000000", "5e4", "50_000"],
     *["12g", "9000m", "9999999g", "10000000m", "012g", "0g", "12", "12G", "12gb", "g"],
-    *["tune", "keep", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
+    *["tune", "keep", "last", "hook", "hooked", "", "=", "a=b", "é", "日本語" * 9, "\x00", "\x7f", "\u200b", "\udfff"],
 ]
 RIGHT = [
     "model=gpt-2",
@@ -83,6 +84,7 @@ RIGHT = [
     "cpus=keep",
     "cpus=tune",
     "fork=50000",
+    "idle=last",
     "held=hook",
     "left=spread-job",
 ]
@@ -145,6 +147,7 @@ def as_fields(hints: Hints) -> dict[str, str]:
     said = {name: str(value) for name, value in fields.items() if value is not None}
     flags = {
         "memory_tunable": hints.memory_tunable, "held_by_hook": hints.held_by_hook, "marks_only": hints.marks_only,
+        "idle_last": hints.idle_last,
     }  # fmt: skip
     said |= {name: "true" for name, value in flags.items() if value}
     return said | {"given": str(hints.given).lower(), "problems": "\n".join(hints.problems)}
@@ -173,7 +176,7 @@ def test_the_generated_comments_are_worth_comparing() -> None:
     assert sum(1 for hints in read if hints.problems) > 4000
     for name in (
         "model", "task", "checkpoint", "lead", "duration", "move", "pack", "gpu_memory", "memory_tunable",
-        "cpus_tunable", "fork", "held_by_hook",
+        "cpus_tunable", "fork", "idle_last", "held_by_hook",
     ):  # fmt: skip
         assert sum(1 for hints in read if getattr(hints, name) != getattr(NO_HINTS, name)) > 50, name
 

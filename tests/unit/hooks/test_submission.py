@@ -161,7 +161,7 @@ def test_a_wrong_hint_is_told_and_the_job_accepted(slurmctld: Slurmctld) -> None
     job = slurmctld.submit(comment="synsched:modle=x,ckpt=usr1")
     assert job["said"] == (
         "synsched: unknown hint 'modle': known are model, task, ckpt, duration, move, pack, gpumem, mem, cpus, fork,"
-        " held, left "
+        " idle, held, left "
         "(the job runs as if it had not been given)"
     )
     assert (job["code"], job["priority"]) == ("0", HELD)

@@ -40,6 +40,7 @@ from slurmsched.model.hints import MAX_HINT_LENGTH
         pytest.param(
             "synsched:fork=50000", Hints(given=True, fork=50_000), id="the tasks of an array are copies of one job"
         ),
+        pytest.param("synsched:idle=last", Hints(given=True, idle_last=True), id="last while its GPUs are idle"),
     ],
 )
 def test_reads(comment: str, hints: Hints) -> None:
@@ -101,6 +102,7 @@ leads = st.none() | st.integers(0, 9999)
         memory_tunable=st.booleans(),
         cpus_tunable=st.none() | st.booleans(),
         fork=st.none() | st.integers(1, 10**12 - 1),
+        idle_last=st.booleans(),
         held_by_hook=st.booleans(),
     )
 )

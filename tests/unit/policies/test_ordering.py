@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from slurmsched.model import ExpectedLength, Job
+from slurmsched.model import ExpectedLength, IdleGpus, Job
 from slurmsched.policies.orders import (
     FinishTimeFairness,
     FirstInFirstOut,
+    IdleLast,
     LeastAttainedService,
     ShortestRemainingTime,
     SlurmPriority,
@@ -181,3 +182,44 @@ def test_srtf_goes_by_what_earlier_runs_tell_before_hints_and_limits() -> None:
     known = {"2": ExpectedLength(*[1.5 * HOUR] * 5, runs=9)}
     given = replace(given, knowledge=replace(given.knowledge, lengths=known))
     assert [ranked.job for ranked in ShortestRemainingTime().rank(given)] == ["1", "2", "3"]
+
+
+def idle(number: int, gpus: int = 4) -> IdleGpus:
+    return IdleGpus(str(number), "alice", gpus, 1, since=0.0, at=HOUR, agreed=True)
+
+
+def test_jobs_with_idle_gpus_come_behind_all_others_in_their_own_order() -> None:
+    jobs = [job(number, submit_time=number, on=[share()] if number < 3 else ()) for number in (1, 2, 3, 4)]
+    ranking = IdleLast(FirstInFirstOut(), {"1": idle(1), "2": idle(2)}).rank(situation([node()], jobs))
+    assert [ranked.job for ranked in ranking] == ["3", "4", "1", "2"]
+    assert ranking[2].key.startswith("1 of 4 GPUs idle for 1 h, submitted ")
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "running", "makes_room"),
+    [
+        pytest.param(3, 1, True, id="an idle job makes room for who came later, though fifo never preempts"),
+        pytest.param(3, 2, False, id="a busy one does not"),
+        pytest.param(1, 2, False, id="an idle job takes nobody's place"),
+        pytest.param(1, 1, False, id="nor that of another idle one"),
+    ],
+)
+def test_every_other_newcomer_may_preempt_a_job_with_idle_gpus(newcomer: int, running: int, makes_room: bool) -> None:
+    jobs = {number: job(number, on=[share()] if number < 3 else ()) for number in (1, 2, 3)}
+    rule = IdleLast(FirstInFirstOut(), {"1": idle(1)}).preemption_rule(situation([node()], jobs.values()))
+    assert rule(jobs[newcomer], jobs[running]) is makes_room
+
+
+@pytest.mark.parametrize("order", [FirstInFirstOut(), LAS, LeastAttainedService(), ShortestRemainingTime()])
+def test_whom_the_order_lets_a_job_preempt_it_still_may(order: Order) -> None:
+    jobs = [job(number, on=[share()] if number < 4 else ()) for number in range(1, 6)]
+    seen = situation([node()], jobs, service={"1": 9 * HOUR, "2": 2 * HOUR, "3": HOUR})
+    wrapped = IdleLast(order, {"3": idle(3)})
+    ranks = {ranked.job: rank for rank, ranked in enumerate(wrapped.rank(seen))}
+    assert ranks.keys() == {one.id for one in jobs}
+    allowed, before = wrapped.preemption_rule(seen), order.preemption_rule(seen)
+    for newcomer in jobs[3:]:
+        behind = sorted(jobs[:3], key=lambda one: -ranks[one.id])
+        said = [allowed(newcomer, running) for running in behind]
+        assert said == sorted(said, reverse=True), "true of one, true of all that rank behind it"
+        assert [one for one in jobs[:2] if allowed(newcomer, one)] == [one for one in jobs[:2] if before(newcomer, one)]

@@ -148,6 +148,16 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
             id="a label that is a query",
         ),
         pytest.param(
+            "[learning]\nidle_after = 60\n",
+            "learning.idle_after must be 0, or at least 10m: GPUs wait for minutes while a job loads its data",
+            id="idle for a minute",
+        ),
+        pytest.param(
+            "[policy]\nidle_last = true\n",
+            "policy.idle_last needs learning.prometheus, which tells what GPUs do, and learning.idle_after above 0",
+            id="idle jobs last, and nobody tells which",
+        ),
+        pytest.param(
             "[policy]\nlas_queues = [5, 4]\n",
             "policy.las_queues must be ascending and above 0, for example [3600, 14400]",
             id="queues out of order",

@@ -14,6 +14,7 @@ import pytest
 from slurmsched.model import (
     ExpectedTime,
     Explanation,
+    IdleGpus,
     Operation,
     Outcome,
     QueueForecast,
@@ -31,11 +32,13 @@ from slurmsched.policies.state import Account, Trade, decode_state, encode_state
 from slurmsched.store.events import JobEvent, JobEventKind, record_events
 from slurmsched.store.journal import RoundStatistics
 from slurmsched.store.publication import (
+    OTHERS_IDLE,
     Document,
     DocumentKind,
     ExportError,
     PublishedContents,
     collect_contents,
+    collect_runs,
     open_documents,
 )
 from slurmsched.store.read_only import ReadOnlyStore, open_read_only
@@ -308,3 +311,30 @@ def test_a_damaged_value_costs_no_more_than_its_row(database: Path, table: str, 
         for viewer in (None, "alice"):
             with open_documents(documents(found, hidden, viewer), database):
                 pass
+
+
+def test_whose_gpus_are_idle_is_told_to_owners_alone_whatever_privatedata_says(
+    database: Path, contents: PublishedContents
+) -> None:
+    store = Store.open(database, NOW)
+    rows = [IdleGpus(one, owner, 4, 1, NOW - 7200, NOW) for one, owner in (("4001", "alice"), ("5001", "bob"))]
+    store.measurements.record_idle(rows)
+    store.close()
+    contents = collect_contents(database, NOW, NOW - 86400)
+
+    def shown(viewer: str | None, *, everything: bool = False) -> tuple[list[str], bool]:
+        found = Visibility(contents, frozenset(), viewer, everything).document(DocumentKind.CURRENT)
+        return [row["job"] for row in found.tables["idle_gpus"]], OTHERS_IDLE in found.hidden
+
+    assert {viewer: shown(viewer) for viewer in ("alice", "bob", "carol", None)} == {
+        "alice": (["4001"], True),
+        "bob": (["5001"], True),
+        "carol": ([], True),
+        None: ([], True),
+    }
+    assert shown(None, everything=True) == (["4001", "5001"], False)
+    assert [row["job"] for row in collect_runs(database, NOW, "bob").tables["idle_gpus"]] == ["5001"]
+    assert len(collect_runs(database, NOW, None).tables["idle_gpus"]) == 2
+    own = Visibility(contents, frozenset({"jobs"}), "alice").document(DocumentKind.CURRENT)
+    with open_documents([own], Path("export")) as published:
+        assert published.idle_gpus(NOW) == (rows[0],)
