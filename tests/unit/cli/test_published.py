@@ -14,7 +14,7 @@ from slurmsched.model import ExpectedTime, QueueForecast, Snapshot, StartForecas
 from slurmsched.settings.file import load_settings_file
 from slurmsched.store.start_forecasts import ForecastStore
 from tests.unit.cli.conftest import NOON, Site
-from tests.unit.cli.test_status import BUSY
+from tests.unit.cli.test_status import BUSY, tell_idle
 
 VIEWS = (
     ["status"],
@@ -66,6 +66,19 @@ def test_every_view_is_as_from_the_database(ordinary: Site, monkeypatch: pytest.
     ordinary.database.chmod(0o000)
     ordinary.database.rename(ordinary.folder / "out-of-reach")
     assert [(ordinary.lines(*view), ordinary.json(*view[:2])) for view in VIEWS] == expected
+
+
+def test_whose_gpus_are_idle_is_in_no_file_and_its_absence_is_no_fault(
+    ordinary: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_idle(ordinary)
+    assert "running jobs with idle GPUs" in ordinary.lines("status")
+    publish(ordinary)
+    without_rights(monkeypatch)
+    shown = ordinary.run("status")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "idle GPUs" not in shown.stdout
+    assert "77" not in (ordinary.folder / "export" / "current.json").read_text()
 
 
 def test_with_private_jobs_the_rest_is_shown_and_one_line_says_why(

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurmsched.backends.prometheus import RUNNING_JOBS
 from slurmsched.backends.recorded import unpack_recording
-from slurmsched.model import IdleGpus, JobId, ReasonCode, Verb
+from slurmsched.daemon.job_reports import record_idle_gpus
+from slurmsched.model import IdleGpus, JobId, JobState, ReasonCode, Verb
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import LearningSettings
 from slurmsched.store.read_only import open_read_only
-from tests.builders import node
+from tests.builders import job, node, share, snapshot
 from tests.simulated_prometheus import serving
 from tests.unit.daemon.world import PERIOD, START, World
 
@@ -257,11 +259,16 @@ def test_under_every_policy_the_idle_one_of_two_is_preempted(tmp_path: Path, sys
         assert {op.subject for op in report.result.plan.operations if op.verb is Verb.REQUEUE} == {jobs[0]}
 
 
-def test_a_job_that_shares_its_gpus_is_not_judged() -> None:
-    from slurmsched.daemon.job_reports import _has_whole_gpus  # noqa: PLC0415
-    from tests.builders import job, share  # noqa: PLC0415
-
-    half = replace(share("n1", [0]), shards=4)
-    assert not _has_whole_gpus(job(1, on=[half]))
-    assert _has_whole_gpus(job(2, 1, on=[share("n1", [0])]))
-    assert node("n1").gpus
+def test_a_task_of_an_array_is_asked_for_by_its_own_number_and_shared_gpus_are_not_judged(world: IdleWorld) -> None:
+    long: dict[str, Any] = {"run_time": 2 * HOUR, "user": "bob"}
+    jobs = [
+        replace(job("7_3", 2, on=[share("n1", [0, 1])], **long), number="12"),
+        job("7_4", 2, on=[share("n1", [2, 3])], **long),
+        job(13, 1, on=[replace(share("n1", [4]), shards=4)], **long),
+        job(14, 1, on=[share("n1", [5])], state=JobState.SUSPENDED, **long),
+        job(15, 1, on=[share("n1", [6])], user="bob", run_time=HOUR),
+    ]
+    world.tell({"12": [0.0, 50.0], "7": [0.0, 0.0], "13": [0.0], "14": [0.0], "15": [0.0]})
+    seen = snapshot([node("n1")], jobs, time=START)
+    told = record_idle_gpus(seen, world.settings, world.store, START)
+    assert told == world.idle() == {"7_3": IdleGpus("7_3", "bob", 2, 1, START - HOUR, START)}

@@ -167,6 +167,12 @@ def test_the_tasks_of_a_large_array_are_told_apart_up_to_a_bound_and_the_rest_is
     assert oddities == ["array 7 has more than 2000 pending tasks: the others follow later"]
 
 
+def test_a_running_task_of_an_array_keeps_slurms_own_number() -> None:
+    running = [FakeJob(12, array="7_3", state="RUNNING"), FakeJob(13, state="RUNNING"), FakeJob(14, array="7_4")]
+    jobs, _, _ = parse_jobs(records(*running), NO_LIMITS)
+    assert {one.job.id: one.job.number for one in jobs} == {"7_3": "12", "13": "", "7_4": ""}
+
+
 def test_a_list_of_tasks_that_slurm_cut_off_is_read_as_far_as_it_is_whole() -> None:
     jobs, _, oddities = parse_jobs(records(FakeJob(7, array="7_1,3,5,71...")), NO_LIMITS)
     assert [one.job.id for one in jobs] == ["7_1", "7_3", "7_5"]
