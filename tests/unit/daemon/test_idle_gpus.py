@@ -269,6 +269,6 @@ def test_a_task_of_an_array_is_asked_for_by_its_own_number_and_shared_gpus_are_n
         job(15, 1, on=[share("n1", [6])], user="bob", run_time=HOUR),
     ]
     world.tell({"12": [0.0, 50.0], "7": [0.0, 0.0], "13": [0.0], "14": [0.0], "15": [0.0]})
-    seen = snapshot([node("n1")], jobs, time=START)
+    seen = snapshot([node("n1", shards=8)], jobs, time=START)
     told = record_idle_gpus(seen, world.settings, world.store, START)
     assert told == world.idle() == {"7_3": IdleGpus("7_3", "bob", 2, 1, START - HOUR, START)}
