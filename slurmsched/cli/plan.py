@@ -168,9 +168,10 @@ def forecast(
     """Tell when waiting jobs will start and end.
 
     Runs the rounds on from the last full one in a simulation, many times, with lengths of jobs drawn from what earlier
-    runs took. Prints medians and the ranges into which 8 of 10 draws fall. In modes observe and advise, and with
-    --system slurm, Slurm starts the jobs. For who may read the database; changes and writes nothing. What the daemon
-    forecasts by itself every user sees in 'synsched status' and 'synsched explain'.
+    runs took. Prints medians and the ranges into which 8 of 10 starts are to fall: those of the draws, corrected by how
+    the daemon's earlier forecasts turned out; with --from by nothing. In modes observe and advise, and with --system
+    slurm, Slurm starts the jobs. For who may read the database; changes and writes nothing. What the daemon forecasts
+    by itself every user sees in 'synsched status' and 'synsched explain'.
 
     \b
     Example:
@@ -181,11 +182,11 @@ def forecast(
     """
     if calibration:
         with invocation.open_database() as store:
-            turned_out = store.start_calibration()
+            turned_out, ranges = store.start_calibration(), store.start_ranges()
         if as_json:
-            print_json({"calibration": turned_out})
+            print_json({"calibration": turned_out, "ranges": ranges})
         else:
-            console().print(calibration_view(turned_out))
+            console().print(calibration_view(turned_out, ranges))
         return
     clock = ClockWhileParentLives() if background else RealClock()
     settings = with_mode(with_policy(invocation.settings, system, order), mode)
@@ -206,9 +207,12 @@ def forecast(
             budget=budget,
             clock=clock,
         )
-    if background:  # as the daemon runs and reads it
+    if background:  # as the daemon runs and reads it; it corrects the ranges
         click.echo(encode(told))
         return
+    if recording is None:
+        with invocation.open_database() as store:
+            told = store.start_ranges().applied(told)
     wanted = {job for asked in jobs for job in asked}
     told = _only(told, snapshot, wanted) if wanted else told
     if as_json:

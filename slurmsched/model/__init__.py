@@ -15,6 +15,7 @@ from slurmsched.model.overview import (
     NodeUsage,
     QueueForecast,
     StartForecast,
+    StartRanges,
     cluster_overview,
 )
 from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
@@ -89,6 +90,7 @@ __all__ = [
     "SetAsideJob",
     "Snapshot",
     "StartForecast",
+    "StartRanges",
     "SynschedError",
     "Target",
     "Verb",

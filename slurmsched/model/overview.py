@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import exp, log
+from typing import ClassVar, Final
 
 from slurmsched.model.job import JobId
 from slurmsched.model.node import Node, NodeState, Resources
@@ -97,6 +99,91 @@ class ExpectedTime:
     low: float | None
     median: float | None
     high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanges:
+    """By how much 80 % ranges of starts are widened or narrowed: the part of a range that lies `below` the median, and
+    the part `above` it, count so many times, by the logarithm of the time ahead.
+
+    `counted` first forecasts have been compared with what became of the job, of which `covered` were right. The rule is
+    adaptive conformal inference (Gibbs and Candes, NeurIPS 2021): each factor moves so that one start in ten comes
+    before its range and one in ten after it, whatever the forecasts are like. A start is compared with its range by the
+    factors of now, not by those of when it was told: else a factor would go on growing while hours of starts that were
+    told before are not known. The factors are bounded, and one start moves them by a fixed step at most.
+    """
+
+    LEAST: ClassVar[float] = 0.1
+    MOST: ClassVar[float] = 20.0
+    STEP: ClassVar[float] = 0.05
+    """By what a start outside moves the logarithm of a factor, by 0.9 of it; one inside by 0.1 of it, back."""
+    OUTSIDE: ClassVar[float] = 0.1
+    """The part of starts that come before an 80 % range, and the part that come after it."""
+    SETTLING: ClassVar[float] = 300.0
+    """Seconds that are added to times ahead: a start in a minute and one in two differ little."""
+    NARROWEST: ClassVar[float] = 0.1
+    """The least logarithm that either part is widened from: draws that agree do not make a start certain."""
+
+    below: float = 1.0
+    above: float = 1.0
+    counted: int = 0
+    covered: int = 0
+
+    def range_of(self, drawn: ExpectedTime, at: float, until: float) -> ExpectedTime:
+        """Returns the range of a start of which `drawn` was forecast `at` that time, widened or narrowed.
+
+        What is after `until`, to which was looked ahead, is not known: no range that reached it is narrowed. All times
+        are in unix seconds.
+        """
+        low, middle, high = (until if time is None else time for time in (drawn.low, drawn.median, drawn.high))
+        first = low if drawn.low is None and self.below < 1 else self._moved(low, middle, at, -1.0, self.below)
+        last = high if drawn.high is None else self._moved(high, middle, at, 1.0, self.above)
+        return ExpectedTime(first if first < until else None, drawn.median, last if last < until else None)
+
+    def applied(self, forecast: QueueForecast) -> QueueForecast:
+        """Returns the forecast with these ranges of starts. What widens a start widens the end of the job as much."""
+        jobs = []
+        for one in forecast.jobs:
+            start = self.range_of(one.start, forecast.at, forecast.until)
+            low, high = one.end.low, one.end.high
+            if low is not None and start.low is not None and one.start.low is not None:
+                low = max(low - max(one.start.low - start.low, 0.0), start.low)
+            if high is not None:
+                later = None if start.high is None or one.start.high is None else max(start.high - one.start.high, 0.0)
+                high = None if later is None or high + later >= forecast.until else high + later
+            jobs.append(replace(one, start=start, end=replace(one.end, low=low, high=high)))
+        return replace(forecast, jobs=tuple(jobs))
+
+    def is_outside(
+        self, drawn: ExpectedTime, at: float, until: float, time: float, *, started: bool
+    ) -> tuple[bool, bool] | None:
+        """Whether a start is before the range and whether it is after it, of a job that has started at `time` or still
+        waits then; None where that is not known yet."""
+        told = self.range_of(drawn, at, until)
+        after = told.high is not None and time > told.high
+        if not started:
+            return (False, True) if after else None
+        return time < (until if told.low is None else told.low), after
+
+    def after(self, outside: tuple[bool, bool], *, covered: bool) -> StartRanges:
+        """Returns the ranges after one more outcome, which what was told of it had `covered` or not."""
+        below, above = (
+            min(max(factor * exp(self.STEP * (missed - self.OUTSIDE)), self.LEAST), self.MOST)
+            for factor, missed in zip((self.below, self.above), outside, strict=True)
+        )
+        return StartRanges(below, above, self.counted + 1, self.covered + covered)
+
+    def _moved(self, end: float, middle: float, at: float, side: float, factor: float) -> float:
+        """The end of a range that is `factor` times as far from its median on this side, and never before `at`."""
+        if factor == 1.0:
+            return end
+        of_end, of_middle = (log(max(time - at, 0.0) + self.SETTLING) for time in (end, middle))
+        length = abs(of_end - of_middle)
+        more = (factor - 1.0) * (max(length, self.NARROWEST) if factor > 1.0 else length)
+        return at + max(exp(min(of_end + side * more, _MOST_AHEAD)) - self.SETTLING, 0.0)
+
+
+_MOST_AHEAD: Final = log(1e12)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from slurmsched.model import (
     JobState,
     QueueForecast,
     Result,
+    StartRanges,
     SynschedError,
     Verb,
     decode,
@@ -215,8 +216,8 @@ def history_view(history: JobHistory, with_commands: bool = False) -> Renderable
 _TOLD: Final = {"first": "first", "hour": "an hour before"}
 
 
-def calibration_view(calibration: Iterable[StartCalibration]) -> RenderableType:
-    """How starts turned out against what had been told of them."""
+def calibration_view(calibration: Iterable[StartCalibration], ranges: StartRanges) -> RenderableType:
+    """How starts turned out against what had been told of them, and by how much ranges are corrected since."""
     rows = [
         (_TOLD.get(one.which, one.which), str(one.starts), percent(one.within), duration(one.error))
         for one in calibration
@@ -225,7 +226,18 @@ def calibration_view(calibration: Iterable[StartCalibration]) -> RenderableType:
         *(Column("TOLD"), Column("STARTS", right=True)),
         *(Column("IN RANGE", right=True), Column("MEDIAN ERROR", right=True)),
     )
-    return Listing(columns, rows) if rows else Text("no job has started of which that had been forecast")
+    parts: list[RenderableType] = [
+        Listing(columns, rows) if rows else Text("no job has started of which that had been forecast")
+    ]
+    if ranges.counted:
+        counted, covered = pluralise(ranges.counted, "first forecast"), percent(ranges.covered / ranges.counted)
+        parts += [
+            "",
+            Text(f"of {counted} with a known outcome {covered} were in range"),
+            Text(f"by them ranges reach {ranges.below:.2f} times as far before the median"),
+            Text(f"and {ranges.above:.2f} times as far after it as the draws do"),
+        ]
+    return Group(*parts)
 
 
 @dataclass(frozen=True, slots=True)

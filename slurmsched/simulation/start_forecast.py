@@ -21,7 +21,13 @@ from slurmsched.backends.simulated.job import SimulatedJob
 from slurmsched.backends.simulated.present import cluster_of_snapshot, jobs_left_out
 from slurmsched.daemon.clock import Clock
 from slurmsched.knowledge import Knowledge
-from slurmsched.knowledge.length_distribution import LEVELS, LengthDistribution, expected_lengths, lengths_at
+from slurmsched.knowledge.length_distribution import (
+    LEVELS,
+    LengthDistribution,
+    draw_scores,
+    expected_lengths,
+    lengths_at,
+)
 from slurmsched.knowledge.lengths import LengthHistory, lengths_of, unfinished_jobs
 from slurmsched.knowledge.work import UnfinishedJob, WorkKind
 from slurmsched.model import (
@@ -77,8 +83,9 @@ def forecast_starts(
     future = _Future.of(snapshot, state, settings, knowledge)
     runs, until = list[_Run](), snapshot.time + horizon
     while not runs or (len(runs) < draws and clock.monotonic() - began < budget):
-        scores = generator.standard_normal((1, len(future.lengths)))
-        run = future.run(scores, until, lambda: clock.monotonic() - began >= budget)
+        run = future.run(
+            draw_scores(future.owners, generator)[None, :], until, lambda: clock.monotonic() - began >= budget
+        )
         if run.over or not runs:
             runs.append(run)
             until = until if run.over else run.until
@@ -304,6 +311,12 @@ class _Future:
         left_out = jobs_left_out(with_original_requests(snapshot, state), _without(snapshot, state))
         foreseen = _ForeseenLengths.from_known(state.lengths, unfinished) if settings.learning.knows_lengths else None
         return cls(snapshot, state, settings, knowledge, lengths, left_out, foreseen, only)
+
+    @property
+    def owners(self) -> Sequence[str]:
+        """Whose the jobs are of which lengths are drawn."""
+        jobs = self.snapshot.jobs_by_id
+        return [jobs[job].user for job in self.lengths]
 
     @property
     def plain(self) -> bool:

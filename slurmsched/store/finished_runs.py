@@ -386,6 +386,7 @@ _LEARNT: Final = (
     ("pairs out of memory", "out_of_memory", "owner = :user OR other_owner = :user"),
     ("complaints", "complaints", _COMPLAINTS),
     ("forecasts of starts", "start_forecasts", _OF_JOBS),
+    ("forecasts of starts", "first_draws", _OF_JOBS),
     ("forecasts of starts", "told_starts", "owner = :user"),
 )
 """What is learnt of a user: in which words, in which table, and which rows."""

@@ -145,6 +145,7 @@ _FORGET: Final = (
     "DELETE FROM reported WHERE job = ?",
     "DELETE FROM rates WHERE job = ?",
     "DELETE FROM start_forecasts WHERE job = ?",
+    "DELETE FROM first_draws WHERE job = ?",
 )
 
 

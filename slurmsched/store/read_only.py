@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from slurmsched.model import (
     AccountedRun,
     ClusterOverview,
+    ExpectedTime,
     IdleGpus,
     JobId,
     JobState,
@@ -18,6 +19,7 @@ from slurmsched.model import (
     Reason,
     Request,
     Result,
+    StartRanges,
     Target,
     Verb,
 )
@@ -50,7 +52,9 @@ from slurmsched.store.rows import (
     parse_idle,
     parse_rate,
     parse_run,
+    parse_start_ranges,
     text,
+    was_in_range,
 )
 
 T = TypeVar("T")
@@ -65,7 +69,6 @@ _MAX_UNREADABLE: Final = 1000
 
 _MAX_RUNS_OF_OWNER: Final = 5_000
 _MAX_STARTS: Final = 5_000
-_MINUTE: Final = 60.0
 """Seconds to which ranges are told, and held to."""
 
 _ROUND = (
@@ -267,6 +270,14 @@ class ReadOnlyStore:
                 turned_out.append(StartCalibration(which, len(told), within, errors[len(errors) // 2]))
         return tuple(turned_out)
 
+    def start_ranges(self) -> StartRanges:
+        """By how much the daemon widens or narrows the ranges of starts."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'start_ranges'"):
+            return StartRanges()  # as above
+        return next(
+            iter(self._parse_each("start_ranges", parse_start_ranges, "SELECT * FROM start_ranges")), StartRanges()
+        )
+
     def policy_state(self, policy: str) -> Mapping[str, object]:
         """The state of the policy after its last round; empty if it never ran."""
         query = "SELECT system, state FROM policy_state WHERE system = ?"
@@ -391,10 +402,8 @@ def _told_start(row: DatabaseRow) -> tuple[bool, float]:
     after the horizon counts as the horizon."""
     started, until = number(row, "started"), number(row, "until")
     low, middle, high = (optional_number(row, name) for name in ("low", "median", "high"))
-    after_low = started >= (until if low is None else low) - _MINUTE
-    before_high = high is None or started <= high + _MINUTE
     error = max(0.0, until - started) if middle is None else abs(started - middle)
-    return after_low and before_high, error
+    return was_in_range(started, ExpectedTime(low, middle, high), until), error
 
 
 def _switch(row: DatabaseRow) -> SwitchRow:

@@ -24,6 +24,7 @@ from slurmsched.model import (
     Request,
     Result,
     RunEnd,
+    StartRanges,
     SynschedError,
     Target,
     Verb,
@@ -195,6 +196,26 @@ class StartCalibration:
     starts: int
     within: float
     error: float
+
+
+def parse_start_ranges(row: DatabaseRow) -> StartRanges:
+    """A row of `start_ranges`. Raises ValueError."""
+    below, above = number(row, "below"), number(row, "above")
+    counted, covered = integer(row, "counted"), integer(row, "covered")
+    if not all(StartRanges.LEAST <= factor <= StartRanges.MOST for factor in (below, above)):
+        raise ValueError("a factor is out of bounds")
+    if not 0 <= covered <= counted:
+        raise ValueError("more are covered than were counted")
+    return StartRanges(below, above, counted, covered)
+
+
+_MINUTE: Final = 60.0
+
+
+def was_in_range(started: float, told: ExpectedTime, until: float) -> bool:
+    """Whether a job started within the range told, to a minute."""
+    after_low = started >= (until if told.low is None else told.low) - _MINUTE
+    return after_low and (told.high is None or started <= told.high + _MINUTE)
 
 
 @dataclass(frozen=True, slots=True)

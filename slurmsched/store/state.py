@@ -251,7 +251,7 @@ class StateStore:
             self._database.write(_OLD_OVERVIEWS)
             self._database.write("INSERT OR REPLACE INTO upkeep (name, at) VALUES ('pruned', ?)", (oldest,))
             ended = [row["id"] for row in self._database.rows(_SELECT_ENDED, (oldest,))]
-            for table in ("reported", "rates", "start_forecasts"):
+            for table in ("reported", "rates", "start_forecasts", "first_draws"):
                 self._database.write_for_jobs(f"DELETE FROM {table} WHERE job IN ({{jobs}})", ended)  # noqa: S608 own names
             self._database.write_for_jobs("DELETE FROM jobs WHERE id IN ({jobs})", ended)
             self._finished_runs.prune(oldest)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from math import log
 from pathlib import Path
 
 import pytest
@@ -247,10 +248,20 @@ def test_how_starts_turned_out_is_shown(waiting: Site) -> None:
     assert waiting.lines("forecast", "--calibration") == [
         "TOLD  STARTS IN RANGE MEDIAN ERROR",
         "first      1    100 %        1 min",
+        "",
+        "of 1 first forecast with a known outcome 100 % were in range",
+        "by them ranges reach 1.00 times as far before the median",
+        "and 1.00 times as far after it as the draws do",
     ]
     assert waiting.json("forecast", "--calibration")["calibration"] == [
         {"which": "first", "starts": 1, "within": 1.0, "error": 60.0}
     ]
+    assert waiting.json("forecast", "--calibration")["ranges"] == {
+        "below": pytest.approx(0.995, abs=1e-4),
+        "above": pytest.approx(0.995, abs=1e-4),
+        "counted": 1,
+        "covered": 1,
+    }
 
 
 def test_the_daemon_gets_what_it_reads(site: Site, recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,3 +304,27 @@ def test_a_process_of_its_own_answers_the_daemon(site: Site) -> None:
     assert answer is not None
     assert [one.job for one in answer.jobs] == ["2", "3"]
     assert site.database.read_bytes() == before
+
+
+def test_the_last_round_is_told_with_corrected_ranges_and_a_recording_as_it_was_drawn(
+    site: Site, tmp_path: Path
+) -> None:
+    state = SchedulerState(lengths={"1": SPREAD, "2": SPREAD, "3": SPREAD})
+    write_recording(tmp_path / "now.round", SEEN, state)
+    database = site.opened()
+    number = Journal(database).begin_round(NOON, "observe", "slurm", "")
+    database.write("UPDATE rounds SET snapshot = ? WHERE id = ?", (pack_recording(SEEN, state), number))
+    recorded = ("forecast", "--from", str(tmp_path / "now.round"), "--draws", "19")
+
+    def ahead(*command: str) -> list[float]:
+        (first, *_) = json.loads(json.dumps(site.json(*command)["jobs"]))
+        return [log(first["start"][side] - NOON + 300.0) for side in ("low", "median", "high")]
+
+    drawn = ahead("forecast", "--draws", "19")
+    raw = ahead(*recorded)
+    database.write("INSERT INTO start_ranges VALUES (1, 0.5, 2.0, 100, 80)")
+    low, median, high = ahead("forecast", "--draws", "19")
+    database.close()
+    assert median - low == pytest.approx(0.5 * (drawn[1] - drawn[0]))
+    assert high - median == pytest.approx(2.0 * (drawn[2] - drawn[1]))
+    assert ahead(*recorded) == raw

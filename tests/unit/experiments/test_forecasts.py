@@ -1,4 +1,4 @@
-"""Forecasts of lengths on traces."""
+"""Forecasts of lengths and starts on traces."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import numpy as np
 import pytest
 
 from slurmsched.experiments.experiment import ExperimentSetup, FigureVerdict
-from slurmsched.experiments.forecasts import (
-    ForecastDay,
-    StartForecasts,
+from slurmsched.experiments.forecasts.lengths import (
     TracedRun,
     chosen_limits,
-    drawn_jobs,
     forecast_lengths,
-    forecast_starts_of,
     poisoned_medians,
     read_runs,
+)
+from slurmsched.experiments.forecasts.starts import (
+    COUNTED_FROM,
+    DAY,
+    HOUR,
+    SIMULATED,
+    ForecastOfJob,
+    ForecastWeeks,
+    drawn_jobs,
+    forecast_starts_of,
     start_rows,
+    told_ranges,
 )
 from slurmsched.experiments.registry import run_experiment
 
@@ -96,48 +103,82 @@ def test_rows_say_what_misses(tmp_path: Path) -> None:
     assert not result.ok
 
 
-def users(path: Path) -> Path:
-    """Twelve days in which a job of 8 GPUs and about 4 h comes every 16 minutes."""
-    minutes = np.random.default_rng(42).normal(240, 2, 1080).round(2)
+def weeks(path: Path) -> Path:
+    """35 days in which a job of 8 GPUs and about 4 h comes every 16 minutes."""
+    minutes = np.random.default_rng(42).normal(240, 2, 3150).round(2)
     rows = [f"{n},u{n % 3},8,{16 * n},9,m,{took}" for n, took in enumerate(minutes.tolist())]
     path.write_text("\n".join(["job_id,user,num_gpu,submit_time,i,model_name,duration", *rows]), encoding="utf-8")
     return path
 
 
-def test_a_seed_draws_a_day_with_the_load_and_its_limits(tmp_path: Path) -> None:
-    runs = read_runs(users(tmp_path / "users.csv"))
+def test_a_seed_draws_weeks_with_the_load_and_its_limits(tmp_path: Path) -> None:
+    runs = read_runs(weeks(tmp_path / "users.csv"))
     began, jobs = drawn_jobs(runs, 42)
     assert (began, jobs) == drawn_jobs(runs, 42)
     assert jobs != drawn_jobs(runs, 43)[1]
-    assert all(0 <= job.arrival < 6 * 86400 for job in jobs)
-    assert sum(job.gpus * job.duration for job in jobs) == pytest.approx(1.6 * 64 * 6 * 86400, rel=0.15)
+    assert all(0 <= job.arrival < SIMULATED for job in jobs)
+    there = sum(run.gpus * run.seconds for run in runs if 0 <= run.submitted - began < SIMULATED)
+    assert sum(job.gpus * job.duration for job in jobs) == pytest.approx(min(there, 64 * SIMULATED), rel=0.05)
     assert all((job.time_limit or 0) >= 1.5 * job.duration for job in jobs)
 
 
 def test_starts_of_even_jobs_are_forecast_far_better_than_by_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slurmsched.experiments.forecasts.START_DRAWS", {"slurm": 1})
-    told = forecast_starts_of(ForecastDay(users(tmp_path / "users.csv"), "slurm", 42))
-    assert len(told.started) > 50
-    started = np.array(told.started)
-    ours, limits = (np.abs(np.array(median) - started) for median in (told.median, told.by_limits))
-    assert np.median(ours) < 1200.0
-    assert np.median(limits) > 3 * np.median(ours)
+    room = "slurmsched.experiments.forecasts.starts"
+    changes = {"DRAWS": 1, "WARM_UP": HOUR, "FORECAST_UNTIL": 8 * HOUR, "SIMULATED": DAY, "_LOAD": 2.0}
+    for name, value in changes.items():
+        monkeypatch.setattr(f"{room}.{name}", value)
+    told = forecast_starts_of(ForecastWeeks(weeks(tmp_path / "users.csv"), "slurm", 42))
+    assert len(told) > 10
+    assert all(one.told <= min(one.started, one.low) for one in told)
+    known = [one for one in told if one.started < DAY]
+    ours = np.median([abs(one.median - one.started) for one in known])
+    limits = np.median([abs(one.by_limits - one.started) for one in known])
+    assert ours < 1200.0
+    assert limits > 3 * ours
+
+
+def jobs_told(*started: float, told: float = COUNTED_FROM) -> list[ForecastOfJob]:
+    """Jobs that were told to start in 90 to 110 minutes, and started after so many seconds."""
+    times = (told + HOUR * ahead for ahead in (5 / 3, 1.5, 11 / 6, 24.0))
+    median, low, high, limits = times
+    return [ForecastOfJob(told, told + after, median, low, high, limits) for after in started]
+
+
+def test_ranges_are_corrected_by_what_is_known_at_their_look() -> None:
+    """Ten jobs start an hour late: what is told before that is known is as it was drawn, and later ranges are wider."""
+    late = jobs_told(*[3 * HOUR] * 10, told=0.0)
+    before, after = jobs_told(6000.0, told=HOUR), jobs_told(6000.0, told=4 * HOUR)
+    told, ranges = told_ranges([*late, *before, *after])
+    drawn, corrected = told[10], told[11]
+    assert drawn.range == drawn.forecast.drawn
+    assert corrected.range.high is not None
+    assert corrected.range.high > after[0].high + 60.0
+    assert corrected.range.low is not None
+    assert corrected.range.low > after[0].low
+    assert ranges.counted == 11, "what the last one came to is not known at any look"
+
+
+def test_a_job_that_never_starts_is_late_once_its_range_is_over() -> None:
+    never = jobs_told(np.inf)
+    told, ranges = told_ranges([*never, *jobs_told(6000.0, told=COUNTED_FROM + 3 * HOUR)])
+    assert (told[0].is_known, told[0].is_late, told[0].is_early) == (True, True, False)
+    assert (ranges.counted, ranges.covered, ranges.above > 1) == (1, 0, True)
+    (unknown,), _ = told_ranges([ForecastOfJob(COUNTED_FROM, *[np.inf] * 5)])
+    assert not unknown.is_known
 
 
 def test_rows_of_starts_say_what_misses() -> None:
-    kept = StartForecasts((100.0, 200.0, 300.0, 400.0, 900.0), (110.0,) * 5, (90.0,) * 5, (450.0,) * 5, (9000.0,) * 5)
-    late = StartForecasts((500.0,), (100.0,), (90.0,), (110.0,), (900.0,))
-    never = StartForecasts((np.inf,), (np.inf,), (np.inf,), (np.inf,), (np.inf,))
-    good = {row.metric.rpartition(": ")[2]: row for row in start_rows("slurm", [kept, StartForecasts()])}
-    assert good["covered by 80 % ranges"].verdict is FigureVerdict.HELD
-    assert good["median error, in that of squeue --start, worst day"].verdict is FigureVerdict.HELD
-    assert good["median error, squeue --start"].measured == 8700.0
-    bad = {row.metric.rpartition(": ")[2]: row for row in start_rows("slurm", [kept, late])}
-    assert bad["median error, in that of squeue --start, worst day"].measured == 1.0
-    assert bad["covered by 80 % ranges"].measured == pytest.approx(4 / 6)
-    assert bad["start after the range"].measured == pytest.approx(2 / 6)
-    assert not any(row.ok for row in bad.values() if row.bound != "stated")
-    (ratio, *_), covered = start_rows("slurm", [never]), [*start_rows("slurm", [never])][3]
-    assert (ratio.measured, covered.measured) == (0.0, 1.0)
+    good = {seed: jobs_told(*[6000.0] * 4, 60.0) for seed in (42, 43)}
+    rows = {row.metric.partition(": ")[2]: row for row in start_rows("slurm", good)}
+    assert rows["covered by 80 % ranges"].verdict is FigureVerdict.HELD
+    assert rows["covered by 80 % ranges"].measured == pytest.approx(0.8)
+    assert rows["start before the range"].measured == pytest.approx(0.2)
+    assert rows["median error, in that of squeue --start, worst seed"].measured == 0.0
+    bad = {42: good[42], 43: jobs_told(*[86_000.0] * 5), 44: jobs_told(6000.0, told=0.0)}
+    rows = {row.metric.partition(": ")[2]: row for row in start_rows("slurm", bad)}
+    assert (rows["covered, seed 42"].measured, rows["covered, seed 43"].measured) == (0.8, 0.0)
+    assert rows["covered by 80 % ranges"].verdict is FigureVerdict.MISSED
+    assert rows["median error, in that of squeue --start, worst seed"].verdict is FigureVerdict.MISSED
+    assert rows["jobs that waited"].measured == 10.0, "the third seed is before what counts"

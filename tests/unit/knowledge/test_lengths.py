@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmsched.knowledge.length_distribution import (
+    ALIKE_OF_OWNER,
     BINS,
     EDGES,
     LEVELS,
     LONGEST,
     LengthDistribution,
+    draw_scores,
     survival_mass,
 )
 from slurmsched.knowledge.lengths import MEDIAN_OF_UNKNOWN, LengthHistory, lengths_of
@@ -370,3 +372,19 @@ def test_ranges_of_one_owner_are_not_widened_for_another() -> None:
     job = asked(owner="bob")
     assert length(job, *misses, *others).likely == pytest.approx(length(job, *others).likely)
     assert EDGES[-1] == pytest.approx(log(LONGEST))
+
+
+def test_scores_of_one_owner_are_correlated_and_each_is_standard_normal() -> None:
+    generator = np.random.default_rng(42)
+    scores = np.array([draw_scores(["alice", "bob", "alice", "alice"], generator) for _ in range(20_000)])
+    assert np.abs(scores.mean(axis=0)) == pytest.approx(0.0, abs=0.03)
+    assert scores.std(axis=0) == pytest.approx(1.0, abs=0.03)
+    alike = np.corrcoef(scores.T)
+    assert [alike[0, 2], alike[0, 3], alike[2, 3]] == pytest.approx([ALIKE_OF_OWNER] * 3, abs=0.03)
+    assert alike[1, [0, 2, 3]] == pytest.approx(0.0, abs=0.03)
+
+
+def test_scores_come_from_the_generator_alone() -> None:
+    drawn = [draw_scores(["alice", "bob", "alice"], np.random.default_rng(seed)).tolist() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert draw_scores([], np.random.default_rng(1)).tolist() == []

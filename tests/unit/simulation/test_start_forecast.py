@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, log
 from time import perf_counter
 from typing import Any
 
@@ -458,3 +458,18 @@ def test_suspended_jobs_and_copies_of_forked_ones_are_told() -> None:
         "suspended jobs that stay so, with their GPUs: 1",
         "copies of forked jobs that run as jobs of their own: 2",
     )
+
+
+@pytest.mark.parametrize(
+    ("other", "low", "median"),
+    [pytest.param("alice", -0.68, 0.446, id="of one owner"), pytest.param("bob", -0.478, 0.545, id="of two owners")],
+)
+def test_jobs_of_one_owner_run_long_together(other: str, low: float, median: float) -> None:
+    """Job 3 waits for the longer of two, which is short only if both are: expected are the normal scores where both are
+    below with probability 0.1 and 0.5, correlated by 0.35 or not at all."""
+    jobs = [running(1, 8, user="alice"), running(2, 8, where="n2", user=other), waiting(3, 16)]
+    lengths = {"1": spread(1000.0, 3.0), "2": spread(1000.0, 3.0), "3": 50.0}
+    (told,) = forecast(snapshot(TWO_NODES, jobs, NOW), lengths, draws=1500).jobs
+    score = 1.2816 / log(3.0)
+    assert log((after(told.start.low) - 5.0) / 1000.0) * score == pytest.approx(low, abs=0.09)
+    assert log((after(told.start.median) - 5.0) / 1000.0) * score == pytest.approx(median, abs=0.09)

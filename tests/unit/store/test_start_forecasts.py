@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
 
-from slurmsched.model import ExpectedTime, Job, JobState, QueueForecast, StartForecast
+from slurmsched.model import ExpectedTime, Hold, Job, JobState, QueueForecast, StartForecast, StartRanges
 from slurmsched.store.read_only import open_read_only
 from slurmsched.store.rows import ForecastRow, StartCalibration
 from slurmsched.store.store import Store
@@ -167,7 +168,7 @@ def test_forgetting_a_user_deletes_both_and_a_forecast_under_way_is_not_stored(k
     kept.tell(0, SOON)
     kept.starts(at=2 * HOUR, beside=2)
     kept.tell(2 * HOUR, SOON, number=2)
-    assert kept.store.finished_runs.forget("alice", NOW + 2 * HOUR + 60)["forecasts of starts"] == 4
+    assert kept.store.finished_runs.forget("alice", NOW + 2 * HOUR + 60)["forecasts of starts"] == 6
     assert (kept.told(), kept.calibration()) == ({}, ())
     assert kept.tell(2 * HOUR, SOON, number=2) == 0, "it began before that"
     assert kept.tell(2 * HOUR + 300, SOON, number=2) == 1
@@ -200,3 +201,122 @@ def test_a_damaged_row_costs_itself_alone(kept: Kept) -> None:
     assert list(kept.told()) == ["2"]
     assert kept.starts(1, at=2 * HOUR, beside=2) == 0
     assert kept.starts(2, at=2 * HOUR) == 1
+
+
+def corrected(below: float, above: float, covered: int) -> StartRanges:
+    """The ranges after one outcome, outside on that side or not."""
+    step, outside = StartRanges.STEP, StartRanges.OUTSIDE
+    return StartRanges(exp(step * (below - outside)), exp(step * (above - outside)), 1, covered)
+
+
+OUTCOMES = [
+    pytest.param(1 * HOUR - 70.0, corrected(1, 0, 0), id="before the range"),
+    pytest.param(2 * HOUR, corrected(0, 0, 1), id="in the range"),
+    pytest.param(3 * HOUR + 70.0, corrected(0, 1, 0), id="after the range"),
+]
+
+
+@pytest.mark.parametrize(("started", "ranges"), OUTCOMES)
+def test_a_start_corrects_later_ranges_once(kept: Kept, started: float, ranges: StartRanges) -> None:
+    kept.tell(0, SOON)
+    kept.starts(at=started)
+    kept.starts(at=started)
+    assert kept.store.start_forecasts.ranges() == ranges
+
+
+def test_a_job_that_waits_after_its_range_counts_then_and_not_again_when_it_starts(kept: Kept) -> None:
+    kept.tell(0, SOON)
+    kept.waits(1, at=3 * HOUR - 1.0)
+    assert kept.store.start_forecasts.ranges() == StartRanges()
+    kept.waits(1, at=3 * HOUR + 100.0)
+    late = corrected(0, 1, 0)
+    assert kept.store.start_forecasts.ranges() == late
+    kept.waits(1, at=4 * HOUR)
+    kept.tell(4 * HOUR, SOON)
+    kept.starts(at=5 * HOUR)
+    assert kept.store.start_forecasts.ranges() == late
+
+
+def test_a_job_forecast_a_thousand_times_counts_once(kept: Kept) -> None:
+    for second in range(1000):
+        kept.tell(second, SOON)
+    kept.starts(at=2 * HOUR)
+    assert kept.store.start_forecasts.ranges().counted == 1
+
+
+def test_a_job_that_is_requeued_counts_once(kept: Kept) -> None:
+    kept.tell(0, SOON)
+    for attempt in range(1, 5):
+        kept.starts(at=attempt * 10 * HOUR)
+        kept.waits(1, 99, at=attempt * 10 * HOUR + HOUR)
+        kept.tell(attempt * 10 * HOUR + HOUR, between(36_000, 37_000, 38_000))
+    assert kept.store.start_forecasts.ranges().counted == 1
+
+
+NOTHING = [
+    pytest.param(job(1, user="alice", submit_time=NOW, hold=Hold.USER), id="its owner holds it"),
+    pytest.param(job(2, user="alice", submit_time=NOW), id="it was cancelled"),
+]
+
+
+@pytest.mark.parametrize("seen", NOTHING)
+def test_what_others_decide_tells_nothing(kept: Kept, seen: Job) -> None:
+    kept.tell(0, SOON)
+    kept.poll(seen, at=HOUR)
+    kept.poll(seen, at=5 * HOUR)
+    assert kept.store.start_forecasts.ranges() == StartRanges()
+    assert kept.store.database.rows("SELECT job FROM first_draws") == []
+
+
+def test_what_is_told_is_the_range_corrected_and_outcomes_are_compared_with_the_draws(kept: Kept) -> None:
+    kept.store.database.write("INSERT INTO start_ranges VALUES (1, 2.0, 3.0, 10, 8)")
+    assert kept.tell(0, SOON) == 1
+    told = kept.told()["1"].start
+    assert told == StartRanges(2.0, 3.0).range_of(SOON, NOW, NOW + 7 * DAY)
+    kept.tell(300, SOON)
+    (row,) = kept.store.database.rows("SELECT low, high, told_low, told_high FROM first_draws")
+    assert (row["low"], row["high"]) == (SOON.low, SOON.high)
+    assert (row["told_low"], row["told_high"]) == (told.low, told.high)
+    kept.starts(at=4 * HOUR)
+    ranges = kept.store.start_forecasts.ranges()
+    assert (ranges.counted, ranges.covered) == (11, 9)
+    assert (ranges.below < 2.0, ranges.above < 3.0) == (True, True)
+
+
+def test_a_restart_keeps_the_factors(kept: Kept) -> None:
+    kept.tell(0, SOON)
+    kept.starts(at=5 * HOUR)
+    before = kept.store.start_forecasts.ranges()
+    kept.store.close()
+    kept.store = kept.opened()
+    assert kept.store.start_forecasts.ranges() == before != StartRanges()
+    with open_read_only(kept.path) as store:
+        assert store.start_ranges() == before
+
+
+DAMAGED = [
+    (0.0, 1.0, 5, 4),
+    (1e9, 1.0, 5, 4),
+    (1.0, -1.0, 5, 4),
+    (1.0, "x", 5, 4),
+    (1.0, 1.0, 5, 6),
+    (1.0, 1.0, -1, -2),
+]
+
+
+@pytest.mark.parametrize("row", DAMAGED)
+def test_damaged_factors_count_as_none(kept: Kept, row: tuple[object, ...]) -> None:
+    kept.store.database.write("INSERT INTO start_ranges VALUES (1, ?, ?, ?, ?)", row)
+    assert kept.store.start_forecasts.ranges() == StartRanges()
+    kept.tell(0, SOON)
+    kept.starts(at=2 * HOUR)
+    assert kept.store.start_forecasts.ranges() == corrected(0, 0, 1)
+
+
+def test_draws_of_a_job_that_ended_are_forgotten(kept: Kept) -> None:
+    kept.tell(0, SOON)
+    kept.starts(at=2 * HOUR)
+    kept.waits(2, at=3 * HOUR)
+    kept.tell(3 * HOUR, SOON, number=2)
+    kept.starts(2, at=4 * HOUR)
+    assert [row["job"] for row in kept.store.database.rows("SELECT job FROM first_draws")] == ["2"]
