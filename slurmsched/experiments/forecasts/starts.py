@@ -39,6 +39,7 @@ from slurmsched.model import ExpectedLength, ExpectedTime, JobId, JobState, Sche
 from slurmsched.simulation.engine import SimulationEngine
 from slurmsched.simulation.inputs import Scenario, SimulationOptions, parse_policy
 from slurmsched.simulation.start_forecast import HORIZON, forecast_starts
+from slurmsched.store.rows import ForecastRow
 from slurmsched.traces import Trace, TraceJob
 from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.generators import random_stream
@@ -62,8 +63,11 @@ SIMULATED: Final = 30 * DAY
 _FROM: Final = 0.3
 """Weeks begin after this part of the jobs has been submitted, from which lengths are known."""
 
-DRAWS: Final = 19
-"""The draws of a forecast: so many that the second and the last but one are the ends of the 80 % range."""
+_LOOKS: Final = 2 * HOUR
+"""From one forecast to the next."""
+
+DRAWS: Final = ForecastRow.ENOUGH_DRAWS
+"""The draws of a forecast: the fewest of which the daemon tells a range."""
 
 POLICIES: Final = ("slurm",)
 
@@ -99,7 +103,7 @@ class ForecastOfJob:
 
 
 def forecast_starts_of(weeks: ForecastWeeks) -> tuple[ForecastOfJob, ...]:
-    """Simulates the weeks, and forecasts every hour the starts of the jobs submitted since that still wait."""
+    """Simulates the weeks, and forecasts every two hours the starts of the jobs submitted since that still wait."""
     runs = read_runs(weeks.path)
     began, jobs = drawn_jobs(runs, weeks.seed)
     known = [finished_run(run) for run in runs if run.submitted + run.seconds <= began]
@@ -114,7 +118,7 @@ def forecast_starts_of(weeks: ForecastWeeks) -> tuple[ForecastOfJob, ...]:
         engine.daemon.run_due_round()
         if look_at <= clock.now() < begin + FORECAST_UNTIL:
             looks.look()
-            look_at += HOUR
+            look_at += _LOOKS
         engine.daemon.advance(min(clock.now() + options.period, end), end)
     return looks.compared()
 
@@ -148,7 +152,7 @@ class _Looks:
     """For each job the time of the forecast, and the median, low, high and limits' start, in unix seconds."""
 
     def look(self) -> None:
-        """Forecasts the jobs that were submitted in the last hour and wait now."""
+        """Forecasts the jobs that were submitted since the last look and wait now."""
         snapshot, engine = self.engine.cluster.snapshot(), self.engine
         for run in engine.daemon.backend.finished_runs(nextafter(self.learnt_until, inf), snapshot.time).runs:
             self.lengths.ended(run)
@@ -156,7 +160,7 @@ class _Looks:
         new = {
             job.id
             for job in snapshot.jobs_in_state(JobState.PENDING)
-            if job.id not in self.told and not job.restarts and snapshot.time - job.submit_time <= HOUR + ROUND
+            if job.id not in self.told and not job.restarts and snapshot.time - job.submit_time <= _LOOKS + ROUND
         }
         if not new:
             return

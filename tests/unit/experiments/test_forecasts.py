@@ -126,7 +126,7 @@ def test_starts_of_even_jobs_are_forecast_far_better_than_by_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = "slurmsched.experiments.forecasts.starts"
-    changes = {"DRAWS": 1, "WARM_UP": HOUR, "FORECAST_UNTIL": 8 * HOUR, "SIMULATED": DAY, "_LOAD": 2.0}
+    changes = {"DRAWS": 1, "_LOOKS": HOUR, "WARM_UP": HOUR, "FORECAST_UNTIL": 8 * HOUR, "SIMULATED": DAY, "_LOAD": 2.0}
     for name, value in changes.items():
         monkeypatch.setattr(f"{room}.{name}", value)
     told = forecast_starts_of(ForecastWeeks(weeks(tmp_path / "users.csv"), "slurm", 42))
