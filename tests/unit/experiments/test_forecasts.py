@@ -9,6 +9,8 @@ import pytest
 
 from slurmsched.experiments.experiment import ExperimentSetup, FigureVerdict
 from slurmsched.experiments.forecasts.lengths import (
+    DAY,
+    HOUR,
     TracedRun,
     chosen_limits,
     forecast_lengths,
@@ -17,8 +19,6 @@ from slurmsched.experiments.forecasts.lengths import (
 )
 from slurmsched.experiments.forecasts.starts import (
     COUNTED_FROM,
-    DAY,
-    HOUR,
     SIMULATED,
     ForecastOfJob,
     ForecastWeeks,

@@ -468,7 +468,7 @@ def test_jobs_of_one_owner_run_long_together(other: str, low: float, median: flo
     """Job 3 waits for the longer of two, which is short only if both are: expected are the normal scores where both are
     below with probability 0.1 and 0.5, correlated by 0.35 or not at all."""
     jobs = [running(1, 8, user="alice"), running(2, 8, where="n2", user=other), waiting(3, 16)]
-    lengths = {"1": spread(1000.0, 3.0), "2": spread(1000.0, 3.0), "3": 50.0}
+    lengths = {"1": spread(1000.0, 3.0), "2": spread(1000.0, 3.0), "3": certain(50.0)}
     (told,) = forecast(snapshot(TWO_NODES, jobs, NOW), lengths, draws=1500).jobs
     score = 1.2816 / log(3.0)
     assert log((after(told.start.low) - 5.0) / 1000.0) * score == pytest.approx(low, abs=0.09)

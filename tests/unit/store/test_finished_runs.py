@@ -207,7 +207,7 @@ def test_all_that_was_learnt_of_a_user_is_deleted_and_said_and_nothing_of_others
         "rates beside others": 1,
         "pairs out of memory": 1,
         "complaints": 2,
-        "forecasts of starts": 2,
+        "forecasts of starts": 3,
     }
     assert not any(store.finished_runs.forget("al", NOW).values())
     assert all(store.finished_runs.forget("alice", NOW).values())
