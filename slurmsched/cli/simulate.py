@@ -10,7 +10,7 @@ import click
 
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter
 from slurmsched.model import encode
-from slurmsched.report.simulation import figures_view
+from slurmsched.report.comparison import figures_view
 from slurmsched.settings.definition import RoundSettings
 from slurmsched.simulation import SimulationOptions, parse_policy, run_metrics
 from slurmsched.simulation.engine import simulate as run

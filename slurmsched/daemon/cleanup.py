@@ -27,7 +27,7 @@ from slurmsched.model import (
     Verb,
 )
 from slurmsched.rounds.recovery import resolve_intents
-from slurmsched.rounds.release import release_plan
+from slurmsched.rounds.specs import release_plan
 from slurmsched.settings.definition import HookSettings, Mode
 from slurmsched.store.errors import StoreError
 from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics

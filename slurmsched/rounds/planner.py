@@ -27,9 +27,8 @@ from slurmsched.rounds.checkpoints import NEWCOMERS, AwaitedCheckpoint, has_chec
 from slurmsched.rounds.feasibility import FeasibilityCheck, PlannedStart, check_feasible
 from slurmsched.rounds.guards import checkpoint_lead
 from slurmsched.rounds.priorities import nice_operations, weight_operations
-from slurmsched.rounds.release import restore_placement
 from slurmsched.rounds.set_aside import set_aside_operations
-from slurmsched.rounds.specs import equivalent, running_spec, spec_of
+from slurmsched.rounds.specs import equivalent, restore_placement, running_spec, spec_of
 from slurmsched.settings.definition import Mode, Settings
 
 NOTE_PREFIX: Final = "synsched: "

@@ -38,7 +38,7 @@ from slurmsched.rounds.guards import (
 )
 from slurmsched.rounds.partitions import jobs_left_to_slurm, within_time_limits
 from slurmsched.rounds.planner import ConfigFragment, Permissions, make_plan
-from slurmsched.rounds.release import with_original_requests
+from slurmsched.rounds.specs import with_original_requests
 from slurmsched.rounds.starting import freeing_nodes, leaving_jobs, promise_starts, starting_jobs, unattributed_usage
 from slurmsched.settings.definition import Settings
 

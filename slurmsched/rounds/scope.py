@@ -30,7 +30,7 @@ from slurmsched.policies.limits import LimitAccount
 from slurmsched.policies.policies import schedules_shards
 from slurmsched.rounds.dependencies import Dependencies, has_failed
 from slurmsched.rounds.refusals import limit_reason, refusal_reason
-from slurmsched.rounds.release import held_by_us
+from slurmsched.rounds.specs import held_by_us
 from slurmsched.settings.definition import ManageSettings, Settings
 
 _LIVE = (JobState.PENDING, JobState.RUNNING)

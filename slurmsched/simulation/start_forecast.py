@@ -46,7 +46,7 @@ from slurmsched.model import (
 )
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.refusals import LIMIT_REASONS
-from slurmsched.rounds.release import held_by_us, with_original_requests
+from slurmsched.rounds.specs import held_by_us, with_original_requests
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.simulation.engine import SimulatedDaemon
 from slurmsched.simulation.inputs import PLAIN_SLURM, SimulationOptions

@@ -1,4 +1,5 @@
-"""The table `jobs`: updated by each poll, and repaired where a value is invalid (a bad disk, an edit by hand).
+"""The table `jobs`: updated by each poll, and repaired where a value is invalid (a bad disk, an edit by hand). Beside
+it the service of jobs, in GPU-seconds per run, and the times of their evictions.
 
 A row records what we changed about the job (hold, request, nice). So an unreadable row is repaired rather than skipped,
 as other tables' rows are: nothing would release its hold.
@@ -6,7 +7,8 @@ as other tables' rows are: nothing would release its hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from slurmsched.model import (
@@ -15,17 +17,18 @@ from slurmsched.model import (
     JobId,
     JobState,
     Request,
+    Result,
     SchedulerState,
     Snapshot,
     SynschedError,
+    Verb,
     decode,
     encode,
 )
 from slurmsched.model.reasons import pluralise
-from slurmsched.rounds.release import held_by_owner, held_by_us
-from slurmsched.rounds.specs import equivalent, spec_of
+from slurmsched.rounds.specs import equivalent, held_by_owner, held_by_us, spec_of
 from slurmsched.store.database import Database
-from slurmsched.store.events import JobEvent, JobEventKind
+from slurmsched.store.journal import JobEvent, JobEventKind
 from slurmsched.store.rows import DatabaseRow, boolean, decoded_value, integer, number, optional_number, text
 
 
@@ -340,3 +343,72 @@ def _state_change_events(row: Mapping[str, Any], job: Job, at: float) -> Iterato
         )
     if job.state is JobState.FINISHED and before is not JobState.FINISHED:
         yield JobEvent(min(job.end_time or at, at), job.id, JobEventKind.ENDED, f"ended: {job.state_text.lower()}")
+
+
+DAY: Final = 86400.0
+
+_HOLDING_RESOURCES: Final = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
+
+
+class AttainedService:
+    """Attained service with one row per run, so that a restart neither loses nor doubles any. All methods raise
+    StoreError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record_runs(self, snapshot: Snapshot) -> None:
+        """Bring the runs in the snapshot up to its time; a run that is gone keeps its last value.
+
+        A job without a start time is skipped until Slurm reports one.
+        """
+        runs = [
+            (job.id, job.start_time, gpus * max(job.run_time, 0.0))
+            for job in snapshot.jobs_in_state(*_HOLDING_RESOURCES)
+            if job.start_time is not None and (gpus := snapshot.gpus_of(job))
+        ]
+        self._database.write_many(
+            "INSERT INTO service (job, run_started, gpu_seconds) VALUES (?, ?, ?) ON CONFLICT (job, run_started)"
+            " DO UPDATE SET gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds)",
+            runs,
+        )
+
+    def gpu_seconds_of(self, job: JobId) -> float:
+        """GPU-seconds of one job over all its runs."""
+        return self.gpu_seconds((job,)).get(job, 0.0)
+
+    def gpu_seconds(self, jobs: Iterable[JobId]) -> Mapping[JobId, float]:
+        """GPU-seconds over all runs by job; jobs without any are absent."""
+        runs = self._database.rows_of_jobs(
+            "SELECT job, run_started, gpu_seconds FROM service WHERE job IN ({jobs}) ORDER BY job, run_started", jobs
+        )
+        sums: defaultdict[JobId, float] = defaultdict(float)
+        for job, seconds in self._database.unreadable_rows.parse_each("service", "job", _run, runs):
+            sums[job] += seconds
+        return dict(sums)
+
+    def moves(self, at: float, jobs: Iterable[JobId]) -> Mapping[JobId, tuple[float, ...]]:
+        """The times of each job's requeues by us in the 24 hours before `at`, in order (unix seconds).
+
+        Those of an older job with the same id do not count, nor times more than a day in the future.
+        """
+        rows = self._database.rows_of_jobs(
+            "SELECT o.id, o.subject, o.finished FROM operations o JOIN jobs j ON j.id = o.subject"
+            " WHERE o.subject IN ({jobs}) AND o.verb = ? AND o.result IN (?, ?) AND o.finished > ? AND o.finished < ?"
+            " AND o.finished >= j.first_seen ORDER BY o.finished, o.id",
+            jobs,
+            (Verb.REQUEUE.value, Result.DONE.value, Result.UNDONE.value, at - DAY, at + DAY),
+        )
+        times: defaultdict[JobId, list[float]] = defaultdict(list)
+        for job, finished in self._database.unreadable_rows.parse_each("operations", "id", _move, rows):
+            times[job].append(finished)
+        return {job: tuple(job_times) for job, job_times in times.items()}
+
+
+def _run(row: DatabaseRow) -> tuple[JobId, float]:
+    number(row, "run_started")
+    return text(row, "job"), number(row, "gpu_seconds")
+
+
+def _move(row: DatabaseRow) -> tuple[JobId, float]:
+    return text(row, "subject"), number(row, "finished")

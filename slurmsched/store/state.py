@@ -27,12 +27,11 @@ from slurmsched.model import (
 )
 from slurmsched.rounds.device_mismatch import DeviceMismatch
 from slurmsched.rounds.refusals import RefusedStart, with_refusals
-from slurmsched.rounds.release import with_original_requests
+from slurmsched.rounds.specs import with_original_requests
 from slurmsched.store.database import Database
-from slurmsched.store.events import JobEvent, JobEventKind, events_of_outcomes, record_events
 from slurmsched.store.finished_runs import FinishedRuns
-from slurmsched.store.jobs import update_jobs
-from slurmsched.store.journal import notified_jobs
+from slurmsched.store.jobs import AttainedService, update_jobs
+from slurmsched.store.journal import JobEvent, JobEventKind, events_of_outcomes, notified_jobs, record_events
 from slurmsched.store.measurements import Measurements
 from slurmsched.store.rows import (
     DatabaseRow,
@@ -44,7 +43,6 @@ from slurmsched.store.rows import (
     optional_number,
     text,
 )
-from slurmsched.store.service import AttainedService
 from slurmsched.store.set_aside import held_aside, set_aside_since
 
 USUAL_REQUESTS_WINDOW: Final = 14 * 86400.0

@@ -28,9 +28,8 @@ from slurmsched.policies.stages import Situation
 from slurmsched.rounds.planner import make_plan
 from slurmsched.rounds.progress import FinishedOperation, ready_operations
 from slurmsched.rounds.recovery import resolve_intents
-from slurmsched.rounds.release import release_plan, with_original_requests
 from slurmsched.rounds.round import run_round
-from slurmsched.rounds.specs import equivalent, spec_of
+from slurmsched.rounds.specs import equivalent, release_plan, spec_of, with_original_requests
 from slurmsched.settings.definition import GuardSettings, ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from tests.builders import job, node, share, snapshot
 from tests.ideal_cluster import IdealCluster

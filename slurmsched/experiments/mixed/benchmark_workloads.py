@@ -27,7 +27,7 @@ import numpy as np
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.experiments.experiment import ExperimentError, ExperimentSetup
-from slurmsched.experiments.forecasts import DAY, TracedRun, read_runs
+from slurmsched.experiments.forecasts.lengths import DAY, TracedRun, read_runs
 from slurmsched.experiments.synergy.unknown import SimulatedAccounting
 from slurmsched.knowledge import Knowledge, Profile, SensitivityMatrix, sample_speedups, shipped_profiles
 from slurmsched.model import MILLI_PER_GPU, AccountedRun, JobId, Node

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from slurmsched.traces.formats import native, philly, published, sacct
+from slurmsched.traces.formats import native, published, sacct
 from slurmsched.traces.tables import read_text
 from slurmsched.traces.trace import ImportContext, ImportedTrace, TraceError
 
@@ -41,7 +41,7 @@ TRACE_FORMATS: Final[Mapping[str, TraceFormat]] = {
     ),
     "openb": TraceFormat("Alibaba's openb pod lists", _has_columns(*published.OPENB_COLUMNS), published.read_openb),
     "sacct-json": TraceFormat("Slurm's accounting: sacct --json", _is_json_with("jobs", "{"), sacct.read_sacct_json),
-    "philly": TraceFormat("Philly's cluster_job_log", _is_json_with("attempts", "["), philly.read_philly),
+    "philly": TraceFormat("Philly's cluster_job_log", _is_json_with("attempts", "["), published.read_philly),
     "sacct": TraceFormat(
         "Slurm's accounting: sacct --parsable2",
         lambda text: "JobID" in text.partition("\n")[0].split("|"),

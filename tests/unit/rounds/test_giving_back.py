@@ -10,10 +10,9 @@ from slurmsched.daemon.cleanup import stray_release_plan
 from slurmsched.daemon.isolation import managed_jobs
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import Gpu, Hold, Job, JobState, ReasonCode, Request, SchedulerState, SetAsideJob
-from slurmsched.rounds.release import release_plan, with_original_requests
 from slurmsched.rounds.round import run_round
 from slurmsched.rounds.set_aside import MAX_HOLD, set_aside_operations
-from slurmsched.rounds.specs import spec_of
+from slurmsched.rounds.specs import release_plan, spec_of, with_original_requests
 from slurmsched.settings.definition import ManageSettings, Mode, PolicySettings, RoundSettings, Settings
 from tests.builders import job, node, share, snapshot
 from tests.ideal_cluster import IdealCluster

@@ -22,7 +22,7 @@ from slurmsched.model import (
     Verb,
     decode,
 )
-from slurmsched.rounds.release import held_by_us, release_plan
+from slurmsched.rounds.specs import held_by_us, release_plan
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import Journal

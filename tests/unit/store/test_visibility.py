@@ -29,8 +29,7 @@ from slurmsched.model import (
 )
 from slurmsched.policies.gandiva_fair.accounts import GandivaFairState
 from slurmsched.policies.state import Account, Trade, decode_state, encode_state
-from slurmsched.store.events import JobEvent, JobEventKind, record_events
-from slurmsched.store.journal import RoundStatistics
+from slurmsched.store.journal import JobEvent, JobEventKind, RoundStatistics, record_events
 from slurmsched.store.publication import (
     OTHERS_IDLE,
     Document,
