@@ -90,6 +90,8 @@ def cpu_need(runs: Sequence[AccountedRun]) -> CpuNeed | None:
     needs more. Where the use of GPUs is unknown such runs show what is enough for a job that asked for less, and take
     nothing from one that asked for more.
 
+    Where GPUs were less busy beside fewer CPUs than beside more, these are needed after all.
+
     A work that used all of its CPUs, with the most that it had yet, may have twice as many if the last such step made
     it quicker, and goes back if it did not. One that did so with fewer than it had before, as when it lent some, needs
     as many as the next larger of its runs had.
@@ -106,7 +108,7 @@ def cpu_need(runs: Sequence[AccountedRun]) -> CpuNeed | None:
     if len(sparing) >= MIN_RUNS and gpu_type:
         most = max(had for had, _ in sparing)
         enough = max(max(2 * used, used + 1) for _, used in sparing)
-        return CpuNeed(gpu_type, max(min(enough, most), starved, in_use), spares=True)
+        return CpuNeed(gpu_type, max(min(enough, most), starved, in_use, _undelayed(measured)), spares=True)
     widths = sorted({had for had, _ in measured})
     widest = [run for had, run in measured if had == widths[-1]]
     if all(_starves(widths[-1], run) for run in widest):
@@ -119,6 +121,22 @@ def cpu_need(runs: Sequence[AccountedRun]) -> CpuNeed | None:
         enough = max(max(2 * used, used + 1) for _, used in idle)
         return CpuNeed(gpu_type, max(min(enough, widths[-1]), starved, in_use), spares=False, suffices=True)
     return CpuNeed(gpu_type, widths[-1], spares=False) if starved else None
+
+
+def _undelayed(measured: Sequence[tuple[float, AccountedRun]]) -> float:
+    """The CPUs for each GPU of the narrowest runs that are wider than all beside whose GPUs were less busy than beside
+    more CPUs; 0.0 if none were: an average does not tell that all CPUs are used at once."""
+    uses = defaultdict[float, list[float]](list)
+    for had, run in measured:
+        if run.gpu_use is not None:
+            uses[had].append(run.gpu_use)
+    means = {had: fmean(each) for had, each in uses.items()}
+    slow = [
+        had
+        for had, mean in means.items()
+        if any(wider > had and mean < _QUICKER * other for wider, other in means.items())
+    ]
+    return min((had for had in means if had > max(slow)), default=0.0) if slow else 0.0
 
 
 def _helped(wide: Sequence[AccountedRun], narrow: Sequence[AccountedRun]) -> bool | None:

@@ -105,8 +105,8 @@ def demand_range(sizing: Sizing, gang: Gang, kind: PoolKind) -> DemandRange:
         demand = sizing.demand_range(gang, kind)
         least = proportional_size(gang, kind).memory
         most = _exclusive_size(gang, kind).memory if gang.profile else least
-        lends = sizing.by_sensitivity and lends_cpus(gang, kind)  # the other sizings never give CPUs back
-        best, minimum = (_allowed_size(gang, kind, size, lends=lends) for size in (demand.best, demand.minimum))
+        returns = sizing.by_sensitivity  # the other sizings never give CPUs back
+        best, minimum = (_allowed_size(gang, kind, size, returns=returns) for size in (demand.best, demand.minimum))
         return DemandRange(expressible_size(gang, best, most), expressible_size(gang, minimum, least))
     asked = PerTaskResources(max(_requested_cpus(gang), gang.tasks_per_part), 0)
     return DemandRange(asked, asked)
@@ -150,15 +150,18 @@ def _leaves_cpus_open(gang: Gang) -> bool:
     return gang.cpus_tunable is None and not gang.request.memory_per_cpu
 
 
-def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources, *, lends: bool) -> PerTaskResources:
+def _allowed_size(gang: Gang, kind: PoolKind, size: PerTaskResources, *, returns: bool) -> PerTaskResources:
     """Return the size with no less than the job asked for, except where its hint and a measurement allow less, or it
-    lends CPUs."""
+    lends CPUs; `returns` says that the sizing gives those back."""
     asked, matrix = requested_size(gang, kind), gang.profile.matrix(kind.gpu_type) if gang.profile else None
     measured = gang.profile is not None and gang.profile.was_measured
     cuts_memory = measured and gang.memory_tunable and matrix is not None and matrix.knows_memory
     cuts_cpus = measured and gang.cpus_tunable is True and (cuts_memory or not gang.request.memory_per_cpu)
+    spares = gang.profile is not None and gang.profile.spares and _leaves_cpus_open(gang)
     least = asked.cpus
-    if lends or (gang.profile is not None and gang.profile.spares and _leaves_cpus_open(gang)):
+    if spares and gang.has_checkpoint and returns:
+        least = min(least, size.cpus)  # what three of its runs proved to be enough; a restart gives back the others
+    elif spares or (returns and lends_cpus(gang, kind)):
         least = min(least, proportional_size(gang, kind).cpus)
     cpus = size.cpus if cuts_cpus else max(size.cpus, least)
     memory = size.memory if cuts_memory or not gang.request.memory else max(size.memory, asked.memory)

@@ -76,6 +76,13 @@ def run(had: float, used: float, gpu: float | None = 0.9, **other: object) -> Ac
         pytest.param([run(8, 1, gpu_type="")] * 3, None, id="nobody knows on which GPUs: a faster one needs more"),
         pytest.param([run(8, 1)] * 3 + [run(4, 4, 0.3)], (8.0, True), id="with four one was full: eight again"),
         pytest.param(
+            [run(8, 1)] * 3 + [run(2, 1, 0.7)], (8.0, True), id="with two its GPUs were less busy: eight again"
+        ),
+        pytest.param([run(8, 1)] * 3 + [run(2, 1, 0.85)], (2.0, True), id="with two its GPUs were as busy: two"),
+        pytest.param(
+            [run(8, 1)] * 3 + [run(2, 1, 0.7), run(4, 1)], (4.0, True), id="less busy with two, as busy with four: four"
+        ),
+        pytest.param(
             [run(8, 1)] * 3 + [run(8, 5, None)], (5.0, True), id="one used five, busy GPUs or not: those stay"
         ),
         pytest.param(
@@ -221,7 +228,8 @@ def test_sizes_follow_from_use(use: MeasuredUse, asked: int, hint: bool | None, 
 @pytest.mark.parametrize(
     ("use", "asked", "hint", "cpus"),
     [
-        pytest.param(used(2, spares=True), 8, None, (3, 8), id="two are enough: it lends five"),
+        pytest.param(used(2, spares=True), 8, None, (2, 8), id="two are enough: it lends six"),
+        pytest.param(used(2, spares=True), 3, None, (2, 3), id="two are enough, and it asked for its share"),
         pytest.param(used(6, spares=True), 8, None, (3, 8), id="it needs six: it lends five"),
         pytest.param(used(16, spares=False), 8, None, (3, 16), id="eight were full: it lends five"),
         pytest.param(used(2, spares=False, suffices=True), 8, None, (3, 8), id="of its GPUs nothing is known"),

@@ -161,10 +161,25 @@ def decided(one: Node, jobs: Sequence[Job], by: MeasuredUse, **models: Profile) 
     return policy("synergy", "fifo").decide(asked)
 
 
-@pytest.mark.parametrize("by", [HUNGRY, MODEST, IDLE, MEMORY_ONLY], ids=["hungry", "modest", "idle", "memory only"])
-def test_jobs_that_can_checkpoint_lend_cpus_above_their_share_so_that_no_gpu_is_idle(by: MeasuredUse) -> None:
+@pytest.mark.parametrize(
+    ("by", "each"),
+    [
+        pytest.param(HUNGRY, 6, id="hungry"),
+        pytest.param(IDLE, 6, id="idle"),
+        pytest.param(MEMORY_ONLY, 6, id="memory only"),
+        pytest.param(MODEST, 4, id="modest: twice what they used is less than their share"),
+    ],
+)
+def test_jobs_that_can_checkpoint_lend_cpus_above_their_share_so_that_no_gpu_is_idle(
+    by: MeasuredUse, each: int
+) -> None:
     jobs = [job(number, 2, cpus=16, hint="ckpt=usr1", submit_time=number) for number in range(1, 5)]
-    assert cpus(decided(node(), jobs, by)) == {"1": 6, "2": 6, "3": 6, "4": 6}
+    assert cpus(decided(node(), jobs, by)) == dict.fromkeys("1234", each)
+
+
+def test_fewer_cpus_than_the_share_are_given_only_to_a_job_that_could_get_them_back() -> None:
+    jobs = [job(1, 2, cpus=6), job(2, 2, cpus=6, hint="ckpt=usr1", submit_time=1)]
+    assert cpus(decided(node(), jobs, MODEST)) == {"1": 6, "2": 4}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +203,7 @@ def test_a_job_that_lent_cpus_gets_them_back_before_others_get_more_than_their_s
     jobs = [job(1, 4, hint="model=steep"), job(2, 1, cpus=8, hint="ckpt=usr1", submit_time=1)]
     steep = profile("steep", {3: 1, 6: 99})
     assert cpus(decided(node(), jobs, by, steep=steep)) == {"1": 16, "2": 8}
-    assert cpus(decided(node(), jobs, MODEST, steep=steep)) == {"1": 21, "2": 3}, "two are enough"
+    assert cpus(decided(node(), jobs, MODEST, steep=steep)) == {"1": 22, "2": 2}, "two are enough"
     assert cpus(decided(node(), jobs, IDLE, steep=steep)) == {"1": 21, "2": 3}, "others gain by them"
 
 
@@ -196,7 +211,7 @@ def test_what_a_job_lent_and_nobody_gains_by_it_has_itself_unless_runs_proved_th
     jobs = [job(1, 1, cpus=8, hint="ckpt=usr1"), job(2, 1, 1, hint="model=gentle", submit_time=1)]
     gentle = profile("gentle", {1: 1})
     assert cpus(decided(node(), jobs, IDLE, gentle=gentle)) == {"1": 8, "2": 1}
-    assert cpus(decided(node(), jobs, MODEST, gentle=gentle)) == {"1": 3, "2": 1}
+    assert cpus(decided(node(), jobs, MODEST, gentle=gentle)) == {"1": 2, "2": 1}
 
 
 @pytest.mark.parametrize(
