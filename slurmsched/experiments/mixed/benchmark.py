@@ -7,7 +7,7 @@ can schedule them. All policies of a case have the same jobs at the same times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import nan
@@ -230,12 +230,12 @@ class Selection:
 def selection(setup: ExperimentSetup) -> Selection:
     """Returns what the options select; the small version has few jobs and policies of one workload at one load, and one
     seed. Raises ExperimentError, PolicyError."""
-    names, options = _names, setup.options
-    policies = names(options, "policies", QUICK_CANDIDATES if setup.quick else CANDIDATES)
-    loads = names(options, "loads", [f"{load:g}" for load in ([QUICK_LOAD] if setup.quick else LOADS)])
+    options = setup.options
+    policies = _names(options, "policies", QUICK_CANDIDATES if setup.quick else CANDIDATES)
+    loads = _names(options, "loads", [f"{load:g}" for load in ([QUICK_LOAD] if setup.quick else LOADS)])
     return Selection(
-        _known(names(options, "workloads", ["drawn"] if setup.quick else WORKLOADS), WORKLOADS, "workload"),
-        _known(names(options, "knowledge", KNOWLEDGE), KNOWLEDGE, "knowledge"),
+        _known(_names(options, "workloads", ["drawn"] if setup.quick else WORKLOADS), WORKLOADS, "workload"),
+        _known(_names(options, "knowledge", KNOWLEDGE), KNOWLEDGE, "knowledge"),
         tuple(_load(text) for text in loads),
         tuple(dict.fromkeys(candidate_named(text).name for text in policies)),
         setup.seeds[:1] if setup.quick else setup.seeds,
@@ -243,9 +243,7 @@ def selection(setup: ExperimentSetup) -> Selection:
     )
 
 
-def _names(
-    options: Mapping[str, str], option: str, default: Iterator[str] | Sequence[str] | Mapping[str, object]
-) -> Sequence[str]:
+def _names(options: Mapping[str, str], option: str, default: Iterable[str]) -> Sequence[str]:
     given = [part.strip() for part in options.get(option, "").split(",")]
     return [name for name in given if name] or list(default)
 

@@ -10,10 +10,10 @@ Load: the GPU-seconds on the reference type that arrive in a second, over those 
 GPU counts as much as the mean job, weighted by GPU-seconds, does on its type relative to the reference type. At load 1
 the jobs would just keep all GPUs busy if each type had an equal part of every job.
 
-Knowledge is `perfect`: everybody hints the true model and duration, all profiles are true, and limits are a tenth above
-what the job takes on the slowest type. Or it is a `site`'s: nobody hints a duration, limits are two to ten times too
-long, a third of the jobs have no profile, and of each profile rates and gains by more CPUs are 20 % too high or too
-low; Slurm's accounting tells what ended runs used, from which daemons learn.
+Knowledge is `perfect`: everybody hints the true model and duration, all profiles are true, and limits are a tenth and
+ten minutes above what the job takes on the slowest type. Or it is a `site`'s: nobody hints a duration, limits are two
+to ten times too long, a third of the jobs have no profile, and of each profile rates and gains by more CPUs are 20 %
+too high or too low; Slurm's accounting tells what ended runs used, from which daemons learn.
 """
 
 from __future__ import annotations
