@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log
 from typing import ClassVar, Final
@@ -106,17 +106,21 @@ class StartRanges:
     """By how much 80 % ranges of starts are widened or narrowed: the part of a range that lies `below` the median, and
     the part `above` it, count so many times, by the logarithm of the time ahead.
 
-    `counted` first forecasts have been compared with what became of the job, of which `covered` were right. The rule is
-    adaptive conformal inference (Gibbs and Candes, NeurIPS 2021): each factor moves so that one start in ten comes
-    before its range and one in ten after it, whatever the forecasts are like. A start is compared with its range by the
-    factors of now, not by those of when it was told: else a factor would go on growing while hours of starts that were
-    told before are not known. The factors are bounded, and one start moves them by a fixed step at most.
+    `counted` first forecasts have been compared with what became of the job, of which `covered` were right, the last
+    ones at the time `at`. The rule is adaptive conformal inference (Gibbs and Candes, NeurIPS 2021): each factor moves
+    so that one start in ten comes before its range and one in ten after it, whatever the forecasts are like. Jobs that
+    start together err alike, so that all of two hours count as one, by the part of them that was outside. A start is
+    compared with its range by the factors of now, not by those of when it was told: else a factor would go on growing
+    while hours of starts that were told before are not known. The factors are bounded, and move by a fixed step at
+    most.
     """
 
     LEAST: ClassVar[float] = 0.1
     MOST: ClassVar[float] = 20.0
     STEP: ClassVar[float] = 0.05
-    """By what a start outside moves the logarithm of a factor, by 0.9 of it; one inside by 0.1 of it, back."""
+    """By 0.9 of it the logarithm of a factor grows if all starts were outside, by 0.1 of it it falls if none was."""
+    EVERY: ClassVar[float] = 7200.0
+    """Seconds from one correction to the next, at least."""
     OUTSIDE: ClassVar[float] = 0.1
     """The part of starts that come before an 80 % range, and the part that come after it."""
     SETTLING: ClassVar[float] = 300.0
@@ -128,6 +132,7 @@ class StartRanges:
     above: float = 1.0
     counted: int = 0
     covered: int = 0
+    at: float = 0.0
 
     def range_of(self, drawn: ExpectedTime, at: float, until: float) -> ExpectedTime:
         """Returns the range of a start of which `drawn` was forecast `at` that time, widened or narrowed.
@@ -165,13 +170,13 @@ class StartRanges:
             return (False, True) if after else None
         return time < (until if told.low is None else told.low), after
 
-    def after(self, outside: tuple[bool, bool], *, covered: bool) -> StartRanges:
-        """Returns the ranges after one more outcome, which what was told of it had `covered` or not."""
+    def after(self, outcomes: Sequence[tuple[bool, bool]], covered: int, at: float) -> StartRanges:
+        """Returns the ranges after these outcomes, at least one, of which what was told had `covered` so many."""
         below, above = (
-            min(max(factor * exp(self.STEP * (missed - self.OUTSIDE)), self.LEAST), self.MOST)
-            for factor, missed in zip((self.below, self.above), outside, strict=True)
+            min(max(factor * exp(self.STEP * (sum(missed) / len(missed) - self.OUTSIDE)), self.LEAST), self.MOST)
+            for factor, missed in zip((self.below, self.above), zip(*outcomes, strict=True), strict=True)
         )
-        return StartRanges(below, above, self.counted + 1, self.covered + covered)
+        return StartRanges(below, above, self.counted + len(outcomes), self.covered + covered, at)
 
     def _moved(self, end: float, middle: float, at: float, side: float, factor: float) -> float:
         """The end of a range that is `factor` times as far from its median on this side, and never before `at`."""

@@ -206,7 +206,7 @@ def parse_start_ranges(row: DatabaseRow) -> StartRanges:
         raise ValueError("a factor is out of bounds")
     if not 0 <= covered <= counted:
         raise ValueError("more are covered than were counted")
-    return StartRanges(below, above, counted, covered)
+    return StartRanges(below, above, counted, covered, number(row, "at"))
 
 
 _MINUTE: Final = 60.0

@@ -121,32 +121,35 @@ class ForecastStore:
         return len({row["job"] for row in compared})
 
     def _correct_ranges(self, snapshot: Snapshot) -> None:
-        """Let each first forecast correct the ranges once, as soon as it is known what became of it: of a job that has
+        """Let each first forecast correct the ranges once, when it is known what became of it: of a job that has
         started, and of one that still waits after the range. One that was cancelled before tells nothing.
         """
         self._forget_held(snapshot)
-        rows = self._database.rows(_DUE, {"now": snapshot.time})
-        if not rows:
+        ranges, rows = self.ranges(), self._database.rows(_DUE, {"now": snapshot.time})
+        if not rows or 0 <= snapshot.time - ranges.at < StartRanges.EVERY:
             return
         due = self._database.unreadable_rows.parse_each("first_draws", "job", _first_draw, rows)
-        starts = self._starts(snapshot, {one.job for one in due if not one.waits})
-        ranges, counted = self.ranges(), list[JobId]()
-        for one in sorted(due, key=lambda one: (starts.get(one.job, snapshot.time), one.job)):
-            time = snapshot.time if one.waits else starts.get(one.job)
-            if time is None or time <= one.told:
+        starts = self._starts(snapshot, {one.job for one in due})
+        outcomes, covered = dict[JobId, tuple[bool, bool]](), 0
+        for one in due:
+            started = starts.get(one.job, 0.0) > one.told  # one that waits again after a run has started too
+            if not started and not one.waits:
                 continue
-            outside = ranges.is_outside(one.drawn, one.at, one.until, time, started=not one.waits)
+            time = starts[one.job] if started else snapshot.time
+            outside = ranges.is_outside(one.drawn, one.at, one.until, time, started=started)
             if outside is not None:
-                covered = not one.waits and was_in_range(time, one.range, one.until)
-                ranges, counted = ranges.after(outside, covered=covered), [*counted, one.job]
+                outcomes[one.job] = outside
+                covered += started and was_in_range(time, one.range, one.until)
+        counted = list(outcomes)
+        ranges = ranges.after(list(outcomes.values()), covered, snapshot.time) if outcomes else ranges
         over = {row["job"] for row in rows if row["state"] != JobState.PENDING.value} - {*counted}
         with self._database.transaction():
             self._database.write_for_jobs("UPDATE first_draws SET counted = 1 WHERE job IN ({jobs})", counted)
             self._database.write_for_jobs("DELETE FROM first_draws WHERE job IN ({jobs})", over)
             self._database.write(_FORGET_ENDED)
             if counted:
-                factors = (ranges.below, ranges.above, ranges.counted, ranges.covered)
-                self._database.write("INSERT OR REPLACE INTO start_ranges VALUES (1, ?, ?, ?, ?)", factors)
+                factors = (ranges.below, ranges.above, ranges.counted, ranges.covered, ranges.at)
+                self._database.write("INSERT OR REPLACE INTO start_ranges VALUES (1, ?, ?, ?, ?, ?)", factors)
 
     def _forget_held(self, snapshot: Snapshot) -> None:
         """Let no job tell anything that others hold: whoever does may make ranges neither wide nor narrow by it."""

@@ -32,7 +32,7 @@ def outcomes(errors: np.ndarray, ranges: StartRanges | None = None) -> tuple[lis
         outside = ranges.is_outside(DRAWN, AT, UNTIL, ahead(error), started=True)
         assert outside is not None
         seen.append(outside)
-        ranges = ranges.after(outside, covered=not any(outside))
+        ranges = ranges.after([outside], int(not any(outside)), AT)
     return seen, ranges
 
 
@@ -40,7 +40,7 @@ def least_factor(seen: list[tuple[bool, bool]], side: int) -> float:
     """The least that the factor of this side was after any of the starts."""
     ranges, least = StartRanges(), 1.0
     for outside in seen:
-        ranges = ranges.after(outside, covered=False)
+        ranges = ranges.after([outside], 0, AT)
         least = min(least, (ranges.below, ranges.above)[side])
     return least
 
@@ -81,6 +81,13 @@ def test_ranges_that_are_right_stay_as_they_are(seed: int) -> None:
     _, ranges = outcomes(errors)
     assert ranges.below == pytest.approx(1.0, rel=0.3)
     assert ranges.above == pytest.approx(1.0, rel=0.3)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=50), st.integers(1, 100))
+def test_starts_that_err_alike_count_as_one(outcomes_: list[tuple[bool, bool]], times_: int) -> None:
+    one, many = (StartRanges().after(outcomes_ * count, 0, AT) for count in (1, times_))
+    assert (many.below, many.above) == pytest.approx((one.below, one.above))
+    assert many.counted == times_ * one.counted
 
 
 @given(st.lists(st.floats(-700.0, 700.0), min_size=1, max_size=300))

@@ -261,6 +261,7 @@ def test_how_starts_turned_out_is_shown(waiting: Site) -> None:
         "above": pytest.approx(0.995, abs=1e-4),
         "counted": 1,
         "covered": 1,
+        "at": pytest.approx(waiting.now, abs=7200.0),
     }
 
 
@@ -322,7 +323,7 @@ def test_the_last_round_is_told_with_corrected_ranges_and_a_recording_as_it_was_
 
     drawn = ahead("forecast", "--draws", "19")
     raw = ahead(*recorded)
-    database.write("INSERT INTO start_ranges VALUES (1, 0.5, 2.0, 100, 80)")
+    database.write("INSERT INTO start_ranges VALUES (1, 0.5, 2.0, 100, 80, 0)")
     low, median, high = ahead("forecast", "--draws", "19")
     database.close()
     assert median - low == pytest.approx(0.5 * (drawn[1] - drawn[0]))

@@ -154,7 +154,7 @@ def test_ranges_are_corrected_by_what_is_known_at_their_look() -> None:
     drawn, corrected = told[10], told[11]
     assert drawn.range == drawn.forecast.drawn
     assert corrected.range.high is not None
-    assert corrected.range.high > after[0].high + 60.0
+    assert corrected.range.high > after[0].high + 20.0
     assert corrected.range.low is not None
     assert corrected.range.low > after[0].low
     assert ranges.counted == 11, "what the last one came to is not known at any look"

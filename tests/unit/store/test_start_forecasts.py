@@ -209,6 +209,11 @@ def corrected(below: float, above: float, covered: int) -> StartRanges:
     return StartRanges(exp(step * (below - outside)), exp(step * (above - outside)), 1, covered)
 
 
+def factors(kept: Kept) -> StartRanges:
+    """The ranges, whenever they were corrected."""
+    return replace(kept.store.start_forecasts.ranges(), at=0.0)
+
+
 OUTCOMES = [
     pytest.param(1 * HOUR - 70.0, corrected(1, 0, 0), id="before the range"),
     pytest.param(2 * HOUR, corrected(0, 0, 1), id="in the range"),
@@ -221,7 +226,7 @@ def test_a_start_corrects_later_ranges_once(kept: Kept, started: float, ranges: 
     kept.tell(0, SOON)
     kept.starts(at=started)
     kept.starts(at=started)
-    assert kept.store.start_forecasts.ranges() == ranges
+    assert factors(kept) == ranges
 
 
 def test_a_job_that_waits_after_its_range_counts_then_and_not_again_when_it_starts(kept: Kept) -> None:
@@ -230,11 +235,38 @@ def test_a_job_that_waits_after_its_range_counts_then_and_not_again_when_it_star
     assert kept.store.start_forecasts.ranges() == StartRanges()
     kept.waits(1, at=3 * HOUR + 100.0)
     late = corrected(0, 1, 0)
-    assert kept.store.start_forecasts.ranges() == late
+    assert factors(kept) == late
     kept.waits(1, at=4 * HOUR)
     kept.tell(4 * HOUR, SOON)
     kept.starts(at=5 * HOUR)
-    assert kept.store.start_forecasts.ranges() == late
+    assert factors(kept) == late
+
+
+def test_jobs_of_two_hours_correct_the_ranges_once_by_the_part_that_was_outside(kept: Kept) -> None:
+    kept.waits(1, 2)
+    kept.tell(0, SOON, number=1)
+    kept.tell(0, SOON, number=2)
+    kept.starts(1, at=2 * HOUR, beside=2)
+    first = factors(kept)
+    assert first == corrected(0, 0, 1)
+    kept.starts(2, at=3 * HOUR + 100.0)
+    assert factors(kept) == first, "an hour later it is too early"
+    ran = job(2, user="alice", submit_time=NOW, on=[share()], start_time=NOW + 3 * HOUR + 100.0, run_time=6800.0)
+    kept.poll(ran, at=5 * HOUR)
+    late = factors(kept)
+    assert (late.counted, late.covered) == (2, 1)
+    assert late.above / first.above == pytest.approx(exp(StartRanges.STEP * 0.9))
+
+
+def test_a_job_that_ran_and_waits_again_has_started(kept: Kept) -> None:
+    kept.waits(1, 2)
+    kept.tell(0, SOON, number=1)
+    kept.tell(0, SOON, number=2)
+    kept.starts(2, at=1.5 * HOUR, beside=1)
+    kept.starts(1, at=2 * HOUR)
+    kept.waits(1, at=2.5 * HOUR)
+    kept.waits(1, at=6 * HOUR)
+    assert factors(kept).covered == 2
 
 
 def test_a_job_forecast_a_thousand_times_counts_once(kept: Kept) -> None:
@@ -269,7 +301,7 @@ def test_what_others_decide_tells_nothing(kept: Kept, seen: Job) -> None:
 
 
 def test_what_is_told_is_the_range_corrected_and_outcomes_are_compared_with_the_draws(kept: Kept) -> None:
-    kept.store.database.write("INSERT INTO start_ranges VALUES (1, 2.0, 3.0, 10, 8)")
+    kept.store.database.write("INSERT INTO start_ranges VALUES (1, 2.0, 3.0, 10, 8, 0)")
     assert kept.tell(0, SOON) == 1
     told = kept.told()["1"].start
     assert told == StartRanges(2.0, 3.0).range_of(SOON, NOW, NOW + 7 * DAY)
@@ -306,11 +338,11 @@ DAMAGED = [
 
 @pytest.mark.parametrize("row", DAMAGED)
 def test_damaged_factors_count_as_none(kept: Kept, row: tuple[object, ...]) -> None:
-    kept.store.database.write("INSERT INTO start_ranges VALUES (1, ?, ?, ?, ?)", row)
+    kept.store.database.write("INSERT INTO start_ranges VALUES (1, ?, ?, ?, ?, 0)", row)
     assert kept.store.start_forecasts.ranges() == StartRanges()
     kept.tell(0, SOON)
     kept.starts(at=2 * HOUR)
-    assert kept.store.start_forecasts.ranges() == corrected(0, 0, 1)
+    assert factors(kept) == corrected(0, 0, 1)
 
 
 def test_draws_of_a_job_that_ended_are_forgotten(kept: Kept) -> None:
