@@ -143,7 +143,7 @@ class StartRanges:
         low, middle, high = (until if time is None else time for time in (drawn.low, drawn.median, drawn.high))
         first = low if drawn.low is None and self.below < 1 else self._moved(low, middle, at, -1.0, self.below)
         last = high if drawn.high is None else self._moved(high, middle, at, 1.0, self.above)
-        return ExpectedTime(first if first < until else None, drawn.median, last if last < until else None)
+        return ExpectedTime(*(time if time < until else None for time in (first, middle, last)))
 
     def applied(self, forecast: QueueForecast) -> QueueForecast:
         """Returns the forecast with these ranges of starts. What widens a start widens the end of the job as much."""

@@ -107,6 +107,7 @@ drawn = st.tuples(times, times, times).map(lambda all_: sorted(all_, key=lambda 
 
 
 @given(drawn, st.floats(0.1, 20.0), st.floats(0.1, 20.0))
+@example([AT - 1.0, UNTIL, None], 1.0, 1.0)
 def test_a_range_stays_around_its_median_and_goes_with_its_factors(
     three: list[float | None], below: float, above: float
 ) -> None:
