@@ -71,6 +71,7 @@ class ReasonCode(StrEnum):
     REFUSED_ELSEWHERE = "refused_elsewhere"
     AWAITS_TURN = "awaits_turn"
     SHARE_HELD = "share_held"
+    OUTBID = "outbid"
     AWAITS_CHECKPOINT = "awaits_checkpoint"
     SLICE_ENDED = "slice_ended"
     COPIES_SUFFICE = "copies_suffice"
@@ -196,6 +197,10 @@ REASON_SENTENCES: Final[Mapping[ReasonCode, str]] = {
     ),
     ReasonCode.SHARE_HELD: (
         "waits: once started it could not be preempted, and such jobs of {user} hold {held:GPU} of a share of {due:GPU}"
+    ),
+    ReasonCode.OUTBID: (
+        "waits: it bids {bid} for a {kind} and these cost {price}, since shorter jobs and users behind their share come"
+        " first; it has {has} to go, with {most} it would be next"
     ),
     ReasonCode.AWAITS_CHECKPOINT: "replaces {jobs:job #} once its checkpoint is written, by {when} at the latest",
     ReasonCode.SLICE_ENDED: (

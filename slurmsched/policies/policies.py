@@ -39,6 +39,8 @@ ORDERS: Final[Mapping[str, Callable[[Sequence[float]], Order]]] = {
 
 DEFAULT_UTILITY: Final = "timely"
 
+DEFAULT_EVENNESS: Final = 1.0
+
 DEFAULT_LAS_QUEUES: Final = (3600.0, 14400.0, 86400.0)
 
 TIRESIAS: Final = LeastAttainedService((3600.0,), promotion_factor=inf, name="tiresias")
@@ -50,6 +52,7 @@ YARN: Final = FirstInFirstOut(name="yarn-cs")
 ORDER: Final = "policy.order"
 LAS_QUEUES: Final = "policy.las_queues"
 UTILITY: Final = "policy.utility"
+EVENNESS: Final = "policy.evenness"
 DEFRAGMENT: Final = "policy.defragment"
 PARTS: Final = "policy.parts"
 TRY_PAIRS: Final = "policy.try_pairs"
@@ -66,13 +69,14 @@ BY_UTILITY: Final = (UTILITY, *OWN_ORDER)
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the settings choose for a policy: an order, and finish steps, which come before its own; or last, where the
-    policy weighs evictions, since what they move is not to be weighed; the name of what Hadar maximises; and whether
-    pairs are tried that nobody measured."""
+    policy weighs evictions, since what they move is not to be weighed; the name of what Hadar maximises; whether pairs
+    are tried that nobody measured; and how much more the bids of users count who are behind their share."""
 
     order: Order
     first: tuple[FinishStep, ...] = ()
     utility: str = DEFAULT_UTILITY
     try_pairs: bool = False
+    evenness: float = DEFAULT_EVENNESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +182,13 @@ def _hadare(chosen: Choices) -> Policy:
     return Pipeline("hadare", None, Proportional(), CONSOLIDATED, steps, entitle=prices, last_steps=last)
 
 
+def _unified(chosen: Choices) -> Policy:
+    from slurmsched.policies.unified import UnifiedMarket  # noqa: PLC0415
+
+    steps, market = (migrate_to_due_type, exchange_types, *FINISH_STEPS), UnifiedMarket(chosen.evenness)
+    return Pipeline("unified", None, Tune(), CONSOLIDATED, steps, entitle=market, last_steps=chosen.first)
+
+
 def _gandiva_fair(chosen: Choices) -> Policy:
     from slurmsched.policies.gandiva_fair.policy import GandivaTickets  # noqa: PLC0415
     from slurmsched.policies.gandiva_fair.stride import TIGHTEST_BY_GPUS, FillIdle, SplitStride  # noqa: PLC0415
@@ -258,6 +269,12 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
         settings=(TICKETS, *OWN_ORDER),
         turns=True,
     ),
+    "unified": PolicyRow(
+        "GPU types by prices, CPUs and memory by sensitivity, the shortest and those behind their share first",
+        _unified,
+        settings=(TICKETS, EVENNESS, *OWN_ORDER),
+        migrates=True,
+    ),
     "slurm": PolicyRow(
         "Slurm's priority, as requested, EASY backfill; to compare with",
         lambda _: Pipeline(
@@ -269,6 +286,11 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
 """Every policy by name."""
 
 
+def has_tickets(name: str) -> bool:
+    """Whether users have shares by tickets under this policy; False of an unknown one."""
+    return name in POLICIES and POLICIES[name].reads(TICKETS)
+
+
 def policy(
     name: str,
     order: str = "las",
@@ -277,6 +299,7 @@ def policy(
     defragment: bool = False,
     utility: str = DEFAULT_UTILITY,
     try_pairs: bool = False,
+    evenness: float = DEFAULT_EVENNESS,
 ) -> Policy:
     """The policy of this name, with jobs in this order where it takes one. With `defragment` it moves running jobs
     where that lets a waiting one start.
@@ -291,7 +314,7 @@ def policy(
     if any(later <= earlier for earlier, later in pairwise((0.0, *las_queues))):
         raise PolicyError(f"las_queues must ascend from above 0, not {', '.join(f'{bound:g}' for bound in las_queues)}")
     first = _defragmentation() if defragment else ()
-    return POLICIES[name].make(Choices(ORDERS[order](las_queues), first, utility, try_pairs))
+    return POLICIES[name].make(Choices(ORDERS[order](las_queues), first, utility, try_pairs, evenness))
 
 
 def configured_policy(settings: PolicySettings) -> Policy:
@@ -303,6 +326,7 @@ def configured_policy(settings: PolicySettings) -> Policy:
         defragment=settings.defragment,
         utility=settings.utility,
         try_pairs=settings.try_pairs,
+        evenness=settings.evenness,
     )
 
 
@@ -353,9 +377,9 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS)) and not row.reads(
-            setting
-        ):
+        if setting.startswith(
+            (ORDER, UTILITY, EVENNESS, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS)
+        ) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

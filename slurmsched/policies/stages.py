@@ -33,6 +33,10 @@ RUN_OVER_RESTART: Final = 20.0
 """The shortest slice, or run after a restart, in costs of a restart: 95 % of the GPU time is useful. In the papers
 restarts cost nothing."""
 
+MIN_BENEFIT: Final = 3.0
+"""A restart of a running job for more CPUs or another GPU type pays if it saves this many times its cost: estimates of
+remaining time are often wrong."""
+
 _MIN_TURNS: Final = 0.5
 """Slices of a day by which they are measured where guards allow a job no move at all."""
 
@@ -202,6 +206,8 @@ class Entitlement:
     next_state: Callable[[Mapping[JobId, JobId], Mapping[JobId, Allocation]], Mapping[str, object]] | None = None
     """The policy's state after the round, given the victims, each with its newcomer, and a round's allocations; None
     leaves it as it was."""
+    min_benefit: float = MIN_BENEFIT
+    """What a restart of a running job has to save, in costs of a restart."""
     resources: RoundResources | None = None
     """The round's resources, where the entitlement counted them: the session need not count them again."""
 

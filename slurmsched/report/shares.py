@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Group, RenderableType
 
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
-from slurmsched.policies.state import TicketAccounts, Trade, decode_state
+from slurmsched.policies.state import Trade, decode_state
+from slurmsched.policies.unified import MarketState
 from slurmsched.report.quantities import duration, percent
 from slurmsched.report.tables import Column, Listing, safe_line
+from slurmsched.store.publication import TICKET_POLICIES
 from slurmsched.store.read_only import ReadOnlyStore
 
-_POLICY: Final = "gandiva-fair"
+_UNITS: Final = {"gandiva-fair": "the slowest type", "unified": "the mean GPU"}
+"""The GPU whose hours a policy counts."""
 
 
 class NoTicketsError(SynschedError):
-    """No round has run the policy gandiva-fair."""
+    """No round has run a policy with tickets."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserShare:
-    """A user's entitlement: `due` and received (`had`) GPU-seconds, in GPUs of the slowest type by the speedups of the
-    user's jobs, since the oldest of their present jobs arrived. `holdings` are GPUs by type after trading, `speedups`
-    the value of one GPU of each type."""
+    """A user's entitlement: `due` and received (`had`) GPU-seconds.
+
+    Under gandiva-fair in GPUs of the slowest type by the speedups of the user's jobs, since the oldest of their present
+    jobs arrived; `holdings` are GPUs by type after trading, `speedups` the value of one GPU of each type. Under unified
+    in GPUs of the mean worth, those of a day ago counted half; `holdings` are GPUs of any type.
+    """
 
     user: str
     due: float
@@ -37,23 +44,36 @@ class UserShare:
 
 @dataclass(frozen=True, slots=True)
 class TicketShares:
-    """Shares as of `time`, the last round of gandiva-fair (unix seconds)."""
+    """Shares as of `time`, the last round of `policy` (unix seconds).
+
+    `prices` are those of GPU types, and of a `CPU` and a `GiB` more for a GPU, where jobs bid for them; 1 is what a job
+    with one GPU-hour to go bids.
+    """
 
     time: float
     users: tuple[UserShare, ...]
     trades: tuple[Trade, ...]
+    policy: str = "gandiva-fair"
+    prices: Mapping[str, float] = field(default_factory=dict)
 
 
 def ticket_shares(store: ReadOnlyStore) -> TicketShares:
-    """The shares of all users, sorted by name. Raises NoTicketsError, StoreError."""
-    state = decode_state(TicketAccounts, store.policy_state(_POLICY))
-    if state.time is None:
-        raise NoTicketsError(f'no round has used tickets yet: set system = "{_POLICY}" under [policy]')
+    """The shares of all users, sorted by name, by the policy with tickets that ran last. Raises NoTicketsError,
+    StoreError."""
+    states = {policy: decode_state(MarketState, store.policy_state(policy)) for policy in TICKET_POLICIES}
+    times = {policy: state.time for policy, state in states.items() if state.time is not None}
+    if not times:
+        raise NoTicketsError(
+            f"no round has used tickets yet: set system = {json.dumps(TICKET_POLICIES[0])} under [policy],"
+            f" or {json.dumps(TICKET_POLICIES[1])}"
+        )
+    policy = max(times, key=times.__getitem__)
+    state = states[policy]
     users = (
         UserShare(user, account.due, account.received, account.holdings, account.speedups)
         for user, account in sorted(state.accounts.items())
     )
-    return TicketShares(state.time, tuple(users), tuple(state.trades))
+    return TicketShares(times[policy], tuple(users), tuple(state.trades), policy, state.prices)
 
 
 _HOUR: Final = 3600.0
@@ -79,12 +99,27 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
         )
         for share in shares.users
     ]
-    head = safe_line(f"shares as of {duration(now - shares.time)} ago, in GPU-hours of the slowest type", "bold")
+    since, unit = duration(now - shares.time), _UNITS.get(shares.policy, "the mean GPU")
+    head = safe_line(f"shares as of {since} ago, in GPU-hours of {unit}", "bold")
     parts: list[RenderableType] = [head, Listing(columns, rows)]
     if shares.trades:
         parts += ["", safe_line(pluralise(len(shares.trades), "trade"), "bold")]
         parts += (safe_line(f"  {_trade_text(trade)}") for trade in shares.trades)
+    if shares.prices:
+        parts += ["", *(safe_line(line) for line in _price_lines(shares.prices))]
     return Group(*parts)
+
+
+_EXTRAS: Final = ("CPU", "GiB")
+"""Prices that are not those of a GPU type."""
+
+
+def _price_lines(prices: Mapping[str, float]) -> Iterator[str]:
+    kinds = {kind: price for kind, price in prices.items() if kind not in _EXTRAS}
+    yield "prices (1: what a job with one GPU-hour to go bids for a GPU)"
+    cost = ", ".join(f"{kind} {price:.2g}" for kind, price in kinds.items())
+    yield f"  a GPU costs: {cost}" if cost else "  GPUs cost nothing: no job waits for them"
+    yield "  one more for a GPU is worth: " + ", ".join(f"{what} {prices.get(what, 0.0):.2g}" for what in _EXTRAS)
 
 
 def _gpus(holdings: Mapping[str, float]) -> str:

@@ -130,6 +130,16 @@ class PolicySettings:
             "choices": ("effective", "timely", "makespan"),
         },
     )
+    evenness: float = field(
+        default=1.0,
+        metadata={
+            "doc": (
+                "how much more the jobs of users count who are behind their share, under unified: 0 is the shortest"
+                " mean completion time, whoever the owners are"
+            ),
+            "at_least": 0,
+        },
+    )
     defragment: bool = field(
         default=False,
         metadata={"doc": "move running jobs to other nodes, within the guards, if a waiting job can then start"},
@@ -165,7 +175,7 @@ class PolicySettings:
 
 @dataclass(frozen=True, slots=True)
 class TicketSettings:
-    """Each user's share of the GPUs, for system gandiva-fair."""
+    """Each user's share of the GPUs, for systems gandiva-fair and unified."""
 
     users: tuple[str, ...] = field(
         default=(), metadata={"doc": 'tickets of users, each "USER=TICKETS", for example "alice=4"'}

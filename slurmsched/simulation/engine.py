@@ -143,11 +143,12 @@ def settings_for(choice: PolicyChoice, options: SimulationOptions, base: Setting
     settings = base or Settings(
         guards=GuardSettings(restart_cost=options.overhead), checkpoint=CheckpointSettings(lead=options.lead)
     )
+    policy = replace(settings.policy, system=choice.system, order=choice.order, las_queues=tuple(choice.las_queues))
     return replace(
         settings,
         rounds=replace(settings.rounds if base else RoundSettings(), mode=Mode.ENFORCE, period=options.period),
         manage=ManageSettings(partitions=(SPEC_PARTITION,)),
-        policy=replace(settings.policy, system=choice.system, order=choice.order, las_queues=tuple(choice.las_queues)),
+        policy=policy if choice.evenness is None else replace(policy, evenness=choice.evenness),
     )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from slurmsched.backends.simulated import Submission
 from slurmsched.knowledge import Knowledge, load_knowledge, shipped_profiles
 from slurmsched.knowledge.published import GAVEL_MODEL_NAMES, is_gavel_file, is_synergy_file, iteration_seconds
 from slurmsched.model import AccountedRun, Node, SynschedError
-from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, order_read, policy
+from slurmsched.policies.errors import PolicyError
+from slurmsched.policies.policies import DEFAULT_LAS_QUEUES, EVENNESS, POLICIES, order_read, policy
 from slurmsched.traces import Trace
 from slurmsched.traces.clusters import load_cluster
 from slurmsched.traces.formats.registry import read_trace
@@ -53,22 +56,31 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy (`system`) and an order of `policies.policies`; `las_queues` are the queues' bounds in GPU-seconds."""
+    """A policy (`system`) and an order of `policies.policies`; `las_queues` are the queues' bounds in GPU-seconds, and
+    `evenness` is that of `unified` where it is not that of the settings."""
 
     system: str
     order: str = "las"
     las_queues: tuple[float, ...] = DEFAULT_LAS_QUEUES
+    evenness: float | None = None
 
     @property
     def name(self) -> str:
-        """The name as in `parse_policy`: `synergy/fifo`, `slurm`."""
+        """The name as in `parse_policy`: `synergy/fifo`, `slurm`, `unified/2`."""
+        if self.evenness is not None:
+            return f"{self.system}/{self.evenness:g}"
         return f"{self.system}/{self.order}" if order_read(self.system, self.order) else self.system
 
 
 def parse_policy(text: str, order: str = "las", las_queues: tuple[float, ...] = DEFAULT_LAS_QUEUES) -> PolicyChoice:
-    """Parses `synergy/fifo`, or `synergy` for the default order. Raises PolicyError for unknown names."""
-    name, _, given_order = text.partition("/")
-    choice = PolicyChoice(name, given_order or order, las_queues)
+    """Parses `synergy/fifo`, `synergy` for the default order, or `unified/2` with its evenness. Raises PolicyError."""
+    name, _, given = text.partition("/")
+    if given and name in POLICIES and POLICIES[name].reads(EVENNESS):
+        with suppress(ValueError):
+            if 0 <= float(given) < inf:
+                return PolicyChoice(name, order, las_queues, float(given))
+        raise PolicyError(f"{text}: expected a number of 0 or more after the slash, the evenness")
+    choice = PolicyChoice(name, given or order, las_queues)
     policy(choice.system, choice.order, choice.las_queues)
     return choice
 

@@ -91,9 +91,9 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
         *("gpu_use", "peak_gpu_use", "gpu_memory", "idle_gpus"),
     ),
 }
-_TICKET_POLICY: Final = "gandiva-fair"
-"""The policy whose state is published, for `status --shares`."""
-_TICKET_KEYS: Final = ("time", "users", "trades")
+TICKET_POLICIES: Final = ("gandiva-fair", "unified")
+"""The policies whose state is published, for `status --shares`."""
+_TICKET_KEYS: Final = ("time", "users", "trades", "prices")
 """The keys of that state that are published."""
 _PUBLISHED_ROUNDS: Final = (
     "id IN (SELECT max(id) FROM rounds WHERE mode != 'release') OR id IN (SELECT max(id) FROM rounds"
@@ -232,7 +232,9 @@ def _collected(connection: sqlite3.Connection, at: float, ended_after: float) ->
         "jobs": [{column: row[column] for column in row if column != _EXPLANATION_COLUMN} for row in unfinished],
         "set_aside": aside,
         "switches": rows("switches", "1"),
-        "policy_state": [_ticket_state(row) for row in rows("policy_state", "system = ?", _TICKET_POLICY)],
+        "policy_state": [
+            _ticket_state(row) for name in TICKET_POLICIES for row in rows("policy_state", "system = ?", name)
+        ],
         "events": rows("events", _LAST_DEVICES),
         "idle_gpus": rows("idle_gpus", "1"),
         "start_forecasts": rows("start_forecasts", "which = 'last' LIMIT ?", MOST_FORECASTS),

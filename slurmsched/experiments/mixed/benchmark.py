@@ -91,10 +91,11 @@ CANDIDATES: Final = (
     "hadar",
     "hadare",
     "gandiva-fair",
+    "unified",
     *VARIANTS,
 )
 """Every policy, where it takes one with the default order, and Synergy with all of them."""
-QUICK_CANDIDATES: Final = ("slurm", "synergy/las", "hadar", "hadar-tune")
+QUICK_CANDIDATES: Final = ("slurm", "synergy/las", "hadar", "unified")
 
 
 def candidate_named(text: str) -> Candidate:

@@ -88,6 +88,8 @@ _TYPES: Final = "Hadar, section III-B: each job gets the types with the highest 
 _GAVEL_SHARES: Final = "Gavel, section 4.1: max-min fairness of the jobs' GPU time"
 _TICKETS: Final = "Gandiva_fair, slide 6: throughput is allocated by tickets among all active users"
 
+_OWN: Final = "policies.md, unified: GPUs go to the highest bids, more for who is behind and on types that are faster"
+
 PROMISED: Final[Mapping[str, Mapping[SitePromise, str]]] = {
     "synergy": {**_EVERY, **_LEAST_SERVED_FIRST},
     "synergy-greedy": _EVERY,
@@ -125,6 +127,15 @@ PROMISED: Final[Mapping[str, Mapping[SitePromise, str]]] = {
         SitePromise.FASTEST: "Gandiva_fair, slide 11: jobs run on the fastest GPU subject to contention",
         SitePromise.MATCH: "Gandiva_fair, slide 12: trades between the highest and the lowest speed-up",
         SitePromise.START: "Gandiva_fair, slide 7: the least pass comes first",
+    },
+    "unified": {
+        **_EVERY,
+        SitePromise.SHARE: _OWN,
+        SitePromise.PARTITION: _OWN,
+        SitePromise.PINNING: _OWN,
+        SitePromise.FASTEST: _OWN,
+        SitePromise.MATCH: _OWN,
+        SitePromise.START: _OWN,
     },
     "slurm": _EVERY,
 }

@@ -21,9 +21,6 @@ from slurmsched.policies.session import Session
 from slurmsched.policies.sizes import PerTaskResources, size_upgrades
 from slurmsched.policies.stages import Situation
 
-MIN_BENEFIT: Final = 3.0
-"""A restart pays if it saves this many times its cost: estimates of remaining time are often wrong."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Resize:
@@ -69,7 +66,9 @@ def _worthwhile_resize(session: Session, job: Job) -> _Resize | None:
     saving = _expected_run(session, job, remaining) * (1 - now / (now + faster))
     larger = replace(current, per_task=per_task)
     extra = extra_resources(larger.allocation(session.pools), current.allocation(session.pools))
-    pays = saving > MIN_BENEFIT * session.situation.cost_of_restart(job.id) and session.free_at_minimum.fits(extra)
+    pays = saving > session.entitlement.min_benefit * session.situation.cost_of_restart(
+        job.id
+    ) and session.free_at_minimum.fits(extra)
     return _Resize(job, larger, saving) if pays else None
 
 
@@ -119,7 +118,7 @@ def migrate_to_due_type(session: Session) -> None:
         if job.id not in session.running or not session.is_preemptible(job.id):
             continue
         saving, restart_cost = _saved_seconds(session, job), session.situation.cost_of_restart(job.id)
-        if saving <= MIN_BENEFIT * restart_cost:
+        if saving <= session.entitlement.min_benefit * restart_cost:
             continue
         placement = session.find_placement(job, DemandLevel.MINIMUM, session.free_at_minimum)
         if placement is not None:
@@ -139,7 +138,11 @@ def exchange_types(session: Session) -> None:
     jobs = [session.jobs[job] for job in session.running if session.is_preemptible(job)]
     changing = [job for job in jobs if _due_rates(session, job) is not None and not _has_due_type(session, job)]
     saved = {job.id: _saved_seconds(session, job) * job.gpus for job in changing}
-    gaining = [job for job in changing if saved[job.id] > MIN_BENEFIT * _restart_gpu_seconds(session, [job.id])]
+    gaining = [
+        job
+        for job in changing
+        if saved[job.id] > session.entitlement.min_benefit * _restart_gpu_seconds(session, [job.id])
+    ]
     failed = FailedRequestCache()
     for job in sorted(gaining, key=lambda job: (-saved[job.id], session.rank_of[job.id])):
         request = session.attempt(job)
@@ -149,7 +152,7 @@ def exchange_types(session: Session) -> None:
             continue
         before, worth = session.checkpoint(), utility(session.allocations())
         moved = _change_places(session, job, changing)
-        pays = saved[job.id] > MIN_BENEFIT * _restart_gpu_seconds(session, moved)
+        pays = saved[job.id] > session.entitlement.min_benefit * _restart_gpu_seconds(session, moved)
         if not (moved and pays and utility(session.allocations()) > worth):
             session.rollback(before)
             failed.add(request)

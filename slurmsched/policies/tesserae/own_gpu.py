@@ -21,9 +21,10 @@ from slurmsched.policies.admit.allocate import AllocateFree, FailedRequestCache
 from slurmsched.policies.admit.preempt import Preempt
 from slurmsched.policies.cluster.demand import DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.resources import FreeResources
-from slurmsched.policies.finish.restart import MIN_BENEFIT, remaining_or_executed
+from slurmsched.policies.finish.restart import remaining_or_executed
 from slurmsched.policies.place.placement import NodeScore, Placement
 from slurmsched.policies.session import Session
+from slurmsched.policies.stages import MIN_BENEFIT
 from slurmsched.policies.tesserae.packing import relative_rates_of_pair
 
 HALF_GPU_MILLI: Final = MILLI_PER_GPU // 2

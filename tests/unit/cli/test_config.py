@@ -42,7 +42,8 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
         ),
         pytest.param(
             'system = "fgd"\n[tickets]\ndefault = 2',
-            "tickets.default means nothing to policy fgd: remove it, or choose one that reads it (gandiva-fair)",
+            "tickets.default means nothing to policy fgd: remove it, or choose one that reads it (gandiva-fair,"
+            " unified)",
             id="tickets for a policy that counts none",
         ),
         *(

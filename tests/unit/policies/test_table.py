@@ -28,7 +28,7 @@ def test_every_policy_is_there_in_every_order(name: str, order: str) -> None:
             "las",
             (),
             "known are synergy, synergy-greedy, proportional, drf, tetris, tesserae, tesserae-ftf, tesserae-packed,"
-            " fgd, tiresias, yarn-cs, gavel, hadar, hadare, gandiva-fair, slurm",
+            " fgd, tiresias, yarn-cs, gavel, hadar, hadare, gandiva-fair, unified, slurm",
             id="an unknown policy",
         ),
         pytest.param("synergy", "lifo", (), "known are fifo, srtf, las, ftf", id="an unknown order"),

@@ -1,0 +1,197 @@
+"""`unified`: what jobs bid, whose bids count more, what GPUs cost and what those who wait are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurmsched.knowledge import Knowledge, Profile, Scaling
+from slurmsched.model import Decision, Job, ReasonCode
+from slurmsched.policies import policy
+from slurmsched.policies.cluster.resources import Allocation, FreeResources
+from slurmsched.policies.state import decode_state
+from slurmsched.policies.unified import MarketState, bid, evened, largest_next, marginal_gains
+from slurmsched.settings.definition import TicketSettings
+from tests.builders import GIB, job, node, profile, share, situation, snapshot
+
+HOUR = 3600.0
+SPEEDS = {"steep": {"v100": 1.0, "k80": 0.1}, "flat": {"v100": 1.0, "k80": 0.9}}
+KNOWN = Knowledge(
+    {
+        name: Profile(name, "", {}, "by hand", {kind: Scaling((1,), (rate,)) for kind, rate in rates.items()})
+        for name, rates in SPEEDS.items()
+    },
+    reference="v100",
+)
+
+
+def hours(number: int, of: float, user: str = "alice", model: str = "steep", gpus: int = 1, **other: object) -> Job:
+    """A job that says how long it takes."""
+    return job(number, gpus, hint=f"model={model},duration={of:g}h,ckpt=usr1", user=user, submit_time=number, **other)
+
+
+def decided(nodes: list[object], jobs: list[Job], **other: object) -> Decision:
+    return policy("unified").decide(situation(nodes, jobs, KNOWN, **other))
+
+
+def state_of(decision: Decision) -> MarketState:
+    return decode_state(MarketState, decision.state)
+
+
+@pytest.mark.parametrize(
+    ("size", "ahead", "behind", "more"),
+    [
+        pytest.param(2 * HOUR, 2 * HOUR, 1.0, False, id="twice as long on one GPU"),
+        pytest.param(HOUR, 2 * HOUR, 1.0, False, id="half as fast"),
+        pytest.param(HOUR, HOUR, 0.9, False, id="a user who held more than was due"),
+        pytest.param(HOUR, HOUR, 1.1, True, id="a user who held less than was due"),
+        pytest.param(HOUR, inf, 1.0, False, id="it would never end"),
+    ],
+)
+def test_what_raises_a_bid_above_that_of_one_gpu_hour(size: float, ahead: float, behind: float, more: bool) -> None:
+    assert (bid(size, ahead, behind) > bid(HOUR, HOUR)) is more
+
+
+@given(st.floats(60, 1e7), st.floats(0.1, 10), st.floats(0.05, 1))
+def test_a_job_of_the_largest_size_that_is_next_bids_just_the_price(size: float, behind: float, rate: float) -> None:
+    price = bid(size, size / rate, behind)
+    assert largest_next(price, rate, behind) == pytest.approx(size)
+
+
+@pytest.mark.parametrize(
+    ("due", "held", "factor"),
+    [
+        pytest.param(10 * HOUR, 10 * HOUR, 1.0, id="had what was due"),
+        pytest.param(10 * HOUR, 5 * HOUR, 2.0, id="had half"),
+        pytest.param(10 * HOUR, 20 * HOUR, 0.5, id="had twice as much"),
+        pytest.param(10 * HOUR, 0.0, 10.0, id="had nothing"),
+        pytest.param(0.0, 0.0, 1.0, id="has just come"),
+        pytest.param(60.0, 0.0, 1 / (1 - 60 / HOUR), id="a minute is hardly behind"),
+        pytest.param(HOUR, 1000 * HOUR, 0.1, id="had a thousand times as much"),
+    ],
+)
+def test_bids_count_by_what_their_user_is_behind(due: float, held: float, factor: float) -> None:
+    assert evened(due, held, HOUR, 1.0) == pytest.approx(factor)
+    assert evened(due, held, HOUR, 0.0) == 1.0
+
+
+def test_of_two_jobs_the_one_with_less_to_go_starts_though_it_came_later() -> None:
+    done = decided([node(gpus=1)], [hours(1, 8), hours(2, 1)])
+    assert list(done.targets) == ["2"]
+
+
+def test_the_fast_type_goes_to_whom_it_helps() -> None:
+    done = decided([node("v1", 1), node("k1", 1, "k80")], [hours(1, 2, model="flat"), hours(2, 2, model="steep")])
+    assert {name: target.allocations[0].gpu_type for name, target in done.targets.items()} == {"1": "k80", "2": "v100"}
+
+
+def held_for(first: Job, seconds: float, nodes: list[object], jobs: list[Job], **other: object) -> Decision:
+    """The decision after `first` alone held its GPUs for so long while all jobs were there."""
+    before = decided(nodes, [first, *jobs], time=0.0, **other)
+    steps, now = before, 0.0
+    while now < seconds:
+        now += 300.0
+        seen = situation(nodes, [first, *jobs], KNOWN, time=now, state=steps.state, **other)
+        steps = policy("unified").decide(seen)
+    return steps
+
+
+def test_a_user_who_held_everything_for_hours_gives_way_to_one_with_longer_jobs() -> None:
+    running = hours(1, 30, on=[share(gpus=4)], run_time=4 * HOUR, gpus=4)
+    later = hours(2, 40, user="bob", gpus=4)
+    at_first = decided([node(gpus=4)], [running, later])
+    after = held_for(running, 4 * HOUR, [node(gpus=4)], [later])
+
+    assert list(at_first.targets) == ["1"]
+    assert list(after.targets) == ["2"]
+    accounts = state_of(after).accounts
+    assert accounts["alice"].received == pytest.approx(4 * 4 * HOUR, rel=0.1)
+    assert accounts["bob"].received == 0.0
+    assert accounts["alice"].due == pytest.approx(accounts["bob"].due)
+
+
+@pytest.mark.parametrize(
+    ("tickets", "who"),
+    [
+        pytest.param(("alice=9", "bob=1"), "1", id="due nearly all"),
+        pytest.param(("alice=1", "bob=9"), "2", id="due a tenth"),
+    ],
+)
+def test_tickets_say_whether_who_held_all_for_half_an_hour_keeps_it(tickets: tuple[str, ...], who: str) -> None:
+    running = hours(1, 30, on=[share(gpus=4)], run_time=4 * HOUR, gpus=4)
+    later = hours(2, 40, user="bob", gpus=4)
+    after = held_for(running, HOUR / 2, [node(gpus=4)], [later], tickets=TicketSettings(users=tickets))
+    assert list(after.targets) == [who]
+
+
+def test_gpus_of_jobs_that_are_not_managed_are_charged_to_their_user() -> None:
+    unmanaged = job(9, 6, user="bob", on=[share(gpus=6)], run_time=4 * HOUR)
+    nodes, waiting = [node(gpus=8)], [hours(1, 2, user="bob", gpus=8), hours(2, 2, gpus=8)]
+    state: Mapping[str, object] = {}
+    for at in range(0, 4 * 3600, 300):
+        seen = situation(nodes, [unmanaged, *waiting], KNOWN, time=float(at), managed=waiting, state=state)
+        state = policy("unified").decide(seen).state
+    accounts = decode_state(MarketState, state).accounts
+    assert accounts["bob"].received > accounts["bob"].due > 0
+    assert accounts["alice"].received == 0.0 < accounts["alice"].due
+
+
+def test_fast_gpus_count_as_more_than_slow_ones() -> None:
+    nodes = [node("v1", 1), node("k1", 1, "k80")]
+    fast = hours(1, 90, user="alice", on=[share("v1")], run_time=HOUR)
+    slow = hours(2, 90, user="bob", on=[share("k1", gpu_type="k80")], run_time=HOUR)
+    after = held_for(fast, HOUR, nodes, [slow])
+    accounts = state_of(after).accounts
+    assert accounts["alice"].received > 2 * accounts["bob"].received
+    assert sum(account.received for account in accounts.values()) == pytest.approx(2 * HOUR, rel=0.1)
+
+
+def test_who_is_outbid_is_told_the_price_and_what_would_do() -> None:
+    running = hours(1, 1, on=[share()], run_time=60.0)
+    done = decided([node(gpus=1)], [running, hours(2, 20, user="bob"), hours(3, 32, user="bob")])
+
+    why = done.waiting["3"]
+
+    assert why.code is ReasonCode.OUTBID
+    assert why.sentence == (
+        "waits: it bids 0.074 for a v100 and these cost 1, since shorter jobs and users behind their share come first;"
+        " it has 32.0 GPU-hours to go, with 1.0 GPU-hours it would be next"
+    )
+
+
+def test_gpus_that_nobody_waits_for_cost_nothing_and_others_what_their_last_job_bids() -> None:
+    nodes = [node("v1", 1), node("k1", 1, "k80")]
+    fast, slow = hours(1, 1, on=[share("v1")]), hours(2, 1, model="flat", on=[share("k1", gpu_type="k80")])
+    nobody = state_of(decided(nodes, [fast, slow])).prices
+    wanted = state_of(decided(nodes, [fast, slow, hours(3, 50)])).prices
+    assert nobody == {"CPU": 0.0, "GiB": 0.0}
+    assert wanted == {"CPU": 0.0, "GiB": 0.0, "v100": pytest.approx(1.0), "k80": pytest.approx(0.9)}
+
+
+def test_one_more_cpu_is_worth_what_it_adds_to_the_speed() -> None:
+    pools = FreeResources.of_snapshot(snapshot([node()])).pools
+    known = Knowledge({"m": profile("m", {1: 0.5, 2: 1.0, 8: 1.0})})
+    asked = job(1, gpus=2, hint="model=m")
+
+    def gains(cpus: int) -> Mapping[str, float]:
+        return marginal_gains(asked, Allocation((0,), (2,), (cpus,), (64 * GIB,)), pools, known)
+
+    assert gains(2) == {"CPU": pytest.approx(1.0), "GiB": 0.0}
+    assert gains(4) == {"CPU": 0.0, "GiB": 0.0}
+    assert marginal_gains(job(2), Allocation((0,), (1,), (1,), (GIB,)), pools, known) == {}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param({"users": 7, "time": "x", "prices": [1]}, id="no state at all"),
+        pytest.param({"users": {"alice": {"due": "nan", "had": -1e300}}, "time": 1e308}, id="hostile numbers"),
+        pytest.param({"came": ["1"], "time": 9_900.0}, id="of another policy"),
+    ],
+)
+def test_a_state_that_says_nothing_stops_no_round(state: Mapping[str, object]) -> None:
+    assert list(decided([node(gpus=1)], [hours(1, 8), hours(2, 1)], state=state).targets) == ["2"]
