@@ -131,6 +131,11 @@ _NOTE: Final = (
     f" the shipped profiles; owners hint that jobs may be requeued and nothing else. A week is of {WEEK_LOAD:g} jobs of"
     " the same works per hour. "
 )
+_NO_GPU_USE_NOTE: Final = (
+    "Not held, decided after the results: CPU time alone does not tell whether idle CPUs are idle beside busy GPUs, so"
+    " nobody has fewer CPUs than the share of his GPUs, and who asked for more keeps them until runs of the same work"
+    " are known. "
+)
 _LIES_NOTE: Final = (
     "Largest relative change of the mean completion of any other owner, between a week in which a tenth of the runs,"
     " under names, scripts and folders of others, tell lies, and the same week with the truth; one CPU per GPU asked. "
@@ -170,9 +175,10 @@ def run_synergy_unknown(setup: ExperimentSetup) -> ExperimentResult:
             (_KNOWN, _MOST_OVER_KNOWN, "all profiles known"),
             (_PROPORTIONAL, _MOST_OVER_SHARES, "proportional shares"),
         ):
-            bound = Bound.AT_MOST if case.week and not setup.quick else Bound.INFORMATIVE
+            bound = Bound.AT_MOST if case.gpu_use and not setup.quick else Bound.INFORMATIVE
+            note = _NOTE if case.gpu_use or not case.week else _NO_GPU_USE_NOTE + _NOTE
             ratio = hours[case] / hours[other]
-            rows.append(FigureRow(f"{metric}, over {words}", "x", ratio, bound=bound, note=_NOTE, limit=limit))
+            rows.append(FigureRow(f"{metric}, over {words}", "x", ratio, bound=bound, note=note, limit=limit))
     bound = Bound.INFORMATIVE if setup.quick else Bound.AT_MOST
     for name in _LIED_TO:
         change = max(largest_change(*(runs[case, seed] for case in pairs[name])) for seed in setup.seeds)
