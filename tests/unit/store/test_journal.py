@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.model import JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
+from slurmsched.model import Block, BlockCause, JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
 from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics
@@ -147,7 +147,9 @@ def test_a_hold_is_given_up_by_a_release_that_is_done_and_by_no_other(database: 
 def test_blocked_operations_are_kept_for_the_latest_round_only(database: Database, journal: Journal) -> None:
     for number in (1, 2, 3):
         round_id = journal.begin_round(float(number), "observe", "synergy", "las")
-        journal.record_skipped(round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Result.BLOCKED, "mode is observe", 1.0)
+        journal.record_blocked(
+            round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Block(BlockCause.MODE, "mode is observe"), 1.0
+        )
     assert [row["round"] for row in database.rows("SELECT round FROM operations")] == [3]
     assert ours(database)["held_by_us"] == 0
 
