@@ -56,6 +56,7 @@ TRY_PAIRS: Final = "policy.try_pairs"
 IDLE_LAST: Final = "policy.idle_last"
 TICKETS: Final = "tickets."
 """The settings of this section."""
+NAMED_USERS: Final = "metrics.users"
 
 ANY_ORDER: Final = (ORDER, IDLE_LAST, DEFRAGMENT, PARTS)
 OWN_ORDER: Final = (IDLE_LAST, DEFRAGMENT, PARTS)
@@ -255,7 +256,7 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
         _gandiva_fair,
-        settings=(TICKETS, *OWN_ORDER),
+        settings=(TICKETS, NAMED_USERS, *OWN_ORDER),
         turns=True,
     ),
     "slurm": PolicyRow(
@@ -353,9 +354,9 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
         return f"policy.system: {_unknown(name)}"
     row = POLICIES[name]
     for setting in sorted(changed):
-        if setting.startswith((ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS)) and not row.reads(
-            setting
-        ):
+        if setting.startswith(
+            (ORDER, UTILITY, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS, NAMED_USERS)
+        ) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"
     if LAS_QUEUES in changed and not (row.takes_order and order == "las"):

@@ -33,6 +33,7 @@ NOT_PATHS = {
     "manage.never_partitions",
     "manage.partitions",
     "manage.qos",
+    "metrics.listen",
     "policy.system",
     "tickets.accounts",
     "tickets.users",
