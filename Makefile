@@ -65,6 +65,7 @@ cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/synsched render flags.md > docs/flags.md.new && mv docs/flags.md.new docs/flags.md
+	@$(BIN)/synsched render metrics.md > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
 lock: $(READY) ## choose the versions of requirements.lock anew, with their hashes

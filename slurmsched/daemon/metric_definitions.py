@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import Final
 
 from slurmsched.model import BlockCause, Result, Verb
@@ -258,3 +259,8 @@ METRICS: Final = (
     *(CALLS, HEARTBEAT, STALE_AFTER, MODE, STOPPED, POLICY, BUILD),
 )
 """All of them, in the order of the page."""
+
+
+def metrics_by_group() -> dict[str, tuple[Metric, ...]]:
+    """The metrics by the section of the page."""
+    return {group: tuple(metrics) for group, metrics in groupby(METRICS, key=lambda metric: metric.group)}
