@@ -92,7 +92,7 @@ $(RUNS): setup.cfg pyproject.toml
 	@touch $@
 
 # What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
-# analysis, which needs no systemd that runs, those of the unit.
+# analysis, which needs no systemd that runs, those of the unit; without Prometheus those of alert rules and the dashboard.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -100,4 +100,6 @@ $(READY): $(RUNS)
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
 	@command -v systemd-analyze >/dev/null || \
 	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
+	@command -v promtool >/dev/null || \
+	{ $(call install,prometheus,without it alert rules and the dashboard are not tested); } || true
 	@touch $@

@@ -17,6 +17,7 @@ from slurmsched.settings import (
     DaemonSettings,
     HookSettings,
     LoadedSettings,
+    MetricsSettings,
     NodeSettings,
     ReportSettings,
     Settings,
@@ -137,6 +138,11 @@ def test_every_setting_that_names_a_path_is_known_as_written_or_read() -> None:
             ("/etc/slurm",),
             id="where fragments go",
         ),
+        pytest.param(
+            Settings(metrics=MetricsSettings(textfile="/var/lib/prometheus/node-exporter/synsched.prom")),
+            ("/var/lib/prometheus/node-exporter",),
+            id="where the textfile of metrics goes",
+        ),
     ],
 )
 def test_the_unit_may_write_to_every_configured_path(settings: Settings, folders: tuple[str, ...]) -> None:
@@ -151,6 +157,14 @@ def test_the_unit_may_write_to_its_own_folders_alone_by_default() -> None:
     text = rendered(Settings())
     assert "ReadWritePaths" not in text
     assert {"StateDirectory=synsched", "StateDirectoryMode=0711", "UMask=0077"} <= set(text.splitlines())
+
+
+def test_the_daemon_may_listen_and_read_what_it_uses_itself_for_its_metrics() -> None:
+    lines = rendered(Settings(metrics=MetricsSettings(listen="127.0.0.1:9797"))).splitlines()
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK" in lines
+    assert "ProtectProc=invisible" in lines, "its own /proc/self is visible to it"
+    forbids = ("SocketBindDeny", "IPAddressDeny", "PrivateNetwork", "IPAddressAllow", "ProcSubset")
+    assert not [line for line in lines if line.startswith(forbids)]
 
 
 def test_the_unit_sees_the_common_tmp_only_where_a_setting_is_there() -> None:
