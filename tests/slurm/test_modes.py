@@ -96,17 +96,17 @@ def test_a_real_prometheus_is_told_what_slurm_says_too_and_every_panel_has_data(
     (address,) = re.findall(r"\d+\.\d+\.\d+\.\d+", mini.sure("hostname", "-I"))
     began = time.time()
     with scraping(f"{address}:{PORT}", rules, tmp_path) as prometheus, mini.daemon():
-        mini.train("carol", "--gres=gpu:1", "--mem=500", "--exclusive=user")
+        mini.train("carol", "--gres=gpu:1", "--mem=500", "--time=60", "--time-min=20")
         for user in ("alice", "bob"):
             for _ in range(5):
                 mini.train(user, "--gres=gpu:2", "-c2", "--mem=500", hint="ckpt=usr1@1")
-        time.sleep(60 if picture else 6)
+        time.sleep(75 if picture else 5)
         assert mini.synsched("pause", "--reason", "new drives").code == 0
-        time.sleep(12 if picture else 4)
+        time.sleep(12 if picture else 3)
         assert prometheus.values("synsched_changes_stopped") == {"paused": 1.0, "disabled": 0.0, "other_scheduler": 0.0}
         agrees_with_slurm(mini, prometheus)
         assert mini.synsched("resume").code == 0
-        time.sleep(40 if picture else 4)
+        time.sleep(45 if picture else 3)
         assert prometheus.values("synsched_mode == 1") == {"enforce": 1.0}
         every_panel_has_data(prometheus, json.loads(dashboard), began)
         groups = prometheus.ask("rules")["groups"]
@@ -145,7 +145,7 @@ def agrees_with_slurm(mini: Mini, prometheus: RealPrometheus) -> None:
         return told == slurm and busy == gpus and slurm["held"] > 0
 
     mini.until("Prometheus and Slurm agree", compared, 20)
-    assert prometheus.values("synsched_jobs_left_to_slurm") == {"--exclusive=user": 1.0}
+    assert prometheus.values("synsched_jobs_left_to_slurm") == {"--time-min": 1.0}
     assert sum(prometheus.values("synsched_user_share_due_gpu_seconds").values()) > 0
     mini.until(
         "what the pause blocks is counted",
