@@ -243,8 +243,7 @@ class MetricsExporter:
         self._collector = SeriesCollector()
         self._port: MetricsPort | None = None
         self._last_logged = ""
-        if settings.metrics.textfile:
-            self._guarded(self._restore)
+        self._restored = False
 
     @property
     def _active(self) -> bool:
@@ -254,6 +253,8 @@ class MetricsExporter:
     def configure(self, settings: Settings, backend: str) -> None:
         """Go on with these settings: the port is opened, moved or closed."""
         self._settings = settings
+        if not self._restored:
+            self._guarded(self._restore)
         self._guarded(lambda: self._metrics.configured(settings, backend))
         self._guarded(self._open_port)
         self._publish()
@@ -303,20 +304,30 @@ class MetricsExporter:
         if self._port is not None and (self._port.address != address or not self._port.alive):
             self.close()
         if address and self._port is None:
-            self._port = MetricsPort(address, (self._collector, ProcessCollector(registry=None)))
+            try:
+                self._port = MetricsPort(address, (self._collector, ProcessCollector(registry=None)))
+            except OSError as error:
+                raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
 
     def _write_textfile(self) -> None:
         path = Path(self._settings.metrics.textfile)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            replace_file(folder, path.name, text_of(self._collector.series))
-        finally:
-            os.close(folder)
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                replace_file(folder, path.name, text_of(self._collector.series))
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write {path}: {error.strerror or error}") from error
 
     def _restore(self) -> None:
-        """Go on from the counters in the textfile: those of `run --once` would otherwise begin anew each time."""
+        """Go on from the counters in the textfile: those of `run --once` would otherwise begin anew each time. A file
+        that a reload names is not gone on from."""
+        self._restored, path = True, self._settings.metrics.textfile
+        if not path:
+            return
         try:
-            with Path(self._settings.metrics.textfile).open("rb") as file:
+            with Path(path).open("rb") as file:
                 ours = os.fstat(file.fileno()).st_uid == os.geteuid()
                 text = file.read(_MAX_TEXTFILE).decode("utf-8", "replace") if ours else ""
         except FileNotFoundError:
@@ -329,7 +340,7 @@ class MetricsExporter:
         try:
             work()
         except OSError as error:
-            self._log_once(f"metrics are not exposed: {error.strerror or error}; see [metrics]")
+            self._log_once(f"no metrics: {error.strerror or error}; rounds go on, see [metrics]")
         except Exception as error:  # of any kind: only people depend on metrics
             self._log_once(f"metrics are not up to date: {format_trace(error)}")
 

@@ -486,7 +486,8 @@ def test_a_folder_that_cannot_be_written_to_costs_the_textfile_and_is_said_once_
     world, said = World(tmp_path), list[str]()
     world.settings = replace(world.settings, metrics=MetricsSettings(textfile="/nowhere/at/all/x.prom"))
     assert run_once(world.site, world.clock, said.append) is not None
-    assert said == ["metrics are not exposed: No such file or directory; see [metrics]"]
+    why = "cannot write /nowhere/at/all/x.prom: No such file or directory"
+    assert said == [f"no metrics: {why}; rounds go on, see [metrics]"]
 
 
 def test_a_link_in_the_place_of_the_textfile_or_beside_it_is_replaced_and_not_followed(tmp_path: Path) -> None:

@@ -121,7 +121,18 @@ def test_a_port_that_somebody_else_has_is_said_once_and_taken_when_it_is_free(tm
     daemon.run(1000.0)
     assert daemon.starts() == [0, 300, 600, 900]
     assert seen == [4.0]
-    assert daemon.said == ["metrics are not exposed: Address already in use; see [metrics]"]
+    why = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert daemon.said == [f"no metrics: {why}; rounds go on, see [metrics]"]
+
+
+def test_a_damaged_textfile_keeps_no_daemon_from_starting(tmp_path: Path) -> None:
+    daemon, file = running(tmp_path), tmp_path / "x.prom"
+    daemon.world.settings = replace(daemon.world.settings, metrics=MetricsSettings(textfile=str(file)))
+    file.write_bytes(b"synsched_rounds_total{kind=")
+    daemon.run(700.0)
+    assert daemon.starts() == [0, 300, 600]
+    assert [line.partition(":")[0] for line in daemon.said] == ["metrics are not up to date"]
+    assert 'synsched_rounds_total{kind="full",outcome="ok"} 3.0' in file.read_text(encoding="utf-8")
 
 
 def test_a_thread_that_has_died_is_replaced_after_the_next_round(
