@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from slurmsched.model import Block, BlockCause, JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
-from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics
+from slurmsched.store.journal import ActivityCounts, Journal, JournalEntry, RoundStatistics
 from tests.builders import job, snapshot
 
 WHY = Reason(ReasonCode.START, {"nodes": "n1", "gpus": 1, "cpus": 3})
@@ -159,3 +160,26 @@ def test_every_row_says_how_it_is_taken_back(database: Database, journal: Journa
     hold, notify = database.rows("SELECT undo FROM operations ORDER BY id")
     assert '"verb":"release"' in hold["undo"]
     assert notify["undo"] is None
+
+
+def test_what_is_recorded_is_counted_and_what_is_not_is_not(database: Database) -> None:
+    counts = ActivityCounts()
+    journal = Journal(database, counts)
+    done, undone = intend(journal, Operation(Verb.RELEASE, "7", WHY), Operation(Verb.RELEASE, "8", WHY))
+    outcomes = [(done, Outcome(done.operation, Result.DONE)), (undone, Outcome(undone.operation, Result.DONE))]
+    journal.record_outcomes(outcomes, 2.0)
+    journal.mark_undone(undone, "Resources")
+    held = [(2, Operation(Verb.HOLD, "9", WHY)), (3, Operation(Verb.HOLD, "10", WHY))]
+    journal.record_blocked(done.round, held, Block(BlockCause.PAUSED, "paused by root"), 3.0)
+    journal.record_skipped(done.round, held[:1], Result.OVERTAKEN, "no longer needed", 3.0)
+    expected = {
+        (Verb.RELEASE, Result.DONE): 2,
+        (Verb.RELEASE, Result.UNDONE): 1,
+        (Verb.HOLD, Result.BLOCKED): 2,
+        (Verb.HOLD, Result.OVERTAKEN): 1,
+    }
+    assert (counts.operations, counts.blocked) == (expected, {BlockCause.PAUSED: 2})
+    database.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        journal.record_blocked(done.round, held, Block(BlockCause.PAUSED, "paused by root"), 4.0)
+    assert (counts.operations, counts.blocked) == (expected, {BlockCause.PAUSED: 2})
