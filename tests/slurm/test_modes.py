@@ -78,12 +78,12 @@ WATCHED = {
     "rounds": {**SETTINGS["rounds"], "period": 3, "early_interval": 1},
     "policy": {"system": "gandiva-fair"},
     "tickets": {"quantum": 4, "wide_quantum": 4},
-    "guards": {"min_run_time": 1, "restart_cost": 0, "moves_per_round": 8},
+    "guards": {"min_run_time": 1, "restart_cost": 0, "moves_per_round": 8, "moves_per_job_day": 1_000_000},
     "checkpoint": {"lead": 1},
     "metrics": {"listen": f"0.0.0.0:{PORT}", "textfile": TEXTFILE, "users": 5},
 }
 UNKNOWN = {"Starts within the range that was told"}
-"""Panels of what takes hours to be known: their series are there, and are no numbers yet."""
+"""Panels of what takes a while to be known: their series are there, and may be no numbers yet."""
 
 
 def test_a_real_prometheus_is_told_what_slurm_says_too_and_every_panel_has_data(mini: Mini, tmp_path: Path) -> None:
@@ -131,20 +131,26 @@ def emptied(mini: Mini) -> None:
 def agrees_with_slurm(mini: Mini, prometheus: RealPrometheus) -> None:
     """While nothing changes, jobs and GPUs are those of squeue and scontrol."""
 
+    last: list[object] = []
+
     def compared() -> bool:
         lines = mini.sure("squeue", "-h", "-p", "gpu", "-o", "%T %u %r").splitlines()
         states = [line.split(" ", 2) for line in lines]
         slurm = {
             "running": sum(state == "RUNNING" and user != "carol" for state, user, _ in states),
             "pending": sum(state == "PENDING" for state, _, _ in states),
-            "held": sum("Held" in why for _, _, why in states),
+            "held": sum("held" in why.lower() for _, _, why in states),
         }
         gpus = sum(int(count) for count in re.findall(r"gres/gpu=(\d+)", _allocated(mini)))
         told = {**prometheus.values("synsched_jobs"), "held": sum(prometheus.values("synsched_jobs_held").values())}
         busy = sum(prometheus.values('sum(synsched_gpus{state="allocated"})').values())
+        last[:] = slurm, gpus, told, busy
         return told == slurm and busy == gpus and slurm["held"] > 0
 
-    mini.until("Prometheus and Slurm agree", compared, 20)
+    try:
+        mini.until("Prometheus and Slurm agree", compared, 20)
+    finally:
+        print(f"\nSlurm: {last[:2]}\nPrometheus: {last[2:]}")
     assert prometheus.values("synsched_jobs_left_to_slurm") == {"--time-min": 1.0}
     assert sum(prometheus.values("synsched_user_share_due_gpu_seconds").values()) > 0
     mini.until(
@@ -170,7 +176,7 @@ def every_panel_has_data(
             courses = prometheus.course(as_asked(target["expr"]), since)
             assert courses, (panel["title"], target["expr"])
             has_numbers = any(values for _, _, values in courses)
-            assert has_numbers is (panel["title"] not in UNKNOWN), (panel["title"], target["expr"])
+            assert has_numbers or panel["title"] in UNKNOWN, (panel["title"], target["expr"])
 
 
 def nothing_against_what_is_told(mini: Mini, url: str) -> None:
