@@ -20,6 +20,7 @@ from slurmsched.daemon import metric_definitions as defined
 from slurmsched.daemon.metric_definitions import Metric, MetricKind
 from slurmsched.daemon.scheduler import RoundReport
 from slurmsched.model import (
+    MILLI_PER_GPU,
     Block,
     BlockCause,
     ClusterOverview,
@@ -49,6 +50,8 @@ _LONGEST: Final = 64
 _LIVE: Final = (JobState.PENDING, JobState.RUNNING)
 _LET_GO: Final = (ReasonCode.REFUSED, ReasonCode.OVERTAKEN, ReasonCode.NEVER_FITS)
 """Reasons by which a managed job that waits is given back to Slurm."""
+
+_OUTCOMES: Final = ((), ("ok",), ("failed",))
 
 LabelValues = tuple[str, ...]
 
@@ -102,7 +105,7 @@ class DaemonMetrics:
                 self._restored |= {(one.metric, labels): value for labels, value in one.values}
                 self._values[one.metric] |= dict(one.values)
             elif one.metric in (defined.LAST_ROUND, defined.FAILURES):
-                self._values[one.metric] |= dict(one.values)
+                self._values[one.metric] |= {labels: value for labels, value in one.values if labels in _OUTCOMES}
             for labels, cumulative, total in one.distributions:
                 counts = [after - before for before, after in zip((0, *cumulative), cumulative, strict=False)]
                 self._seconds[labels] = Distribution(counts, total)
@@ -218,7 +221,7 @@ class DaemonMetrics:
         for node in overview.nodes:
             open_for_jobs = node.state is NodeState.UP and not node.reservation
             for gpu in node.gpus:
-                full = gpu.used >= _WHOLE
+                full = gpu.used >= MILLI_PER_GPU
                 busy = "allocated" if full else "partly_allocated" if gpu.used else ""
                 states[gpu.type, busy or ("idle" if open_for_jobs else "unavailable")] += 1
             for kind in {gpu.type for gpu in node.gpus}:
@@ -266,8 +269,6 @@ class DaemonMetrics:
         self._values[metric][labels] = self._restored.get((metric, labels), 0.0) + number
 
 
-_WHOLE: Final = 1000
-"""Milli-GPU of a GPU that is allocated as a whole."""
 _GPU_STATES: Final = ("allocated", "partly_allocated", "idle", "unavailable")
 _CAUSES: Final = (StrandedCause.CPU.value, StrandedCause.MEMORY.value, StrandedCause.SHARE.value)
 _LACKS: Final = ("gpus", "cpus", "gpus_and_cpus", "other_type")
@@ -312,5 +313,6 @@ def _by_type(
     """The amounts by GPU type as it is told, and word; 0 where there are none, so that each type has each series."""
     told: dict[LabelValues, float] = {(kind, word): 0.0 for kind in kinds.values() for word in words}
     for (kind, word), amount in amounts.items():
-        told[kinds.get(kind, OTHERS), word] = told.get((kinds.get(kind, OTHERS), word), 0.0) + amount
+        label = kinds.get(kind, OTHERS), word
+        told[label] = told.get(label, 0.0) + amount
     return told

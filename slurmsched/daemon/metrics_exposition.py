@@ -50,7 +50,7 @@ RENDERED_FOR: Final = 1.0
 _MAX_TEXTFILE: Final = 1 << 20
 _MAX_CACHED: Final = 8
 _MAX_RESTORED: Final = 1000
-"""Series of a textfile; one with more is not ours."""
+"""Counters of a textfile; one with more is not ours."""
 _BOUNDS: Final = (*(f"{bound:g}" for bound in BUCKETS), "+Inf")
 _BY_NAME: Final = {metric.series_name: metric for metric in METRICS}
 
@@ -333,7 +333,8 @@ class MetricsExporter:
         except FileNotFoundError:
             return
         series = parse_series(text)
-        if sum(len(one.values) + len(one.distributions) for one in series) <= _MAX_RESTORED:
+        counted = [one for one in series if one.metric.kind is not MetricKind.GAUGE]
+        if sum(len(one.values) + len(one.distributions) for one in counted) <= _MAX_RESTORED:
             self._metrics.restore(series)
 
     def _guarded(self, work: Callable[[], object]) -> None:

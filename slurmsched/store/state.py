@@ -165,8 +165,9 @@ class StateStore:
         return {refused.job: refused for refused in known}
 
     def held_jobs(self) -> tuple[JobId, ...]:
-        """The jobs under our hold."""
-        return tuple(str(row["id"]) for row in self._database.rows("SELECT id FROM jobs WHERE held_by_us"))
+        """The unfinished jobs under our hold."""
+        query = "SELECT id FROM jobs WHERE held_by_us AND state != 'finished'"
+        return tuple(str(row["id"]) for row in self._database.rows(query))
 
     def record_refusals(self, refused: Iterable[RefusedStart]) -> None:
         """Remember these refusals, and forget those of a day ago and earlier."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -359,17 +359,22 @@ def test_a_cluster_of_three_types_has_about_350_series(tmp_path: Path) -> None:
     assert 200 < count < 400
 
 
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Store]:
+    with closing(Store.in_memory()) as store:
+        yield store
+
+
 NASTY = st.text(st.characters(codec=None), min_size=1, max_size=200)
 
 
 @settings(max_examples=60, deadline=None)
 @given(names=st.lists(NASTY, min_size=1, max_size=5, unique=True))
-def test_no_name_can_pose_as_another_series_or_break_the_text(names: list[str]) -> None:
-    with closing(Store.in_memory()) as store:
-        metrics = DaemonMetrics(store)
-        nodes = [node(f"n{number}", gpu_type=name, gpus=1) for number, name in enumerate(names)]
-        metrics._count_gpus(cluster_overview(snapshot(nodes)))
-        text = text_of(tuple(one for one in metrics.series() if one.metric.name == "synsched_gpus"))
+def test_no_name_can_pose_as_another_series_or_break_the_text(names: list[str], empty: Store) -> None:
+    metrics = DaemonMetrics(empty)
+    nodes = [node(f"n{number}", gpu_type=name, gpus=1) for number, name in enumerate(names)]
+    metrics._count_gpus(cluster_overview(snapshot(nodes)))
+    text = text_of(tuple(one for one in metrics.series() if one.metric.name == "synsched_gpus"))
     found = [sample for family in parse_text(text.decode()) for sample in family.samples]
     assert {sample.name for sample in found} == {"synsched_gpus"}
     assert sum(sample.value for sample in found) == len(names)
@@ -451,6 +456,15 @@ def test_a_textfile_that_is_not_ours_any_more_is_begun_anew(damage: bytes, tmp_p
     run_once(world.site, world.clock, lambda _line: None)
     assert in_file(tmp_path)[ROUNDS] == 1.0
     assert len(in_file(tmp_path)) < 400
+
+
+def test_many_types_and_users_keep_no_counter_from_going_on(tmp_path: Path) -> None:
+    world = World(tmp_path, nodes=[node(f"x{number}", gpu_type=f"t{number}", gpus=1) for number in range(150)])
+    world.settings = replace(world.settings, metrics=MetricsSettings(textfile=str(tmp_path / "x.prom"), users=200))
+    for rounds in (1.0, 2.0):
+        run_once(world.site, world.clock, print)
+        assert in_file(tmp_path)[ROUNDS] == rounds
+    assert len(in_file(tmp_path)) > 1000
 
 
 def test_a_textfile_with_other_buckets_gives_its_counters_and_no_seconds(tmp_path: Path) -> None:
