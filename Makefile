@@ -65,6 +65,7 @@ cluster-tests: $(READY) ## stories on real Slurm daemons in docker
 docs: $(READY) ## write the generated pages anew
 	@$(BIN)/synsched render settings.md > docs/settings.md.new && mv docs/settings.md.new docs/settings.md
 	@$(BIN)/synsched render flags.md > docs/flags.md.new && mv docs/flags.md.new docs/flags.md
+	@$(BIN)/synsched render metrics.md > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	@$(BIN)/python -m slurmsched.cli.reference > docs/commands.md.new && mv docs/commands.md.new docs/commands.md
 
 lock: $(READY) ## choose the versions of requirements.lock anew, with their hashes
@@ -91,7 +92,7 @@ $(RUNS): setup.cfg pyproject.toml
 	@touch $@
 
 # What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
-# analysis, which needs no systemd that runs, those of the unit.
+# analysis, which needs no systemd that runs, those of the unit; without Prometheus those of alert rules and the dashboard.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -99,4 +100,6 @@ $(READY): $(RUNS)
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
 	@command -v systemd-analyze >/dev/null || \
 	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
+	@command -v promtool >/dev/null || \
+	{ $(call install,prometheus,without it alert rules and the dashboard are not tested); } || true
 	@touch $@

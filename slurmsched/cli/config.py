@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import click
@@ -10,6 +11,7 @@ from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli.cluster import cluster_size, connect_backend
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.daemon.metric_definitions import metrics_by_group
 from slurmsched.installation import template_values
 from slurmsched.policies.policies import settings_problem
 from slurmsched.report.tables import Column, Listing
@@ -91,7 +93,11 @@ def init() -> None:
 _NODE_TEMPLATES: Final = frozenset({"gres.conf", "slurm.conf"})
 """Templates of Slurm's files, which need the nodes of the cluster."""
 _MEMORY_TEMPLATE: Final = "synsched.service"
-_OPTIONS_PAGE: Final = "flags.md"
+PAGES: Final[Mapping[str, Callable[[], Mapping[str, Sequence[object]]]]] = {
+    "flags.md": options_by_group,
+    "metrics.md": metrics_by_group,
+}
+"""Pages that list what is defined elsewhere, in groups."""
 
 
 def _parse_assignment(text: str) -> tuple[str, str]:
@@ -126,5 +132,5 @@ def render(invocation: Invocation, *, template: str | None, given: tuple[tuple[s
     snapshot = connect_backend(invocation.settings).observe() if file in _NODE_TEMPLATES else None
     size = cluster_size(invocation.settings) if file == _MEMORY_TEMPLATE else DEFAULT_CLUSTER_SIZE
     values = template_values(invocation.loaded, snapshot=snapshot, user=user, size=size)
-    groups = {"groups": options_by_group()} if file == _OPTIONS_PAGE else {}
-    click.echo(rendered(template, **{**values, **groups, **dict(given)}), nl=False)
+    groups = PAGES[file]() if file in PAGES else {}
+    click.echo(rendered(template, **{**values, "groups": groups, **dict(given)}), nl=False)

@@ -13,6 +13,8 @@ from typing import Final, Protocol
 from slurmsched.backends.protocol import Backend
 from slurmsched.daemon.clock import Clock
 from slurmsched.model import (
+    Block,
+    BlockCause,
     Hold,
     Job,
     JobId,
@@ -51,6 +53,11 @@ class OperationJournal(Protocol):
     ) -> None:
         """Record planned operations that are not executed."""
 
+    def record_blocked(
+        self, round_id: int, numbered: Iterable[tuple[int, Operation]], block: Block, at: float, /
+    ) -> None:
+        """Record planned operations that may not be executed."""
+
     def record_outcomes(self, became: Sequence[tuple[JournalEntry, Outcome]], at: float, /) -> None:
         """Record the outcome of each operation."""
 
@@ -61,10 +68,10 @@ class OperationJournal(Protocol):
 class OperationGate(Protocol):
     """Whether anything may be changed now, asked before each batch."""
 
-    def closed_reason(self) -> str | None:
+    def closed_reason(self) -> Block | None:
         """Why nothing at all may be changed; None while the gate is open."""
 
-    def block_reason(self, operation: Operation, /) -> str | None:
+    def block_reason(self, operation: Operation, /) -> Block | None:
         """Why this operation may not be done even while the gate is open."""
 
 
@@ -137,14 +144,26 @@ class PlanExecution:
         """Number of operations that are finished or undone; grows while there is progress."""
         return len(self.done) + len(self.undone)
 
+    def block(self, indices: Iterable[int], block: Block) -> None:
+        """Record that these operations of the plan may not be executed."""
+        numbered = [(index, self.plan.operations[index]) for index in indices]
+        if numbered:
+            self.journal.record_blocked(self.round_id, numbered, block, self.clock.now())
+        self._leave_out(numbered, Result.BLOCKED, block.sentence, block.cause)
+
     def skip(self, indices: Iterable[int], result: Result, detail: str) -> None:
         """Record that these operations of the plan are not executed."""
         numbered = [(index, self.plan.operations[index]) for index in indices]
         if numbered:
             self.journal.record_skipped(self.round_id, numbered, result, detail, self.clock.now())
+        self._leave_out(numbered, result, detail)
+
+    def _leave_out(
+        self, numbered: Sequence[tuple[int, Operation]], result: Result, detail: str, cause: BlockCause | None = None
+    ) -> None:
         for index, operation in numbered:
             self.done[index] = FinishedOperation(result, self.now)
-            self.outcomes.append(Outcome(operation, result, self.backend.commands(operation), detail))
+            self.outcomes.append(Outcome(operation, result, self.backend.commands(operation), detail, cause))
 
     def execute(self, indices: Sequence[int]) -> None:
         """Execute these operations of the plan as one batch."""
@@ -195,6 +214,8 @@ class PlanExecution:
         self.done[index] = FinishedOperation(Result.UNDONE, self.now)
         self.outcomes.append(Outcome(operation, Result.UNDONE, detail=reason))
 
+
+DAEMON_STOPS: Final = Block(BlockCause.STOPPING, "the daemon is stopping")
 
 BATCH_SIZE: Final = 100
 """Most operations per batch: about a second of slurmctld's time; pauses and stops take effect between batches."""
@@ -281,10 +302,10 @@ class Applier:
         closed = self._closed_reason()
         blocks = {index: closed or self._gate.block_reason(op) for index, op in enumerate(plan.operations)}
         for reason in dict.fromkeys(block for block in blocks.values() if block is not None):
-            execution.skip([index for index, block in blocks.items() if block == reason], Result.BLOCKED, reason)
+            execution.block([index for index, block in blocks.items() if block == reason], reason)
         return execution
 
-    def advance(self, execution: PlanExecution) -> str | None:
+    def advance(self, execution: PlanExecution) -> Block | None:
         """Do everything that is ready before the next poll; return why the gate is closed, None while it is open."""
         while ready := execution.progress.ready()[:BATCH_SIZE]:
             closed = self._closed_reason()
@@ -294,7 +315,7 @@ class Applier:
             self._tick()
         return None
 
-    def undo_overdue(self, execution: PlanExecution) -> str | None:
+    def undo_overdue(self, execution: PlanExecution) -> Block | None:
         """Undo the starts that are overdue; return why the gate is closed, None while it is open."""
         progress, timeout = execution.progress, self._rounds.settle_timeout
         overdue = overdue_starts(progress, timeout)
@@ -308,14 +329,14 @@ class Applier:
             execution.undo(undoing, overdue)
         return closed
 
-    def _closed_reason(self) -> str | None:
-        return "the daemon is stopping" if self._stopping() else self._gate.closed_reason()
+    def _closed_reason(self) -> Block | None:
+        return DAEMON_STOPS if self._stopping() else self._gate.closed_reason()
 
-    def finish(self, execution: PlanExecution, closed: str | None) -> ApplyResult:
+    def finish(self, execution: PlanExecution, closed: Block | None) -> ApplyResult:
         """Record the operations that are not done any more."""
         unfinished = [index for index in range(len(execution.plan.operations)) if index not in execution.done]
         if closed is not None:
-            execution.skip(unfinished, Result.BLOCKED, closed)
+            execution.block(unfinished, closed)
         else:
             execution.skip(unfinished, Result.OVERTAKEN, "no longer needed, or what it waited for did not happen")
         if execution.stale:
@@ -341,7 +362,7 @@ class OpenPlan:
     """Called with what was done since the last call, and whether the plan has settled."""
     wait: float = 0.0
     """Seconds until the next look at the cluster."""
-    _closed: str | None = None
+    _closed: Block | None = None
     _deadline: float = 0.0
     _told: int = 0
 
@@ -383,7 +404,7 @@ class OpenPlan:
     def _first_wait(self) -> float:
         return min(_FIRST_LOOK, self.rounds.settle_interval)
 
-    def finish(self, closed: str | None = None) -> ApplyResult:
+    def finish(self, closed: Block | None = None) -> ApplyResult:
         """Record what is not done any more, with `closed` as the reason if one is given."""
         return self.applier.finish(self.execution, self._closed or closed)
 

@@ -302,7 +302,7 @@ class Exporter:
     def _write(folder: int, contents: PublishedContents, hidden: frozenset[str]) -> None:
         public = Visibility(contents, hidden)
         for part in DocumentKind:
-            _replace(folder, f"{part.value}.json", public.document(part).to_json())
+            replace_file(folder, f"{part.value}.json", public.document(part).to_json())
 
     def _serve_users(
         self, folder: int, contents: PublishedContents, hidden: frozenset[str], operators: frozenset[str]
@@ -344,8 +344,8 @@ def _folder(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _replace(folder: int, name: str, data: bytes) -> None:
-    """Replace the file `name` of the folder atomically, readable for all users. Raises OSError."""
+def replace_file(folder: int, name: str, data: bytes) -> None:
+    """Replace the file `name` of the folder, a descriptor, atomically, readable for all users. Raises OSError."""
     fresh = f".{name}.new"
     with suppress(FileNotFoundError):
         os.unlink(fresh, dir_fd=folder)  # left by a process that was killed

@@ -12,7 +12,7 @@ from typing import Final
 from slurmsched.backends.protocol import Identity
 from slurmsched.daemon.clock import Clock, RealClock
 from slurmsched.daemon.heartbeat import HeartbeatFile
-from slurmsched.model import Operation, ReasonCode, Verb
+from slurmsched.model import Block, BlockCause, Operation, ReasonCode, Verb
 from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.store import Switches
 
@@ -45,10 +45,15 @@ class Gate:
         self._disable_file = Path(settings.hook.disable_file)
         self._switches = switches
 
-    def closed_reason(self) -> str | None:
+    def closed_reason(self) -> Block | None:
         """Why nothing may be changed now; None while the gate is open. Raises StoreError."""
         pause = self._switches.current_pause()
-        return pause.sentence if pause is not None else self._disabled_reason() or self.rival()
+        if pause is not None:
+            return Block(BlockCause.PAUSED, pause.sentence)
+        if disabled := self._disabled_reason():
+            return Block(BlockCause.DISABLED, disabled)
+        rival = self.rival()
+        return None if rival is None else Block(BlockCause.OTHER_SCHEDULER, rival)
 
     def rival(self) -> str | None:
         """Which other process schedules this cluster, by its fresh heartbeat, as a sentence; None if none does."""
@@ -59,13 +64,14 @@ class Gate:
         age = max(int(now - beat.at), 0)
         return f"{other.sentence} schedules this cluster too ({self._heartbeat.path} is {age} s old): stop one of them"
 
-    def block_reason(self, operation: Operation) -> str | None:
+    def block_reason(self, operation: Operation) -> Block | None:
         """Why this operation may not be done even while the gate is open."""
         if not operation.permitted:
-            return f"no permission to {operation.verb.value}: 'synsched doctor' shows which rights are missing"
+            missing = f"no permission to {operation.verb.value}: 'synsched doctor' shows which rights are missing"
+            return Block(BlockCause.NO_PERMISSION, missing)
         if operation.reason.code is ReasonCode.GIVE_BACK or operation.verb in _ALLOWED[self._mode]:
             return None
-        return f"the mode is {self._mode.value}"
+        return Block(BlockCause.MODE, f"the mode is {self._mode.value}")
 
     def _disabled_reason(self) -> str | None:
         try:

@@ -14,9 +14,10 @@ from typing import Final
 from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.gate import Gate
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatError, HeartbeatFile, ProcessIdentity
+from slurmsched.model import Block
 from slurmsched.policies.policies import schedules_shards
 from slurmsched.rounds.scope import PartitionTotals
-from slurmsched.settings.definition import Settings
+from slurmsched.settings.definition import Mode, Settings
 from slurmsched.store.errors import StoreError
 from slurmsched.store.store import Switches
 from slurmsched.template_files import render
@@ -87,13 +88,22 @@ class Keepalive:
     A daemon that cannot schedule writes none: with `healthy` False the heartbeat becomes stale, the hook leaves new
     jobs to Slurm and the watchdog gives the others back. The fresh heartbeat of another process is not overwritten:
     this daemon stands by, and takes over once the other heartbeat is stale. `mode` is the mode in force, `totals` the
-    line on partitions.
+    line on partitions. `beaten` is called with the time of each heartbeat (unix seconds; None on standby), the mode in
+    force, and what keeps rounds from changing anything.
     """
 
     def __init__(
-        self, settings: Settings, switches: Switches, clock: Clock, systemd: SystemdNotifier, log: Callable[[str], None]
+        self,
+        settings: Settings,
+        switches: Switches,
+        clock: Clock,
+        systemd: SystemdNotifier,
+        log: Callable[[str], None],
+        *,
+        beaten: Callable[[float | None, Mode, Block | None], None] = lambda _at, _mode, _closed: None,
     ) -> None:
         self.healthy = True
+        self._beaten = beaten
         self.mode = settings.rounds.mode
         self.totals = ""
         self._heartbeat = HeartbeatFile(Path(settings.hook.heartbeat))
@@ -121,12 +131,15 @@ class Keepalive:
     def renew(self) -> None:
         """Write the heartbeat now. Raises HeartbeatError, StoreError."""
         self._last = self._clock.monotonic()
-        if self._yields_to_rival():
+        yields, closed, now = self._yields_to_rival(), self._gate.closed_reason(), self._clock.now()
+        if yields:
+            self._beaten(None, self.mode, closed)
             return
-        mode = self.mode.value if self._gate.closed_reason() is None else PAUSED
+        mode = self.mode.value if closed is None else PAUSED
         self._heartbeat.write(
-            self._clock.now(), mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()
+            now, mode, self._rounds.period, self._hook_settings + self.totals, ProcessIdentity.current()
         )
+        self._beaten(now, self.mode, closed)
 
     def tick(self) -> None:
         """Write the heartbeat if it is due; to be called often."""

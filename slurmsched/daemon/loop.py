@@ -12,16 +12,17 @@ from typing import Final
 from slurmsched.backends.protocol import Identity
 from slurmsched.daemon.cleanup import release_all
 from slurmsched.daemon.clock import Clock
-from slurmsched.daemon.execution import OpenPlan, advance_plans
+from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans
 from slurmsched.daemon.exporter import Exporter
 from slurmsched.daemon.gate import mode_in_force
 from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
+from slurmsched.daemon.metrics_exposition import MetricsExporter
 from slurmsched.daemon.process import ForecastProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
-from slurmsched.model import JobState, Result, Snapshot, SynschedError
+from slurmsched.model import Block, BlockCause, JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.rounds.scope import partition_totals
 from slurmsched.settings.definition import Mode
@@ -83,6 +84,7 @@ class DaemonLoop:
         self._requests = requests
         self._systemd = systemd
         self._log = log
+        self._metrics = MetricsExporter(context.settings, store, clock, self._log_once, serves=True)
         self._keepalive = self._new_keepalive(context)
         self._exporter = self._new_exporter(context)
         self._forecast = ForecastProcess(forecast, clock, self._log_once)
@@ -109,6 +111,7 @@ class DaemonLoop:
         nothing may be changed.
         """
         self._check_rights()
+        self._metrics.configure(self._context.settings, self._context.backend.name)
         self._keepalive.renew()
         self._systemd.ready(self._mode_text())
         try:
@@ -123,8 +126,9 @@ class DaemonLoop:
         finally:
             self._forecast.stop()
             self._exporter.close()
+            self._metrics.close()
         self._systemd.stopping()
-        self._close_plans("the daemon is stopping")
+        self._close_plans(DAEMON_STOPS)
         if not keep_holds:
             self._keepalive.stop()
             self._release_all()
@@ -151,9 +155,12 @@ class DaemonLoop:
             if not report.result.starts_only:
                 self._full_round_began = began
             self._succeeded(report)
+            self._metrics.round_ended(report, self._context.backend.calls)
             return report.snapshot
 
         self._guarded(run)
+        if self._failures:
+            self._metrics.round_failed(self._context.backend.calls, starts_only=starts_only)
         now = self._clock.monotonic()
         self._early_after = max(
             began + self._context.settings.rounds.early_interval, now + _REST_FACTOR * (now - began)
@@ -189,7 +196,7 @@ class DaemonLoop:
         settings, identity = self._context.settings, current_identity(self._context.backend)
         mode = mode_in_force(settings, identity)
         if self._open and mode is not Mode.ENFORCE:
-            self._close_plans("our rights are too few")
+            self._close_plans(Block(BlockCause.NO_PERMISSION, "our rights are too few"))
         self._keepalive.mode = mode
         if identity is None or settings.rounds.mode is not Mode.ENFORCE:
             return
@@ -330,12 +337,13 @@ class DaemonLoop:
             if context.settings.storage != self._context.settings.storage:
                 self._exporter.close()
                 self._exporter = self._new_exporter(context)
-            self._close_plans("the settings were read again")
+            self._close_plans(Block(BlockCause.RELOADED, "the settings were read again"))
             self._context, self._keepalive = context, keepalive
+            self._metrics.configure(context.settings, context.backend.name)
             self._check_rights()
         self._systemd.ready(self._mode_text())
 
-    def _close_plans(self, why: str) -> None:
+    def _close_plans(self, why: Block) -> None:
         """Leave what is open to the next rounds."""
 
         def close() -> None:
@@ -371,7 +379,14 @@ class DaemonLoop:
             self._log(f"stopped; {pluralise(len(released.jobs), 'job')} {were} given back to Slurm")
 
     def _new_keepalive(self, context: SchedulerContext) -> Keepalive:
-        return Keepalive(context.settings, self._store.switches, self._clock, self._systemd, self._log)
+        return Keepalive(
+            context.settings,
+            self._store.switches,
+            self._clock,
+            self._systemd,
+            self._log,
+            beaten=self._metrics.heartbeat,
+        )
 
     def _new_exporter(self, context: SchedulerContext) -> Exporter:
         storage = replace(context.settings.storage, path=str(self._store.database.path))
@@ -450,11 +465,20 @@ def run_once(
     try:
         with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
             skips.reset()
-            keepalive = Keepalive(context.settings, store.switches, clock, SystemdNotifier({}), log)
+            metrics = MetricsExporter(context.settings, store, clock, log, serves=False)
+            metrics.configure(context.settings, context.backend.name)
+            keepalive = Keepalive(
+                context.settings, store.switches, clock, SystemdNotifier({}), log, beaten=metrics.heartbeat
+            )
             keepalive.mode = mode_in_force(context.settings, current_identity(context.backend))
-            report = schedule_round(context, store, clock, tick=keepalive.tick, log=log)
+            try:
+                report = schedule_round(context, store, clock, tick=keepalive.tick, log=log)
+            except Exception:
+                metrics.round_failed(context.backend.calls, starts_only=False)
+                raise
             keepalive.totals = totals_line(partition_totals(report.snapshot))
             keepalive.renew()
+            metrics.round_ended(report, context.backend.calls)
             Exporter(context.settings.storage, clock, log, serves=False).publish(report.snapshot)
             return report
     except AlreadyRunningError as error:

@@ -22,6 +22,7 @@ from slurmsched.doctor.installation import (
     check_hook,
     check_lifted_holds,
     check_liveness,
+    check_metrics,
     check_owners,
     check_prometheus,
     check_reports,
@@ -127,6 +128,7 @@ def _check_rounds(loaded: LoadedSettings, probes: Probes) -> Iterator[Finding]:
     yield check_liveness(status.liveness, sum(job.held_by_us for job in status.jobs))
     ended = status.round.finished if status.round else None
     yield check_export(export_folder(loaded.settings.storage), ended, database.stat().st_uid)
+    yield from check_metrics(loaded.settings.metrics, ended)
     yield from check_switches(status.paused, Path(loaded.settings.hook.disable_file))
 
 

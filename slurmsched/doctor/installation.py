@@ -1,4 +1,5 @@
-"""Checks of the installation: database, export, heartbeat, switches, hook, systemd unit and the spool of reports."""
+"""Checks of the installation: database, export, metrics, heartbeat, switches, hook, systemd unit and the spool of
+reports."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sqlite3
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,7 +24,8 @@ from slurmsched.model import JobId
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration
 from slurmsched.report.status import Liveness, LivenessState
-from slurmsched.settings.definition import Settings
+from slurmsched.settings.definition import MetricsSettings, Settings
+from slurmsched.settings.schema import parse_listen_address
 from slurmsched.store.database import Database
 from slurmsched.store.errors import StoreError, translate_sqlite_errors
 from slurmsched.store.maintenance import find_damage, pending_migrations
@@ -226,6 +229,56 @@ def check_prometheus(url: str, records: Sequence[ExporterRow], now: float) -> It
         yield advice(topic, f"{url} has told of no run: it was asked for series of {known}", remedy)
     elif not records:
         yield ok(topic, f"{url} was not asked yet: no job with GPUs ended lately")
+
+
+def check_metrics(metrics: MetricsSettings, ended: float | None) -> Iterator[Finding]:
+    """Whether the metrics can be had where the settings say; nothing where these say nothing. The last round finished
+    at `ended` (unix seconds)."""
+    if metrics.listen:
+        yield _check_metrics_port(metrics.listen)
+    if metrics.textfile:
+        yield _check_textfile(Path(metrics.textfile), ended)
+
+
+def _check_metrics_port(address: str) -> Finding:
+    topic, where = "metrics", f"http://{address}/metrics"
+    host, port = parse_listen_address(address) or ("", 0)
+    connection = HTTPConnection(_THIS_HOST.get(host, host), port, timeout=_SCRAPE_TIMEOUT)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read(_MAX_SCRAPE)
+    except (OSError, HTTPException) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        return problem(topic, f"{where} does not answer ({why})", "start 'synsched run', or see its log")
+    finally:
+        connection.close()
+    if _OWN_METRIC not in text:
+        return problem(topic, f"another program answers on {where}", "end it, or set metrics.listen")
+    return ok(topic, f"{where} answers")
+
+
+_THIS_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
+_SCRAPE_TIMEOUT: Final = 3.0
+_MAX_SCRAPE: Final = 1 << 20
+_OWN_METRIC: Final = b"synsched_build_info"
+
+
+def _check_textfile(file: Path, ended: float | None) -> Finding:
+    topic, remedy = "metrics", "see the daemon's log"
+    try:
+        status = file.stat()
+        closed = [str(parent) for parent in file.parents if not parent.stat().st_mode & 0o001]
+    except FileNotFoundError:
+        what = f"{file} does not exist"
+        return problem(topic, what, remedy) if ended else advice(topic, what, "the next round writes it")
+    except OSError as error:
+        return problem(topic, f"cannot read {file} ({error.strerror})", remedy)
+    if closed or not status.st_mode & 0o004:
+        where = closed[0] if closed else file
+        return problem(topic, f"node_exporter cannot read {file}, because of {where}", f"chmod o+rx {where}")
+    if ended is not None and status.st_mtime < ended - _LAG:
+        return problem(topic, f"{file} is older than the last round", remedy)
+    return ok(topic, f"{file}, as of the last round")
 
 
 def check_switches(paused: str, disable_file: Path) -> Iterator[Finding]:

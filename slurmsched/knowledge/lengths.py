@@ -96,6 +96,10 @@ class _Runs:
 class LengthHistory:
     """What is kept of all finished runs, in the order in which they ended. `add` is as cheap as a few look-ups."""
 
+    ranges: int = 0
+    """Runs whose length was forecast by a range."""
+    ranges_right: int = 0
+    """Those whose length was within it."""
     _kinds: defaultdict[Kind, _Runs] = field(default_factory=lambda: defaultdict(_Runs))
     _stretch: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     _hints: defaultdict[str, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("b")))
@@ -133,7 +137,10 @@ class LengthHistory:
         below, above, seen = self._stretch.get(run.owner, _NOT_STRETCHED)
         least, most = _STEPS_OF_STRETCH
         step = max(least, min(0.5 / sqrt(seen + 1), most))
-        below += step * ((run.seconds < likely[0] * (1.0 - _SAME)) - _OUTSIDE)
+        short = run.seconds < likely[0] * (1.0 - _SAME)
+        self.ranges += 1
+        self.ranges_right += not (short or beyond)
+        below += step * (short - _OUTSIDE)
         above += step * (beyond - _OUTSIDE)
         below, above = (max(-_MOST_STRETCHED, min(side, _MOST_STRETCHED)) for side in (below, above))
         self._stretch[run.owner] = below, above, seen + 1

@@ -18,7 +18,17 @@ from slurmsched.model.overview import (
     StartRanges,
     cluster_overview,
 )
-from slurmsched.model.plan import JobSpec, Operation, OperationValue, Outcome, Plan, Result, Verb
+from slurmsched.model.plan import (
+    Block,
+    BlockCause,
+    JobSpec,
+    Operation,
+    OperationValue,
+    Outcome,
+    Plan,
+    Result,
+    Verb,
+)
 from slurmsched.model.reasons import REASON_SENTENCES, Reason, ReasonCode
 from slurmsched.model.scheduler_state import (
     AccountedRun,
@@ -42,6 +52,8 @@ __all__ = [
     "REASON_SENTENCES",
     "AccountedRun",
     "Association",
+    "Block",
+    "BlockCause",
     "CheckpointSignal",
     "ClusterFragmentation",
     "ClusterOverview",

@@ -117,14 +117,38 @@ class Result(StrEnum):
     UNDONE = "undone"
 
 
+class BlockCause(StrEnum):
+    """What forbids an operation: a code for programs, stable."""
+
+    MODE = "mode"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    """The disable file exists."""
+    OTHER_SCHEDULER = "other_scheduler"
+    NO_PERMISSION = "no_permission"
+    STOPPING = "stopping"
+    RELOADED = "reloaded"
+    """The settings were read again while the plan was open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Why operations may not be done: the cause, and a sentence for people."""
+
+    cause: BlockCause
+    sentence: str
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of an operation: the `commands` that ran, and in `detail` Slurm's message if it refused."""
+    """The outcome of an operation: the `commands` that ran, and in `detail` Slurm's message if it refused. `cause` is
+    what forbids a blocked one."""
 
     operation: Operation
     result: Result
     commands: tuple[str, ...] = ()
     detail: str = ""
+    cause: BlockCause | None = None
 
 
 @dataclass(frozen=True, slots=True)

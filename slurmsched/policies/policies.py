@@ -59,6 +59,7 @@ TRY_PAIRS: Final = "policy.try_pairs"
 IDLE_LAST: Final = "policy.idle_last"
 TICKETS: Final = "tickets."
 """The settings of this section."""
+NAMED_USERS: Final = "metrics.users"
 
 ANY_ORDER: Final = (ORDER, IDLE_LAST, DEFRAGMENT, PARTS)
 OWN_ORDER: Final = (IDLE_LAST, DEFRAGMENT, PARTS)
@@ -266,13 +267,13 @@ POLICIES: Final[Mapping[str, PolicyRow]] = {
     "gandiva-fair": PolicyRow(
         "shares by tickets, split stride, trades between GPU types (Gandiva_fair)",
         _gandiva_fair,
-        settings=(TICKETS, *OWN_ORDER),
+        settings=(TICKETS, NAMED_USERS, *OWN_ORDER),
         turns=True,
     ),
     "unified": PolicyRow(
         "GPU types by prices, CPUs and memory by sensitivity, the shortest and those behind their share first",
         _unified,
-        settings=(TICKETS, EVENNESS, *OWN_ORDER),
+        settings=(TICKETS, NAMED_USERS, EVENNESS, *OWN_ORDER),
         migrates=True,
     ),
     "slurm": PolicyRow(
@@ -378,7 +379,7 @@ def settings_problem(name: str, order: str, changed: Collection[str]) -> str:
     row = POLICIES[name]
     for setting in sorted(changed):
         if setting.startswith(
-            (ORDER, UTILITY, EVENNESS, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS)
+            (ORDER, UTILITY, EVENNESS, DEFRAGMENT, PARTS, TRY_PAIRS, IDLE_LAST, TICKETS, NAMED_USERS)
         ) and not row.reads(setting):
             others = ", ".join(other for other, its in POLICIES.items() if its.reads(setting))
             return f"{setting} means nothing to policy {name}: remove it, or choose one that reads it ({others})"

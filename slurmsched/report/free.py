@@ -9,10 +9,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from slurmsched.model import ClusterFragmentation, NodeState, NodeUsage
+from slurmsched.model import ClusterFragmentation, NodeUsage
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory
 from slurmsched.report.tables import Column, Listing, safe_line
+from slurmsched.rounds.fragmentation import StrandedCause, UsableGpus, usable_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +88,27 @@ def free_capacity(
 
 
 def _node_free_gpus(node: NodeUsage, gpu_type: str, demand: DemandPerGpu) -> NodeFreeGpus:
-    idle, left, up = node.idle_gpus(gpu_type), node.free, node.state is NodeState.UP and not node.reservation
-    usable = min(idle, _gpus_served(left.cpus, demand.cpus), _gpus_served(left.memory, demand.memory)) if up else 0
-    devices = len(node.gpus)
-    share = min(left.cpus * devices // node.total.cpus, left.memory * devices // node.total.memory)
-    at_share = min(idle, max(share, 0)) if up else 0
-    return NodeFreeGpus(
-        node.name,
-        gpu_type,
-        idle,
-        usable,
-        at_share,
-        left.cpus,
-        left.memory,
-        _stranded_reason(node, demand, idle, usable, at_share),
-    )
+    gpus, left = usable_gpus(node, gpu_type, demand.cpus, demand.memory), node.free
+    why = _stranded_reason(node, demand, gpus)
+    return NodeFreeGpus(node.name, gpu_type, gpus.idle, gpus.usable, gpus.at_share, left.cpus, left.memory, why)
 
 
-def _gpus_served(left: int, each: int) -> int:
-    """How many GPUs `left` suffices for at `each` per GPU; where `each` is 0, any number while something is left."""
-    if left <= 0:
-        return 0
-    return left // each if each else left
-
-
-def _stranded_reason(node: NodeUsage, demand: DemandPerGpu, idle: int, usable: int, at_share: int) -> str:
-    left, stranded = node.free, pluralise(idle - usable, "idle GPU")
-    if not idle or node.reservation:
-        return f"reserved: {node.reservation}" if idle else ""
-    if node.state is not NodeState.UP:
-        return (node.state_text.lower() or node.state.value) + (f": {node.reason}" if node.reason else "")
-    if usable < idle and _gpus_served(left.cpus, demand.cpus) == usable:
-        return f"{stranded} stranded: {pluralise(left.cpus, 'CPU')} left, {demand.cpus} needed for each GPU"
-    if usable < idle:
-        needed = f", {memory(demand.memory)} needed for each GPU" if demand.memory else ""
-        return f"{stranded} stranded: {memory(left.memory)} of memory left{needed}"
-    if at_share < idle:
-        return f"{pluralise(idle - at_share, 'GPU')} only below the GPU-proportional share"
-    return ""
+def _stranded_reason(node: NodeUsage, demand: DemandPerGpu, gpus: UsableGpus) -> str:
+    left, stranded = node.free, pluralise(gpus.idle - gpus.usable, "idle GPU")
+    match gpus.cause:
+        case StrandedCause.RESERVED:
+            return f"reserved: {node.reservation}"
+        case StrandedCause.NODE_STATE:
+            return (node.state_text.lower() or node.state.value) + (f": {node.reason}" if node.reason else "")
+        case StrandedCause.CPU:
+            return f"{stranded} stranded: {pluralise(left.cpus, 'CPU')} left, {demand.cpus} needed for each GPU"
+        case StrandedCause.MEMORY:
+            needed = f", {memory(demand.memory)} needed for each GPU" if demand.memory else ""
+            return f"{stranded} stranded: {memory(left.memory)} of memory left{needed}"
+        case StrandedCause.SHARE:
+            return f"{pluralise(gpus.idle - gpus.at_share, 'GPU')} only below the GPU-proportional share"
+        case None:
+            return ""
 
 
 def _largest_job(gpu_type: str, nodes: Iterable[NodeUsage], rows: Sequence[NodeFreeGpus]) -> LargestJob:

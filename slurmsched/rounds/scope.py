@@ -113,7 +113,7 @@ def unmanaged_reason(
     """
     shards = schedules_shards(settings.policy.system, settings.policy.parts)
     return (
-        _out_of_scope(job, settings.manage)
+        out_of_scope_reason(job, settings.manage)
         or (None if shards else _without_whole_gpus(job))
         or _unsupported_kind(job)
         or _too_large(job, totals or {})
@@ -138,7 +138,8 @@ def _too_large(job: Job, totals: Mapping[str, PartitionTotals]) -> Reason | None
     return Reason(ReasonCode.NEVER_FITS, {"what": excesses[0]}) if all(excesses) else None
 
 
-def _out_of_scope(job: Job, manage: ManageSettings) -> Reason | None:
+def out_of_scope_reason(job: Job, manage: ManageSettings) -> Reason | None:
+    """Why the settings leave the job to Slurm, whatever it asks for; None if they do not."""
     partitions = set(job.partitions)
     # Only if it names no other partition: naming one of these too does not exempt a job in a managed partition.
     if partitions and partitions <= set(manage.never_partitions):

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from slurmsched.settings.definition import Settings, written_folders
-from slurmsched.settings.schema import parse_tickets
+from slurmsched.settings.schema import parse_listen_address, parse_tickets
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,27 @@ def _cluster_is_a_label(settings: Settings) -> bool:
     return re.fullmatch(r"[A-Za-z0-9._-]*", settings.learning.prometheus_cluster) is not None
 
 
+def _metrics_have_an_address(settings: Settings) -> bool:
+    return not settings.metrics.listen or parse_listen_address(settings.metrics.listen) is not None
+
+
+def _textfile_is_collected(settings: Settings) -> bool:
+    file = PurePosixPath(settings.metrics.textfile).name
+    return not settings.metrics.textfile or (file.endswith(".prom") and not file.startswith("."))
+
+
+def _named_users_are_told(settings: Settings) -> bool:
+    metrics = settings.metrics
+    return not metrics.users or bool(metrics.listen or metrics.textfile)
+
+
+def _named_users_are_bounded(settings: Settings) -> bool:
+    return settings.metrics.users <= _MOST_USERS
+
+
+_MOST_USERS: Final = 200
+
+
 def _daemon_can_start(settings: Settings) -> bool:
     return settings.daemon.memory_max == 0 or settings.daemon.memory_max >= _LEAST_MEMORY
 
@@ -100,6 +121,7 @@ def _files(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from (("storage.path", settings.storage.path + suffix) for suffix in _DATABASE_SUFFIXES)
     yield "hook.heartbeat", settings.hook.heartbeat
     yield "hook.disable_file", settings.hook.disable_file
+    yield "metrics.textfile", settings.metrics.textfile
     yield "cluster.slurm_conf", settings.cluster.slurm_conf or _SLURM_CONF
     yield from (("nodes.fragments", fragment.partition("=")[2]) for fragment in settings.nodes.fragments)
 
@@ -145,7 +167,7 @@ _CONSTRAINTS: Final = (
     ),
     _Constraint(
         _written_paths_are_absolute,
-        "storage.path, storage.export, hook.heartbeat and reports.spool must be absolute paths",
+        "storage.path, storage.export, hook.heartbeat, metrics.textfile and reports.spool must be absolute paths",
     ),
     _Constraint(
         _prometheus_is_a_url,
@@ -161,6 +183,23 @@ _CONSTRAINTS: Final = (
     _Constraint(
         _idle_is_told,
         "policy.idle_last needs learning.prometheus, which tells what GPUs do, and learning.idle_after above 0",
+    ),
+    _Constraint(
+        _metrics_have_an_address,
+        'metrics.listen must be an IP address and a port from 1024 on, for example "127.0.0.1:9797" or "[::1]:9797"',
+    ),
+    _Constraint(
+        _textfile_is_collected,
+        "metrics.textfile must have a name that ends in .prom and does not begin with a dot, or node_exporter ignores"
+        " it",
+    ),
+    _Constraint(
+        _named_users_are_told,
+        "metrics.users names users nowhere without metrics.listen or metrics.textfile: set one, or remove it",
+    ),
+    _Constraint(
+        _named_users_are_bounded,
+        f"metrics.users must be {_MOST_USERS} at most: each user is two series of Prometheus",
     ),
     _Constraint(_quanta_ascend, "tickets.quantum must not be longer than tickets.wide_quantum"),
     _Constraint(

@@ -385,6 +385,33 @@ class StorageSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Figures of the rounds, jobs and GPUs for Prometheus; everybody who reaches the port or the file may read them."""
+
+    listen: str = field(
+        default="",
+        metadata={
+            "doc": "address and port on which the daemon answers scrapes of `/metrics`, for example"
+            ' "127.0.0.1:9797"; if empty, there is no port'
+        },
+    )
+    textfile: str = field(
+        default="",
+        metadata={
+            "doc": "file that is rewritten after each round, also by `run --once`, for the textfile collector of"
+            " node_exporter, which reads files whose names end in .prom; if empty, none is"
+        },
+    )
+    users: int = field(
+        default=0,
+        metadata={
+            "doc": "number of users whose shares by tickets are named, those who are due most; 0 names nobody. Never"
+            " where PrivateData hides what users have",
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonSettings:
     """The process of the daemon."""
 
@@ -413,6 +440,7 @@ class Settings:
     hook: HookSettings = field(default_factory=HookSettings)
     nodes: NodeSettings = field(default_factory=NodeSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     daemon: DaemonSettings = field(default_factory=DaemonSettings)
 
 
@@ -434,6 +462,7 @@ def _folders_of_rendered_files(fragments: tuple[str, ...]) -> Iterator[str]:
 
 WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's type is that of its setting
     "hook.heartbeat": _folder_of,
+    "metrics.textfile": _folder_of,
     "nodes.fragments": _folders_of_rendered_files,
     "reports.spool": _folder,
     "storage.export": _folder,

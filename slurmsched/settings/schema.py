@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Any, Final, get_type_hints
 
 from slurmsched.model.hints import parse_duration
@@ -202,6 +203,23 @@ def _scalar_to_toml(value: str | float) -> str:
         return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
     return f"{value:.0f}" if abs(value) < _MAX_WITH_UNIT and value == int(value) else repr(value)
 
+
+def parse_listen_address(text: str) -> tuple[str, int] | None:
+    """Returns the IP address and the port of `ADDRESS:PORT`, with IPv6 as `[ADDRESS]:PORT`; None for anything else, and
+    for ports that only root may listen on. Names are none: looking them up could take long."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") != (":" in host) or not re.fullmatch(r"[0-9]{4,5}", port):
+        return None
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    number = int(port)
+    return (str(address), number) if _FIRST_PORT <= number <= _LAST_PORT else None
+
+
+_FIRST_PORT: Final = 1024
+_LAST_PORT: Final = 65535
 
 _TICKETS: Final = re.compile(r"(?P<name>[^=\s]{1,200})=(?P<tickets>\d{1,9}(?:\.\d{1,6})?)\Z")
 

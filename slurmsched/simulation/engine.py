@@ -35,7 +35,7 @@ from slurmsched.daemon.loop import PROBE_INTERVAL
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.lengths import JobLengths
 from slurmsched.knowledge.usage import UseHistory
-from slurmsched.model import AccountedRun, Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
+from slurmsched.model import AccountedRun, Block, Hold, JobId, JobState, Node, Operation, SchedulerState, Snapshot
 from slurmsched.model.reasons import pluralise
 from slurmsched.policies.finish.restart import longer_run_from
 from slurmsched.policies.pipeline import Pipeline
@@ -131,10 +131,10 @@ def _unchanged(submission: Submission, _now: float) -> Submission:
 class _AlwaysOpen:
     """The gate of a simulation, which is never paused and blocks no operation."""
 
-    def closed_reason(self) -> str | None:
+    def closed_reason(self) -> Block | None:
         return None
 
-    def block_reason(self, _operation: Operation) -> str | None:
+    def block_reason(self, _operation: Operation) -> Block | None:
         return None
 
 

@@ -18,6 +18,7 @@ from slurmsched.knowledge.usage import UseHistory
 from slurmsched.knowledge.work import UnfinishedJob, Work
 from slurmsched.model import (
     AccountedRun,
+    Block,
     ExpectedLength,
     Hold,
     JobId,
@@ -241,6 +242,9 @@ class InMemoryStateStore:
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], became: Result, detail: str, at: float
     ) -> None:
         """Does nothing: skipped operations are not recorded."""
+
+    def record_blocked(self, round_id: int, numbered: Iterable[tuple[int, Operation]], block: Block, at: float) -> None:
+        """Does nothing: no operation of a simulation is blocked."""
 
     def record_outcomes(self, became: Sequence[tuple[JournalEntry, Outcome]], at: float) -> None:
         """Records the result of each operation, and unmarks jobs that are no longer held or updated."""

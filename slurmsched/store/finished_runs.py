@@ -205,6 +205,12 @@ class FinishedRuns:
                 [(*one.likely, one.hint, one.job, one.owner) for one in new],
             )
 
+    @property
+    def length_forecasts(self) -> tuple[int, int]:
+        """Of how many kept runs the length was forecast, and of how many it was within the range; 0 while lengths are
+        not asked for."""
+        return (self._lengths.history.ranges, self._lengths.history.ranges_right) if self._lengths else (0, 0)
+
     def _up_to_date_lengths(self, now: float) -> JobLengths:
         """What is kept of finished runs; it is read again daily, and once an owner wanted to be forgotten."""
         forgotten_at = max(self._forgotten().values(), default=0.0)

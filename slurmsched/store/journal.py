@@ -10,12 +10,15 @@ a job that was unreadable for a while leaves a hold, a node list or a priority i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from slurmsched.model import (
+    Block,
+    BlockCause,
     EncodingError,
     JobId,
     JobState,
@@ -118,11 +121,23 @@ class RoundStatistics:
     writes: int = 0
 
 
+@dataclass(slots=True)
+class ActivityCounts:
+    """What was recorded since the database was opened, for the metrics: operations by verb and result (one that was
+    undone also counts as done), blocked ones by cause, events of jobs by kind, and refused starts."""
+
+    operations: Counter[tuple[Verb, Result]] = field(default_factory=Counter)
+    blocked: Counter[BlockCause] = field(default_factory=Counter)
+    events: Counter[JobEventKind] = field(default_factory=Counter)
+    refused_starts: int = 0
+
+
 class Journal:
     """Rounds and their operations. Changes are on disk when a method returns; all raise StoreError."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, counts: ActivityCounts | None = None) -> None:
         self._database = database
+        self._counts = counts or ActivityCounts()
 
     def begin_round(self, started: float, mode: str, policy: str, order: str) -> int:
         """Record the start of a round (unix seconds); returns its number."""
@@ -159,10 +174,22 @@ class Journal:
     def record_skipped(
         self, round_id: int, numbered: Iterable[tuple[int, Operation]], result: Result, detail: str, at: float
     ) -> None:
-        """Record planned operations that are not executed, for the reason in `detail`.
+        """Record planned operations that are not executed, for the reason in `detail`."""
+        skipped = tuple(numbered)
+        self._insert_skipped(round_id, skipped, result, detail, at)
+        self._counts.operations.update((operation.verb, result) for _, operation in skipped)
 
-        Blocked operations are kept for the latest round only: each round plans them again.
-        """
+    def record_blocked(self, round_id: int, numbered: Iterable[tuple[int, Operation]], block: Block, at: float) -> None:
+        """Record planned operations that may not be executed."""
+        blocked = tuple(numbered)
+        self._insert_skipped(round_id, blocked, Result.BLOCKED, block.sentence, at)
+        self._counts.operations.update((operation.verb, Result.BLOCKED) for _, operation in blocked)
+        self._counts.blocked[block.cause] += len(blocked)
+
+    def _insert_skipped(
+        self, round_id: int, numbered: Sequence[tuple[int, Operation]], result: Result, detail: str, at: float
+    ) -> None:
+        """Blocked operations are kept for the latest round only: each round plans them again."""
         with self._database.transaction():
             self._database.write(
                 "DELETE FROM operations WHERE result = ? AND round < ?", (Result.BLOCKED.value, round_id)
@@ -180,12 +207,14 @@ class Journal:
                 ],
             )
             clear_marks(self._database, (outcome for _, outcome in outcomes))
+        self._counts.operations.update((outcome.operation.verb, outcome.result) for _, outcome in outcomes)
 
     def mark_undone(self, entry: JournalEntry, detail: str) -> None:
         """Record that an operation that succeeded was undone since; `detail` is why, in Slurm's words."""
         self._database.write(
             "UPDATE operations SET result = ?, detail = ? WHERE id = ?", (Result.UNDONE.value, detail, entry.row)
         )
+        self._counts.operations[entry.operation.verb, Result.UNDONE] += 1
 
     def open_intents(self) -> tuple[JournalEntry, ...]:
         """The operations that a killed process left without a result, oldest first. Unreadable ones become failed."""

@@ -52,6 +52,12 @@ class SetAsideStore:
         rows = self._database.rows("SELECT job, mark, tried, reason FROM set_aside WHERE mark != ''")
         return {row["job"]: JobFingerprint(row["mark"], row["tried"], row["reason"]) for row in rows}
 
+    def counts(self) -> tuple[int, int]:
+        """How many jobs are set aside: those that could not be read, and those for which the decision failed."""
+        rows = self._database.rows("SELECT mark != '' AS readable, count(*) AS jobs FROM set_aside GROUP BY 1")
+        jobs = {bool(row["readable"]): int(row["jobs"]) for row in rows}
+        return jobs.get(False, 0), jobs.get(True, 0)
+
     def record_decided(self, fingerprints: Mapping[JobId, str], at: float) -> None:
         """Record the jobs over which a round was decided at `at` (unix seconds)."""
         self._database.write(

@@ -31,7 +31,14 @@ from slurmsched.rounds.specs import with_original_requests
 from slurmsched.store.database import Database
 from slurmsched.store.finished_runs import FinishedRuns
 from slurmsched.store.jobs import AttainedService, update_jobs
-from slurmsched.store.journal import JobEvent, JobEventKind, events_of_outcomes, notified_jobs, record_events
+from slurmsched.store.journal import (
+    ActivityCounts,
+    JobEvent,
+    JobEventKind,
+    events_of_outcomes,
+    notified_jobs,
+    record_events,
+)
 from slurmsched.store.measurements import Measurements
 from slurmsched.store.rows import (
     DatabaseRow,
@@ -96,8 +103,13 @@ _SIZED: Final = (JobState.PENDING, JobState.RUNNING)
 class StateStore:
     """Loads and records the scheduler's state. All methods raise StoreError."""
 
-    def __init__(self, database: Database, finished_runs: FinishedRuns | None = None) -> None:
+    def __init__(
+        self, database: Database, finished_runs: FinishedRuns | None = None, counts: ActivityCounts | None = None
+    ) -> None:
         self._database = database
+        self._counts = counts or ActivityCounts()
+        self.overview: ClusterOverview | None = None
+        """What was recorded last of the nodes with their fragmentation."""
         self._finished_runs = finished_runs or FinishedRuns(database)
 
     def load_state(self, snapshot: Snapshot, policy: str, *, lengths: bool = False) -> SchedulerState:
@@ -152,6 +164,11 @@ class StateStore:
         known = self._database.unreadable_rows.parse_each("refused_starts", "job", _refused_start, rows)
         return {refused.job: refused for refused in known}
 
+    def held_jobs(self) -> tuple[JobId, ...]:
+        """The unfinished jobs under our hold."""
+        query = "SELECT id FROM jobs WHERE held_by_us AND state != 'finished'"
+        return tuple(str(row["id"]) for row in self._database.rows(query))
+
     def record_refusals(self, refused: Iterable[RefusedStart]) -> None:
         """Remember these refusals, and forget those of a day ago and earlier."""
         entries = [{**asdict(one), "nodes": ",".join(one.nodes)} for one in refused]
@@ -159,6 +176,7 @@ class StateStore:
             with self._database.transaction():
                 self._database.write_many(_INSERT_REFUSAL, entries)
                 self._database.write("DELETE FROM refused_starts WHERE at < ?", (entries[0]["at"] - _DAY,))
+            self._counts.refused_starts += len(entries)
 
     def record_reasons(self, reasons: Mapping[JobId, Reason]) -> None:
         """Record why these jobs wait after all, instead of the decision to start them."""
@@ -177,13 +195,16 @@ class StateStore:
     ) -> None:
         """Record a poll: jobs and attained service, and within a round the overview of the nodes for `status`."""
         with self._database.transaction():
-            record_events(self._database, round_id, update_jobs(self._database, snapshot, managed))
+            events = tuple(update_jobs(self._database, snapshot, managed))
+            record_events(self._database, round_id, events)
             AttainedService(self._database).record_runs(snapshot)
             if round_id is not None:
                 self._database.write(
                     "UPDATE rounds SET overview = ? WHERE id = ?",
                     (encode(overview or cluster_overview(snapshot)), round_id),
                 )
+        self._counts.events.update(event.kind for event in events)
+        self.overview = overview or self.overview
 
     def record_decision(
         self,
@@ -212,6 +233,7 @@ class StateStore:
             )
             self._finished_runs.record_forecasts()
             self._record_unreadable(result.snapshot.time)
+        self.overview = overview or self.overview
 
     def record_events(
         self,
@@ -229,12 +251,12 @@ class StateStore:
             for row in self._database.rows(query, (round_id,))
             if isinstance(time := row["finished"], float)
         }
-        record_events(self._database, round_id, events_of_outcomes(outcomes, allocated, at, done))
-        record_events(
-            self._database,
-            round_id,
-            (JobEvent(at, mismatch.job, JobEventKind.DEVICE, mismatch.sentence) for mismatch in mismatches),
+        events = (
+            *events_of_outcomes(outcomes, allocated, at, done),
+            *(JobEvent(at, mismatch.job, JobEventKind.DEVICE, mismatch.sentence) for mismatch in mismatches),
         )
+        record_events(self._database, round_id, events)
+        self._counts.events.update(event.kind for event in events)
 
     def prune(self, at: float, keep_days: int, keep_snapshots: int) -> None:
         """Delete history older than `keep_days` and an hour, all but the latest `keep_snapshots` recordings, and all

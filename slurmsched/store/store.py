@@ -8,7 +8,7 @@ from typing import Final
 
 from slurmsched.store.database import Database
 from slurmsched.store.finished_runs import FinishedRuns
-from slurmsched.store.journal import Journal
+from slurmsched.store.journal import ActivityCounts, Journal
 from slurmsched.store.maintenance import CHECK_INTERVAL, check_integrity, migrate
 from slurmsched.store.measurements import Measurements
 from slurmsched.store.rows import DatabaseRow, number, text
@@ -82,6 +82,7 @@ class Store:
     set_aside: SetAsideStore
     finished_runs: FinishedRuns
     start_forecasts: ForecastStore
+    counts: ActivityCounts
 
     @classmethod
     def open(cls, path: Path, at: float, check_interval: float = CHECK_INTERVAL) -> Store:
@@ -105,16 +106,17 @@ class Store:
         except BaseException:
             database.close()
             raise
-        finished_runs = FinishedRuns(database)
+        finished_runs, counts = FinishedRuns(database), ActivityCounts()
         return cls(
             database,
-            Journal(database),
-            StateStore(database, finished_runs),
+            Journal(database, counts),
+            StateStore(database, finished_runs, counts),
             Switches(database),
             Measurements(database),
             SetAsideStore(database),
             finished_runs,
             ForecastStore(database),
+            counts,
         )
 
     def close(self) -> None:

@@ -28,7 +28,8 @@ _NAMES: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]*")
 _CODES: Final = frozenset({"code", "verb", "subject", "job"})
 """Keys of JSON values that are not redacted: codes, and the job that the row is about."""
 _HIDDEN_ERROR: Final = "it failed; the daemon's log says why"
-_OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
+OF_PEOPLE: Final = frozenset({"jobs", "usage", "users", "accounts"})
+"""The values that hide something of people."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Visibility:
 
     def _ticket_state(self, row: DocumentRow) -> DocumentRow | None:
         """The state for `status --shares`, with only the viewer's account and trades."""
-        if not self.hidden & _OF_PEOPLE:
+        if not self.hidden & OF_PEOPLE:
             return row
         state = _parse_json(row["state"])
         if not isinstance(state, dict):

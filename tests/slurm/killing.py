@@ -47,7 +47,7 @@ def run(fatal: int, words: list[str]) -> int:
     steps = Steps(fatal)
     for writing in (
         Journal.begin_round, Journal.record_intents, Journal.record_outcomes, Journal.record_skipped,
-        Journal.mark_undone, Journal.finish_round,
+        Journal.record_blocked, Journal.mark_undone, Journal.finish_round,
     ):  # fmt: skip
         setattr(Journal, writing.__name__, steps.around(writing))
     SlurmBackend.execute = steps.around(SlurmBackend.execute)  # type: ignore[method-assign] # that is the point

@@ -55,6 +55,11 @@ def test_check_refuses_a_wrong_file_as_wrong_usage(site: Site) -> None:
             for system in ("fgd", "slurm")
         ),
         pytest.param(
+            'system = "synergy"\n[metrics]\nlisten = "127.0.0.1:9797"\nusers = 3',
+            "metrics.users means nothing to policy synergy: remove it, or choose one that reads it (gandiva-fair",
+            id="named users of a policy without tickets",
+        ),
+        pytest.param(
             'utility = "effective"',
             "policy.utility means nothing to policy synergy: remove it, or choose one that reads it (hadar, hadare)",
             id="a utility for a policy that has none",

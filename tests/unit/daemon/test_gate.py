@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmsched.daemon.gate import Gate
-from slurmsched.model import Operation, Reason, ReasonCode, Verb
+from slurmsched.model import Block, BlockCause, Operation, Reason, ReasonCode, Verb
 from slurmsched.settings.definition import HookSettings, Mode, RoundSettings, Settings
 from slurmsched.store.store import Store
 
@@ -51,8 +51,8 @@ def test_giving_back_passes_in_every_mode(store: Store, mode: Mode) -> None:
 def test_what_the_identity_may_not_do_is_never_tried(store: Store) -> None:
     operation = Operation(Verb.WEIGH, "n1", Reason(ReasonCode.LEAN))
     assert gate(store).block_reason(operation) is None
-    assert gate(store).block_reason(replace(operation, permitted=False)) == (
-        "no permission to weigh: 'synsched doctor' shows which rights are missing"
+    assert gate(store).block_reason(replace(operation, permitted=False)) == Block(
+        BlockCause.NO_PERMISSION, "no permission to weigh: 'synsched doctor' shows which rights are missing"
     )
 
 
@@ -60,7 +60,7 @@ def test_a_pause_closes_it_and_names_who_paused(store: Store) -> None:
     entrance = gate(store)
     assert entrance.closed_reason() is None
     store.switches.pause("root", "new drives", 1.0)
-    assert entrance.closed_reason() == "paused by root: new drives"
+    assert entrance.closed_reason() == Block(BlockCause.PAUSED, "paused by root: new drives")
     store.switches.resume()
     assert entrance.closed_reason() is None
 
@@ -69,9 +69,12 @@ def test_the_disable_file_closes_it(store: Store, tmp_path: Path) -> None:
     entrance = gate(store, disable_file=tmp_path / "disable")
     assert entrance.closed_reason() is None
     (tmp_path / "disable").touch()
-    assert entrance.closed_reason() == f"{tmp_path}/disable exists"
+    assert entrance.closed_reason() == Block(BlockCause.DISABLED, f"{tmp_path}/disable exists")
 
 
 def test_a_disable_file_that_cannot_be_looked_for_closes_it(store: Store, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    assert "cannot tell whether" in (gate(store, disable_file=tmp_path / "loop" / "disable").closed_reason() or "")
+    closed = gate(store, disable_file=tmp_path / "loop" / "disable").closed_reason()
+    assert closed is not None
+    assert closed.cause is BlockCause.DISABLED
+    assert "cannot tell whether" in closed.sentence

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmsched.backends.slurm.sbatch_options import options_by_group
+from slurmsched.cli.config import PAGES
 from slurmsched.installation import node_groups, template_values
 from slurmsched.model import Gpu, Node, Snapshot
 from slurmsched.settings import LoadedSettings, ManageSettings, RoundSettings, Settings
@@ -167,7 +167,7 @@ def test_a_hook_comes_as_it_is(name: str) -> None:
 def test_a_name_that_nobody_knows_is_told_with_those_there_are() -> None:
     with pytest.raises(
         RenderingError,
-        match=r"there is no template 'nothing': known are compare-array.sh, comparison.html, flags.md, gres",
+        match=r"there is no template 'nothing': known are alerts.yml, compare-array.sh, comparison.html, flags.md",
     ):
         render("nothing")
     with pytest.raises(RenderingError, match="no template"):
@@ -181,7 +181,8 @@ def test_a_value_that_is_missing_is_named() -> None:
 
 def test_every_template_is_content_with_what_an_installation_tells() -> None:
     for name in template_names():
-        assert rendered(name, None, node("a"), groups=options_by_group()).endswith("\n"), name
+        groups = PAGES.get(name.removesuffix(".j2"), dict)()
+        assert rendered(name, None, node("a"), groups=groups).endswith("\n"), name
 
 
 class GpuNode:

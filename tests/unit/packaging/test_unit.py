@@ -17,6 +17,7 @@ from slurmsched.settings import (
     DaemonSettings,
     HookSettings,
     LoadedSettings,
+    MetricsSettings,
     NodeSettings,
     ReportSettings,
     Settings,
@@ -33,6 +34,7 @@ NOT_PATHS = {
     "manage.never_partitions",
     "manage.partitions",
     "manage.qos",
+    "metrics.listen",
     "policy.system",
     "tickets.accounts",
     "tickets.users",
@@ -136,6 +138,11 @@ def test_every_setting_that_names_a_path_is_known_as_written_or_read() -> None:
             ("/etc/slurm",),
             id="where fragments go",
         ),
+        pytest.param(
+            Settings(metrics=MetricsSettings(textfile="/var/lib/prometheus/node-exporter/synsched.prom")),
+            ("/var/lib/prometheus/node-exporter",),
+            id="where the textfile of metrics goes",
+        ),
     ],
 )
 def test_the_unit_may_write_to_every_configured_path(settings: Settings, folders: tuple[str, ...]) -> None:
@@ -150,6 +157,45 @@ def test_the_unit_may_write_to_its_own_folders_alone_by_default() -> None:
     text = rendered(Settings())
     assert "ReadWritePaths" not in text
     assert {"StateDirectory=synsched", "StateDirectoryMode=0711", "UMask=0077"} <= set(text.splitlines())
+
+
+def test_the_daemon_may_listen_and_read_what_it_uses_itself_for_its_metrics() -> None:
+    lines = rendered(Settings(metrics=MetricsSettings(listen="127.0.0.1:9797"))).splitlines()
+    assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK" in lines
+    assert "ProtectProc=invisible" in lines, "its own /proc/self is visible to it"
+    forbids = ("SocketBindDeny", "IPAddressDeny", "PrivateNetwork", "IPAddressAllow", "ProcSubset")
+    assert not [line for line in lines if line.startswith(forbids)]
+
+
+CALLS_OF_METRICS = {
+    "accept4", "bind", "close", "connect", "epoll_create1", "epoll_ctl",
+    "epoll_wait", "fchmod", "getdents64", "getsockname", "ioctl", "listen",
+    "lseek", "newfstatat", "openat", "read", "recvfrom", "renameat",
+    "sendto", "setsockopt", "socket", "socketpair", "unlinkat", "write",
+}  # fmt: skip
+"""What the port, the figures of the process and the textfile were seen to call (strace)."""
+
+
+def test_the_unit_allows_the_system_calls_of_the_metrics() -> None:
+    command = shutil.which("systemd-analyze")
+    if command is None:
+        pytest.skip("systemd-analyze is missing: install the package systemd")
+    argv = [command, "syscall-filter", "--no-pager"]
+    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    groups, of = dict[str, set[str]](), ""
+    for line in (re.sub(r"\x1b\[[0-9;]*m", "", line.rstrip()) for line in text.splitlines()):
+        if line.startswith("@"):
+            groups[of := line] = set()
+        elif of and line.strip() and not line.strip().startswith("#"):
+            groups[of].add(line.strip())
+
+    def calls(group: str) -> set[str]:
+        inner = (calls(one) if one.startswith("@") else {one} for one in groups[group])
+        return set[str]().union(*inner)
+
+    filters = [line for line in rendered(Settings()).splitlines() if line.startswith("SystemCallFilter=")]
+    assert filters == ["SystemCallFilter=@system-service", "SystemCallFilter=~@privileged"]
+    assert calls("@system-service") - calls("@privileged") >= CALLS_OF_METRICS
 
 
 def test_the_unit_sees_the_common_tmp_only_where_a_setting_is_there() -> None:

@@ -25,8 +25,8 @@ import click
 from click.testing import CliRunner
 
 import slurmsched
-from slurmsched.backends.slurm.sbatch_options import options_by_group
 from slurmsched.cli import main
+from slurmsched.cli.config import PAGES
 from slurmsched.installation import template_values
 from slurmsched.model import Snapshot
 from slurmsched.template_files import render, template_names
@@ -54,7 +54,8 @@ assert not pending_migrations(database)
 
 values = template_values(snapshot=Snapshot(time=0.0, nodes=(), jobs=()))
 for template in template_names():
-    assert render(template, groups=options_by_group(), **values).endswith("\\n"), template
+    groups = PAGES.get(template.removesuffix(".j2"), dict)()
+    assert render(template, groups=groups, **values).endswith("\\n"), template
     print("rendered:", template)
 """
 

@@ -157,6 +157,51 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
             "policy.idle_last needs learning.prometheus, which tells what GPUs do, and learning.idle_after above 0",
             id="idle jobs last, and nobody tells which",
         ),
+        *(
+            pytest.param(
+                f'[metrics]\nlisten = "{address}"\n',
+                'metrics.listen must be an IP address and a port from 1024 on, for example "127.0.0.1:9797" or'
+                ' "[::1]:9797"',
+                id=f"metrics on {address}, {what}",
+            )
+            for address, what in (
+                ("9797", "a port alone"),
+                (":9797", "no address"),
+                ("localhost:9797", "a name, which would be looked up"),
+                ("127.0.0.1:80", "a port of root"),
+                ("127.0.0.1:70000", "no port"),
+                ("::1:9797", "an address without brackets"),
+                ("[127.0.0.1]:9797", "brackets without need"),
+                ("http://127.0.0.1:9797", "a URL"),
+            )
+        ),
+        pytest.param(
+            '[metrics]\ntextfile = "/srv/synsched.txt"\n',
+            "metrics.textfile must have a name that ends in .prom and does not begin with a dot, or node_exporter"
+            " ignores it",
+            id="a textfile that nobody collects",
+        ),
+        pytest.param(
+            '[metrics]\ntextfile = "synsched.prom"\n',
+            "storage.path, storage.export, hook.heartbeat, metrics.textfile and reports.spool must be absolute paths",
+            id="a textfile somewhere",
+        ),
+        pytest.param(
+            "[metrics]\nusers = 5\n",
+            "metrics.users names users nowhere without metrics.listen or metrics.textfile: set one, or remove it",
+            id="users named nowhere",
+        ),
+        pytest.param(
+            '[metrics]\nlisten = "[::1]:9797"\nusers = 201\n',
+            "metrics.users must be 200 at most: each user is two series of Prometheus",
+            id="too many users",
+        ),
+        pytest.param(
+            '[metrics]\ntextfile = "/srv/x.prom"\n[hook]\nheartbeat = "/srv/x.prom"\n',
+            "/srv/x.prom is named by hook.heartbeat and metrics.textfile: one would overwrite the other, so each needs"
+            " a file of its own",
+            id="metrics over the heartbeat",
+        ),
         pytest.param(
             "[policy]\nlas_queues = [5, 4]\n",
             "policy.las_queues must be ascending and above 0, for example [3600, 14400]",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from slurmsched.model import JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
+from slurmsched.model import Block, BlockCause, JobSpec, Operation, Outcome, Reason, ReasonCode, Result, Verb
 from slurmsched.store.database import Database
 from slurmsched.store.jobs import update_jobs
-from slurmsched.store.journal import Journal, JournalEntry, RoundStatistics
+from slurmsched.store.journal import ActivityCounts, Journal, JournalEntry, RoundStatistics
 from tests.builders import job, snapshot
 
 WHY = Reason(ReasonCode.START, {"nodes": "n1", "gpus": 1, "cpus": 3})
@@ -147,7 +148,9 @@ def test_a_hold_is_given_up_by_a_release_that_is_done_and_by_no_other(database: 
 def test_blocked_operations_are_kept_for_the_latest_round_only(database: Database, journal: Journal) -> None:
     for number in (1, 2, 3):
         round_id = journal.begin_round(float(number), "observe", "synergy", "las")
-        journal.record_skipped(round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Result.BLOCKED, "mode is observe", 1.0)
+        journal.record_blocked(
+            round_id, [(0, Operation(Verb.HOLD, "7", WHY))], Block(BlockCause.MODE, "mode is observe"), 1.0
+        )
     assert [row["round"] for row in database.rows("SELECT round FROM operations")] == [3]
     assert ours(database)["held_by_us"] == 0
 
@@ -157,3 +160,26 @@ def test_every_row_says_how_it_is_taken_back(database: Database, journal: Journa
     hold, notify = database.rows("SELECT undo FROM operations ORDER BY id")
     assert '"verb":"release"' in hold["undo"]
     assert notify["undo"] is None
+
+
+def test_what_is_recorded_is_counted_and_what_is_not_is_not(database: Database) -> None:
+    counts = ActivityCounts()
+    journal = Journal(database, counts)
+    done, undone = intend(journal, Operation(Verb.RELEASE, "7", WHY), Operation(Verb.RELEASE, "8", WHY))
+    outcomes = [(done, Outcome(done.operation, Result.DONE)), (undone, Outcome(undone.operation, Result.DONE))]
+    journal.record_outcomes(outcomes, 2.0)
+    journal.mark_undone(undone, "Resources")
+    held = [(2, Operation(Verb.HOLD, "9", WHY)), (3, Operation(Verb.HOLD, "10", WHY))]
+    journal.record_blocked(done.round, held, Block(BlockCause.PAUSED, "paused by root"), 3.0)
+    journal.record_skipped(done.round, held[:1], Result.OVERTAKEN, "no longer needed", 3.0)
+    expected = {
+        (Verb.RELEASE, Result.DONE): 2,
+        (Verb.RELEASE, Result.UNDONE): 1,
+        (Verb.HOLD, Result.BLOCKED): 2,
+        (Verb.HOLD, Result.OVERTAKEN): 1,
+    }
+    assert (counts.operations, counts.blocked) == (expected, {BlockCause.PAUSED: 2})
+    database.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        journal.record_blocked(done.round, held, Block(BlockCause.PAUSED, "paused by root"), 4.0)
+    assert (counts.operations, counts.blocked) == (expected, {BlockCause.PAUSED: 2})

@@ -15,7 +15,18 @@ from slurmsched.backends.protocol import Identity, Privilege
 from slurmsched.backends.recorded import pack_recording
 from slurmsched.bench.store import time_accounting, time_store
 from slurmsched.knowledge import Knowledge
-from slurmsched.model import Operation, Reason, ReasonCode, Request, Result, SchedulerState, Verb, decode, encode
+from slurmsched.model import (
+    Block,
+    BlockCause,
+    Operation,
+    Reason,
+    ReasonCode,
+    Request,
+    SchedulerState,
+    Verb,
+    decode,
+    encode,
+)
 from slurmsched.rounds.explainer import explain
 from slurmsched.rounds.round import run_round
 from slurmsched.settings.definition import Settings
@@ -139,9 +150,8 @@ def test_no_statement_of_a_round_goes_through_a_whole_table() -> None:
         result = run_round(seen, memory, Settings(), Knowledge(), identity)
         store.state.record_decision(number, result, explain, pack_recording(seen, SchedulerState()))
         store.state.prune(2.0, 90, 200)
-        store.journal.record_skipped(
-            number, [(0, Operation(Verb.HOLD, "7", Reason(ReasonCode.START)))], Result.BLOCKED, "", 1.0
-        )
+        hold = Operation(Verb.HOLD, "7", Reason(ReasonCode.START))
+        store.journal.record_blocked(number, [(0, hold)], Block(BlockCause.MODE, ""), 1.0)
         store.measurements.record((), (), (), 1.0)
     assert len(statements) > 20
     whole = [
