@@ -25,7 +25,8 @@ from slurmsched.model.reasons import format_duration
 from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
 from slurmsched.policies.cluster.resources import Allocation, FreeResources
-from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound, find_alloc
+from slurmsched.policies.hadar.places import find_alloc
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
