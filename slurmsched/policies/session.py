@@ -114,6 +114,7 @@ class Session:
                 gpu_types=entitlement.gpu_types,
                 excluded_nodes=self._nodes_of_peers if entitlement.anti_affinity else None,
                 cap=self.limits.cap,
+                classes=resources.demands.classes,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():

@@ -154,10 +154,9 @@ def _places(of: _Contenders, entitled: Sequence[int], at: Ints, waiting: int) ->
     """Yields a place of its offer for each job that has one: its own if it can be, else the one that it has now."""
     free, place_of, offer_of = dict.fromkeys(range(len(of.offer_of))), of.place_of.tolist(), of.offer_of.tolist()
     rest = dict.fromkeys(np.flatnonzero(at < waiting).tolist())
-    others = [row for row in of.own if row not in {*entitled}]
     wishes = [
         *((row, [place_of[row]]) for row in entitled if place_of[row] in of.own[row]),
-        *((row, of.own[row]) for row in (*entitled, *others)),
+        *((row, of.own[row]) for row in (*entitled, *of.own)),
         *((row, [place_of[row]]) for row in [*rest]),
     ]
     for row, columns in wishes:
