@@ -25,7 +25,7 @@ from slurmsched.model import (
     Target,
 )
 from slurmsched.model.reasons import pluralise, shorter_limit, time_of_day
-from slurmsched.policies.cluster.demand import DemandCache, DemandLevel, ResourceDemand
+from slurmsched.policies.cluster.demand import DemandCache, DemandClasses, DemandLevel, ResourceDemand
 from slurmsched.policies.cluster.eligibility import Eligibility, closed_nodes, parse_constraint
 from slurmsched.policies.cluster.gang import Gang, leaves_node_count, why_single_type
 from slurmsched.policies.cluster.resources import FreeResources, Pools, managed_gpus
@@ -44,13 +44,16 @@ class EmptyCluster:
         snapshot: Snapshot,
         knowledge: Knowledge,
         sizing: Sizing,
+        *,
         gpu_types: Mapping[JobId, frozenset[str]] | None = None,
+        classes: DemandClasses | None = None,
     ) -> None:
+        """`classes` are those of the same knowledge, if others have them too."""
         self._free = FreeResources.of_empty_cluster(pools)
         names = {partition for node in snapshot.nodes for partition in node.partitions}
         nodes = {name: frozenset(n.name for n in snapshot.nodes if name in n.partitions) for name in names}
         self._eligibility = Eligibility(pools, snapshot, nodes, ever=True)
-        self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types)
+        self._demands = DemandCache(pools, self._eligibility, knowledge, sizing, gpu_types=gpu_types, classes=classes)
         self._answers: dict[ResourceDemand, str] = {}
         self._choices: dict[tuple[Request, tuple[str, ...]], str] = {}
         self._mixes = not bool(pools.on_single_type_node.all())
@@ -198,10 +201,9 @@ def explain(session: Session, order_name: str) -> tuple[dict[JobId, Target], dic
         else:
             waits.append(job)
             passed_over = True
-    situation = session.situation
-    empty = EmptyCluster(
-        session.pools, situation.snapshot, situation.knowledge, session.sizing, session.entitlement.gpu_types
-    )
+    situation, types, known = session.situation, session.entitlement.gpu_types, session.demands.classes
+    observed, knowledge = situation.snapshot, situation.knowledge
+    empty = EmptyCluster(session.pools, observed, knowledge, session.sizing, gpu_types=types, classes=known)
     idle = _idle_managed_gpus(session) if session.entitlement.mixes_types else 0
     shortage = _Shortage(session)
     due = session.entitlement.why_wait(session.allocations()) if session.entitlement.why_wait else {}
@@ -369,6 +371,7 @@ class _ComingReservations:
                 session.sizing,
                 gpu_types=session.entitlement.gpu_types,
                 cap=session.limits.cap,
+                classes=session.demands.classes,
             ),
         )
 

@@ -99,9 +99,8 @@ class Session:
         """Not to be changed."""
         self.free_at_minimum, self.free_as_planned = resources.free.copy(), resources.free.copy()
         self.pools = resources.free.pools
-        self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {
-            group: {} for group in entitlement.anti_affinity.values()
-        }
+        groups = entitlement.anti_affinity.values()
+        self._nodes_of_group: dict[JobId, dict[JobId, tuple[int, ...]]] = {group: {} for group in groups}
         """By value of `anti_affinity`: the nodes, as indices, of each job that has or had an allocation this round."""
         self.demands = resources.demands
         self.limits = resources.limits.copy()
@@ -114,6 +113,7 @@ class Session:
                 gpu_types=entitlement.gpu_types,
                 excluded_nodes=self._nodes_of_peers if entitlement.anti_affinity else None,
                 cap=self.limits.cap,
+                classes=resources.demands.classes,
             )
         self.running: dict[JobId, Allocation] = dict(resources.running)
         for job_id, allocation in self.running.items():

@@ -165,8 +165,8 @@ class Entitlement:
     """The order that follows from what jobs are due; None leaves the policy's own."""
     gpu_types: Mapping[JobId, frozenset[str]] = field(default_factory=dict)
     rates: Mapping[tuple[JobId, str], float] = field(default_factory=dict)
-    """The measured rate of a job on a GPU type, in any unit that the types of one job share; no job is restarted for a
-    type that is missing, or from one."""
+    """The measured rate of a running job on a GPU type, in any unit that the types of one job share; none is restarted
+    for a type that is missing, or from one."""
     anti_affinity: Mapping[JobId, JobId] = field(default_factory=dict)
     protected: Mapping[JobId, Reason] = field(default_factory=dict)
     postponed: Mapping[JobId, Reason] = field(default_factory=dict)

@@ -143,7 +143,8 @@ def enforcement_operations(
     jobs = {job.id: situation.snapshot.jobs_by_id.get(job.id, job) for job in situation.jobs}
     not_ours = (ReasonCode.NEVER_FITS, ReasonCode.UNMANAGED, ReasonCode.OVERTAKEN)
     given_back = {job for job, why in decision.waiting.items() if why.code in not_ours and job in jobs}
-    stay = [job for job in jobs.values() if job.id not in starting_now | given_back]
+    leaving = starting_now | given_back
+    stay = [job for job in jobs.values() if job.id not in leaving]
     stay += [situation.snapshot.jobs_by_id[job] for job, why in ineligible.items() if why.code not in _NOT_HELD]
     never = [job for job, why in ineligible.items() if why.code is ReasonCode.DEPENDENCY_FAILED]
     at_once = [start for start in check.starts if not start.gone]

@@ -6,26 +6,30 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurmsched.policies.hadar import exchange
+from slurmsched.policies.hadar.places import find_alloc
 from slurmsched.policies.hadar.primal_dual import (
     HadarScheduler,
-    by_utility_per_gpu,
     compute_prices,
     dp_allocation,
     fill_idle,
-    find_alloc,
     payoffs,
 )
 from slurmsched.policies.hadar.problem import (
+    UTILITIES,
     GangThroughput,
     HadarJob,
     ServerPools,
     TaskAllocation,
     Utility,
     effective_throughput,
+    slack_aware,
 )
+from tests.plain_hadar import PlainRound, in_order
 
 unhurried = settings(max_examples=60, deadline=None)
 
@@ -149,7 +153,7 @@ def test_jobs_that_differ_only_in_rates_are_placed_as_if_each_were_placed_anew(
     known = compute_prices(queue, servers, utility, 360.0)
 
     free, anew = servers.capacity.copy(), dict[str, TaskAllocation]()
-    for job in by_utility_per_gpu(queue, servers, utility):
+    for job in in_order(queue, servers, utility):
         offers = find_alloc(job.throughput, servers, free, known.pool_prices(servers, free))
         if offers:
             best = max(payoffs(job, offers, utility), key=lambda pair: pair[0])[1]
@@ -179,3 +183,79 @@ def test_no_other_assignment_of_the_same_places_is_worth_more(instance: tuple[li
         now = total(tuple(job for job in jobs if job.job in found))
         best = max(map(total, permutations(jobs, len(places))))
         assert now >= best * (1 - 1e-6)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[list[HadarJob], ServerPools]:
+    """Servers of one type and of several, gangs with every kind of request, jobs that are alike and that are not."""
+    types, pools = draw(st.integers(1, 3)), list[tuple[int, int, int]]()
+    for server in range(draw(st.integers(1, 6))):
+        kinds = draw(st.sets(st.integers(0, types - 1), min_size=1, max_size=draw(st.sampled_from([1, 1, types]))))
+        pools += [(kind, server, draw(st.sampled_from([0, 1, 2, 4, 8]))) for kind in sorted(kinds)]
+    type_of, server_of, gpus = (np.array(column, dtype=np.int64) for column in zip(*pools, strict=True))
+    queue = list[HadarJob]()
+    for number in range(draw(st.integers(1, 12))):
+        workers, fewest = draw(st.sampled_from([1, 1, 1, 2, 3, 4, 8])), draw(st.sampled_from([1, 1, 2, 3]))
+        fewest = min(fewest, workers)
+        together = tuple(draw(st.sampled_from([0.0, 1.0, 2.0]) | st.floats(0.2, 5.0)) for _ in range(types))
+        apart = tuple(rate * draw(st.sampled_from([0.8, 1.0, 1.1])) for rate in together)
+        most = draw(st.sampled_from([None, fewest, fewest + 1]))
+        gang = GangThroughput(workers, together, apart, fewest, most, draw(st.booleans()))
+        total = draw(st.sampled_from([3600.0]) | st.floats(100.0, 1e5))
+        left = total * draw(st.sampled_from([1.0]) | st.floats(0.01, 1.0))
+        age, copies = draw(st.sampled_from([0.0, 5e4])), draw(st.sampled_from([1, 1, 1, 2]))
+        queue.append(HadarJob(f"j{number}", gang, left, total, age, copies))
+    return queue, ServerPools(tuple("abc"[:types]), type_of, server_of, gpus)
+
+
+@settings(max_examples=250, deadline=None)
+@given(rounds(), st.sampled_from([*UTILITIES]), st.sampled_from([0.0, 60.0, 1000.0]), st.data())
+def test_a_round_is_what_plain_vectors_of_all_pools_come_to(
+    instance: tuple[list[HadarJob], ServerPools], name: str, restart_cost: float, data: st.DataObject
+) -> None:
+    queue, servers = instance
+    hadar = HadarScheduler(UTILITIES[name], restart_cost=restart_cost, beam_width=data.draw(st.sampled_from([1, 2, 4])))
+    plain = PlainRound(hadar, queue, servers)
+    first = hadar.decide(queue, servers)
+    assert first == plain.decide({})
+    held = {job: place for job, place in first.items() if data.draw(st.booleans())}
+    assert hadar.decide(queue, servers, held) == plain.decide(held)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_a_large_exchange_is_worth_as_much_as_the_best_assignment(seed: int, alike: bool) -> None:
+    """Solved over offers, with each group of a round as large as a matrix can still tell. Only where fewer places are
+    given than jobs have the same one it may be less, by 0.03 % in the worst of 12 such among 2,246 exchanges."""
+    draw = np.random.default_rng(seed)
+    servers = ServerPools.of_single_type([("abc"[number % 3], int(draw.choice([4, 8]))) for number in range(24)])
+    models, queue = draw.uniform(0.1, 2.0, (4, 3)), list[HadarJob]()
+    for number in range(300):
+        workers = int(draw.choice([1, 1, 1, 2, 4, 8, 16]))
+        of_model = models[draw.integers(4)] if alike else draw.uniform(0.1, 2.0, 3)
+        together = tuple((workers * of_model).tolist())
+        work = workers * (3600.0 * int(draw.integers(1, 80)) if alike else float(draw.uniform(600.0, 3e5)))
+        gang = GangThroughput(workers, together, tuple(0.8 * rate for rate in together))
+        queue.append(HadarJob(f"j{number}", gang, work, work, float(draw.uniform(0, 1e5))))
+    hadar = HadarScheduler(slack_aware, restart_cost=60.0)
+    held = {job: place for job, place in hadar.decide(queue, servers).items() if draw.random() < 0.8}
+    stay = [job for job in queue if job.job in held or draw.random() < 0.9]
+
+    by_matrix, solve = list[float](), exchange._by_matrix
+    by_offers = list[float]()
+
+    def both(of: exchange._Contenders) -> Iterator[tuple[int, int]]:
+        values = of.values()
+        found, other = [*solve(of)], [*exchange._by_offers(of)]
+        assert {column for _, column in other} == {column for _, column in found}
+        assert len({row for row, _ in other}) == len(other) == len(found)
+        by_matrix.append(sum(values[row, column] for row, column in found))
+        by_offers.append(sum(values[row, column] for row, column in other))
+        return iter(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "_by_matrix", both)
+        hadar.decide(stay, servers, held)
+    assert len(by_matrix) >= 4
+    assert by_offers == pytest.approx(by_matrix, rel=1e-3)
+    assert all(one <= other * (1 + 1e-12) for one, other in zip(by_offers, by_matrix, strict=True))

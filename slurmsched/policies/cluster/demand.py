@@ -86,12 +86,75 @@ def _kept_demands(_layout: tuple[object, ...]) -> dict[tuple[object, ...], Resou
     return {}
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class DemandClass:
+    """Jobs that ask alike: all that demands depend on in a job and its profile is equal. There is one object for each
+    class. `key` tells it apart."""
+
+    key: tuple[object, ...]
+    has_checkpoint: bool
+
+
+class DemandClasses:
+    """The class of each job. Profiles that differ in nothing but rates make no difference."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._classes: dict[tuple[object, ...], DemandClass] = {}
+        self._by_job: dict[JobId, tuple[Job, DemandClass]] = {}
+        self._used: dict[tuple[int, int], tuple[object, ...]] = {}
+        self._matrices: dict[int, tuple[object, ...]] = {}
+
+    def of(self, job: Job) -> DemandClass:
+        """Return the job's class."""
+        known = self._by_job.get(job.id)
+        if known is not None and known[0] is job:
+            return known[1]
+        found = self._find(job)
+        if known is None:
+            self._by_job[job.id] = job, found
+        return found
+
+    def _find(self, job: Job) -> DemandClass:
+        hints, profile = job.hints, self._knowledge.profile(job)
+        has_checkpoint = hints.checkpoint_signal is not None and job.requeue and hints.move is not False
+        key = (
+            job.original_request,
+            job.partitions,
+            job.reservation,
+            self._used_of(profile, job.original_request.gpus),
+            hints.memory_tunable,
+            hints.cpus_tunable,
+            has_checkpoint,
+        )
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = DemandClass(key, has_checkpoint)
+        return found
+
+    def _used_of(self, profile: Profile | None, gpus: int) -> tuple[object, ...]:
+        """Return what the demand of a job with so many GPUs depends on in its profile, which outlives this: the
+        sensitivity, what earlier runs told and the types that it cannot run on, but no rates, by which jobs that
+        measure themselves all differ."""
+        if profile is None:
+            return ()
+        key = id(profile), gpus
+        if key not in self._used:
+            matrices = self._matrices.get(id(profile.matrices))
+            if matrices is None:
+                of_types = sorted((kind, id(matrix)) for kind, matrix in profile.matrices.items())
+                matrices = self._matrices[id(profile.matrices)] = tuple(of_types)
+            of_use = profile.spares, profile.suffices, profile.same_work, profile.least_memory
+            self._used[key] = profile.was_measured, matrices, of_use, _unable_types(profile, gpus)
+        return self._used[key]
+
+
 class DemandCache:
-    """The resource demand of each job, computed once for all jobs with the same request, and kept for later rounds.
+    """The resource demand of each job, computed once for all jobs that ask alike, and kept for later rounds.
 
     `gpu_types` are the types that a job is due where it asked for none: one, or several to be placed on at once.
     `excluded_nodes` returns the names of the nodes that a job may not use now, beside those that its request excludes,
-    `cap` the most that limits let a job have.
+    `cap` the most that limits let a job have. `classes` are those of the same knowledge, if others have them too.
     """
 
     def __init__(
@@ -104,27 +167,33 @@ class DemandCache:
         gpu_types: Mapping[JobId, frozenset[str]] | None = None,
         excluded_nodes: Callable[[Job], frozenset[str]] | None = None,
         cap: Callable[[Job], ResourceCap | None] = lambda _: None,
+        classes: DemandClasses | None = None,
     ) -> None:
         self._pools, self._eligibility, self._gpu_types = pools, eligibility, gpu_types or {}
         self._unrestricted: set[JobId] = set()
         self._excluded_nodes, self._cap = excluded_nodes, cap
         self._knowledge, self._sizing = knowledge, sizing
         self._position = {node.name: index for index, node in enumerate(pools.nodes)}
-        self._used: dict[tuple[int, int], tuple[object, ...]] = {}
-        self._by_request: dict[tuple[object, ...], ResourceDemand] = {}
+        self._by_class: dict[tuple[object, ...], ResourceDemand] = {}
         self._by_job: dict[JobId, tuple[Request, ResourceDemand]] = {}
         self._kept = _kept_demands(pools.layout)
+        self.classes = classes or DemandClasses(knowledge)
 
     def of(self, job: Job) -> ResourceDemand:
-        """Return the job's demand: the same object for equal requests."""
-        if self._excluded_nodes is not None and (excluded := self._excluded_nodes(job)):
-            request = replace(job.original_request, excluded=job.original_request.excluded | excluded)
-            return self._cached(replace(job, original_request=request), self._node_gpus(job))
-        known = self._by_job.get(job.id)
-        if known is not None and known[0] is job.original_request:
-            return known[1]
-        demand = self._cached(job, self._node_gpus(job))
-        self._by_job[job.id] = job.original_request, demand
+        """Return the job's demand: the same object for jobs that ask alike."""
+        excluded = self._excluded_nodes(job) if self._excluded_nodes is not None else frozenset[str]()
+        if not excluded:
+            known = self._by_job.get(job.id)
+            if known is not None and known[0] is job.original_request:
+                return known[1]
+        due = frozenset[str]() if job.id in self._unrestricted else self._gpu_types.get(job.id, frozenset[str]())
+        cap, closed = self._cap(job), self._eligibility.closed_nodes(job)
+        key = self.classes.of(job), due, cap, closed, excluded
+        demand = self._by_class.get(key)
+        if demand is None:
+            demand = self._by_class[key] = self._of_class(job, due, cap, excluded)
+        if not excluded:
+            self._by_job[job.id] = job.original_request, demand
         return demand
 
     def lift_restriction(self, job: Job) -> None:
@@ -138,71 +207,64 @@ class DemandCache:
             self._by_job.pop(job, None)
         self._unrestricted.clear()
 
-    def _node_gpus(self, job: Job) -> tuple[int, ...]:
-        """Return the GPUs of the nodes over which the job may spread: those it asked for, whatever type it is due."""
-        return self._eligibility.node_gpus(job) if _is_divisible(job.original_request) else ()
-
-    def _cached(self, job: Job, node_gpus: tuple[int, ...]) -> ResourceDemand:
-        profile = self._knowledge.profile(job)
-        due = frozenset[str]() if job.id in self._unrestricted else self._gpu_types.get(job.id, frozenset())
-        mixed_types = due if len(due) > 1 else frozenset()
+    def _of_class(
+        self, job: Job, due: frozenset[str], cap: ResourceCap | None, excluded: frozenset[str]
+    ) -> ResourceDemand:
+        """Return the demand of a job that is due these types and may not use the excluded nodes."""
+        asked = self.classes.of(job)
+        # The nodes over which the job may spread are those it asked for, whatever type it is due.
+        node_gpus = self._eligibility.node_gpus(job) if _is_divisible(job.original_request) else ()
+        if excluded:
+            job = replace(
+                job, original_request=replace(job.original_request, excluded=job.original_request.excluded | excluded)
+            )
+        mixed_types = due if len(due) > 1 else frozenset[str]()
         if len(due) == 1 and job.original_request.gpu_type is None:
             (gpu_type,) = due
-            unrestricted = self._remembered(job, profile, node_gpus, frozenset())
+            unrestricted = self._remembered(job, asked, node_gpus, frozenset(), cap)
             if unrestricted.needs_mix:
                 return unrestricted
             job = replace(job, original_request=replace(job.original_request, gpu_type=gpu_type))
-        return self._remembered(job, profile, node_gpus, mixed_types)
+        return self._remembered(job, asked, node_gpus, mixed_types, cap)
 
     def _remembered(
-        self, job: Job, profile: Profile | None, node_gpus: tuple[int, ...], mixed_types: frozenset[str]
+        self,
+        job: Job,
+        asked: DemandClass,
+        node_gpus: tuple[int, ...],
+        mixed_types: frozenset[str],
+        cap: ResourceCap | None,
     ) -> ResourceDemand:
-        cap, hints = self._cap(job), job.hints
-        has_checkpoint = hints.checkpoint_signal is not None and job.requeue and hints.move is not False
-        key = (
-            cap,
-            job.original_request,
-            job.partitions,
-            job.reservation,
-            self._used_of(profile, job.original_request.gpus),
-            hints.memory_tunable,
-            hints.cpus_tunable,
-            has_checkpoint,
-            mixed_types,
-            node_gpus,
-            self._eligibility.closed_nodes(job),
-        )
-        if key not in self._by_request:
-            request, masks = job.original_request, self._eligibility.pool_masks(job)
-            # Names of nodes are not in the layout. What is kept holds the profile whose parts the key has by address.
-            lasting = None if request.pinned else (self._sizing, *key, *(mask.tobytes() for mask in masks))
-            demand = self._kept.get(lasting) if lasting else None
-            if demand is None:
-                gang = gang_of(
-                    request,
-                    profile,
-                    hints.memory_tunable,
-                    hints.cpus_tunable,
-                    node_gpus=node_gpus,
-                    has_checkpoint=has_checkpoint,
-                )
-                spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
-                demand = self._demand(job, gang, masks, mixed_types, cap=cap, spreads=spreads)
-                if lasting:
-                    self._keep(lasting, demand)
-            self._by_request[key] = demand
-        return self._by_request[key]
+        """Return the demand of a job of this class, but for its request; the same object for equal ones."""
+        request, masks = job.original_request, self._eligibility.pool_masks(job)
+        key = (cap, request, *asked.key[1:], mixed_types, node_gpus, self._eligibility.closed_nodes(job))
+        known = self._by_class.get(key)
+        if known is not None:
+            return known
+        # Names of nodes are not in the layout. What is kept holds the profile whose parts the key has by address.
+        lasting = None if request.pinned else (self._sizing, *key, *(mask.tobytes() for mask in masks))
+        demand = self._kept.get(lasting) if lasting else None
+        if demand is None:
+            profile = self._knowledge.profile(job)
+            gang = gang_of(
+                request,
+                profile,
+                job.hints.memory_tunable,
+                job.hints.cpus_tunable,
+                node_gpus=node_gpus,
+                has_checkpoint=asked.has_checkpoint,
+            )
+            spreads = not _is_divisible(request) or fewest_nodes(request, node_gpus) > 0
+            demand = self._demand(job, gang, masks, mixed_types, cap=cap, spreads=spreads)
+            if lasting:
+                self._keep(lasting, demand)
+        self._by_class[key] = demand
+        return demand
 
     def _keep(self, lasting: tuple[object, ...], demand: ResourceDemand) -> None:
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
         self._kept[lasting] = demand
-
-    def _used_of(self, profile: Profile | None, gpus: int) -> tuple[object, ...]:
-        key = id(profile), gpus
-        if key not in self._used:
-            self._used[key] = used_of_profile(profile, gpus)
-        return self._used[key]
 
     def _demand(
         self,
@@ -317,20 +379,11 @@ class DemandCache:
                 yield self._with_range_of(leanest, usable & np.isin(pools.kind_of, kinds), ranges)
 
 
-def used_of_profile(profile: Profile | None, gpus: int) -> tuple[object, ...]:
-    """Return what the demand of a job with so many GPUs depends on in its profile, which outlives this key: the
-    sensitivity, what earlier runs told and the types that it cannot run on, but no rates, by which jobs that measure
-    themselves all differ."""
-    if profile is None:
-        return ()
-    matrices = tuple(sorted((kind, id(matrix)) for kind, matrix in profile.matrices.items()))
-    of_use = profile.spares, profile.suffices, profile.same_work, profile.least_memory
-    return profile.was_measured, matrices, of_use, _unable_types(profile, gpus)
-
-
 def _unable_types(profile: Profile, gpus: int) -> frozenset[str]:
     """Return the GPU types that a job with so many GPUs is known not to run on."""
-    return frozenset(kind for kind, known in profile.scaling.items() if known.rate_at(max(gpus, 1)) <= 0)
+    return frozenset(
+        kind for kind, known in profile.scaling.items() if min(known.rate) <= 0 and known.rate_at(max(gpus, 1)) <= 0
+    )
 
 
 def _is_divisible(request: Request) -> bool:

@@ -150,15 +150,23 @@ class Eligibility:
         self._snapshot = snapshot
         self._open_nodes = open_nodes
         self._masks: dict[tuple[str, str], Mask] = {}
+        self._pool_masks: dict[tuple[object, ...], tuple[Mask, ...]] = {}
         self._requested: dict[tuple[object, ...], tuple[Mask, ...]] = {}
         self._node_gpus: dict[tuple[object, ...], tuple[int, ...]] = {}
 
     def pool_masks(self, job: Job) -> tuple[Mask, ...]:
         """Return a mask of pools for each partition of the job and each alternative of its constraint: it runs in one
-        of them, never across two.
+        of them, never across two. Jobs that ask alike for this share the object.
 
         Empty where the constraint cannot be planned: such a job is left to Slurm.
         """
+        closed = self.closed_nodes(job)
+        key = (*_asked_of_pools(job.original_request), job.partitions, job.reservation, closed)
+        if key not in self._pool_masks:
+            self._pool_masks[key] = self._find_pool_masks(job, closed)
+        return self._pool_masks[key]
+
+    def _find_pool_masks(self, job: Job, closed: frozenset[str]) -> tuple[Mask, ...]:
         try:
             wanted = self._requested_masks(job.original_request)
         except PolicyError:
@@ -166,7 +174,7 @@ class Eligibility:
         masks = [
             mask & self._partition_mask(partition, job.reservation) for partition in job.partitions for mask in wanted
         ]
-        if closed := self.closed_nodes(job):
+        if closed:
             masks = [mask & ~self._pools.on_nodes(closed) for mask in masks]
         return tuple({mask.tobytes(): mask for mask in masks}.values())
 
@@ -215,8 +223,7 @@ class Eligibility:
 
     def _requested_masks(self, request: Request) -> tuple[Mask, ...]:
         """Raises PolicyError for a constraint that cannot be planned."""
-        shards = -(-request.shards // max(request.nodes, 1))
-        key = (request.gpu_type, request.features, request.excluded, shards, request.gpus > 0)
+        key = _asked_of_pools(request)
         if key not in self._requested:
             pools = self._pools
             may_use = np.array(
@@ -225,7 +232,7 @@ class Eligibility:
                     for pool, gpu_type in enumerate(pools.gpu_types)
                 ],
                 dtype=np.bool_,
-            ) & self._with_devices(request, shards)
+            ) & self._with_devices(request, _shards_on_node(request))
             self._requested[key] = tuple(
                 may_use & np.array([accepts(pools.node(pool).features) for pool in range(len(pools))], dtype=np.bool_)
                 for accepts in parse_constraint(request.features)
@@ -250,3 +257,13 @@ class Eligibility:
             pools = self._pools
             self._masks[key] = np.array([pools.node(pool).name in nodes for pool in range(len(pools))], dtype=np.bool_)
         return self._masks[key]
+
+
+def _asked_of_pools(request: Request) -> tuple[str | None, str, frozenset[str], int, bool]:
+    """Return what the pools that it may use depend on: GPU type, constraint, excluded nodes, shards on a node, and
+    whether it has GPUs."""
+    return request.gpu_type, request.features, request.excluded, _shards_on_node(request), request.gpus > 0
+
+
+def _shards_on_node(request: Request) -> int:
+    return -(-request.shards // max(request.nodes, 1))

@@ -73,7 +73,9 @@ class StrideProblem:
         self.situation = situation
         self.resources = resources = RoundResources.of(situation, sizing)
         self.pools = resources.free.pools
-        self.empty_cluster = EmptyCluster(self.pools, situation.snapshot, situation.knowledge, sizing)
+        self.empty_cluster = EmptyCluster(
+            self.pools, situation.snapshot, situation.knowledge, sizing, classes=resources.demands.classes
+        )
         self.capacity = resources.free.copy()
         """Free resources if no managed job ran, and none was completing."""
         self._local_pools: dict[ResourceDemand, Ints] = {}

@@ -20,7 +20,7 @@ from slurmsched.knowledge.estimation import estimates_by_type
 from slurmsched.model import Job, JobId, JobState, RankedJob
 from slurmsched.model.reasons import format_duration
 from slurmsched.policies.admit.promise import KeptPromise
-from slurmsched.policies.cluster.demand import used_of_profile
+from slurmsched.policies.cluster.demand import DemandClasses
 from slurmsched.policies.cluster.resources import Pools, managed_gpus
 from slurmsched.policies.gavel.objectives import least_attained_service
 from slurmsched.policies.gavel.problem import GavelProblem
@@ -37,15 +37,13 @@ def rate_matrix(situation: Situation, types: Sequence[str]) -> Floats:
     that nobody measured are estimated. A job without any rate is equally fast on every type.
     """
     snapshot, knowledge = situation.snapshot, situation.knowledge
+    fits, classes = dict[tuple[object, ...], bool](), DemandClasses(knowledge)
     empty_cluster = EmptyCluster(Pools(snapshot.nodes), snapshot, knowledge, Proportional())
-    fits: dict[tuple[object, ...], bool] = {}
     rates = np.zeros((len(situation.jobs), len(types)))
     for row, job in enumerate(situation.jobs):
-        hints = job.hints.memory_tunable, job.hints.cpus_tunable
-        used = used_of_profile(knowledge.profile(job), job.original_request.gpus)
         known = _rates_on_types(job, types, knowledge)
         for column, (kind, rate) in enumerate(zip(types, known, strict=True)):
-            key = kind, job.original_request, job.partitions, hints, used
+            key = kind, classes.of(job)
             if rate > 0 and key not in fits:
                 fits[key] = not empty_cluster.unmet_demand(with_gpu_type(job, kind))
             rates[row, column] = rate if rate > 0 and fits[key] else 0.0

@@ -11,21 +11,22 @@ A job that preempted others is not itself preempted in the next round: its start
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
 import numpy as np
 
+from slurmsched.arrays import Mask
 from slurmsched.knowledge import Knowledge
 from slurmsched.knowledge.estimation import estimates_by_type
-from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode
+from slurmsched.model import Job, JobId, JobState, RankedJob, Reason, ReasonCode, Request
 from slurmsched.model.reasons import format_duration
-from slurmsched.policies.cluster.eligibility import Eligibility
 from slurmsched.policies.cluster.gang import gang_of, why_single_type
-from slurmsched.policies.cluster.resources import Allocation, FreeResources
-from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound, find_alloc
+from slurmsched.policies.cluster.resources import Allocation, Pools
+from slurmsched.policies.hadar.places import FreeGpus, GangShapes, undominated
+from slurmsched.policies.hadar.primal_dual import HadarScheduler, PricedRound
 from slurmsched.policies.hadar.problem import (
     GangThroughput,
     HadarJob,
@@ -37,7 +38,7 @@ from slurmsched.policies.hadar.problem import (
 from slurmsched.policies.orders import rank_by
 from slurmsched.policies.reasons import EmptyCluster, format_type_mix
 from slurmsched.policies.sizes import Proportional
-from slurmsched.policies.stages import Entitlement, PreemptionRule, Situation
+from slurmsched.policies.stages import Entitlement, PreemptionRule, RoundResources, Situation
 
 DEFAULT_REMAINING: Final = 24 * 3600.0
 """Remaining seconds of a job without a duration estimate."""
@@ -55,25 +56,32 @@ class HadarProblem:
     running: Mapping[JobId, TaskAllocation]
 
 
-def build_problem(situation: Situation, leaving: Iterable[Job] = ()) -> HadarProblem:
+def build_problem(
+    situation: Situation, leaving: Iterable[Job] = (), resources: RoundResources | None = None
+) -> HadarProblem:
     """Returns the schedulable jobs in submission order, and the GPUs that they have or could have on open nodes, with
-    those of the running jobs in `leaving`, which are not in the situation."""
-    free = FreeResources.of_snapshot(situation.snapshot)
+    those of the running jobs in `leaving`, which are not in the situation. `resources` are those of the situation."""
+    resources = resources or RoundResources.of(situation, Proportional())
+    free, eligibility = resources.free, resources.eligibility
     pools, types = free.pools, free.pools.known_types
-    eligibility = Eligibility(pools, situation.snapshot, situation.open_nodes)
-    eligible_pools = {job.id: eligibility.pool_masks(job) for job in situation.jobs}
     in_order = sorted(situation.jobs, key=lambda job: job.queue_key)
     empty_cluster = EmptyCluster(
-        pools, situation.snapshot, situation.knowledge, Proportional(), _mixable_types(in_order, types)
+        pools,
+        situation.snapshot,
+        situation.knowledge,
+        Proportional(),
+        gpu_types=_mixable_types(in_order, types),
+        classes=resources.demands.classes,
     )
     schedulable = [
         job
         for job in in_order
         if job.id not in situation.non_preemptible and _is_schedulable(job) and not empty_cluster.unmet_demand(job)
     ]
+    eligible_pools = {job.id: eligibility.pool_masks(job) for job in schedulable}
     usable = np.zeros(len(pools), dtype=np.bool_)
-    for job in schedulable:
-        for mask in eligible_pools[job.id]:
+    for masks in {id(masks): masks for masks in eligible_pools.values()}.values():
+        for mask in masks:
             usable |= mask
     capacity = np.where(usable, free.gpus.clip(min=0), 0)
     running: dict[JobId, TaskAllocation] = {}
@@ -88,54 +96,71 @@ def build_problem(situation: Situation, leaving: Iterable[Job] = ()) -> HadarPro
         capacity[list(allocation.pools)] += np.where(usable[list(allocation.pools)], allocation.gpus, 0)
     type_of = np.array([types.index(kind) if kind else 0 for kind in pools.gpu_types], dtype=np.int64)
     servers = ServerPools(types, type_of, pools.node_of, np.asarray(capacity, dtype=np.int64))
-    reachable = {
-        job.id: {pools.gpu_types[pool] for mask in eligible_pools[job.id] for pool in np.flatnonzero(mask)}
-        | {share.gpu_type for share in job.allocations}
-        for job in schedulable
-    }
-    estimates = estimates_by_type(types)
-    copies = Counter(job.copy_of or job.id for job in in_order if _is_schedulable(job))
-    copies_of = {job.id: copies[job.copy_of or job.id] for job in schedulable}
+    copies, jobs = (
+        Counter(job.copy_of or job.id for job in in_order if _is_schedulable(job)),
+        _HadarJobs(situation, types),
+    )
     queue = tuple(
-        _divide_work(_hadar_job(job, situation, estimates, reachable[job.id]), copies_of[job.id]) for job in schedulable
+        _divide_work(jobs.of(job, jobs.types_in(eligible_pools[job.id], pools)), copies[job.copy_of or job.id])
+        for job in schedulable
     )
     return HadarProblem(queue, servers, running)
 
 
 def _mixable_types(jobs: Iterable[Job], types: tuple[str, ...]) -> dict[JobId, frozenset[str]]:
-    return {job.id: frozenset(types) for job in jobs if not why_single_type(job.original_request)}
+    every = frozenset(types)
+    return {job.id: every for job in jobs if not why_single_type(job.original_request)}
 
 
 def _is_schedulable(job: Job) -> bool:
     return job.original_request.gpus > 0 and job.state in (JobState.PENDING, JobState.RUNNING)
 
 
-def _hadar_job(job: Job, situation: Situation, estimates: Mapping[str, float], reachable: set[str]) -> HadarJob:
-    """Returns the job for Hadar; an iteration is a second on the reference type with proportional CPUs and memory."""
-    knowledge, gang = situation.knowledge, gang_of(job.original_request, None, memory_tunable=False)
-    consolidated, spread = _rates(job, estimates, reachable, knowledge)
-    throughput = GangThroughput(
-        job.original_request.gpus,
-        consolidated,
-        spread,
-        gang.min_nodes,
-        gang.max_nodes,
-        not why_single_type(job.original_request),
-    )
-    remaining = knowledge.remaining_seconds(job)
-    remaining = DEFAULT_REMAINING if remaining == inf else remaining
-    age = max(0.0, situation.snapshot.time - job.submit_time)
-    return HadarJob(job.id, throughput, remaining, remaining + knowledge.executed_seconds(job), age)
+class _HadarJobs:
+    """The jobs for Hadar. An iteration is a second on the reference type with proportional CPUs and memory. Jobs that
+    are equally fast share the object that tells it."""
+
+    def __init__(self, situation: Situation, types: Sequence[str]) -> None:
+        self._now, self._knowledge = situation.snapshot.time, situation.knowledge
+        self._estimates = estimates_by_type(types)
+        self._types: dict[int, tuple[tuple[Mask, ...], frozenset[str]]] = {}
+        self._gangs: dict[Request, tuple[int, int, bool]] = {}
+        self._throughputs: dict[tuple[object, ...], GangThroughput] = {}
+
+    def types_in(self, masks: tuple[Mask, ...], pools: Pools) -> frozenset[str]:
+        """Returns the GPU types of these pools."""
+        if id(masks) not in self._types:
+            kinds = {int(kind) for mask in masks for kind in np.unique(pools.kind_of[mask])}
+            self._types[id(masks)] = masks, frozenset(pools.kinds[kind].gpu_type for kind in kinds)
+        return self._types[id(masks)][1]
+
+    def of(self, job: Job, eligible: frozenset[str]) -> HadarJob:
+        """`eligible` are the types on which it may start."""
+        request, knowledge = job.original_request, self._knowledge
+        if request not in self._gangs:
+            gang = gang_of(request, None, memory_tunable=False)
+            self._gangs[request] = gang.min_nodes, gang.max_nodes, not why_single_type(request)
+        held, profile = frozenset(share.gpu_type for share in job.allocations), knowledge.rate_profile(job)
+        key = id(profile), request.gpus, request.gpu_type, held, eligible, self._gangs[request]
+        if key not in self._throughputs:
+            together, apart = _rates(job, self._estimates, eligible | held, knowledge)
+            self._throughputs[key] = GangThroughput(request.gpus, together, apart, *self._gangs[request])
+        remaining = knowledge.remaining_seconds(job)
+        remaining = DEFAULT_REMAINING if remaining == inf else remaining
+        total, age = remaining + knowledge.executed_seconds(job), max(0.0, self._now - job.submit_time)
+        return HadarJob(job.id, self._throughputs[key], remaining, total, age)
 
 
 def _divide_work(job: HadarJob, copies: int) -> HadarJob:
     """Returns the job with the work of one of `copies` copies."""
+    if copies == 1:
+        return job
     return replace(job, remaining=job.remaining / copies, total=job.total / copies, copies=copies)
 
 
 def _rates(
     job: Job, estimates: Mapping[str, float], reachable: Container[str], knowledge: Knowledge
-) -> tuple[tuple[float, ...], ...]:
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns the speed on each type of `estimates`, those of equation 10, on one node and on several; 0.0 on types out
     of reach.
 
@@ -143,9 +168,11 @@ def _rates(
     for an estimate. A waiting one without any rate counts as equally fast on all types, so that it outbids nobody.
     """
     gpus, held = job.original_request.gpus, {share.gpu_type for share in job.allocations} & estimates.keys()
-    full = knowledge.reference_rate(knowledge.rate_profile(job), job.original_request.gpu_type, gpus)
+    profile = knowledge.rate_profile(job)
+    full = knowledge.reference_rate(profile, job.original_request.gpu_type, gpus)
     measured, speeds = knowledge.measured_types(job), list[tuple[float, ...]]()
-    for nodes in (1, 2):
+    differ = profile is not None and any(scaling.apart for scaling in profile.scaling.values())
+    for nodes in (1, 2) if differ else (1,):
         rates = knowledge.rates_by_type(job, estimates, gpus, nodes) if full else {}
         if rates:
             by_type = {kind: rate / full for kind, rate in rates.items()}
@@ -159,7 +186,7 @@ def _rates(
                 for kind, speed in by_type.items()
             }
         speeds.append(tuple(by_type[kind] if kind in reachable else 0.0 for kind in estimates))
-    return tuple(speeds)
+    return speeds[0], speeds[-1]
 
 
 def _on_faster_idle_types(
@@ -167,20 +194,17 @@ def _on_faster_idle_types(
 ) -> Mapping[JobId, TaskAllocation]:
     """Returns the round with those new jobs that have `estimates` on the GPUs that these say are fastest, out of their
     own and those that nobody else gets: an estimate chooses among idle GPUs, and outbids nobody."""
-    chosen, servers = dict(allocations), problem.servers
-    free, no_price = servers.free_after(chosen.values()), np.zeros(len(servers.capacity))
+    chosen, servers, shapes = dict(allocations), problem.servers, GangShapes()
+    no_price = np.zeros(len(servers.capacity))
+    free = FreeGpus.of(servers, servers.free_after(chosen.values()), no_price, lambda *_: 0.0)
     for job in problem.queue:
         throughput, held = estimates.get(job.job), chosen.get(job.job)
         if throughput is None or held is None or job.job in problem.running:
             continue
-        for pool, gpus in held:
-            free[pool] += gpus
-        now = servers.rate(replace(job, throughput=throughput), held)
-        best = next(iter(find_alloc(throughput, servers, free, no_price)), None)
-        if best is not None and best.rate > now:
-            chosen[job.job] = best.allocation
-        for pool, gpus in chosen[job.job]:
-            free[pool] -= gpus
+        now, with_own = throughput.rate(*servers.offer(held)), free.with_released(held)
+        best = next(iter(undominated(throughput, with_own.places(shapes.of(throughput)))), None)
+        if best is not None and best[1] > now:
+            chosen[job.job], free = best[2].allocation, with_own.without(best[2])
     return chosen
 
 
@@ -245,14 +269,16 @@ class HadarPrices:
     ) -> Entitlement:
         """The jobs in `postponed`, `leaving` and `kept` are not in the situation. Those in `leaving` run, and whoever
         has a use for their GPUs gets them; those in `kept` run and stay."""
-        problem = build_problem(situation, (leaving or {}).values())
+        resources = RoundResources.of(situation, Proportional())
+        problem = build_problem(situation, (leaving or {}).values(), resources)
         scheduler = HadarScheduler(self.make_utility, restart_cost=situation.restart_cost, period=situation.period)
         # Prices cover all jobs, protected ones too: else utilities of rounds are not comparable and rounds alternate.
         priced_round = PricedRound(scheduler, problem.queue, problem.servers)
         allocations = priced_round.decide(problem.running)
         estimates = _estimated_throughputs(problem, situation)
         types = _types_by_job(problem, _on_faster_idle_types(problem, allocations, estimates))
-        measured = {job.id: situation.knowledge.measured_types(job) for job in situation.jobs}
+        running = {job.id: job for job in situation.jobs if job.id in problem.running}
+        measured = {job_id: situation.knowledge.measured_types(job) for job_id, job in running.items()}
         protected = {**protected_preemptors(situation), **(kept or {})}
         schedulable = {job.job for job in problem.queue}
 
@@ -278,6 +304,7 @@ class HadarPrices:
             rates={
                 (job.job, kind): rate
                 for job in problem.queue
+                if job.job in measured
                 for kind, rate in zip(problem.servers.types, job.throughput.consolidated, strict=True)
                 if kind in measured[job.job]
             },
@@ -286,6 +313,7 @@ class HadarPrices:
             mixes_types=True,
             utility=total_utility,
             next_state=lambda victims, _: {_STATE_KEY: sorted(set(victims.values()))},
+            resources=resources,
         )
 
 

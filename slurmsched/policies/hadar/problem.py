@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import Final
 
 import numpy as np
 
-from slurmsched.arrays import Ints
+from slurmsched.arrays import Floats, Ints
 from slurmsched.policies.errors import PolicyError
 
 TaskAllocation = tuple[tuple[int, int], ...]
@@ -101,24 +102,41 @@ class ServerPools:
 
     def free_after(self, allocations: Iterable[TaskAllocation]) -> Ints:
         """Returns the free GPUs of each pool after these allocations."""
-        free = self.capacity.copy()
+        free = self.capacity.tolist()
         for allocation in allocations:
             for pool, gpus in allocation:
                 free[pool] -= gpus
-        return free
+        return np.array(free, dtype=np.int64)
+
+    @cached_property
+    def pool_types(self) -> list[int]:
+        """`type_of` as a list, which is faster for single pools."""
+        return [int(kind) for kind in self.type_of]
+
+    @cached_property
+    def pool_servers(self) -> list[int]:
+        """`server_of` as a list."""
+        return [int(server) for server in self.server_of]
 
     def best_rate(self, throughput: GangThroughput) -> float:
         """Returns the rate on the fastest types with enough GPUs for the gang; 0.0 where it never fits."""
-        if (known := self._best.get(id(throughput))) is not None:
-            return known[1]
-        available, best = 0, 0.0
-        for rate, gpus in sorted(zip(throughput.consolidated, self.gpus_of_type.tolist(), strict=True), reverse=True):
-            available = available + gpus if throughput.mixes_types else gpus
-            if available >= throughput.workers:
-                best = rate
-                break
-        self._best[id(throughput)] = throughput, best
-        return best
+        known = self._best.get(id(throughput))
+        return self.best_rates((throughput,))[0] if known is None else known[1]
+
+    def best_rates(self, throughputs: Sequence[GangThroughput]) -> list[float]:
+        """Returns the `best_rate` of each."""
+        new = [one for one in {id(one): one for one in throughputs}.values() if id(one) not in self._best]
+        if new:
+            rates = np.array([one.consolidated for one in new], dtype=np.float64).reshape(len(new), len(self.types))
+            workers, mixes = np.array([one.workers for one in new]), np.array([one.mixes_types for one in new])
+            best = np.zeros(len(new))
+            for kind, own in enumerate(self.gpus_of_type.tolist()):
+                as_fast = np.where(rates >= rates[:, [kind]], self.gpus_of_type, 0).sum(axis=1)
+                fits = np.where(mixes, as_fast, own) >= workers
+                best = np.where(fits, np.maximum(best, rates[:, kind]), best)
+            for one, rate in zip(new, best.tolist(), strict=True):
+                self._best[id(one)] = one, rate
+        return [self._best[id(one)][1] for one in throughputs]
 
     def copies_rate(self, job: HadarJob) -> float:
         """Returns the rate of all copies of a forked job together, each on the best of the servers that are left."""
@@ -129,14 +147,20 @@ class ServerPools:
 
     def rate(self, job: HadarJob, allocation: TaskAllocation) -> float:
         """Returns the job's iterations per second with this allocation."""
-        pools = [pool for pool, _ in allocation]
-        return job.throughput.rate(self.type_of[pools].tolist(), len(set(self.server_of[pools].tolist())))
+        return job.throughput.rate(*self.offer(allocation))
+
+    def offer(self, allocation: TaskAllocation) -> tuple[frozenset[int], int]:
+        """Returns what a job's rate with this allocation depends on: the types, and 1 for one server, 2 for several."""
+        types, servers = self.pool_types, self.pool_servers
+        first = servers[allocation[0][0]]
+        spread = any(servers[pool] != first for pool, _ in allocation)
+        return frozenset(types[pool] for pool, _ in allocation), 2 if spread else 1
 
     def gpus_by_type(self, allocation: TaskAllocation) -> dict[int, int]:
         """Returns the GPUs of an allocation by type, as an index of `types`."""
-        counts: dict[int, int] = {}
+        counts, types = dict[int, int](), self.pool_types
         for pool, gpus in allocation:
-            kind = int(self.type_of[pool])
+            kind = types[pool]
             counts[kind] = counts.get(kind, 0) + gpus
         return counts
 
@@ -150,6 +174,41 @@ Utility = Callable[[HadarJob, float], float]
 
 UtilityFactory = Callable[[Sequence[HadarJob], ServerPools], Utility]
 """Returns the utility of a round from all its jobs and the servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class InverseTime:
+    """A utility of the form size / time * worth, with size and worth of each job; 0.0 if it never ends.
+
+    The time counts from now, with `since_arrival` from the arrival of the job.
+    """
+
+    parts: Mapping[str, tuple[float, float]]
+    since_arrival: bool = False
+
+    def __call__(self, job: HadarJob, completion: float) -> float:
+        ahead = completion if self.since_arrival else completion - job.age
+        if not 0 < ahead < inf:
+            return 0.0
+        size, worth = self.parts[job.job]
+        return size / ahead * worth
+
+    def of_all(self, jobs: Sequence[HadarJob], completion: Floats) -> Floats:
+        """Returns the utility of each job at each of its completion times; [jobs, times]."""
+        of_jobs = np.array([self.parts[job.job] for job in jobs], dtype=np.float64).reshape(len(jobs), 2)
+        age = np.array([0.0 if self.since_arrival else job.age for job in jobs], dtype=np.float64)
+        ahead = completion - age[:, None]
+        ends = (ahead > 0) & (ahead < inf)
+        return np.where(ends, of_jobs[:, :1] / np.where(ends, ahead, 1.0) * of_jobs[:, 1:], 0.0)
+
+
+def utilities(utility: Utility, jobs: Sequence[HadarJob], completion: Floats) -> Floats:
+    """Returns the utility of each job at each of its completion times; [jobs, times]."""
+    if isinstance(utility, InverseTime):
+        return utility.of_all(jobs, completion)
+    each = [utility(job, time) for job, times in zip(jobs, completion.tolist(), strict=True) for time in times]
+    return np.array(each, dtype=np.float64).reshape(completion.shape)
+
 
 _SLACK_WEIGHT: Final = 10.0
 """How much more a second of slack counts than a second of work. Above 10 the makespan no longer falls; below 4 the
@@ -170,12 +229,9 @@ def effective_throughput(queue: Sequence[HadarJob], servers: ServerPools) -> Uti
 
     Long jobs come first, since they lose the least utility by waiting: total time is short, mean completion time long.
     """
-    whole = {job.job: _best_seconds(job, job.total, servers) for job in queue}
-
-    def utility(job: HadarJob, completion: float) -> float:
-        return job.workers * whole[job.job] / completion if 0 < completion < inf else 0.0
-
-    return utility
+    whole = _best_seconds(queue, [job.total for job in queue], servers)
+    parts = {job.job: (job.workers * seconds, 1.0) for job, seconds in zip(queue, whole, strict=True)}
+    return InverseTime(parts, since_arrival=True)
 
 
 def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
@@ -189,69 +245,60 @@ def slack_aware(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     the part of the job's rate on all nodes that a copy has: of two jobs that are equally long, the one that is slow on
     the other nodes gets the fast one.
     """
-    horizon = _work_horizon(queue, servers)
-    seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
+    return InverseTime(_slack_parts(queue, servers, _work_horizon(queue, servers)))
+
+
+def _slack_parts(queue: Sequence[HadarJob], servers: ServerPools, horizon: float) -> dict[str, tuple[float, float]]:
     part_at_best = {
         job.job: best / max(best, servers.copies_rate(job))  # a copy may need several servers
         for job in queue
         if job.copies > 1 and (best := servers.best_rate(job.throughput)) > 0
     }
-
     parts = dict[str, tuple[float, float]]()
-    for job in queue:
-        alone = seconds[job.job]
+    for job, alone in zip(queue, _remaining_seconds(queue, servers), strict=True):
         of_slack = (
             _SLACK_WEIGHT / max(horizon - alone, _MIN_SECONDS)
             if job.copies == 1
             else part_at_best.get(job.job, 0.0) / max(horizon, _MIN_SECONDS)
         )
         parts[job.job] = job.workers * alone, 1.0 / max(alone * job.copies, _MIN_SECONDS) + of_slack
-
-    def utility(job: HadarJob, completion: float) -> float:
-        ahead = completion - job.age
-        if not 0 < ahead < inf:
-            return 0.0
-        gpu_seconds, worth = parts[job.job]
-        return gpu_seconds / ahead * worth
-
-    return utility
+    return parts
 
 
 def longest_first(queue: Sequence[HadarJob], servers: ServerPools) -> Utility:
     """For a short total time: `slack_aware`, but jobs that alone take nearly as long as all work have first claim on
     the types that are fastest for them, as by `effective_throughput`."""
-    horizon, timely = _work_horizon(queue, servers), slack_aware(queue, servers)
-    seconds = {job.job: _best_seconds(job, job.remaining, servers) for job in queue}
-    claims = {job for job, alone in seconds.items() if alone >= _CLAIM_FROM * horizon}
-    most = _CLAIM_WEIGHT * (1.0 + _SLACK_WEIGHT) / _MIN_SECONDS
-
-    def utility(job: HadarJob, completion: float) -> float:
-        if job.job not in claims:
-            return timely(job, completion)
-        ahead = completion - job.age
-        return job.workers * most * seconds[job.job] / ahead if 0 < ahead < inf else 0.0
-
-    return utility
+    horizon = _work_horizon(queue, servers)
+    parts, most = _slack_parts(queue, servers, horizon), _CLAIM_WEIGHT * (1.0 + _SLACK_WEIGHT) / _MIN_SECONDS
+    for job, alone in zip(queue, _remaining_seconds(queue, servers), strict=True):
+        if alone >= _CLAIM_FROM * horizon:
+            parts[job.job] = job.workers * most * alone, 1.0
+    return InverseTime(parts)
 
 
 def _work_horizon(queue: Sequence[HadarJob], servers: ServerPools) -> float:
     """Returns the seconds that all work takes at the mean speed of each type; at least those of the longest job."""
-    runnable = [job for job in queue if servers.best_rate(job.throughput) > 0]
+    best = servers.best_rates([job.throughput for job in queue])
+    runnable = [(job, rate) for job, rate in zip(queue, best, strict=True) if rate > 0]
     if not runnable:
         return 0.0
-    part = [
-        sum(job.throughput.consolidated[kind] / servers.best_rate(job.throughput) for job in runnable) / len(runnable)
-        for kind in range(len(servers.types))
-    ]
+    rates = np.array([job.throughput.consolidated for job, _ in runnable], dtype=np.float64)
+    best_of_runnable = np.array([rate for _, rate in runnable], dtype=np.float64)
+    part = [float(of_best[-1]) / len(runnable) for of_best in np.cumsum(rates / best_of_runnable[:, None], axis=0).T]
     whole = sum(gpus * of_best for gpus, of_best in zip(servers.gpus_of_type.tolist(), part, strict=True))
-    work = sum(job.workers * _best_seconds(job, job.remaining, servers) for job in runnable)
-    return float(max(work / whole, *(_best_seconds(job, job.remaining, servers) for job in runnable)))
+    seconds = np.array([job.remaining for job, _ in runnable], dtype=np.float64) / best_of_runnable
+    work = float(np.cumsum(np.array([job.workers for job, _ in runnable]) * seconds)[-1])
+    return float(max(work / whole, seconds.max()))
 
 
-def _best_seconds(job: HadarJob, iterations: float, servers: ServerPools) -> float:
-    """Returns the seconds that so many iterations take at the job's best rate; 0.0 if it can never run."""
-    best = servers.best_rate(job.throughput)
-    return iterations / best if best > 0 else 0.0
+def _remaining_seconds(queue: Sequence[HadarJob], servers: ServerPools) -> list[float]:
+    return _best_seconds(queue, [job.remaining for job in queue], servers)
+
+
+def _best_seconds(queue: Sequence[HadarJob], iterations: Sequence[float], servers: ServerPools) -> list[float]:
+    """Returns the seconds that so many iterations take at each job's best rate; 0.0 if it can never run."""
+    best = servers.best_rates([job.throughput for job in queue])
+    return [left / rate if rate > 0 else 0.0 for left, rate in zip(iterations, best, strict=True)]
 
 
 UTILITIES: Final[Mapping[str, UtilityFactory]] = {

@@ -178,6 +178,7 @@ class HadarEPrices:
                 "time": situation.snapshot.time,
             },
             full_round_at=_full_round_time(situation) if situation.starts_only and ended and others else inf,
+            resources=None,  # they are those of the jobs that the prices are for
         )
 
 

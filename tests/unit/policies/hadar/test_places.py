@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmsched.policies.hadar.primal_dual import Prices, compute_prices, dp_allocation, fill_idle, find_alloc
+from slurmsched.policies.hadar.places import find_alloc
+from slurmsched.policies.hadar.primal_dual import Prices, compute_prices, dp_allocation, fill_idle
 from slurmsched.policies.hadar.problem import GangThroughput, HadarJob, ServerPools, effective_throughput
 
 TWO_TYPES = ServerPools.of_single_type([("v100", 4), ("v100", 4), ("p100", 4)])

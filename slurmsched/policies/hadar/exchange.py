@@ -1,0 +1,236 @@
+"""Gives the places of jobs with the same request to those of them, waiting ones included, whose total utility is
+highest then: an assignment problem.
+
+The worth of a place to a job depends on its types, and on whether it is one server or several: places of the same offer
+are alike, but for the one that a running job has. A small problem is solved as a matrix of jobs and places. A large one
+is solved over offers, since the matrix of a hundred thousand jobs would have billions of entries: beginning with the
+places as they are, jobs move along circles of offers that gain, as many jobs at once as gain, until no circle does.
+Then no other assignment to offers is worth more (Klein, "A primal method for minimal cost flows", 1967).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from slurmsched.arrays import Floats, Ints, Mask
+from slurmsched.policies.hadar.problem import HadarJob, ServerPools, TaskAllocation, Utility, utilities
+
+_TIE: Final = 1e-9
+"""Relative, far below any difference of utilities that counts."""
+
+_LARGEST_MATRIX: Final = 1 << 20
+"""Entries of jobs times places up to which a problem is solved as a matrix: a tenth of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`jobs` have the same request, `places` are the allocations to give, by who has them now. Those in `running` have
+    these GPUs already: on others they lose `restart_cost` seconds, which is a `part` of the next run."""
+
+    jobs: Sequence[HadarJob]
+    places: Mapping[str, TaskAllocation]
+    running: Mapping[str, TaskAllocation]
+    servers: ServerPools
+    utility: Utility
+    restart_cost: float
+    part: float
+
+
+def assign(exchange: Exchange) -> dict[str, TaskAllocation]:
+    """Returns who gets which of the places. Ties go to who has the place."""
+    jobs, places, servers = exchange.jobs, [*exchange.places.values()], exchange.servers
+    offers = dict[tuple[frozenset[int], int], int]()
+    offer_of = np.array([offers.setdefault(servers.offer(place), len(offers)) for place in places], dtype=np.int64)
+    worth = _worth(exchange, [*offers])
+    is_in = np.array([job.job in exchange.running or job.job in exchange.places for job in jobs], dtype=np.bool_)
+    chosen = _contenders(worth, is_in, len(places))
+    contenders = _Contenders.of(exchange, chosen, worth[chosen], offer_of)
+    solve = _by_matrix if len(chosen) * len(places) <= _LARGEST_MATRIX else _by_offers
+    return {jobs[chosen[row]].job: places[column] for row, column in solve(contenders)}
+
+
+def _worth(exchange: Exchange, offers: Sequence[tuple[frozenset[int], int]]) -> Floats:
+    """Returns what each job is worth at each offer, minus infinity where it cannot run; [jobs, offers]."""
+    jobs, types = exchange.jobs, len(exchange.servers.types)
+    rates = np.array([(*job.throughput.consolidated, *job.throughput.spread) for job in jobs], dtype=np.float64)
+    of_offer = [[kind + types * (servers > 1) for kind in kinds] for kinds, servers in offers]
+    rate = np.column_stack([rates[:, columns].min(axis=1) for columns in of_offer])
+    delays = [exchange.restart_cost if job.job in exchange.running else 0.0 for job in jobs]
+    begins = np.array([job.age + delay for job, delay in zip(jobs, delays, strict=True)])
+    remaining, runs = np.array([job.remaining for job in jobs], dtype=np.float64), rate > 0
+    completion = np.where(runs, begins[:, None] + remaining[:, None] / np.where(runs, rate, 1.0), inf)
+    return np.where(runs, utilities(exchange.utility, jobs, completion), -inf)
+
+
+def _contenders(worth: Floats, is_in: Mask, places: int) -> Ints:
+    """Returns the jobs, by index, that may get one of so many places in the best assignment: those that are in, and for
+    each offer (a column of `worth`) as many of the others as there are places, those to whom it is worth most."""
+    others = np.flatnonzero(~is_in)
+    best = np.argsort(-worth[others], axis=0, kind="stable")[:places]
+    return np.unique(np.concatenate((np.flatnonzero(is_in), others[best].ravel())))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Contenders:
+    """The jobs that may get a place: what they are worth at each offer, [jobs, offers], which place each has (-1 for
+    none), and which offer each place is. `own` has the places by column that are those that a running job has, and
+    `own_worth` what it is worth there."""
+
+    worth: Floats
+    place_of: Ints
+    offer_of: Ints
+    own: Mapping[int, Sequence[int]]
+    own_worth: Floats
+
+    @classmethod
+    def of(cls, exchange: Exchange, chosen: Ints, worth: Floats, offer_of: Ints) -> _Contenders:
+        jobs, running, part = [exchange.jobs[index] for index in chosen], exchange.running, exchange.part
+        columns = defaultdict[TaskAllocation, list[int]](list)
+        for column, place in enumerate(exchange.places.values()):
+            columns[place].append(column)
+        runs = [row for row, job in enumerate(jobs) if job.job in running]
+        rates = [exchange.servers.rate(jobs[row], running[jobs[row].job]) for row in runs]
+        ends = [[jobs[row].completion_time(rate)] for row, rate in zip(runs, rates, strict=True)]
+        completion = np.array(ends, dtype=np.float64).reshape(len(runs), 1)
+        held = np.zeros(len(jobs))
+        held[runs] = utilities(exchange.utility, [jobs[row] for row in runs], completion)[:, 0]
+        worth, own_worth = worth.copy(), held * (1 + part)
+        worth[runs] = worth[runs] * (1 - part) + held[runs, None] * part
+        own = {row: columns[place] for row in runs if (place := running[jobs[row].job]) in columns}
+        number = {job: column for column, job in enumerate(exchange.places)}
+        place_of = np.array([number.get(job.job, -1) for job in jobs], dtype=np.int64)
+        return cls(worth, place_of, offer_of, own, own_worth)
+
+    def values(self) -> Floats:
+        """Returns what each job is worth at each place; [jobs, places]."""
+        values = self.worth[:, self.offer_of]
+        for row, columns in self.own.items():
+            values[row, columns] = self.own_worth[row]
+        has = np.flatnonzero(self.place_of >= 0)
+        values[has, self.place_of[has]] *= 1 + _TIE
+        return values
+
+
+def _by_matrix(of: _Contenders) -> Iterator[tuple[int, int]]:
+    """Yields the best assignment, as rows and the columns of their places."""
+    rows, columns = linear_sum_assignment(of.values(), maximize=True)
+    return zip(rows.tolist(), columns.tolist(), strict=True)
+
+
+def _by_offers(of: _Contenders) -> Iterator[tuple[int, int]]:
+    """Yields the same, but for those who lose a place of their own to another that has the same there."""
+    waiting = of.worth.shape[1]
+    worth, has = np.column_stack((of.worth, np.zeros(len(of.worth)))), np.flatnonzero(of.place_of >= 0)
+    entitled = _entitled(of)
+    for row in entitled:
+        worth[row, of.offer_of[of.own[row][0]]] = of.own_worth[row]
+    worth[has, of.offer_of[of.place_of[has]]] *= 1 + _TIE
+    at = np.full(len(worth), waiting)
+    at[has] = of.offer_of[of.place_of[has]]
+    _improve(worth, at)
+    return _places(of, entitled, at, waiting)
+
+
+def _entitled(of: _Contenders) -> list[int]:
+    """Returns the running jobs that may count on a place that they have: where fewer of these are given than jobs have
+    the same one, those who would lose most."""
+    gain = {row: of.own_worth[row] - of.worth[row, of.offer_of[columns[0]]] for row, columns in of.own.items()}
+    left, entitled = {columns[0]: len(columns) for columns in of.own.values()}, list[int]()
+    for row in sorted(gain, key=lambda row: -gain[row]):
+        if left[of.own[row][0]]:
+            left[of.own[row][0]] -= 1
+            entitled.append(row)
+    return entitled
+
+
+def _places(of: _Contenders, entitled: Sequence[int], at: Ints, waiting: int) -> Iterator[tuple[int, int]]:
+    """Yields a place of its offer for each job that has one: its own if it can be, else the one that it has now."""
+    free, place_of, offer_of = dict.fromkeys(range(len(of.offer_of))), of.place_of.tolist(), of.offer_of.tolist()
+    rest = dict.fromkeys(np.flatnonzero(at < waiting).tolist())
+    wishes = [
+        *((row, [place_of[row]]) for row in entitled if place_of[row] in of.own[row]),
+        *((row, of.own[row]) for row in (*entitled, *of.own)),
+        *((row, [place_of[row]]) for row in [*rest]),
+    ]
+    for row, columns in wishes:
+        column = next((one for one in columns if one in free and offer_of[one] == at[row]), None)
+        if column is not None and row in rest:
+            del free[column], rest[row]
+            yield row, column
+    left = defaultdict[int, list[int]](list)
+    for column in reversed(free):
+        left[offer_of[column]].append(column)
+    yield from ((row, left[int(at[row])].pop()) for row in rest)
+
+
+_MOST_CIRCLES: Final = 2000
+"""Circles after which the search ends, however much others would gain."""
+
+_LEAST_GAIN: Final = 1e-12
+"""Relative to the highest worth."""
+
+
+def _improve(worth: Floats, at: Ints) -> None:
+    """Moves jobs along circles of offers until none gains. The last column of `worth` is to wait; `at` has the offer of
+    each job, and is changed."""
+    nodes = worth.shape[1]
+    least = _LEAST_GAIN * float(np.abs(worth[np.isfinite(worth)]).max(initial=0.0))
+    gains = np.full((nodes, nodes), -inf)
+    stale = set(range(nodes))
+    for _ in range(_MOST_CIRCLES):
+        for node in stale:
+            rows = np.flatnonzero(at == node)
+            gains[node] = (worth[rows] - worth[rows, node][:, None]).max(axis=0, initial=-inf)
+            gains[node, node] = -inf
+        circle = _gaining_circle(gains, least)
+        if not circle:
+            return
+        movers = [_by_gain(worth, at, here, there) for here, there in zip(circle, circle[1:] + circle[:1], strict=True)]
+        together = min(len(rows) for rows, _ in movers)
+        gained = np.sum([gain[:together] for _, gain in movers], axis=0)
+        count = max(int(np.count_nonzero(gained > least)), 1)
+        for (rows, _), there in zip(movers, circle[1:] + circle[:1], strict=True):
+            at[rows[:count]] = there
+        stale = set(circle)
+
+
+def _by_gain(worth: Floats, at: Ints, here: int, there: int) -> tuple[Ints, Floats]:
+    """Returns the jobs here that can move there, those that gain most first, and what each gains."""
+    rows = np.flatnonzero(at == here)
+    gain = worth[rows, there] - worth[rows, here]
+    order = np.argsort(-gain, kind="stable")
+    order = order[gain[order] > -inf]
+    return rows[order], gain[order]
+
+
+def _gaining_circle(gains: Floats, least: float) -> list[int]:
+    """Returns offers such that one job of each can move to the next, and one of the last to the first, for a gain of
+    more than `least` together; empty where there are none. (Bellman and Ford's search for a circle.)"""
+    both = gains + gains.T
+    here, there = np.unravel_index(int(both.argmax()), both.shape)
+    if both[here, there] > least:
+        return [int(here), int(there)]
+    nodes = len(gains)
+    total, before, changed = np.zeros(nodes), np.full(nodes, -1), -1
+    for _ in range(nodes + 1):
+        by = total[:, None] + gains
+        best = by.max(axis=0)
+        better = best > total + least
+        if not better.any():
+            return []
+        before[better], total = by.argmax(axis=0)[better], np.where(better, best, total)
+        changed = int(np.flatnonzero(better)[0])
+    for _ in range(nodes):
+        changed = int(before[changed])
+    circle, node = [changed], int(before[changed])
+    while node != changed:
+        circle.append(node)
+        node = int(before[node])
+    return circle[::-1]
