@@ -19,7 +19,7 @@ from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
 from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
-from slurmsched.daemon.process import ForecastProcess, SignalRequests, handle_signals
+from slurmsched.daemon.process import ForecastProcess, PageProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
@@ -58,7 +58,8 @@ _COMPLETES_WITHIN: Final = 120.0
 class DaemonLoop:
     """The daemon. `load_context` reads the settings and connects again, for a reload.
 
-    `forecast` is the command that forecasts from the last round, in a process of its own; empty for none.
+    `forecast` is the command that forecasts from the last round, `page` the one that writes the page of the live
+    system, each in a process of its own; empty for none.
 
     At a stop all jobs are given back to Slurm. With `keep_holds`, for a restart, held jobs wait for the next start, or
     for the watchdog once the heartbeat is stale.
@@ -75,6 +76,7 @@ class DaemonLoop:
         systemd: SystemdNotifier,
         log: Callable[[str], None],
         forecast: Sequence[str] = (),
+        page: Sequence[str] = (),
     ) -> None:
         self._context = context
         self._load_context = load_context
@@ -86,6 +88,7 @@ class DaemonLoop:
         self._keepalive = self._new_keepalive(context)
         self._exporter = self._new_exporter(context)
         self._forecast = ForecastProcess(forecast, clock, self._log_once)
+        self._page = PageProcess(page, clock, self._log_once)
         self._failures = 0
         self._last_error = ""
         self._lack = ""
@@ -122,6 +125,7 @@ class DaemonLoop:
             raise
         finally:
             self._forecast.stop()
+            self._page.stop()
             self._exporter.close()
         self._systemd.stopping()
         self._close_plans("the daemon is stopping")
@@ -184,6 +188,12 @@ class DaemonLoop:
         else:
             self._publish(None)
 
+    def _write_page(self) -> None:
+        """Have the page written, in a process that reads the settings anew: if they are those of this daemon."""
+        storage = self._context.settings.storage
+        here = Path(storage.path) == self._store.database.path
+        self._page.go_on(storage.page if here else "")
+
     def _check_rights(self) -> None:
         """Find the mode in force; what our rights lack is logged when that changes."""
         settings, identity = self._context.settings, current_identity(self._context.backend)
@@ -233,13 +243,14 @@ class DaemonLoop:
             self._publish(None)
 
     def _publish(self, snapshot: Snapshot | None) -> None:
-        """Forget who asked for it, and publish the documents; a failure is only logged."""
+        """Forget who asked for it, and publish the documents, and in a while the page; a failure is only logged."""
         try:
             self._exporter.forget_who_asked(lambda user: self._store.finished_runs.forget(user, self._clock.now()))
         except StoreError as error:
             self._log_once(f"users who asked to be forgotten are forgotten later: {error}")
         try:
             self._exporter.publish(snapshot)
+            self._page.published()
         except Exception as error:  # as for a round
             self._log_once(f"the published documents are not updated: {format_trace(error)}")
 
@@ -289,6 +300,7 @@ class DaemonLoop:
                 return
             if left > min(_RECORDING, self._round_interval() / 2):
                 self._collect_forecast()
+            self._write_page()
             if self._open and self._clock.monotonic() >= self._settle_at:
                 self._settle()
             if left > _CHECK_INTERVAL and self._early_round_is_due():
@@ -419,8 +431,10 @@ def run_daemon(
     *,
     keep_holds: bool = False,
     forecast: Sequence[str] = (),
+    page: Sequence[str] = (),
 ) -> None:
-    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts.
+    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts,
+    `page` the one that writes the page.
 
     Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `load_context` raises at the start.
     """
@@ -432,8 +446,9 @@ def run_daemon(
         closing(Store.open(path, clock.now(), check_interval=0.0)) as store,
     ):
         loop = DaemonLoop(
-            context, load_context, store, clock, requests=requests, systemd=systemd, log=log, forecast=forecast
-        )
+            context, load_context, store, clock,
+            requests=requests, systemd=systemd, log=log, forecast=forecast, page=page,
+        )  # fmt: skip
         loop.run(keep_holds=keep_holds)
 
 

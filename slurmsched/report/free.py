@@ -144,7 +144,7 @@ def free_view(free: FreeCapacity, now: float) -> RenderableType:
             Column("STRANDED", right=True),
             Column("LARGEST JOB THAT COULD START NOW"),
         ),
-        [(kind.gpu_type, f"{kind.idle}/{kind.gpus}", str(kind.stranded), _largest_text(kind)) for kind in free.types],
+        [(kind.gpu_type, f"{kind.idle}/{kind.gpus}", str(kind.stranded), largest_text(kind)) for kind in free.types],
     )
     nodes = Listing(
         (
@@ -196,7 +196,8 @@ def _notes(free: FreeCapacity, now: float) -> Iterator[str]:
         yield f"{pluralise(free.waiting, 'managed job')} waiting already: {ahead}"
 
 
-def _largest_text(largest: LargestJob) -> str:
+def largest_text(largest: LargestJob) -> str:
+    """The largest jobs that could start now: `4 GPUs on one node, 12 over 3 nodes`."""
     if not largest.on_one_node:
         return "none"
     on_one_node = f"{pluralise(largest.on_one_node, 'GPU')} on one node"

@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from hashlib import sha256
 from itertools import pairwise
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, isfinite, isnan, log10
 from typing import Final
 
 from slurmsched import __version__
@@ -52,6 +52,22 @@ def _digest(text: str) -> str:
 def written_at(at: float) -> str:
     """When a page was written, for people: local time to the minute, with its zone."""
     return f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M %Z}"
+
+
+def clock_time(at: float | None, now: float) -> str:
+    """A time of the clock as short as it is clear: `14:20` of today, `Tue 14:20` of these days, `27 Sep`; `later` for
+    None, which is after what is looked ahead to."""
+    if at is None:
+        return "later"
+    if at - now < _MINUTE:
+        return "now"
+    when, today = datetime.fromtimestamp(at), datetime.fromtimestamp(now)
+    if when.date() == today.date():
+        return f"{when:%H:%M}"
+    return f"{when:%a %H:%M}" if at - now < _WEEKDAYS else f"{when.day} {when:%b}"
+
+
+_WEEKDAYS: Final = 6 * _DAY
 
 
 class Unit(StrEnum):
@@ -153,7 +169,8 @@ def _times(low: float, high: float) -> Iterator[tuple[float, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is drawn of the `series`, which are numbered over the whole page: several have the same values."""
+    """What is drawn of the `series`, which are numbered over the whole page: several have the same values. Where a y is
+    NaN the curve is broken."""
 
     series: tuple[int, ...]
     names: tuple[str, ...]
@@ -188,9 +205,9 @@ def curves(values: Mapping[str, Sequence[Point]], names: Sequence[str]) -> tuple
     """Returns a curve for each name of the page that has points here, one for all that nobody could tell apart."""
     found = list[tuple[tuple[Point, ...], list[int]]]()
     for number, name in enumerate(names):
-        points = tuple(point for point in values.get(name, ()) if all(map(isfinite, point)))
+        points = tuple(values.get(name, ()))
         same = (series for other, series in found if _look_alike(other, points))
-        if points:
+        if any(isfinite(y) for _, y in points):
             if series := next(same, None):
                 series.append(number)
             else:
@@ -205,9 +222,11 @@ _SEEN: Final = 1 / 400
 def _look_alike(one: Sequence[Point], other: Sequence[Point]) -> bool:
     if len(one) != len(other):
         return False
-    wide, high = (max(abs(point[axis]) for point in (*one, *other)) for axis in (0, 1))
+    wide, high = (max((abs(p[axis]) for p in (*one, *other) if isfinite(p[axis])), default=0.0) for axis in (0, 1))
     return all(
-        abs(a[0] - b[0]) <= _SEEN * wide and abs(a[1] - b[1]) <= _SEEN * high for a, b in zip(one, other, strict=True)
+        abs(a[0] - b[0]) <= _SEEN * wide and (a[1] == b[1] or abs(a[1] - b[1]) <= _SEEN * high)
+        for a, b in zip(one, other, strict=True)
+        if not (isnan(a[1]) and isnan(b[1]))
     )
 
 
@@ -268,11 +287,16 @@ class Plot:
 
     def path(self, curve: Curve) -> str:
         """The curve in a square of 1000 by 1000, from the top."""
-        return "M" + "L".join(f"{1000 * x:.1f} {1000 * (1 - y):.1f}" for x, y in self._places(curve))
+        drawn, joins = "", False
+        for x, y in self._places(curve):
+            if isfinite(y):
+                drawn += f"{'L' if joins else 'M'}{1000 * x:.1f} {1000 * (1 - y):.1f}"
+            joins = isfinite(y)
+        return drawn
 
     def markers(self, curve: Curve) -> Iterator[tuple[str, str]]:
         """Places of some markers along the curve; no two curves have them at the same x."""
-        places = list(self._places(curve))
+        places = [place for place in self._places(curve) if isfinite(place[1])]
         if not self.joined:
             yield from ((_percent(x), _percent(1 - y)) for x, y in places)
             return
@@ -287,7 +311,7 @@ class Plot:
         """The places of its points, each as parts of the axes; what is right of the plot is left out."""
         for x, y in curve.points:
             if self.x.low <= x <= self.x.high or not self.joined:
-                yield self.x.place(x), self.y.place(y)
+                yield self.x.place(x), self.y.place(y) if isfinite(y) else y
 
 
 def _percent(part: float) -> str:
