@@ -24,7 +24,7 @@ from slurmsched.report.quantities import duration, memory, per_gpu, percent
 from slurmsched.report.status import ClusterStatus, JobStatus, LivenessState, cluster_status, hint_problems
 from slurmsched.report.tables import printable
 from slurmsched.settings.definition import Settings
-from slurmsched.store.publication import Document, export_folder, open_documents, read_public
+from slurmsched.store.publication import OTHERS_IDLE, Document, export_folder, open_documents, read_public
 from slurmsched.store.read_only import ReadOnlyStore, open_read_only
 from slurmsched.store.rows import StartCalibration, UseRow
 
@@ -75,7 +75,10 @@ def current_page(settings: Settings, now: float, *, kept_up: bool = False) -> st
         status = cluster_status(store, settings, now, beat, disabled)
         shares = _shares(store) if status.round is not None and status.round.system == "gandiva-fair" else None
     history = cluster_history(Path(settings.storage.path), document, now)
-    return live_page(status, history, now, settings.rounds.period, shares=shares, kept_up=kept_up)
+    if "jobs" in document.hidden and status.round is not None:
+        status = replace(status, running=status.round.running, waiting=status.round.waiting)
+    private = ", ".join(sorted(document.hidden - {OTHERS_IDLE}))
+    return live_page(status, history, now, settings.rounds.period, shares=shares, private=private, kept_up=kept_up)
 
 
 def cluster_history(database: Path, document: Document, now: float) -> ClusterHistory | None:
@@ -102,9 +105,10 @@ def live_page(
     period: float,
     *,
     shares: Sequence[Mapping[str, Any]] | None = None,
+    private: str = "",
     kept_up: bool = False,
 ) -> str:
-    """Returns the page. `period` is between two full rounds (seconds)."""
+    """Returns the page. `period` is between two full rounds (seconds), `private` names what PrivateData hides of it."""
     gpus = _GpuCounts.of(status.nodes)
     free = free_capacity(status.nodes, status.surveyed, status.waiting, fragments=status.fragments)
     last, ended = status.round, status.round.finished if status.round else None
@@ -121,6 +125,7 @@ def live_page(
         trouble="" if status.liveness.healthy else _sentence(status.liveness.sentence),
         trouble_kind=_LIVES[status.liveness.life],
         paused=_sentence(status.paused),
+        private=private,
         mode=status.mode,
         policy=(last.system + (f", order {last.ordering}" if last.ordering else "")) if last else "",
         round_at=ended,

@@ -190,7 +190,7 @@ class Curve:
     def style(self) -> str:
         """The classes of its colour, its dashes and its marker."""
         number = self.series[0]
-        return f"s{number % _COLOURS} d{(number + number // _COLOURS) % _DASHES}"
+        return f"s{number % _COLOURS} d{number % _DASHES}"
 
     @property
     def marker(self) -> str:

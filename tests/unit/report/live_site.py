@@ -38,7 +38,7 @@ def cluster(
     *,
     now: float = NOON,
     names: Sequence[str] = NAMES,
-    private: frozenset[str] = frozenset(),
+    hint: str = "model=secret-model",
 ) -> Snapshot:
     """So many nodes of three types, nearly full; one is down, one reserved, one has shards; and jobs that wait."""
     made, jobs = list[Node](), list[Job]()
@@ -56,23 +56,30 @@ def cluster(
         for first in range(0, taken - width + 1, width):
             indices = range(first, first + width)
             one = share(name, indices, cpus=3 * width, memory=60_000 * width, gpu_type=kind)
-            jobs.append(_job(len(jobs), width, names, on=[one]))
+            jobs.append(_job(len(jobs), width, names, hint, on=[one]))
         busy = range(taken // width * width)
         made.append(node(name, gpu_type=kind, busy=busy))
-    jobs += [_job(len(jobs) + index, (1, 2, 8, 16)[index % 4], names) for index in range(waiting)]
-    seen = snapshot(made, jobs, time=now - 30, cluster="demo", private_data=private)
+    jobs += [_job(len(jobs) + index, (1, 2, 8, 16)[index % 4], names, hint) for index in range(waiting)]
+    seen = snapshot(made, jobs, time=now - 30, cluster="demo")
     shared = next(one for one in seen.nodes if not all(gpu.used for gpu in one.gpus) and not one.reservation)
     gpus = tuple(replace(gpu, used=gpu.used or (500 if gpu.index % 2 else 0), shards=10) for gpu in shared.gpus)
     return replace(seen, nodes=tuple(replace(one, gpus=gpus) if one is shared else one for one in seen.nodes))
 
 
-def _job(number: int, gpus: int, names: Sequence[str], **other: object) -> Job:
+def _job(number: int, gpus: int, names: Sequence[str], hint: str, **other: object) -> Job:
     named, user = names[number % len(names)], USERS[number * 7 % len(USERS)]
-    return job(1000 + number, gpus=gpus, cpus=3 * gpus, user=user, name=named, hint="model=secret-model", **other)  # type: ignore[arg-type]  # by name
+    return job(1000 + number, gpus=gpus, cpus=3 * gpus, user=user, name=named, hint=hint, **other)  # type: ignore[arg-type]  # by name
 
 
 def live_site(
-    folder: Path, nodes: int = 9, waiting: int = 7, *, days: float = 5.0, now: float = NOON, **other: object
+    folder: Path,
+    nodes: int = 9,
+    waiting: int = 7,
+    *,
+    days: float = 5.0,
+    now: float = NOON,
+    private: frozenset[str] = frozenset(),
+    **other: object,
 ) -> Site:
     """A site with `days` of history and one present round, which is published."""
     site = Site(folder, StandingClock(now), now)
@@ -87,7 +94,8 @@ def live_site(
     }
     if days:
         database = site.opened()
-        record_history(database, seen, days, now)
+        with database.transaction():
+            record_history(database, seen, days, now)
         database.close()
     site.round(seen, why=why, order=[*running, *queue])
     site.beat()
@@ -102,10 +110,16 @@ def live_site(
     )
     ForecastStore(database).record(forecast, now - 40)
     database.close()
+    publish(site, private)
+    return site
+
+
+def publish(site: Site, private: frozenset[str] = frozenset()) -> None:
+    """What the daemon publishes of what the database has now."""
     said: list[str] = []
+    seen = Snapshot(site.now, (), (), private_data=private)
     Exporter(load_settings_file(site.config).settings.storage, site.clock, said.append, serves=False).publish(seen)
     assert said == []
-    return site
 
 
 def record_history(database: Database, seen: Snapshot, days: float, now: float) -> None:
