@@ -60,6 +60,40 @@ return Array.from(document.querySelectorAll('.plot')).flatMap(function (plot) {
 """
 """Words in plots that lie over one another."""
 
+POOR: Final = """
+function numbers(color) { return color.match(/[\\d.]+/g).map(Number); }
+function light(color) {
+  var parts = numbers(color).slice(0, 3).map(function (part) {
+    part = part / 255;
+    return part <= 0.03928 ? part / 12.92 : Math.pow((part + 0.055) / 1.055, 2.4);
+  });
+  return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+}
+function behind(element) {
+  for (var e = element; e; e = e.parentElement) {
+    var color = getComputedStyle(e).backgroundColor, parts = numbers(color);
+    if (parts.length < 4 || parts[3] > 0) { return color; }
+  }
+  return 'rgb(255, 255, 255)';
+}
+return Array.from(document.body.querySelectorAll('*')).filter(function (element) {
+  var own = Array.from(element.childNodes).some(function (node) { return node.nodeType === 3 && node.data.trim(); });
+  if (!own || !element.getClientRects().length || element.closest('script, .off, .pale, .part')) { return false; }
+  var style = getComputedStyle(element), text = element.closest('.plot') && element.tagName === 'text';
+  var a = light(text ? style.fill : style.color), b = light(behind(element));
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5;
+}).map(function (element) { return element.tagName + ' ' + element.textContent.slice(0, 40); })
+"""
+"""Texts whose contrast with what is behind them is less than 4.5 (WCAG 2, level AA)."""
+SMALL: Final = """
+return Array.from(document.body.querySelectorAll('*')).filter(function (element) {
+  var own = Array.from(element.childNodes).some(function (node) { return node.nodeType === 3 && node.data.trim(); });
+  return own && element.getClientRects().length && !element.closest('script') &&
+    parseFloat(getComputedStyle(element).fontSize) < 12;
+}).map(function (element) { return element.tagName + ' ' + element.textContent.slice(0, 40); })
+"""
+"""Texts of less than 12 pixels."""
+
 
 class Browser:
     """One window. `driver` is selenium's."""
@@ -72,7 +106,7 @@ class Browser:
         self.resize(width, height)
         self.driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": scheme})
         self.driver.get(page.absolute().as_uri())
 
     def resize(self, width: int, height: int = 900) -> None:
@@ -111,15 +145,27 @@ class Browser:
         """The page as it is printed, as PDF."""
         return base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
 
+    def on_paper(self, *, dark: bool = False) -> None:
+        """Show the page as it is printed, in the window."""
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": scheme})
+        self.ask("dispatchEvent(new Event('beforeprint'))")
+
     def messages(self) -> list[str]:
         """What the console has said since the last call: errors of scripts, and what the policy forbids."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]
 
     def requests(self) -> list[str]:
-        """Everything that was asked for since the last call, except files."""
-        told = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
-        asked = (event["params"]["request"]["url"] for event in told if event["method"] == "Network.requestWillBeSent")
-        return [url for url in asked if not url.startswith(("file:", "data:", "chrome:"))]
+        """Everything that was asked for since the last call, except files and what the policy of the page forbade."""
+        told = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        forbidden = {
+            event["params"]["requestId"]
+            for event in told
+            if event["method"] == "Network.loadingFailed" and event["params"].get("blockedReason") == "csp"
+        }
+        asked = (event["params"] for event in told if event["method"] == "Network.requestWillBeSent")
+        urls = (one["request"]["url"] for one in asked if one["requestId"] not in forbidden)
+        return [url for url in urls if not url.startswith(("file:", "data:", "chrome:"))]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from slurmsched.comparison.sweep import CellResult, FailedCell, Sweep
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.page import Axis, Curve, Plot, Unit, curves, means_over_time, render_page, steps, written_at
 from slurmsched.report.quantities import duration, duration_or_dash, percent
-from slurmsched.report.tables import Column, Listing
+from slurmsched.report.tables import Column, Listing, printable
 from slurmsched.simulation import RunMetrics, SimulationResult, run_metrics
 from slurmsched.simulation.results import finish_time_fairness, jct_cdf
 
@@ -135,7 +135,10 @@ def _comparison_row(
         ratio=ratio,
         avg_wait_s=mean("avg_wait_s"),
         gpu_hours=_mean([sum(job.service for job in run.measured_jobs) / HOUR for run in runs]),
-        lost_gpu_hours=_mean([sum(job.service - job.useful for job in run.measured_jobs) / HOUR for run in runs]),
+        # Where nothing was lost the sums differ by rounding, even below zero; adding 0.0 makes 0 of -0.
+        lost_gpu_hours=_mean(
+            [round(sum(job.service - job.useful for job in run.measured_jobs) / HOUR, 6) + 0.0 for run in runs]
+        ),
     )
 
 
@@ -307,11 +310,16 @@ def _shares_plot(shown: Mapping[str, SimulationResult], names: Sequence[str], at
         curves(values, names),
         joined=False,
         x_level=(1.0, "even"),
-        categories=tuple(user if len(user) <= _LONGEST_USER else f"{user[: _LONGEST_USER - 1]}…" for user in kept),
+        categories=tuple(_short_user(user) for user in kept),
     )
 
 
 _LONGEST_USER: Final = 10
+
+
+def _short_user(user: str) -> str:
+    shown = printable(user)
+    return shown if len(shown) <= _LONGEST_USER else f"{shown[: _LONGEST_USER - 1]}…"
 
 
 _HEADINGS = ("POLICY", "LOAD", "MEAN", "MEDIAN", "P99", "WAIT", "MAKESPAN", "FTF", "MOVES", "RATIO")
@@ -391,7 +399,11 @@ def comparison_page(
         plots=comparison_plots(finished, comparison),
         seeds=pluralise(len({result.cell.options.seed for result in finished}), "seed"),
         cluster=sweep.cluster,
-        works=list(dict.fromkeys(f"{trace.name}, {len(trace.jobs)} jobs ({trace.source})" for trace in sweep.traces)),
+        works=list(
+            dict.fromkeys(
+                f"{printable(trace.name)}, {len(trace.jobs)} jobs ({printable(trace.source)})" for trace in sweep.traces
+            )
+        ),
         left_out=sweep.left_out,
         models="" if models == jobs else _unnamed_models(models, jobs),
         terms=(

@@ -169,6 +169,25 @@ def test_the_page_tells_when_and_by_what_it_was_made_and_what_went_in() -> None:
         assert f">{heading}</th>" in text
 
 
+def test_what_is_lost_by_rounding_alone_is_nothing() -> None:
+    """GPU-seconds that were held and those that were kept are sums of the same times in another order."""
+    (result,) = results(planned(PolicyChoice("slurm")))
+    assert isinstance(result, CellResult)
+    for error, told in ((1e-7, "0.0"), (-1e-7, "0.0"), (-7200.0, "2.0")):
+        first, *others = result.run.jobs
+        changed = replace(result.run, jobs=(replace(first, useful=first.service + error), *others))
+        (row,) = compare_results([replace(result, run=changed)]).rows
+        assert str(row.lost_gpu_hours) == told
+
+
+def test_no_name_on_the_page_turns_its_text_round() -> None:
+    made = replace(planned(), traces=(trace("\u202et", "\u202ecarol"),))
+    text = page_of(made)
+    assert ">?carol<" in text
+    assert "?t, 4 jobs" in text
+    assert "\u202e" not in text
+
+
 def test_policies_that_do_the_same_are_said_to_and_drawn_as_one() -> None:
     """`tesserae` is `proportional` where no job has to change its node."""
     text = page_of(
