@@ -91,8 +91,9 @@ $(RUNS): setup.cfg pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
-# analysis, which needs no systemd that runs, those of the unit; without Prometheus those of alert rules and the dashboard.
+# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly; without systemd's
+# analysis, which needs no systemd that runs, those of the unit; without Prometheus those of alert rules and the
+# dashboard; and without Chromium those of pages in a browser.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -102,4 +103,6 @@ $(READY): $(RUNS)
 	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
 	@command -v promtool >/dev/null || \
 	{ $(call install,prometheus,without it alert rules and the dashboard are not tested); } || true
+	@command -v chromedriver >/dev/null || \
+	{ $(call install,chromium chromium-driver fonts-dejavu-core,without them no page is tested in a browser); } || true
 	@touch $@

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError
+from jinja2 import Environment, FunctionLoader, StrictUndefined, TemplateError, select_autoescape
 
 from slurmsched.model import SynschedError
 from slurmsched.package_data import package_data
 
 _TEMPLATE_SUFFIX: Final = ".j2"
+_PAGES: Final = "html.j2"
+"""What all texts are escaped in; others are configuration and shell, and quote what they need to."""
 
 
 class RenderingError(SynschedError):
@@ -43,11 +45,10 @@ def render(template: str, **values: object) -> str:
 
 
 def _environment() -> Environment:
-    # No escaping: the output is configuration and shell rather than HTML; templates quote what they need to.
     return Environment(
         loader=FunctionLoader(_source),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701
+        autoescape=select_autoescape((_PAGES,), default_for_string=False),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -17,7 +17,7 @@ from slurmsched.cli.cluster import configured_knowledge, scheduler_context
 from slurmsched.cli.invocation import Invocation
 from slurmsched.cli.output import console, json_option, print_json, progress_reporter, with_progress
 from slurmsched.cli.parameters import MODE_CHOICE, parse_mebibytes, with_mode, with_policy
-from slurmsched.daemon.loop import run_once
+from slurmsched.daemon.single_round import run_once
 from slurmsched.model import SynschedError
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory

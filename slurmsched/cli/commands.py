@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "free": CommandEntry("status", "Show what could start right now."),
         "forecast": CommandEntry("plan", "Tell when waiting jobs will start and end.", decides=True),
         "plan": CommandEntry("plan", "Show what a round would do now."),
+        "report": CommandEntry("status", "Write an HTML page of who runs, who waits and why."),
         "doctor": CommandEntry("doctor", "Check the installation and say how to fix it."),
     },
     "Submit": {

@@ -13,7 +13,14 @@ import click
 from slurmsched.backends.slurm.commands import Commands
 from slurmsched.cli.cluster import connect_backend
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json, progress_reporter
+from slurmsched.cli.output import (
+    check_page_file,
+    console,
+    json_option,
+    print_json,
+    progress_reporter,
+    write_page,
+)
 from slurmsched.cli.parameters import parse_seeds, split_names
 from slurmsched.cli.simulate import early_option, parse_window
 from slurmsched.comparison.sweep import (
@@ -30,12 +37,13 @@ from slurmsched.comparison.sweep import (
 )
 from slurmsched.model import Node, Resources
 from slurmsched.model.reasons import pluralise
-from slurmsched.report.comparison import compare_results, comparison_page, comparison_view
+from slurmsched.report.comparison import Comparison, compare_results, comparison_page, comparison_view
+from slurmsched.report.profiles import skipped_lines
 from slurmsched.simulation import PolicyChoice, SimulationOptions, parse_policy
 from slurmsched.simulation.inputs import GENERATED_TRACE, SimulationError, load_trace, profiles_or_shipped
-from slurmsched.simulation.submissions import unknown_models
+from slurmsched.simulation.submissions import impossible_reason, unknown_models
 from slurmsched.traces.clusters import SPEC_PARTITION, load_cluster
-from slurmsched.traces.trace import Trace
+from slurmsched.traces.trace import ImportedTrace, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,19 @@ class _TraceSource:
         if generated and load is not None:
             text = f"{generated['name']}:{generated['jobs']}@{load:g}"
             return load_trace(text, profiles=self.profiles, seed=seed).trace
-        return scale_load(load_trace(self.text, profiles=self.profiles, form=self.file_format, seed=seed).trace, load)
+        return scale_load(self.imported(seed).trace, load)
+
+    def imported(self, seed: int) -> ImportedTrace:
+        return load_trace(self.text, profiles=self.profiles, form=self.file_format, seed=seed)
+
+    def left_out(self, seed: int, nodes: Sequence[Node], *, impossible: bool) -> Sequence[str]:
+        """How many jobs are not simulated, by reason, with those that can never run if they are left out."""
+        imported = self.imported(seed)
+        never = sum(bool(impossible_reason(job, nodes)) for job in imported.trace.jobs) if impossible else 0
+        return skipped_lines(replace(imported, skipped={**imported.skipped, **({_NEVER: never} if never else {})}))
+
+
+_NEVER = "they can never run on this cluster"
 
 
 def _parse_loads(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float | None, ...]:
@@ -142,6 +162,7 @@ def compare(
     if resume is not None and cell is not None:
         SweepFolder(resume.absolute()).run_cell_at(cell)
         return
+    check_page_file(html)
     if resume is not None:
         target_folder, planned_sweep = SweepFolder(resume.absolute()), SweepFolder(resume).read_sweep()
     else:
@@ -164,6 +185,7 @@ def compare(
             loads=loads,
             cluster=name,
             command=f"synsched {shlex.join(sys.argv[1:])}",
+            left_out=source.left_out(seeds[0], nodes, impossible=skip_impossible),
         )
         target_folder = SweepFolder((folder or Path("synsched-comparison")).absolute())
     if on_slurm or resume is not None:
@@ -173,7 +195,12 @@ def compare(
     else:
         with progress_reporter(pluralise(len(planned_sweep.cells), "simulation")) as report_progress:
             results = run_locally(planned_sweep, jobs, on_result=report_progress)
-    _show_results(planned_sweep, results, html, as_json=as_json)
+    comparison = compare_results(results)
+    _show_results(comparison, as_json=as_json)
+    if html is not None:
+        write_page(html, comparison_page(planned_sweep, results, comparison, invocation.now()))
+    if comparison.lost:
+        click.get_current_context().exit(1)
 
 
 def _parse_policies(text: str, order: str) -> Sequence[PolicyChoice]:
@@ -229,12 +256,7 @@ def _run_on_slurm(
     return target_folder.results(planned_sweep)
 
 
-def _show_results(
-    planned_sweep: Sweep, results: tuple[CellResult | FailedCell, ...], html: Path | None, *, as_json: bool
-) -> None:
-    comparison = compare_results(results)
-    if html is not None:
-        html.write_text(comparison_page(planned_sweep, results, comparison), encoding="utf-8")
+def _show_results(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -246,5 +268,3 @@ def _show_results(
         )
     else:
         console().print(comparison_view(comparison))
-    if comparison.lost:
-        click.get_current_context().exit(1)

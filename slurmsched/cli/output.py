@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 from rich.console import Console
 
-from slurmsched.model import to_plain
+from slurmsched.jobside.atomic_files import replace_file_in
+from slurmsched.model import SynschedError, to_plain
 from slurmsched.report.status import SCHEMA_VERSION
 
 T = TypeVar("T")
@@ -79,3 +82,43 @@ def progress_reporter(label: str) -> Iterator[Callable[[float], None]]:
     with Progress(console=screen, transient=True) as shown:
         bar = shown.add_task(label, total=1.0)
         yield lambda part: shown.update(bar, completed=part)
+
+
+class PageFileError(SynschedError):
+    """The file of a page cannot be written; the message names it and why."""
+
+
+def check_page_file(path: Path | None) -> None:
+    """Finds out whether this file can be written, before hours of work are spent on it. Raises PageFileError."""
+    if path is None:
+        return
+    try:
+        if _is_replaced(path):
+            with tempfile.TemporaryFile(dir=path.resolve().parent):
+                pass
+        else:
+            with path.open("ab"):
+                pass
+    except OSError as error:
+        raise PageFileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_page(path: Path, text: str) -> None:
+    """Writes a page, which readers see whole, or the last one. Raises PageFileError."""
+    try:
+        if _is_replaced(path):
+            file = path.resolve()
+            folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                replace_file_in(folder, file.name, text.encode(), 0o644, fsync=False)
+            finally:
+                os.close(folder)
+        else:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PageFileError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _is_replaced(path: Path) -> bool:
+    """Whether a new file takes its place, as of a regular one; a pipe or a terminal is written to."""
+    return path.is_file() or not path.exists()

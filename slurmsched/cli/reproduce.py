@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from slurmsched.cli.output import console, json_option, print_json, with_progress
+from slurmsched.cli.output import check_page_file, console, json_option, print_json, with_progress, write_page
 from slurmsched.cli.parameters import parse_seeds
 from slurmsched.experiments.experiment import (
     ExperimentError,
@@ -115,6 +114,7 @@ def reproduce(
         raise click.UsageError("name one experiment, or give --all without options of an experiment and without --json")
     if html is not None and name != "mixed":
         raise click.UsageError("--html is for mixed, which has plots")
+    check_page_file(html)
     if name is None:
         if not _write_page(page, setup):
             context.exit(1)
@@ -126,12 +126,13 @@ def reproduce(
     if keep:
         keep_rows(KeptFigures(part, seeds, quick, _today(), outcome.rows), page.with_suffix(""))
     if as_json:
-        rows, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
-        print_json({"experiment": outcome.experiment, "rows": rows, "series": series, "ok": outcome.ok})
+        told, series = [_row_as_json(row) for row in outcome.rows], dict(outcome.series)
+        print_json({"experiment": outcome.experiment, "rows": told, "series": series, "ok": outcome.ok})
     else:
         console().print(outcome_view(outcome))
     if html is not None:
-        _write_report(html, [row for row in outcome.rows if isinstance(row, MixedRow)])
+        rows = [row for row in outcome.rows if isinstance(row, MixedRow)]
+        write_page(html, mixed_page(rows, f"synsched {shlex.join(sys.argv[1:])}", datetime.now(UTC).timestamp()))
     if not outcome.ok:
         context.exit(1)
 
@@ -149,13 +150,6 @@ def _write_page(page: Path, setup: ExperimentSetup) -> bool:
         except OSError as error:
             raise ExperimentError(f"cannot write {page}: {error.strerror}") from error
     return all(kept.result.ok for kept in figures)
-
-
-def _write_report(path: Path, rows: Sequence[MixedRow]) -> None:
-    try:
-        path.write_text(mixed_page(rows, f"synsched {shlex.join(sys.argv[1:])}"), encoding="utf-8")
-    except OSError as error:
-        raise ExperimentError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _today() -> str:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 import click
 
 from slurmsched.cli.cluster import cluster_size, scheduler_context
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import console, json_option, print_json, write_page
 from slurmsched.cli.parameters import MODE_CHOICE, with_defragmentation, with_mode
-from slurmsched.daemon.loop import run_daemon, run_once
+from slurmsched.daemon.isolation import format_trace
+from slurmsched.daemon.loop import run_daemon
 from slurmsched.daemon.process import limit_own_memory
 from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.daemon.single_round import run_once
+from slurmsched.model import SynschedError
 from slurmsched.report.rounds import has_blocked_operation, round_view, worth_mailing
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.memory import process_memory
@@ -52,12 +56,17 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         raise click.UsageError(f"{'--json' if as_json else '--defrag'} works only with --once")
     if not once:
         config = ("--config", str(invocation.config)) if invocation.config else ()
-        forecast = (sys.executable, "-P", "-m", "slurmsched", *config, "forecast", "--background")
-        run_daemon(assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds, forecast=forecast)
+        synsched = (sys.executable, "-P", "-m", "slurmsched", *config)
+        forecast, page = ((*synsched, command, "--background") for command in ("forecast", "report"))
+        run_daemon(
+            assemble, invocation.clock, os.environ, _log_line, keep_holds=keep_holds, forecast=forecast, page=page
+        )
         return
     report = run_once(assemble, invocation.clock, _log_line)
     if report is None:
         return
+    if invocation.settings.storage.page:
+        _write_page(invocation, Path(invocation.settings.storage.page))
     used_mode, screen = with_mode(invocation.settings, mode).rounds.mode, console()
     if as_json:
         print_json({"round": report.id, "tally": report.tally, "outcomes": report.outcomes})
@@ -65,6 +74,18 @@ def run(invocation: Invocation, *, once: bool, mode: str | None, defrag: bool, k
         screen.print(round_view(report))
     if used_mode is not Mode.OBSERVE and has_blocked_operation(report):
         click.get_current_context().exit(EXIT_BLOCKED)
+
+
+def _write_page(invocation: Invocation, path: Path) -> None:
+    """Writes the page of the live system once the round is over; a failure is only logged."""
+    from slurmsched.report.live_page import current_page  # noqa: PLC0415  # most sites have none
+
+    try:
+        write_page(path, current_page(invocation.settings, invocation.now(), kept_up=True))
+    except SynschedError as error:
+        _log_line(f"the page is not written: {error}")
+    except Exception as error:  # as for a round
+        _log_line(f"the page is not written: {format_trace(error)}")
 
 
 def _log_line(message: str) -> None:

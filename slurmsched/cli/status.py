@@ -1,9 +1,11 @@
-"""`synsched status` and `synsched free`: the last round, read from our own files without asking slurmctld."""
+"""`synsched status`, `synsched free` and `synsched report`: the last round, read from our own files without asking
+slurmctld."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,8 +13,9 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from slurmsched.cli.invocation import Invocation
-from slurmsched.cli.output import console, json_option, print_json
+from slurmsched.cli.output import check_page_file, console, json_option, print_json, write_page
 from slurmsched.cli.parameters import parse_mebibytes, split_names
+from slurmsched.daemon.process import step_back
 from slurmsched.model import JobState
 from slurmsched.report.free import DemandPerGpu, free_capacity, free_view
 from slurmsched.report.status import ClusterStatus, filter_status, jobs_view, status_view
@@ -156,3 +159,32 @@ def free(
         print_json(capacity)
     else:
         console().print(free_view(capacity, status.at))
+
+
+@click.command()
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file. Default: print the page.")
+@click.option(
+    "--background", is_flag=True, help="At lowest priority, a page that loads itself: how the daemon calls it."
+)
+@click.pass_obj
+def report(invocation: Invocation, *, out: Path | None, background: bool) -> None:
+    """Write an HTML page of who runs, who waits and why.
+
+    One file that loads nothing: the state of the last round, the GPUs of each node, expected starts, shares by tickets,
+    and for who may read the database a history of GPUs in use and of waits. Whoever makes it, it shows what everybody
+    may see. With storage.page set the daemon writes it after each round.
+
+    \b
+    Example:
+      synsched report -o cluster.html
+    """
+    from slurmsched.report.live_page import current_page  # noqa: PLC0415  # plain `status` starts without it
+
+    check_page_file(out)
+    if background:
+        step_back()
+    page = current_page(invocation.settings, invocation.now(), kept_up=background)
+    if out is None:
+        click.echo(page, nl=False)
+    else:
+        write_page(out, page)

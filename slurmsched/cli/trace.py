@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from slurmsched.cli.output import console, json_option, print_json
-from slurmsched.report.comparison import formats_view, skipped_lines, trace_view
+from slurmsched.report.profiles import formats_view, skipped_lines, trace_view
 from slurmsched.simulation.inputs import load_trace
 from slurmsched.traces.formats.native import to_csv
 from slurmsched.traces.formats.registry import TRACE_FORMATS

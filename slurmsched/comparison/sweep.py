@@ -53,6 +53,8 @@ class Sweep:
     cells: tuple[SweepCell, ...]
     cluster: str = ""
     command: str = ""
+    left_out: tuple[str, ...] = ()
+    """How many jobs of the traces are left out, by reason."""
 
 
 def build_sweep(
@@ -66,6 +68,7 @@ def build_sweep(
     loads: Sequence[float | None] = (None,),
     cluster: str = "",
     command: str = "",
+    left_out: Sequence[str] = (),
 ) -> Sweep:
     """The product of policies, loads and seeds; `trace_of(seed, load)` is called once for all policies."""
     traces: list[Trace] = []
@@ -75,7 +78,7 @@ def build_sweep(
             traces.append(trace_of(seed, load))
             seeded = replace(options, seed=seed)
             cells += (SweepCell(policy, len(traces) - 1, seeded, load) for policy in policies)
-    return Sweep(tuple(nodes), knowledge, tuple(traces), tuple(cells), cluster, command)
+    return Sweep(tuple(nodes), knowledge, tuple(traces), tuple(cells), cluster, command, tuple(left_out))
 
 
 def scale_load(trace: Trace, load: float | None) -> Trace:

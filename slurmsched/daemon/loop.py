@@ -15,12 +15,11 @@ from slurmsched.daemon.clock import Clock
 from slurmsched.daemon.execution import DAEMON_STOPS, OpenPlan, advance_plans
 from slurmsched.daemon.exporter import Exporter
 from slurmsched.daemon.gate import mode_in_force
-from slurmsched.daemon.heartbeat import HeartbeatFile
 from slurmsched.daemon.isolation import RoundFailedError, describe_error, format_trace
 from slurmsched.daemon.keepalive import Keepalive, SystemdNotifier, totals_line
-from slurmsched.daemon.lock import AlreadyRunningError, LockError, SkipCounter, exclusive_lock
+from slurmsched.daemon.lock import exclusive_lock
 from slurmsched.daemon.metrics_exposition import MetricsExporter
-from slurmsched.daemon.process import ForecastProcess, SignalRequests, handle_signals
+from slurmsched.daemon.process import ForecastProcess, PageProcess, SignalRequests, handle_signals
 from slurmsched.daemon.scheduler import RoundReport, SchedulerContext, current_identity, schedule_round
 from slurmsched.model import Block, BlockCause, JobState, Result, Snapshot, SynschedError
 from slurmsched.model.reasons import pluralise
@@ -59,7 +58,8 @@ _COMPLETES_WITHIN: Final = 120.0
 class DaemonLoop:
     """The daemon. `load_context` reads the settings and connects again, for a reload.
 
-    `forecast` is the command that forecasts from the last round, in a process of its own; empty for none.
+    `forecast` is the command that forecasts from the last round, `page` the one that writes the page of the live
+    system, each in a process of its own; empty for none.
 
     At a stop all jobs are given back to Slurm. With `keep_holds`, for a restart, held jobs wait for the next start, or
     for the watchdog once the heartbeat is stale.
@@ -76,6 +76,7 @@ class DaemonLoop:
         systemd: SystemdNotifier,
         log: Callable[[str], None],
         forecast: Sequence[str] = (),
+        page: Sequence[str] = (),
     ) -> None:
         self._context = context
         self._load_context = load_context
@@ -88,6 +89,7 @@ class DaemonLoop:
         self._keepalive = self._new_keepalive(context)
         self._exporter = self._new_exporter(context)
         self._forecast = ForecastProcess(forecast, clock, self._log_once)
+        self._page = PageProcess(page, clock, self._log_once)
         self._failures = 0
         self._last_error = ""
         self._lack = ""
@@ -125,6 +127,7 @@ class DaemonLoop:
             raise
         finally:
             self._forecast.stop()
+            self._page.stop()
             self._exporter.close()
             self._metrics.close()
         self._systemd.stopping()
@@ -191,6 +194,12 @@ class DaemonLoop:
         else:
             self._publish(None)
 
+    def _write_page(self) -> None:
+        """Have the page written, in a process that reads the settings anew: if they are those of this daemon."""
+        storage = self._context.settings.storage
+        here = Path(storage.path) == self._store.database.path
+        self._page.go_on(storage.page if here else "")
+
     def _check_rights(self) -> None:
         """Find the mode in force; what our rights lack is logged when that changes."""
         settings, identity = self._context.settings, current_identity(self._context.backend)
@@ -240,13 +249,14 @@ class DaemonLoop:
             self._publish(None)
 
     def _publish(self, snapshot: Snapshot | None) -> None:
-        """Forget who asked for it, and publish the documents; a failure is only logged."""
+        """Forget who asked for it, and publish the documents, and in a while the page; a failure is only logged."""
         try:
             self._exporter.forget_who_asked(lambda user: self._store.finished_runs.forget(user, self._clock.now()))
         except StoreError as error:
             self._log_once(f"users who asked to be forgotten are forgotten later: {error}")
         try:
             self._exporter.publish(snapshot)
+            self._page.published()
         except Exception as error:  # as for a round
             self._log_once(f"the published documents are not updated: {format_trace(error)}")
 
@@ -296,6 +306,7 @@ class DaemonLoop:
                 return
             if left > min(_RECORDING, self._round_interval() / 2):
                 self._collect_forecast()
+            self._write_page()
             if self._open and self._clock.monotonic() >= self._settle_at:
                 self._settle()
             if left > _CHECK_INTERVAL and self._early_round_is_due():
@@ -418,14 +429,6 @@ def wake_time(snapshot: Snapshot) -> float:
     return min((*(at for at in (*begins, *edges) if at > now), *soon), default=inf)
 
 
-_MAX_SKIPS: Final = 3
-"""Rounds skipped in a row from which on it is an error."""
-
-
-class RoundsSkippedError(LockError):
-    """Several rounds in a row were skipped because another process held the lock."""
-
-
 def run_daemon(
     load_context: Callable[[], SchedulerContext],
     clock: Clock,
@@ -434,8 +437,10 @@ def run_daemon(
     *,
     keep_holds: bool = False,
     forecast: Sequence[str] = (),
+    page: Sequence[str] = (),
 ) -> None:
-    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts.
+    """Run rounds until SIGTERM or SIGINT. `log` gets lines for the operator, `forecast` is the command that forecasts,
+    `page` the one that writes the page.
 
     Raises AlreadyRunningError, LockError, StoreError, HeartbeatError, and whatever `load_context` raises at the start.
     """
@@ -447,53 +452,7 @@ def run_daemon(
         closing(Store.open(path, clock.now(), check_interval=0.0)) as store,
     ):
         loop = DaemonLoop(
-            context, load_context, store, clock, requests=requests, systemd=systemd, log=log, forecast=forecast
-        )
+            context, load_context, store, clock,
+            requests=requests, systemd=systemd, log=log, forecast=forecast, page=page,
+        )  # fmt: skip
         loop.run(keep_holds=keep_holds)
-
-
-def run_once(
-    load_context: Callable[[], SchedulerContext], clock: Clock, log: Callable[[str], None]
-) -> RoundReport | None:
-    """Run one round and write the heartbeat after it; None if it was skipped because another process schedules.
-
-    Raises RoundsSkippedError from the third skip in a row on, LockError, StoreError, HeartbeatError, BackendError.
-    """
-    context = load_context()
-    path = Path(context.settings.storage.path)
-    skips = SkipCounter.beside(path)
-    try:
-        with exclusive_lock(path), closing(Store.open(path, clock.now())) as store:
-            skips.reset()
-            metrics = MetricsExporter(context.settings, store, clock, log, serves=False)
-            metrics.configure(context.settings, context.backend.name)
-            keepalive = Keepalive(
-                context.settings, store.switches, clock, SystemdNotifier({}), log, beaten=metrics.heartbeat
-            )
-            keepalive.mode = mode_in_force(context.settings, current_identity(context.backend))
-            try:
-                report = schedule_round(context, store, clock, tick=keepalive.tick, log=log)
-            except Exception:
-                metrics.round_failed(context.backend.calls, starts_only=False)
-                raise
-            keepalive.totals = totals_line(partition_totals(report.snapshot))
-            keepalive.renew()
-            metrics.round_ended(report, context.backend.calls)
-            Exporter(context.settings.storage, clock, log, serves=False).publish(report.snapshot)
-            return report
-    except AlreadyRunningError as error:
-        count = skips.increment()
-        if count < _MAX_SKIPS:
-            return None
-        raise RoundsSkippedError(
-            f"{count} rounds in a row were skipped: {error}{_last_heartbeat(context, clock.now())}"
-        ) from error
-
-
-def _last_heartbeat(context: SchedulerContext, now: float) -> str:
-    """The age and the sender of the last heartbeat, to help find the process that holds the lock."""
-    beat = HeartbeatFile(Path(context.settings.hook.heartbeat)).read()
-    if beat is None:
-        return "; there is no heartbeat"
-    who = f" by {beat.daemon.sentence}" if beat.daemon else ""
-    return f"; the last heartbeat{who} is {int(now - beat.at)} s old"

@@ -30,9 +30,9 @@ from slurmsched.model import (
     Reason,
     ReasonCode,
 )
+from slurmsched.model.overview import StrandedCause, usable_gpus
 from slurmsched.policies.policies import order_read
 from slurmsched.policies.state import TicketAccounts, decode_state
-from slurmsched.rounds.fragmentation import StrandedCause, usable_gpus
 from slurmsched.rounds.round import RoundResult
 from slurmsched.rounds.scope import out_of_scope_reason
 from slurmsched.settings.definition import Mode, Settings

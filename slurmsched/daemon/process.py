@@ -1,5 +1,5 @@
-"""The daemon as a process: signals that ask it to stop or to reload, the limit of its own memory, and the process that
-it forecasts in."""
+"""The daemon as a process: signals that ask it to stop or to reload, the limit of its own memory, and the processes
+beside it, in which it forecasts and writes its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 
 from slurmsched.daemon.clock import Clock, RealClock
 from slurmsched.model import EncodingError, QueueForecast, decode
@@ -106,59 +106,63 @@ class _Child:
     until: float
 
 
-class ForecastProcess:
-    """Runs `command` in a process of its own, which prints a forecast; nobody ever waits for it.
+class SideProcess:
+    """Runs `command` in a process of its own, one at a time; nobody ever waits for it. `lack` says what is not there
+    where it fails.
 
     It writes to memory files, so it is never stopped by a full pipe, and what it says is read once it has ended.
     """
 
-    def __init__(self, command: Sequence[str], clock: Clock, log: Callable[[str], None]) -> None:
+    def __init__(self, command: Sequence[str], clock: Clock, log: Callable[[str], None], lack: str) -> None:
         self._command = tuple(command)
         self._clock = clock
         self._log = log
+        self._lack = lack
         self._child: _Child | None = None
 
-    def start(self, mode: str, budget: float) -> None:
-        """Start it, unless one still runs or there is no command; a failure is only logged."""
+    @property
+    def runs(self) -> bool:
+        return self._child is not None
+
+    def start_with(self, arguments: Sequence[str], longest: float) -> None:
+        """Start it, unless one still runs or there is no command; it may take so many seconds. A failure is only
+        logged."""
         if not self._command or self._child is not None:
             return
         files = list[BinaryIO]()
         try:
             files += (os.fdopen(os.memfd_create(name), "r+b") for name in ("answer", "complaint"))
             process = subprocess.Popen(
-                [*self._command, "--mode", mode, "--budget", f"{max(1, round(budget))}"],
-                stdin=subprocess.DEVNULL,
-                stdout=files[0],
-                stderr=files[1],
+                [*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1]
             )
         except OSError as error:
-            self._log(f"nothing is forecast: {error.strerror or error}")
+            self._log(f"{self._lack}: {error.strerror or error}")
             _close(files)
         else:
-            self._child = _Child(process, files[0], files[1], self._clock.monotonic() + 2 * budget + _GRACE)
+            self._child = _Child(process, files[0], files[1], self._clock.monotonic() + longest)
 
-    def collect(self) -> QueueForecast | None:
-        """Return its answer once, when it has ended; one that takes far too long is killed. Without an answer it is
+    def answer(self) -> str | None:
+        """Return what it printed once, when it has ended; one that takes far too long is killed. Where it failed it is
         logged why."""
         child = self._child
         if child is None:
             return None
         if child.process.poll() is None:
             if self._clock.monotonic() >= child.until:
-                self._log("nothing is forecast: it took too long")
+                self._log(f"{self._lack}: it took too long")
                 self.stop()
             return None
         self._child = None
         answer, complaint = (_content(file, most) for file, most in _sizes(child))
         _close((child.answer, child.complaint))
         if child.process.returncode == 0:
-            try:
-                return decode(QueueForecast, answer)
-            except EncodingError:
-                complaint = f"an answer of {len(answer)} characters that is no forecast"
-        why = printable_line(complaint) or f"it ended with status {child.process.returncode}"
-        self._log(f"nothing is forecast: {why}")
+            return answer
+        self.failed(printable_line(complaint) or f"it ended with status {child.process.returncode}")
         return None
+
+    def failed(self, why: str) -> None:
+        """Log why there is nothing, in one line."""
+        self._log(f"{self._lack}: {why}")
 
     def stop(self) -> None:
         """Kill it and wait for its end, so that nothing of it is left."""
@@ -167,6 +171,50 @@ class ForecastProcess:
             self._child.process.wait()
             _close((self._child.answer, self._child.complaint))
             self._child = None
+
+
+class ForecastProcess(SideProcess):
+    """The process that forecasts from the last round."""
+
+    def __init__(self, command: Sequence[str], clock: Clock, log: Callable[[str], None]) -> None:
+        super().__init__(command, clock, log, "nothing is forecast")
+
+    def start(self, mode: str, budget: float) -> None:
+        """Start it with so many seconds of its own, if it can be."""
+        self.start_with(("--mode", mode, "--budget", f"{max(1, round(budget))}"), 2 * budget + _GRACE)
+
+    def collect(self) -> QueueForecast | None:
+        """Return the forecast once, when it is made."""
+        answer = self.answer()
+        if answer is None:
+            return None
+        try:
+            return decode(QueueForecast, answer)
+        except EncodingError:
+            self.failed(f"an answer of {len(answer)} characters that is no forecast")
+            return None
+
+
+class PageProcess(SideProcess):
+    """The process that writes the page of the live system (`storage.page`), at most every 30 s."""
+
+    APART: ClassVar[float] = 30.0
+
+    def __init__(self, command: Sequence[str], clock: Clock, log: Callable[[str], None]) -> None:
+        super().__init__(command, clock, log, "the page is not written")
+        self._due = False
+        self._next = -inf
+
+    def published(self) -> None:
+        """Note that there is something new to write."""
+        self._due = True
+
+    def go_on(self, path: str) -> None:
+        """Collect one that has ended, and start one if it is time and there is something new to write to that path."""
+        self.answer()
+        if path and self._due and not self.runs and self._clock.monotonic() >= self._next:
+            self._due, self._next = False, self._clock.monotonic() + self.APART
+            self.start_with(("--out", path), _GRACE)
 
 
 def _sizes(child: _Child) -> tuple[tuple[BinaryIO, int], ...]:

@@ -32,12 +32,14 @@ from slurmsched.daemon.isolation import (
 from slurmsched.daemon.job_reports import checkpointed_jobs, ingest, record_idle_gpus, record_out_of_memory
 from slurmsched.knowledge import Knowledge
 from slurmsched.model import (
+    MILLI_PER_GPU,
     AccountedRun,
     Decision,
     IdleGpus,
     Job,
     JobId,
     JobState,
+    NodeState,
     Outcome,
     Plan,
     SchedulerState,
@@ -439,7 +441,11 @@ _MOST_ORIGINS: Final = 50
 
 def _tally(seen: _Observation, before: CallCounts, after: CallCounts) -> RoundStatistics:
     managed = [job for job in seen.snapshot.jobs if job.id in seen.managed]
+    gpus = [(gpu, node) for node in seen.snapshot.nodes for gpu in node.gpus]
     return RoundStatistics(
+        gpus=len(gpus),
+        gpus_used=sum(gpu.used for gpu, _ in gpus) / MILLI_PER_GPU,
+        gpus_down=sum(not gpu.used and node.state is not NodeState.UP for gpu, node in gpus),
         nodes=len(seen.snapshot.nodes),
         jobs=len(seen.snapshot.jobs),
         managed=len(managed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import exp, log
 from typing import ClassVar, Final
 
@@ -217,6 +218,56 @@ class QueueForecast:
     jobs: tuple[StartForecast, ...] = ()
     left_out: Mapping[JobId, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+
+
+class StrandedCause(StrEnum):
+    """Why idle GPUs cannot be used, or only below the GPU-proportional share: a code for programs."""
+
+    RESERVED = "reserved"
+    NODE_STATE = "node_state"
+    CPU = "cpu"
+    MEMORY = "memory"
+    SHARE = "below_share"
+
+
+@dataclass(frozen=True, slots=True)
+class UsableGpus:
+    """Idle GPUs of one type on one node: `usable` of them have enough free CPUs and memory, `at_share` their full
+    GPU-proportional share. `cause` is what strands the others, or keeps usable ones below their share."""
+
+    idle: int
+    usable: int
+    at_share: int
+    cause: StrandedCause | None
+
+
+def usable_gpus(node: NodeUsage, gpu_type: str, cpus: int = 1, memory: int = 0) -> UsableGpus:
+    """Return how many idle GPUs of the type a job could use that needs `cpus` and `memory` (MiB) for each."""
+    idle, left, up = node.idle_gpus(gpu_type), node.free, node.state is NodeState.UP and not node.reservation
+    by_cpus, by_memory = _gpus_served(left.cpus, cpus), _gpus_served(left.memory, memory)
+    devices = len(node.gpus)
+    total = node.total
+    share = min(left.cpus * devices // max(total.cpus, 1), left.memory * devices // max(total.memory, 1))
+    usable, at_share = (min(idle, by_cpus, by_memory), min(idle, max(share, 0))) if up else (0, 0)
+    cause = None
+    if not idle:
+        pass
+    elif node.reservation:
+        cause = StrandedCause.RESERVED
+    elif node.state is not NodeState.UP:
+        cause = StrandedCause.NODE_STATE
+    elif usable < idle:
+        cause = StrandedCause.CPU if by_cpus == usable else StrandedCause.MEMORY
+    elif at_share < idle:
+        cause = StrandedCause.SHARE
+    return UsableGpus(idle, usable, at_share, cause)
+
+
+def _gpus_served(left: int, each: int) -> int:
+    """How many GPUs `left` suffices for at `each` per GPU; where `each` is 0, any number while something is left."""
+    if left <= 0:
+        return 0
+    return left // each if each else left
 
 
 def cluster_overview(snapshot: Snapshot) -> ClusterOverview:

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slurmsched.model import ClusterFragmentation, NodeUsage
+from slurmsched.model.overview import StrandedCause, UsableGpus, usable_gpus
 from slurmsched.model.reasons import pluralise
 from slurmsched.report.quantities import duration, memory
 from slurmsched.report.tables import Column, Listing, safe_line
-from slurmsched.rounds.fragmentation import StrandedCause, UsableGpus, usable_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def free_view(free: FreeCapacity, now: float) -> RenderableType:
             Column("STRANDED", right=True),
             Column("LARGEST JOB THAT COULD START NOW"),
         ),
-        [(kind.gpu_type, f"{kind.idle}/{kind.gpus}", str(kind.stranded), _largest_text(kind)) for kind in free.types],
+        [(kind.gpu_type, f"{kind.idle}/{kind.gpus}", str(kind.stranded), largest_text(kind)) for kind in free.types],
     )
     nodes = Listing(
         (
@@ -180,7 +180,8 @@ def _notes(free: FreeCapacity, now: float) -> Iterator[str]:
         yield f"{pluralise(free.waiting, 'managed job')} waiting already: {ahead}"
 
 
-def _largest_text(largest: LargestJob) -> str:
+def largest_text(largest: LargestJob) -> str:
+    """The largest jobs that could start now: `4 GPUs on one node, 12 over 3 nodes`."""
     if not largest.on_one_node:
         return "none"
     on_one_node = f"{pluralise(largest.on_one_node, 'GPU')} on one node"

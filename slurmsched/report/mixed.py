@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slurmsched.experiments.experiment import MixedColumn, MixedRow
+from slurmsched.model.reasons import pluralise
+from slurmsched.report.page import Axis, Plot, Unit, curves, render_page, written_at
 from slurmsched.report.tables import Column, Listing
-from slurmsched.template_files import render
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from slurmsched.report.comparison import Plot
 
 Part = tuple[str, str, float]
 """Workload, knowledge and load: the policies of one part had the same jobs."""
@@ -25,12 +22,13 @@ Part = tuple[str, str, float]
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """How a column is shown: heading, format of the value times `scale`, and whether more is better."""
+    """How a column is shown: heading, format of the value times `scale`, and whether less is `better`. How much of the
+    GPU time is in use is neither: jobs that are done sooner leave GPUs idle."""
 
     heading: str
     form: str
     scale: float = 1.0
-    more: bool = False
+    better: bool = True
 
     def text(self, value: float) -> str:
         return "-" if isnan(value) else format(value * self.scale, self.form)
@@ -44,8 +42,8 @@ _SHOWN: Final[Mapping[MixedColumn, _Shown]] = {
     MixedColumn.WORST_RHO: _Shown("RHO", ".1f"),
     MixedColumn.P95_RHO: _Shown("R95", ".1f"),
     MixedColumn.SHORTFALL: _Shown("GAP", ".0f", 100),
-    MixedColumn.USEFUL: _Shown("USE", ".0f", 100, more=True),
-    MixedColumn.ALLOCATED: _Shown("ALLOC", ".0f", 100, more=True),
+    MixedColumn.USEFUL: _Shown("USE", ".0f", 100, better=False),
+    MixedColumn.ALLOCATED: _Shown("ALLOC", ".0f", 100, better=False),
     MixedColumn.FRAGMENTED: _Shown("FRAG", ".0f", 100),
     MixedColumn.RESTARTS: _Shown("MOVE", ".0f"),
     MixedColumn.MIGRATIONS: _Shown("MIG", ".0f"),
@@ -77,7 +75,7 @@ _PLOTTED: Final[Mapping[MixedColumn, str]] = {
 """What mean completion is plotted against, and the labels of the axes."""
 
 
-def dominated(points: Mapping[str, tuple[float, ...]]) -> frozenset[str]:
+def dominated(points: Mapping[str, tuple[float, float]]) -> frozenset[str]:
     """Returns the names of which another one is at least as low in all figures, and lower in one; and those without
     figures."""
     return frozenset(
@@ -118,17 +116,18 @@ def _cell(column: MixedColumn, row: MixedRow, best: float) -> Text:
     return Text(_SHOWN[column].text(row.measured), style="bold" if row.measured == best else "")
 
 
-def _title(part: Part) -> str:
+def _title(part: tuple[str, str, float | None]) -> str:
     workload, knowledge, load = part
-    return f"{workload}, {'perfect knowledge' if knowledge == 'perfect' else 'what a site knows'}, load {load:g}"
+    at = "" if load is None else f", load {load:g}"
+    return f"{workload}, {'perfect knowledge' if knowledge == 'perfect' else 'what a site knows'}{at}"
 
 
 def _best(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Mapping[MixedColumn, float]:
-    """Returns the best value of each column; NaN if there is none."""
+    """Returns the best value of each column; NaN if none is."""
     best = dict[MixedColumn, float]()
     for column, shown in _SHOWN.items():
         values = [of[column].measured for of in policies.values() if not isnan(of[column].measured)]
-        best[column] = (max if shown.more else min)(values, default=float("nan"))
+        best[column] = min(values, default=float("nan")) if shown.better else float("nan")
     return best
 
 
@@ -145,43 +144,71 @@ def _notes(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Iterator[s
 
 def _points(
     policies: Mapping[str, Mapping[MixedColumn, MixedRow]], column: MixedColumn
-) -> Mapping[str, tuple[float, ...]]:
+) -> Mapping[str, tuple[float, float]]:
     return {name: (of[column].measured, of[MixedColumn.MEAN].measured) for name, of in policies.items()}
 
 
-def mixed_page(rows: Sequence[MixedRow], command: str) -> str:
-    """Returns one self-contained HTML file. Raises PlotsUnavailableError."""
+def mixed_headline(rows: Sequence[MixedRow]) -> str:
+    """One sentence: who has the shortest mean completion how often, and who is never dominated."""
+    parts = by_part(rows)
+    if not parts:
+        return "Nothing was compared."
+    soonest = Counter[str]()
+    fair: set[str] | None = None
+    for policies in parts.values():
+        best = _best(policies)[MixedColumn.MEAN]
+        soonest.update(name for name, of in policies.items() if of[MixedColumn.MEAN].measured == best)
+        front = policies.keys() - dominated(_points(policies, MixedColumn.WORST_RHO))
+        fair = set(front) if fair is None else fair & front
+    first = [name for name, count in soonest.items() if count == max(soonest.values())]
+    where = f"in {max(soonest.values(), default=0)} of {pluralise(len(parts), 'case')}"
+    who = f"{' and '.join(first)} {'finishes' if len(first) == 1 else 'finish'}" if first else "Nobody finishes"
+    never = sorted(fair or (), key=list(dict.fromkeys(row.policy for row in rows)).index)
+    always = "" if len(parts) == 1 else "in any of them "
+    return (
+        f"{who} jobs soonest on average {where}; not dominated {always}in mean and worst fairness:"
+        f" {', '.join(never) or 'nobody'}."
+    )
+
+
+def mixed_page(rows: Sequence[MixedRow], command: str, written: float) -> str:
+    """Returns one self-contained HTML file, written at that time (unix seconds)."""
     from slurmsched.experiments.mixed.benchmark_workloads import WORKLOADS  # noqa: PLC0415  # takes seconds to import
 
-    parts = by_part(rows)
-    names = dict.fromkeys(workload for workload, _, _ in parts)
-    return render(
+    parts, policies = by_part(rows), tuple(dict.fromkeys(row.policy for row in rows))
+    return render_page(
         "mixed.html",
-        title="Policies on mixed workloads",
-        headings=("POLICY", *(shown.heading for shown in _SHOWN.values())),
+        title=mixed_headline(rows),
+        written=written_at(written),
+        headings=[(shown.heading, column.value) for column, shown in _SHOWN.items()],
+        by_load=list(_load_plots(parts, policies)),
         sections=[
             {
                 "title": _title(part),
-                "rows": _page_rows(policies),
-                "notes": list(_notes(policies)),
-                "plots": [_pareto_plot(part, policies, column) for column in _PLOTTED],
+                "rows": _page_rows(of_part, policies),
+                "notes": list(_notes(of_part)),
+                "plots": [_pareto_plot(of_part, column, policies) for column in _PLOTTED],
             }
-            for part, policies in parts.items()
+            for part, of_part in parts.items()
         ],
-        workloads=[(name, WORKLOADS[name].summary) for name in names],
+        workloads=[(name, WORKLOADS[name].summary) for name in dict.fromkeys(workload for workload, _, _ in parts)],
         terms=(_TERMS, _MORE_TERMS, "Figures are the means of all seeds; the least and the most are in their titles."),
         command=command,
     )
 
 
-def _page_rows(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Sequence[Mapping[str, object]]:
+def _page_rows(
+    policies: Mapping[str, Mapping[MixedColumn, MixedRow]], names: Sequence[str]
+) -> Sequence[Mapping[str, object]]:
     best = _best(policies)
     return [
         {
             "policy": policy,
+            "series": names.index(policy),
             "cells": [
                 {
                     "text": shown.text(of_policy[column].measured),
+                    "value": "" if isnan(of_policy[column].measured) else of_policy[column].measured,
                     "spread": f"{shown.text(of_policy[column].least)} to {shown.text(of_policy[column].most)}",
                     "best": of_policy[column].measured == best[column],
                 }
@@ -192,34 +219,54 @@ def _page_rows(policies: Mapping[str, Mapping[MixedColumn, MixedRow]]) -> Sequen
     ]
 
 
-DOMINATED_COLOUR: Final = "#9a9a9a"
-FRONT_COLOUR: Final = "#d55e00"
+def _load_plots(
+    parts: Mapping[Part, Mapping[str, Mapping[MixedColumn, MixedRow]]], policies: Sequence[str]
+) -> Iterator[Plot]:
+    """Yields mean completion by load for each workload and knowledge that was measured at several."""
+    for workload, knowledge in dict.fromkeys(part[:2] for part in parts):
+        of_loads = {part[2]: of for part, of in parts.items() if part[:2] == (workload, knowledge)}
+        means = {
+            name: [(load, of[name][MixedColumn.MEAN].measured) for load, of in sorted(of_loads.items()) if name in of]
+            for name in policies
+        }
+        known = [mean for points in means.values() for _, mean in points if not isnan(mean)]
+        if len(of_loads) > 1 and known:
+            yield Plot(
+                f"{_title((workload, knowledge, None))}: mean completion by load",
+                "Hours. At load 1 as much work arrives as all GPUs can do. Lower is better.",
+                Axis("load", min(of_loads), max(of_loads)),
+                Axis("mean completion, hours", 0.0, 1.05 * max(known)),
+                curves(means, policies),
+            )
 
 
-def _pareto_plot(part: Part, policies: Mapping[str, Mapping[MixedColumn, MixedRow]], column: MixedColumn) -> Plot:
-    from slurmsched.report.comparison import draw_plot  # noqa: PLC0415  # takes seconds to import
-
-    label = _PLOTTED[column]
-    return draw_plot(
-        f"{_title(part)}: mean completion against {label.partition(',')[0]}",
-        "Further left and lower is better; in grey who is no better than another policy in either.",
-        _drawing(_points(policies, column), label),
+def _pareto_plot(
+    policies: Mapping[str, Mapping[MixedColumn, MixedRow]], column: MixedColumn, names: Sequence[str]
+) -> Plot:
+    """Mean completion against another column: names stand beside the policies that are not dominated."""
+    label, points = _PLOTTED[column], _points(policies, column)
+    lost = dominated(points)
+    known = {name: [point] for name, point in points.items() if not any(map(isnan, point))}
+    x, y = ([of[0][axis] for of in known.values()] for axis in (0, 1))
+    return Plot(
+        f"Mean completion against {label.partition(',')[0]}",
+        "Further left and lower is better. Pale is who is no better than another policy in either.",
+        _around(label, x),
+        _around("mean completion, hours", y),
+        curves(known, names),
+        joined=False,
+        labelled=frozenset(names.index(name) for name in known if name not in lost),
+        pale=frozenset(names.index(name) for name in lost),
     )
 
 
-def _drawing(points: Mapping[str, tuple[float, ...]], label: str) -> Callable[[Axes], None]:
-    """Returns what draws the policies as points with their names, the dominated ones in grey, equal ones as one."""
-    lost, names = dominated(points), dict[tuple[float, ...], list[str]]()
-    for name, point in points.items():
-        if not any(map(isnan, point)):
-            names.setdefault(point, []).append(name)
+def _around(label: str, values: Sequence[float]) -> Axis:
+    """An axis with room around these values, by their logarithm where most of them would lie together."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    if low > 0 and high > _LOG_FROM * low:
+        return Axis(label, low / 1.3, high * 1.3, Unit.NUMBER, log=True)
+    room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
+    return Axis(label, low - room if low > room else 0.0, high + room)
 
-    def draw(axes: Axes) -> None:
-        for (x, y), there in names.items():
-            colour = DOMINATED_COLOUR if there[0] in lost else FRONT_COLOUR
-            axes.scatter([x], [y], color=colour, s=18)
-            axes.annotate(", ".join(there), (x, y), (4, 3), textcoords="offset points", fontsize=7, color=colour)
-        axes.margins(0.15, 0.1)
-        axes.set(xlabel=label, ylabel="mean completion, hours")
 
-    return draw
+_LOG_FROM: Final = 20.0

@@ -20,6 +20,11 @@ def duration(seconds: float) -> str:
     return " ".join(f"{amount} {unit}" for amount, unit in shown if amount or len(shown) == 1)
 
 
+def duration_or_dash(seconds: float) -> str:
+    """A duration of `seconds`; `-` for NaN."""
+    return "-" if isnan(seconds) else duration(seconds)
+
+
 def memory(mebibytes: int) -> str:
     """MiB as Slurm writes sizes: `500G`, `1.5T`, `512M`."""
     for suffix, size in _MEBIBYTES:

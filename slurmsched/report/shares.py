@@ -95,7 +95,7 @@ def ticket_shares_view(shares: TicketShares, now: float) -> RenderableType:
             f"{share.due / _HOUR:.1f}",
             f"{share.had / _HOUR:.1f}",
             percent(share.had / share.due if share.due else float("nan")),
-            _gpus(share.holdings),
+            held_text(share.holdings),
         )
         for share in shares.users
     ]
@@ -122,7 +122,8 @@ def _price_lines(prices: Mapping[str, float]) -> Iterator[str]:
     yield "  one more for a GPU is worth: " + ", ".join(f"{what} {prices.get(what, 0.0):.2g}" for what in _EXTRAS)
 
 
-def _gpus(holdings: Mapping[str, float]) -> str:
+def held_text(holdings: Mapping[str, float]) -> str:
+    """GPUs by type: `2.50 v100, 4.00 k80`."""
     return ", ".join(f"{gpus:.2f} {kind}" for kind, gpus in holdings.items() if gpus >= _SMALLEST_SHOWN) or "-"
 
 

@@ -254,6 +254,11 @@ def _hint_problems(job: JobStatus) -> Iterator[str]:
     yield from (f"job {job.id}: {problem}" for problem in job.problems)
 
 
+def hint_problems(status: ClusterStatus) -> frozenset[str]:
+    """The problems of this status that are about hints, of which they have words."""
+    return frozenset(problem for job in status.jobs for problem in _hint_problems(job))
+
+
 def _pause_text(switch: SwitchRow, now: float) -> str:
     words = f" ({switch.value})" if switch.value else ""
     return f"paused by {switch.set_by} {duration(now - switch.at)} ago{words}"

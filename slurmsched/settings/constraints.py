@@ -167,7 +167,8 @@ _CONSTRAINTS: Final = (
     ),
     _Constraint(
         _written_paths_are_absolute,
-        "storage.path, storage.export, hook.heartbeat, metrics.textfile and reports.spool must be absolute paths",
+        "storage.path, storage.export, storage.page, hook.heartbeat, metrics.textfile and reports.spool must be"
+        " absolute paths",
     ),
     _Constraint(
         _prometheus_is_a_url,

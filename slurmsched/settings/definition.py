@@ -382,6 +382,13 @@ class StorageSettings:
         default=86400.0,
         metadata={"doc": "how long ended jobs stay in these documents, the last 2000 at most", "unit": "time"},
     )
+    page: str = field(
+        default="",
+        metadata={
+            "doc": "file of an HTML page of what everybody may see, for a web server, rewritten after rounds beside the"
+            " daemon; if empty, none is written"
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +473,7 @@ WRITTEN_PATHS: Final[dict[str, Callable[[Any], Iterator[str]]]] = {  # a value's
     "nodes.fragments": _folders_of_rendered_files,
     "reports.spool": _folder,
     "storage.export": _folder,
+    "storage.page": _folder_of,
     "storage.path": _folder_of,
 }
 """Settings that name what the daemon writes, and the folders that it writes to; undefined settings are skipped."""

@@ -13,12 +13,21 @@ from typing import Any, Final
 
 import sqlite_utils
 
-from slurmsched.store.errors import StoreError, StoreNotWritableError, translate_sqlite_errors
+from slurmsched.store.errors import CorruptStoreError, StoreError, StoreNotWritableError, translate_sqlite_errors
 from slurmsched.store.rows import UnreadableRows, decode_text
 
 _OWNER_ONLY: Final = 0o600
 _NOT_OWNER: Final = 0o077
 _WRITABLE_BY_OTHERS: Final = 0o022
+
+
+class _Row(dict[str, Any]):
+    """A row of a result. A column that it lacks is one whose name is damaged in the file."""
+
+    def __missing__(self, column: str) -> Any:
+        raise CorruptStoreError(
+            f"the database is damaged: move the file of storage.path away, a new one is created (no column {column})"
+        )
 
 
 class InsecureFolderError(StoreError):
@@ -173,7 +182,7 @@ class Database:
     def rows(self, query: str, parameters: Parameters = ()) -> list[dict[str, Any]]:
         """The result of a query, one dict per row; SQLite types each value by itself, hence `Any`."""
         with translate_sqlite_errors(self.path):
-            return list(self._database.query(query, parameters))
+            return [_Row(row) for row in self._database.query(query, parameters)]
 
     def rows_of_jobs(self, query: str, jobs: Iterable[str], parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """The result for these jobs only: `{jobs}` in the query, before all parameters, stands for their ids."""

@@ -106,7 +106,10 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class RoundStatistics:
-    """Statistics of a round: counts of nodes and jobs, seconds per stage, requests to Slurm (`reads`, `writes`)."""
+    """Statistics of a round: counts of nodes and jobs, seconds per stage, requests to Slurm (`reads`, `writes`).
+
+    Of the cluster's `gpus` some are in use, in parts too, and some idle on nodes that take no jobs (`gpus_down`).
+    """
 
     nodes: int = 0
     jobs: int = 0
@@ -119,6 +122,9 @@ class RoundStatistics:
     apply_s: float | None = None
     reads: int = 0
     writes: int = 0
+    gpus: int = 0
+    gpus_used: float = 0.0
+    gpus_down: int = 0
 
 
 @dataclass(slots=True)

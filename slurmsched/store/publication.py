@@ -353,6 +353,11 @@ def read_published(folder: Path, kinds: Sequence[DocumentKind]) -> PublishedDocu
     return PublishedDocuments(public, f"PrivateData of slurm.conf hides {', '.join(sorted(hidden))}: {_NO_ANSWER}")
 
 
+def read_public(folder: Path) -> Document:
+    """The document CURRENT as everybody may see it, whoever asks. Raises NotPublishedError, ExportError."""
+    return _read_file(folder / f"{DocumentKind.CURRENT.value}.json")
+
+
 def read_runs(folder: Path) -> Document:
     """The runs that ended of the caller, of all for an Operator. Raises ExportError."""
     document = _read_socket(folder, PrivateRequest.LEARNT)

@@ -39,6 +39,7 @@ from slurmsched.store.rows import (
     SwitchRow,
     UnreadableRow,
     UnreadableRows,
+    UseRow,
     boolean,
     decode_text,
     decoded_value,
@@ -53,6 +54,7 @@ from slurmsched.store.rows import (
     parse_rate,
     parse_run,
     parse_start_ranges,
+    parse_use,
     text,
     was_in_range,
 )
@@ -68,6 +70,7 @@ _ROUNDS_TRIED: Final = 5
 _MAX_UNREADABLE: Final = 1000
 
 _MAX_RUNS_OF_OWNER: Final = 5_000
+_MAX_WAITS: Final = 20_000
 _MAX_STARTS: Final = 5_000
 """Seconds to which ranges are told, and held to."""
 
@@ -277,6 +280,29 @@ class ReadOnlyStore:
         return next(
             iter(self._parse_each("start_ranges", parse_start_ranges, "SELECT * FROM start_ranges")), StartRanges()
         )
+
+    def use_history(self, since: float) -> tuple[UseRow, ...]:
+        """What rounds from `since` (unix seconds) on saw, the earliest first: the first one of each minute."""
+        if not self._rows("SELECT 1 FROM pragma_table_info('rounds') WHERE name = 'gpus'"):
+            return ()  # as above
+        query = (
+            "SELECT MIN(id) AS id, started, gpus, gpus_used, gpus_down, running, waiting FROM rounds WHERE started >= ?"
+            " AND mode != 'release' AND error = '' AND gpus > 0 GROUP BY CAST(started / 60 AS INTEGER) ORDER BY started"
+        )
+        return self._parse_each("rounds", parse_use, query, since)
+
+    def start_waits(self, since: float) -> tuple[tuple[float, float], ...]:
+        """When jobs started for the first time, from `since` (unix seconds) on, the earliest first, and how long they
+        had waited since their submission; the latest 20,000."""
+        query = (
+            "SELECT e.id, e.at, e.at - COALESCE(j.submitted, j.first_seen) AS wait FROM events e"
+            " JOIN jobs j ON j.id = e.job WHERE e.kind = 'started' AND e.at >= ? AND NOT EXISTS (SELECT 1 FROM events b"
+            " WHERE b.job = e.job AND b.kind = 'started' AND b.id < e.id) ORDER BY e.at DESC LIMIT ?"
+        )
+        waits = self._parse_each(
+            "events", lambda row: (number(row, "at"), max(number(row, "wait"), 0.0)), query, since, _MAX_WAITS
+        )
+        return waits[::-1]
 
     def policy_state(self, policy: str) -> Mapping[str, object]:
         """The state of the policy after its last round; empty if it never ran."""

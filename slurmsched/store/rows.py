@@ -133,6 +133,25 @@ class RoundRow:
 
 
 @dataclass(frozen=True, slots=True)
+class UseRow:
+    """What a round that began `at` saw: GPUs of the cluster, in use and on nodes that take no jobs; managed jobs that
+    ran and that waited."""
+
+    at: float
+    gpus: float
+    used: float
+    down: float
+    running: float
+    waiting: float
+
+
+def parse_use(row: DatabaseRow) -> UseRow:
+    """A row of `rounds`. Raises ValueError."""
+    columns = ("started", "gpus", "gpus_used", "gpus_down", "running", "waiting")
+    return UseRow(*(number(row, column) for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
 class JobRow:
     """One managed job as of the last round that saw it. `sentence` is the reason why it runs or waits.
 

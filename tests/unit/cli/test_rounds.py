@@ -129,6 +129,28 @@ def test_a_round_without_changes_is_quiet(site: Site, slurm: SimulatedBackend) -
     assert site.run("run", "--once").output == ""
 
 
+def with_page(site: Site, page: Path) -> None:
+    text = site.config.read_text()
+    site.config.write_text(text.replace("[storage]\n", f'[storage]\npage = "{page}"\n'))
+
+
+def test_a_round_from_cron_writes_the_page_too(site: Site, slurm: SimulatedBackend) -> None:
+    page = site.folder / "page.html"
+    with_page(site, page)
+    assert site.run("run", "--once").exit_code == 0
+    assert "2 jobs run and 1 waits" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_one_line_and_the_round_has_been(site: Site, slurm: SimulatedBackend) -> None:
+    with_page(site, site.folder / "nowhere" / "page.html")
+    result = site.run("run", "--once")
+    assert result.exit_code == 0
+    assert result.stderr == (
+        f"synsched: the page is not written: cannot write {site.folder}/nowhere/page.html: No such file or directory\n"
+    )
+    assert states(slurm)["1"] == (JobState.RUNNING, Hold.NONE)
+
+
 def test_a_round_tells_scripts_in_json(site: Site, slurm: SimulatedBackend) -> None:
     told = site.json("run", "--once")
     assert list(told) == ["schema", "round", "tally", "outcomes"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from errno import ENOSPC
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from slurmsched.cli import output
 from tests.unit.cli.conftest import Site
 
 TRACE = """job_id,arrival_s,gpus,duration_s,model,user
@@ -15,6 +18,7 @@ b,60,8,3600,gnmt,bob
 c,120,1,600,resnet18,alice
 """
 CLUSTER = "v100:1x8:24:500G"
+compare_command, reproduce_command = (import_module(f"slurmsched.cli.{name}") for name in ("compare", "reproduce"))
 
 
 @pytest.fixture
@@ -146,7 +150,47 @@ def test_a_month_of_sacct_is_compared(site: Site) -> None:
     found = site.json("compare", *given, "--html", str(page))
     assert [row["policy"] for row in found["rows"]] == ["slurm", "synergy/las"]  # type: ignore[attr-defined]
     assert found["lost"] == []
-    assert "<html" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "<html" in text
+    assert str(found["headline"]) in text
+    assert "for the others CPUs and memory above the GPU-proportional share make no difference" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            ("compare", "--cluster", CLUSTER, "--trace", "synergy:9@9", "--policies", "slurm"), id="a comparison"
+        ),
+        pytest.param(("reproduce", "mixed", "--quick"), id="the mixed benchmark"),
+    ],
+)
+def test_nothing_is_simulated_for_a_page_that_cannot_be_written(
+    site: Site, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (compare_command, reproduce_command):
+        for simulates in ("run_locally", "run"):
+            monkeypatch.setattr(module, simulates, lambda *_, **__: pytest.fail("it was simulated"), raising=False)
+    result = site.run(*command, "--html", str(site.folder / "nowhere" / "page.html"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"synsched: cannot write {site.folder}/nowhere/page.html: No such file or directory\n"
+
+
+def test_the_table_is_printed_though_the_page_cannot_be_written_in_the_end(
+    site: Site, jobs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(output, "replace_file_in", full)
+    page = site.folder / "page.html"
+    page.write_text("the last one")
+    given = ("--cluster", CLUSTER, "--trace", jobs, "--policies", "slurm", "--jobs", "1", "--html", str(page))
+    result = site.run("compare", *given)
+    assert result.exit_code == 1
+    assert "slurm" in result.stdout
+    assert result.stderr == f"synsched: cannot write {page}: No space left on device\n"
+    assert page.read_text() == "the last one"
 
 
 @pytest.mark.parametrize(

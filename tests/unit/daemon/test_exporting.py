@@ -18,7 +18,7 @@ import pytest
 
 from slurmsched.daemon import exporter as serving
 from slurmsched.daemon.exporter import DocumentServer, Exporter
-from slurmsched.daemon.loop import run_once
+from slurmsched.daemon.single_round import run_once
 from slurmsched.model import AccountedRun, RunEnd, Snapshot
 from slurmsched.settings.definition import StorageSettings
 from slurmsched.store.errors import BusyStoreError

@@ -1,4 +1,4 @@
-"""The daemon's own forecasts: a process beside the rounds that nobody waits for."""
+"""The daemon's own forecasts and its page: processes beside the rounds that nobody waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from slurmsched.backends.simulated import VirtualClock
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.loop import DaemonLoop
-from slurmsched.daemon.process import ClockWhileParentLives, ForecastProcess, SignalRequests
+from slurmsched.daemon.process import ClockWhileParentLives, ForecastProcess, PageProcess, SignalRequests
 from slurmsched.model import ExpectedTime, QueueForecast, StartForecast, encode
 from slurmsched.settings.definition import LearningSettings, Mode
 from slurmsched.store.errors import BusyStoreError
@@ -252,3 +252,99 @@ def test_without_one_of_these_nothing_is_forecast(tmp_path: Path, what: str) -> 
         daemon.world.cluster.jobs.clear()
     daemon.run(1.5)
     assert daemon.said == []
+
+
+class Paging(Forecasting):
+    """A daemon that has its page written by a command."""
+
+    def __init__(self, folder: Path, command: Sequence[str], page: str) -> None:
+        super().__init__(folder, ())
+        self.world.settings = replace(self.world.settings, storage=replace(self.world.settings.storage, page=page))
+        self.loop._page = PageProcess(command, self.world.clock, self.loop._log_once)
+        self.loop._context = self.world.site()
+
+    def child_ends(self) -> None:
+        if (child := self.loop._page._child) is not None:
+            child.process.wait(timeout=60.0)
+
+
+def noting(folder: Path) -> tuple[str, ...]:
+    """A command that appends how it was called."""
+    code = f"import sys; open({str(folder / 'called')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')"
+    return (sys.executable, "-c", code, "report")
+
+
+def test_the_page_is_written_after_each_round_by_a_process_of_its_own(tmp_path: Path) -> None:
+    daemon = Paging(tmp_path, noting(tmp_path), "/www/page.html")
+    assert daemon.run(2.5, wait=daemon.child_ends) == [0, 300, 600]
+    assert (tmp_path / "called").read_text() == "report --out /www/page.html\n" * 3
+    assert daemon.said == []
+
+
+def test_rounds_that_follow_each_other_share_a_page(tmp_path: Path) -> None:
+    """Early rounds may come every few seconds: a page each would cost more than they do."""
+    clock, said = VirtualClock(), list[str]()
+    pages = PageProcess(noting(tmp_path), clock, said.append)
+    for _ in range(70):
+        pages.published()
+        pages.go_on("page.html")
+        if pages._child is not None:
+            pages._child.process.wait(timeout=60.0)
+        clock.advance(1.0)
+    assert (tmp_path / "called").read_text().count("\n") == 3
+    assert said == []
+
+
+def test_without_a_new_round_or_a_path_no_page_is_written(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    pages = PageProcess(noting(tmp_path), clock, pytest.fail)
+    pages.go_on("page.html")
+    pages.published()
+    pages.go_on("")
+    assert not pages.runs
+    assert not (tmp_path / "called").exists()
+
+
+def test_no_round_waits_for_a_page_and_a_stop_ends_its_process(tmp_path: Path) -> None:
+    daemon = Paging(tmp_path, SLEEPS, "/www/page.html")
+    seen = set[int]()
+
+    def note() -> None:
+        if daemon.loop._page._child is not None:
+            seen.add(daemon.loop._page._child.process.pid)
+
+    assert daemon.run(3.5, wait=note) == [0, 300, 600, 900]
+    assert daemon.said[0] == "the page is not written: it took too long"
+    assert not any(map(alive, seen))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        pytest.param(("/nonexistent",), "No such file or directory", id="there is no such command"),
+        pytest.param(printing("", ends=1), "it ended with status 1", id="it fails without a word"),
+        pytest.param(
+            (sys.executable, "-c", "import sys; sys.exit('cannot write\\n \\x1b[2J it')"),
+            "cannot write ?[2J it",
+            id="it fails and says why",
+        ),
+    ],
+)
+def test_a_page_that_cannot_be_written_costs_no_round_and_is_said_once(
+    tmp_path: Path, command: Sequence[str], why: str
+) -> None:
+    daemon = Paging(tmp_path, command, "/www/page.html")
+    assert daemon.run(3.5, wait=daemon.child_ends) == [0, 300, 600, 900]
+    (line,) = daemon.said
+    assert line.startswith("the page is not written: ")
+    assert line.endswith(why)
+
+
+def test_what_a_round_saw_of_gpus_is_kept_for_the_page(tmp_path: Path) -> None:
+    daemon = Paging(tmp_path, noting(tmp_path), "")
+    daemon.run(2.5)
+    with open_read_only(daemon.world.path) as store:
+        assert [(row.gpus, row.used, row.down, row.running, row.waiting) for row in store.use_history(START)] == [
+            (8, 0, 0, 0, 2), (8, 8, 0, 1, 1), (8, 8, 0, 1, 1),
+        ]  # fmt: skip
+    assert not (tmp_path / "called").exists()

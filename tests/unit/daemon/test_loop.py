@@ -20,9 +20,10 @@ from slurmsched.backends.simulated.events import Event
 from slurmsched.daemon.heartbeat import PAUSED, STOPPED, HeartbeatFile, HeartbeatRecord, ProcessIdentity
 from slurmsched.daemon.keepalive import SystemdNotifier
 from slurmsched.daemon.lock import AlreadyRunningError, exclusive_lock
-from slurmsched.daemon.loop import DaemonLoop, RoundsSkippedError, run_daemon, run_once
+from slurmsched.daemon.loop import DaemonLoop, run_daemon
 from slurmsched.daemon.process import SignalRequests
 from slurmsched.daemon.scheduler import SchedulerContext
+from slurmsched.daemon.single_round import RoundsSkippedError, run_once
 from slurmsched.model import AccountedRun, Node, NodeState, Request, RunEnd, Snapshot
 from slurmsched.settings.definition import Mode
 from slurmsched.settings.file import SettingsError

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from slurmsched.backends.protocol import CallCounts, Identity, Privilege, UnreachableError
 from slurmsched.daemon import metrics_exposition
-from slurmsched.daemon.loop import run_once
 from slurmsched.daemon.metric_definitions import METRICS, MetricKind
 from slurmsched.daemon.metrics import BUCKETS, DaemonMetrics
 from slurmsched.daemon.metrics_exposition import MetricsExporter, parse_series, text_of
 from slurmsched.daemon.scheduler import RoundReport
+from slurmsched.daemon.single_round import run_once
 from slurmsched.model import ClusterOverview, JobState, NodeState, Snapshot, cluster_overview
 from slurmsched.policies.state import Account, TicketAccounts, encode_state
 from slurmsched.rounds.fragmentation import survey_with_fragments

@@ -47,7 +47,7 @@ from slurmsched.model import parse_hints
 from slurmsched.policies.errors import PolicyError
 from slurmsched.policies.pipeline import Pipeline
 from slurmsched.policies.policies import ORDERS, POLICIES, Choices, policy
-from slurmsched.report.mixed import DOMINATED_COLOUR, FRONT_COLOUR, dominated, mixed_page
+from slurmsched.report.mixed import dominated, mixed_headline, mixed_page
 from slurmsched.simulation import ClusterSample, JobResult, PolicyChoice, Scenario, SimulationError, SimulationResult
 from slurmsched.simulation.engine import simulate
 from slurmsched.simulation.submissions import impossible_reason
@@ -145,31 +145,44 @@ def rows_of(name: str, **figures: float) -> Sequence[MixedRow]:
     return list(mixed_rows(MixedCase(MixedInputs("drawn", "perfect", 0.9, 0, 20), name), [CaseFigures(told)]))
 
 
-def test_a_dominated_policy_is_grey_in_the_plots_where_it_is_dominated() -> None:
+def test_a_dominated_policy_is_pale_and_without_a_name_in_the_plots_where_it_is_dominated() -> None:
     """`slow` is worse in mean and fairness than `fast`, and restarts less."""
     page = mixed_page(
-        [*rows_of("fast", MEAN=1, WORST_RHO=2, RESTARTS=9), *rows_of("slow", MEAN=3, WORST_RHO=4, RESTARTS=0)], "c"
+        [*rows_of("fast", MEAN=1, WORST_RHO=2, RESTARTS=9), *rows_of("slow", MEAN=3, WORST_RHO=4, RESTARTS=0)], "c", 0.0
     )
-    colours = [
-        re.search(r"fill: (#\w+)", style) for style in re.findall(r"<text style=\"([^\"]*)\"[^>]*>slow</text>", page)
-    ]
     # Against fairness, against restarts, against the makespan, which is equal.
-    assert [found and found[1] for found in colours] == [DOMINATED_COLOUR, FRONT_COLOUR, DOMINATED_COLOUR]
+    drawn = [bool(pale) for pale in re.findall(r'<g class="s1 d1( pale)?" data-s="1">', page)]
+    assert drawn == [True, False, True]
+    assert re.findall(r'<text class="name"[^>]*>(\w+)</text>', page) == ["fast", "fast", "slow", "fast"]
     assert "Not dominated in mean and worst finish-time fairness: fast<" in page
 
 
-def test_policies_of_equal_figures_are_one_point() -> None:
-    page = mixed_page([*rows_of("first"), *rows_of("second")], "c")
-    assert page.count(">first, second</text>") == 3
+def test_policies_of_equal_figures_are_one_point_and_the_caption_says_so() -> None:
+    page = mixed_page([*rows_of("first"), *rows_of("second")], "c", 0.0)
+    assert page.count("<bdi>first, second</bdi>") == 3
+    assert page.count("second looks the same as first here.") == 3
+
+
+def test_the_page_begins_with_who_is_soonest() -> None:
+    rows = [*rows_of("fast", MEAN=1, WORST_RHO=5), *rows_of("fair", MEAN=2, WORST_RHO=1), *rows_of("slow", MEAN=3)]
+    assert mixed_headline(rows) == (
+        "fast finishes jobs soonest on average in 1 of 1 case; not dominated in mean and worst fairness: fast, fair."
+    )
+
+
+def test_gpu_time_in_use_is_nobodys_merit() -> None:
+    """Jobs that are done sooner leave GPUs idle, so that it falls."""
+    page = mixed_page([*rows_of("more", USEFUL=0.9), *rows_of("less", USEFUL=0.5)], "c", 0.0)
+    assert '<td data-v="0.9" title="90 to 90">90</td>' in page
 
 
 def test_a_page_has_every_policy_with_the_spread_of_its_seeds_and_escapes_what_it_was_asked() -> None:
     case = MixedCase(MixedInputs("drawn", "site", 0.9, 0, 20), "gavel")
     seeds = [CaseFigures(dict.fromkeys(map(str, MixedColumn), value)) for value in (1.0, 3.0)]
-    page = mixed_page(list(mixed_rows(case, seeds)), "synsched <script>")
-    assert '<td title="1.00 to 3.00"><b>2.00</b></td>' in page
+    page = mixed_page(list(mixed_rows(case, seeds)), "synsched <script>alert(1)", 0.0)
+    assert '<td data-v="2.0" title="1.00 to 3.00" class="best">2.00</td>' in page
     assert WORKLOADS["drawn"].summary in page
-    assert "<script>" not in page
+    assert "<script>alert" not in page
 
 
 def test_a_row_is_the_mean_of_the_seeds_between_the_least_and_the_most() -> None:

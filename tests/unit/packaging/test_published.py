@@ -136,7 +136,7 @@ def test_no_page_installs_the_package_by_a_name_that_anybody_could_register() ->
 def test_every_extra_has_code_behind_it() -> None:
     settings = configparser.ConfigParser()
     settings.read(CHECKOUT / "setup.cfg")
-    imported = {"plots": "matplotlib", "pyslurm": "pyslurm", "strategies": "sklearn", "torch": "torch"}
+    imported = {"pyslurm": "pyslurm", "strategies": "sklearn", "torch": "torch"}
     assert set(settings["options.extras_require"]) == {*imported, "dev"}
     code = "\n".join(file.read_text(encoding="utf-8") for file in (CHECKOUT / "slurmsched").rglob("*.py"))
     for module in imported.values():

@@ -183,7 +183,8 @@ def test_times_are_written_in_any_unit(file: Path, text: str, seconds: float) ->
         ),
         pytest.param(
             '[metrics]\ntextfile = "synsched.prom"\n',
-            "storage.path, storage.export, hook.heartbeat, metrics.textfile and reports.spool must be absolute paths",
+            "storage.path, storage.export, storage.page, hook.heartbeat, metrics.textfile and reports.spool must be"
+            " absolute paths",
             id="a textfile somewhere",
         ),
         pytest.param(
