@@ -90,8 +90,8 @@ $(RUNS): setup.cfg pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, and without systemd's
-# analysis, which needs no systemd that runs, those of the unit.
+# What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, without systemd's
+# analysis, which needs no systemd that runs, those of the unit, and without the others those of the manual pages.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -99,4 +99,6 @@ $(READY): $(RUNS)
 	@command -v lua5.4 >/dev/null || { $(call install,lua5.4,without it hooks/job_submit.lua is not tested); } || true
 	@command -v systemd-analyze >/dev/null || \
 	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
+	@command -v mandoc >/dev/null && command -v groff >/dev/null || \
+	{ $(call install,mandoc groff-base,without them the manual pages are not checked); } || true
 	@touch $@

@@ -19,6 +19,15 @@ from slurmsched.model import SynschedError
 
 EXIT_INTERRUPTED: Final = 130
 """128 + SIGINT, as shells count it."""
+EXIT_STATUS: Final = {
+    0: "done",
+    1: "failed",
+    2: "wrong usage",
+    3: "blocked by the mode, a pause or missing permissions",
+    EXIT_INTERRUPTED: "interrupted",
+}
+COMPLETION_VARIABLE: Final = "_SYNSCHED_COMPLETE"
+"""Set by the completion of a shell, which asks for the words that may follow."""
 
 _ENTRY_BY_NAME: Final = {name: entry for section in COMMANDS.values() for name, entry in section.items()}
 
@@ -109,7 +118,8 @@ def main(ctx: click.Context, config: Path | None) -> None:
       synsched explain 1234      one job in full
       synsched run --once        one round, for cron
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing permissions.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 blocked by the mode, a pause or missing permissions, 130
+    interrupted.
     """
     if ctx.obj is None:
         ctx.obj = Invocation(config)
