@@ -91,7 +91,7 @@ $(RUNS): setup.cfg pyproject.toml
 	@touch $@
 
 # What tests and checks need beside it. Without Lua the tests of the hook are skipped, loudly, without systemd's
-# analysis, which needs no systemd that runs, those of the unit, and without the others those of the manual pages.
+# analysis, which needs no systemd that runs, those of the unit, and so on.
 $(READY): $(RUNS)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(BIN)/pip install --quiet --disable-pip-version-check '$(TORCH)' 2>/dev/null || \
@@ -101,4 +101,6 @@ $(READY): $(RUNS)
 	{ $(call install,systemd,without systemd-analyze the unit is not tested); } || true
 	@command -v mandoc >/dev/null && command -v groff >/dev/null || \
 	{ $(call install,mandoc groff-base,without them the manual pages are not checked); } || true
+	@command -v zsh >/dev/null && command -v fish >/dev/null && test -e /usr/share/bash-completion/bash_completion || \
+	{ $(call install,bash-completion zsh fish,without them completion is not tested in shells); } || true
 	@touch $@

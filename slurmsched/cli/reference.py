@@ -390,12 +390,21 @@ COMPLETION_FILES: Final = {
 """Where each shell looks for completion below a folder such as /usr/share; it is read at the first TAB."""
 
 
+_CORRECTIONS: Final = {
+    # At the second TAB, zsh calls the loaded function, which click's script takes for being read.
+    "zsh": ("== loadautofunc ]]", "== loadautofunc || $funcstack[1] == _synsched ]]"),
+    # A list such as `41,42` is one value.
+    "fish": ('string split ","', 'string split -m 1 ","'),
+}
+"""What is wrong in the scripts of click 8."""
+
+
 def completion_script(shell: str) -> str:
     """Returns a shell's completion of `synsched`."""
     made = get_completion_class(shell)
     if made is None:
         raise LookupError(f"click has no completion for {shell}")
-    return made(main, {}, "synsched", COMPLETION_VARIABLE).source()
+    return made(main, {}, "synsched", COMPLETION_VARIABLE).source().replace(*_CORRECTIONS.get(shell, ("", "")))
 
 
 def install(folder: Path) -> None:
