@@ -74,11 +74,15 @@ lock: $(READY) ## choose the versions of requirements.lock anew, with their hash
 dist: $(READY) ## sdist, wheel, bill of materials and digests of the last commit, in dist/
 	@$(BIN)/python release/dist.py dist
 
+packages: $(READY) ## what dist makes, a Debian package and an RPM of the last commit, in dist/
+	@command -v dpkg-deb >/dev/null && command -v rpmbuild >/dev/null || { $(call install,dpkg rpm,they build the packages); }
+	@$(BIN)/python release/packages.py dist
+
 clean: ## remove what set-up and tests left
 	@rm -rf $(VENV) .coverage build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint types unit cluster-tests docs lock dist clean
+.PHONY: help setup demo test lint types unit cluster-tests docs lock dist packages clean
 
 # The package and what it needs to run, installed from this checkout.
 $(RUNS): setup.cfg pyproject.toml
