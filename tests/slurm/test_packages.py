@@ -21,8 +21,11 @@ RELEASE = "bookworm"
 """The oldest release that the package is for; the stories on an Ansible role install it on a newer one."""
 RPM_PYTHON = "3.11"
 """The Python of that release. What is published is built for another, and differs in nothing else."""
-APART = "/proc /sys /dev /tmp /opt /run /root /var/lib/dpkg/* /var/log/* /var/cache/* /etc/*-".split()
-LISTING = "find / -xdev \\( -path '" + "' -o -path '".join(APART) + "' \\) -prune -o -print | sort"
+LISTING = (
+    r"find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /opt -o -path /run -o -path /root"
+    r" -o -path '/var/lib/dpkg/*' -o -path '/var/log/*' -o -path '/var/cache/*' -o -path '/etc/*-' \) -prune"
+    r" -o -print | sort"
+)
 """Every file of a host, without those that come and go anyway."""
 AS_DAEMON = ("setpriv", "--reuid=synsched", "--regid=synsched", "--init-groups", "--")
 NO_DOCKER = not (os.geteuid() == 0 and shutil.which("docker"))
