@@ -160,6 +160,7 @@ def root(image: str, tmp_path: Path) -> Path:
             subprocess.run(unpack, stdin=exported.stdout, check=True)
     finally:
         subprocess.run(["docker", "rm", name], capture_output=True, check=False)
+    (folder / "usr/share/doc").mkdir(exist_ok=True)
     inside(folder, "userdel", "synsched")
     inside(folder, "rm", "-rf", "/home/synsched", "/etc/synsched", "/var/lib/synsched", "/usr/local/bin/synsched")
     return folder
